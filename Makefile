@@ -26,8 +26,8 @@ export DEMO_ANALYTICS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help preflight preflight-analytics preflight-dev up demo test test-long lint format generate docs lock \
-        simulate simulate-guards crash-test cluster-test abuse limits benchmark benchmark-snapshots benchmark-failover \
+.PHONY: help preflight preflight-analytics preflight-dev up install-analytics demo test test-long lint format generate docs \
+        lock simulate simulate-guards crash-test cluster-test abuse limits benchmark benchmark-snapshots benchmark-failover \
         benchmark-analytics clean
 
 help: ## Explain the targets
@@ -64,6 +64,8 @@ up: $(RUNTIME) ## Start a cluster on this machine: UP_PORT=port
 	@$(PYTHON3) tools/preflight.py runtime --port $(UP_PORT)
 	$(VENV)/bin/viewstamp up --listen 127.0.0.1:$(UP_PORT)
 
+install-analytics: $(ANALYTICS) ## Install the analysis and its libraries into .venv
+
 demo: $(DEMO) ## Run the guided demonstration, with a report at its end
 	$(PYTHON) examples/demo.py
 
@@ -75,7 +77,7 @@ test: lint ## Lint, run the tests, hold the coverage gate
 
 # Replicas and hostile callers have both cores to themselves: what callers see is judged.
 test-long: $(DEV) ## Run the tests that take minutes, and a short crash test
-	CI=true $(LIMIT) 15m $(LONG) $(SPREAD) --ignore tests/analytics --ignore tests/replicas --ignore tests/abuse
+	CI=true $(LIMIT) 20m $(LONG) $(SPREAD) --ignore tests/analytics --ignore tests/replicas --ignore tests/abuse
 	CI=true $(LIMIT) 25m $(LONG) tests/replicas tests/abuse
 	CI=true $(LIMIT) 20m $(LONG) tests/analytics
 	$(LIMIT) 5m $(PYTHON) tests/crash/crash_test.py --short

@@ -1,4 +1,4 @@
-"""Spark over what the system leaves behind: traces and snapshots become tables, tables a report.
+"""Spark turns the traces and snapshots of the system into tables, and tables into a report.
 
 The only package that imports pyspark. It reads files and never calls a service.
 

@@ -39,16 +39,13 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 def main(arguments: list[str] | None = None) -> int:
     """Analyse, and return the exit code."""
-    from analytics.session import AnalyticsError, check_java
+    from analytics.session import AnalyticsError
+    from viewstamp.telemetry.program import traced_program
 
     options = _parser().parse_args(arguments)
     try:
-        if options.check:
-            check_java()
-        elif options.follow:
-            _follow(_request(options), options)
-        else:
-            _run(_request(options), options)
+        with traced_program(APPLICATION, "analyze"):
+            _do(options)
     except AnalyticsError as error:
         print(f"analyze: {error}", file=sys.stderr)  # noqa: T201 - for the operator
         return 1
@@ -56,6 +53,17 @@ def main(arguments: list[str] | None = None) -> int:
         print("analyze: interrupted; tables written before are whole", file=sys.stderr)  # noqa: T201
         return EXIT_INTERRUPTED
     return 0
+
+
+def _do(options: argparse.Namespace) -> None:
+    from analytics.session import check_java
+
+    if options.check:
+        check_java()
+    elif options.follow:
+        _follow(_request(options), options)
+    else:
+        _run(_request(options), options)
 
 
 def _run(request: AnalysisRequest, options: argparse.Namespace) -> None:

@@ -107,9 +107,9 @@ def follow(
 
 
 class _Turns:
-    """Whose turn it is to change tables, and whether there is something new in them.
+    """Lets one thread at a time change tables, and notes whether they have something new.
 
-    As a context it is a turn. After `stopping` is set nobody gets one.
+    As a context it is a turn. After `stopping` is set there are no more turns.
     """
 
     def __init__(self, progress: job.Progress, stopping: threading.Event) -> None:
@@ -184,12 +184,12 @@ def _measure(spark: SparkSession, request: job.AnalysisRequest) -> Ingested:
 
 
 def _generations(snapshots: Path | None) -> frozenset[Path]:
-    """Return the manifests that are there: a change of them is a change of snapshots."""
+    """Return the manifests that exist. If they change, the snapshots have changed."""
     return frozenset() if snapshots is None else frozenset(snapshots.rglob("manifests/*"))
 
 
 def _check_reading(query: StreamingQuery) -> None:
-    """Raise FollowError if the stream has ended, which it never does by itself."""
+    """Raise FollowError if the stream has ended. Without an error it never ends."""
     if not query.isActive:
         raise FollowError(
             f"reading traces has failed, and goes on if started again: {query.exception()}"

@@ -20,6 +20,7 @@ from analytics import sizing, tables
 from analytics.otlp import ingest, quality
 from analytics.schema import DATA_QUALITY, QUARANTINE, SPANS, TABLES
 from analytics.session import AnalyticsError
+from viewstamp.telemetry import program
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,7 +56,7 @@ class AnalysisRequest:
 
 @dataclass(slots=True)
 class AnalysisOutcome:
-    """What was written, how long each step took in seconds, and what a reader must know."""
+    """The tables written, the seconds of each step, and warnings for the reader."""
 
     written: dict[str, Path] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -83,14 +84,15 @@ def run(spark: SparkSession, request: AnalysisRequest, progress: Progress) -> An
 def analyse(
     spark: SparkSession, request: AnalysisRequest, progress: Progress, reader: Reader
 ) -> AnalysisOutcome:
-    """Do all steps, the first of them by this reader. The caller holds the output."""
+    """Do all steps. `reader` does the first one. The caller holds the output."""
     outcome = AnalysisOutcome()
     for name, step, is_wanted in _STEPS:
         if not is_wanted(request):
             continue
         progress(name, None)
         begun = time.monotonic()
-        step(spark, request, outcome, reader)
+        with program.part(name):
+            step(spark, request, outcome, reader)
         outcome.seconds[name] = time.monotonic() - begun
         progress(name, outcome.seconds[name])
     return outcome
@@ -186,7 +188,7 @@ def _take_picture(
 def _write(
     frames: dict[str, DataFrame], request: AnalysisRequest, outcome: AnalysisOutcome
 ) -> None:
-    """Write tables, some at once: of most of them Spark's plan takes longer than the rows."""
+    """Write several tables at once, because Spark's plan of most takes longer than the rows."""
     with ThreadPoolExecutor(WRITERS, "write") as pool:
         writing = {
             name: pool.submit(tables.write, frame, TABLES[name], request.output)

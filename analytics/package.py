@@ -24,6 +24,7 @@ PARTS: Final = (
     "viewstamp/limits.py",
     "viewstamp/api",
     "viewstamp/format",
+    "viewstamp/telemetry",
 )
 SUFFIXES: Final = frozenset({".py", ".css", ".js"})
 # The same code gives the same file, byte for byte; a zip knows no time before this.

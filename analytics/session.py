@@ -65,10 +65,6 @@ MEMORY: Final = "spark.driver.memory"
 # jobs); what a task sorts, joins and adds up goes to disk where it is more than its part.
 HEAP_BASE_MB: Final = 1024
 HEAP_CORE_MB: Final = 256
-# What Java takes beside its heap: code, classes, threads, buffers; and a task's Python worker.
-JAVA_MB: Final = 768
-PYTHON_MB: Final = 192
-WORKER_MB: Final = 256
 # Less than this Spark refuses to start with.
 HEAP_MIN_MB: Final = 512
 _LOCAL: Final = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?")
@@ -143,14 +139,6 @@ def settings_of(
 def heap_mb_of(cores: int) -> int:
     """Return the heap in MiB that a local session of so many cores needs, whatever the input."""
     return HEAP_BASE_MB + HEAP_CORE_MB * cores
-
-
-def memory_mb_of(cores: int) -> int:
-    """Return the most that all processes of a local session of so many cores take, in MiB.
-
-    Of each part the most that was seen, and some more; the input does not matter.
-    """
-    return heap_mb_of(cores) + JAVA_MB + PYTHON_MB + WORKER_MB * cores
 
 
 def cores_of(master: str) -> int:

@@ -1,4 +1,4 @@
-"""How much there is to read, and what Spark is told because of it.
+"""The size of the input, and the settings of Spark that follow from it.
 
 Spark's defaults are for large inputs: 200 partitions in every shuffle, of which each costs some
 milliseconds even if it is empty, and a compiler that pays after a minute.
@@ -28,7 +28,7 @@ SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
 
 def input_bytes(traces: Iterable[Path], snapshots: Path | None) -> int:
-    """Return about how many bytes there are to go through, without compression.
+    """Estimate the bytes of the input without compression.
 
     A directory of snapshots holds three copies of what was compressed to about a third, so the sum
     of its files is taken. What is absent or cannot be read counts as nothing; its reader tells.
@@ -40,7 +40,7 @@ def input_bytes(traces: Iterable[Path], snapshots: Path | None) -> int:
 
 
 def fit(spark: SparkSession, size_bytes: int) -> int:
-    """Set as many shuffle partitions as the input fills, unless somebody chose; return them."""
+    """Set the shuffle partitions that the input fills, unless the user chose; return them."""
     if not spark.sparkContext.getConf().contains(SHUFFLE_PARTITIONS):
         count = shuffle_partitions(size_bytes, spark.sparkContext.defaultParallelism)
         spark.conf.set(SHUFFLE_PARTITIONS, str(count))

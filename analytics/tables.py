@@ -177,7 +177,7 @@ def _version(path: Path) -> object:
 
 
 def _check_foreign(output: Path) -> None:
-    """Raise TableError if the output is somebody else's directory."""
+    """Raise TableError if the output directory belongs to something else."""
     if not output.is_dir():
         return
     present = {path.name for path in output.iterdir()}

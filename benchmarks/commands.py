@@ -40,7 +40,7 @@ QUICK_ROUNDS: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class SystemPair:
     """Both systems, running: where their leaders are, and their processes by name."""
 
     address: str
@@ -50,10 +50,10 @@ class Pair:
     etcd_pids: Callable[[], dict[str, int]]
 
 
-class Bench:
+class CommandBench:
     """How to measure either system."""
 
-    def __init__(self, pair: Pair, options: argparse.Namespace) -> None:
+    def __init__(self, pair: SystemPair, options: argparse.Namespace) -> None:
         self._pair = pair
         self._options = options
 
@@ -173,7 +173,7 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def both(options: argparse.Namespace) -> AsyncIterator[Bench]:
+async def both(options: argparse.Namespace) -> AsyncIterator[CommandBench]:
     """Start both systems with empty data directories; end them and delete the data."""
     with tempfile.TemporaryDirectory(prefix="viewstamp-benchmark-") as name:
         directory = Path(name)
@@ -181,11 +181,11 @@ async def both(options: argparse.Namespace) -> AsyncIterator[Bench]:
             lone_pair(directory, options) if options.replicas == 1 else group(directory, options)
         )
         async with pairs as pair:
-            yield Bench(pair, options)
+            yield CommandBench(pair, options)
 
 
 @asynccontextmanager
-async def lone_pair(directory: Path, options: argparse.Namespace) -> AsyncIterator[Pair]:
+async def lone_pair(directory: Path, options: argparse.Namespace) -> AsyncIterator[SystemPair]:
     """Start one replica, and one node of etcd."""
     cluster = LocalCluster(directory / "viewstamp", "127.0.0.1:0")
     async with AsyncExitStack() as stack:
@@ -193,7 +193,7 @@ async def lone_pair(directory: Path, options: argparse.Namespace) -> AsyncIterat
         if not options.without_etcd:
             etcd = await stack.enter_async_context(EtcdServer(directory / "etcd"))
         await stack.enter_async_context(cluster)
-        yield Pair(
+        yield SystemPair(
             cluster.address,
             cluster.root_password_path,
             etcd,
@@ -203,7 +203,7 @@ async def lone_pair(directory: Path, options: argparse.Namespace) -> AsyncIterat
 
 
 @asynccontextmanager
-async def group(directory: Path, options: argparse.Namespace) -> AsyncIterator[Pair]:
+async def group(directory: Path, options: argparse.Namespace) -> AsyncIterator[SystemPair]:
     """Start several replicas, and as many nodes of etcd. Load goes to those who lead."""
     replicas = LocalReplicas(directory / "viewstamp", options.replicas, "127.0.0.1:0")
     async with AsyncExitStack() as stack:
@@ -215,7 +215,7 @@ async def group(directory: Path, options: argparse.Namespace) -> AsyncIterator[P
         password = replicas.root_password_path.read_text().strip()
         async with await connect(replicas.addresses, username="root", password=password) as client:
             primary = (await client.status()).primary
-        yield Pair(
+        yield SystemPair(
             replicas.addresses[primary],
             replicas.root_password_path,
             None if etcd is None else await etcd.leader(),

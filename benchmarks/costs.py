@@ -43,7 +43,7 @@ LOAD: Final = "load"
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class CostMoment:
     """How far everything was at one time."""
 
     at_s: float
@@ -81,15 +81,15 @@ def pids_of(group: LocalReplicas) -> dict[str, int]:
     }
 
 
-async def moment(client: library.Client, pids: Mapping[str, int]) -> Moment:
+async def moment(client: library.Client, pids: Mapping[str, int]) -> CostMoment:
     """Look at the cluster and the processes."""
     status = await client.status()
     times = {name: psutil.Process(pid).cpu_times() for name, pid in pids.items()}
     cpu_s = {name: (spent.user, spent.system) for name, spent in times.items()}
-    return Moment(time.perf_counter(), status.header.op, status.header.revision, cpu_s)
+    return CostMoment(time.perf_counter(), status.header.op, status.header.revision, cpu_s)
 
 
-def costs(before: Moment, after: Moment, reads: int) -> dict[str, Any]:
+def costs(before: CostMoment, after: CostMoment, reads: int) -> dict[str, Any]:
     """Return what lay between; `reads` stand for commands where nothing was changed."""
     seconds = after.at_s - before.at_s
     prepares, revisions = after.op - before.op, after.revision - before.revision
@@ -112,7 +112,7 @@ def costs(before: Moment, after: Moment, reads: int) -> dict[str, Any]:
     }
 
 
-def _cpu_us(before: Moment, after: Moment, name: str) -> float:
+def _cpu_us(before: CostMoment, after: CostMoment, name: str) -> float:
     return 1e6 * (sum(after.cpu_s[name]) - sum(before.cpu_s[name]))
 
 

@@ -125,7 +125,7 @@ class Etcd:
 
 
 @dataclass(slots=True)
-class Load:
+class FailoverLoad:
     """Callers at work: when anybody was answered, and how long anybody waited at most."""
 
     system: System
@@ -157,7 +157,7 @@ class Load:
 
 async def measure(system: System) -> Figures:
     """Kill the leader under load, and return what the callers saw."""
-    load = Load(system)
+    load = FailoverLoad(system)
     async with asyncio.TaskGroup() as group:
         for caller in range(CALLERS):
             group.create_task(load.call(caller))

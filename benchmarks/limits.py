@@ -13,7 +13,7 @@ import argparse
 import ast
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -71,7 +71,8 @@ IN_WORDS: Final = {
     **dict.fromkeys(("Exchange", "ReadManifest", "ReadLayer"), _BETWEEN_PROCESSES),
     **dict.fromkeys(("Watch", "CommitOffsets", "ResetOffsets", "FetchOffsets"), _NOT_BUILT),
     **dict.fromkeys(("TruncatePartition", "ReportPartitionEnd"), _NOT_BUILT),
-    **dict.fromkeys(("ListPartitions", "CheckAccess"), _NOT_BUILT),
+    "ListPartitions": "the runs of one topic: PARTITION_RUNS_PER_TOPIC_MAX",
+    "CheckAccess": "one look at a user's permissions",
 }
 
 # What limits a request of a method, beside the budgets that all commands have.
@@ -131,9 +132,7 @@ def all_limits() -> list[Limit]:
     source = Path(limits.__file__).read_text()
     lines = source.splitlines()
     return [
-        Limit(name, f"{getattr(limits, name):,}", _unit(name), _comment(lines, node.lineno - 1))
-        if not isinstance(getattr(limits, name), str)
-        else Limit(name, getattr(limits, name), "", _comment(lines, node.lineno - 1))
+        Limit(name, *_shown(name, getattr(limits, name)), _comment(lines, node.lineno - 1))
         for node in ast.parse(source).body
         if isinstance(node, ast.AnnAssign) and (name := ast.unparse(node.target)).isupper()
     ]
@@ -220,6 +219,15 @@ def _count(method: routing.Method, case: Case) -> int:
     if method.public or method.internal:
         return 1  # never packed
     return count if method.kind is routing.MethodKind.COMMAND else min(count, READS)
+
+
+def _shown(name: str, value: object) -> tuple[str, str]:
+    """Return a value and its unit."""
+    if isinstance(value, int | float):
+        return f"{value:,}", _unit(name)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {row}" for key, row in value.items()) or "none", ""
+    return str(value), ""
 
 
 def _unit(name: str) -> str:

@@ -33,8 +33,8 @@ from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.client.methods import method_of
+from viewstamp.errors import retry_delay_ms
 from viewstamp.framing import frame
-from viewstamp.status import retry_delay_ms
 from viewstamp.telemetry import settings
 from viewstamp.telemetry.settings import Telemetry
 
@@ -69,7 +69,7 @@ class Copies:
         return self._pattern * size % tuple(range(first, first + size))
 
 
-class Topics:
+class LoadTopics:
     """Makes CreateTopic requests of one size, each for a topic that is not there yet.
 
     With `request_bytes` 0 names have 32 bytes.
@@ -126,7 +126,7 @@ class Topics:
             raise RuntimeError(f"{self._room} topics are there already: make more streams")
 
 
-class Target:
+class LoadTarget:
     """Where to send what, as the command line said."""
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -143,7 +143,7 @@ class Target:
         return Samples(WARM_UP_S, self.duration_s)
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator[tuple[library.Client, Topics]]:
+    async def client(self) -> AsyncIterator[tuple[library.Client, LoadTopics]]:
         """Yield a client and streams to make topics in, which are deleted in the end."""
         assert self.password_file is not None, "this workload needs --password-file"
         password = self.password_file.read_text().strip()
@@ -156,7 +156,7 @@ class Target:
                 for number in range(STREAMS)
             )
             stream_ids = [response.stream_id for response in map(answered, made)]
-            yield client, Topics(stream_ids, self.request_bytes)
+            yield client, LoadTopics(stream_ids, self.request_bytes)
             for start in range(0, STREAMS, STREAMS_DELETED_TOGETHER):
                 await delete_streams(client, stream_ids[start : start + STREAMS_DELETED_TOGETHER])
 
@@ -218,7 +218,7 @@ async def by_callers(samples: Samples, callers: int, call: Callable[[], Awaitabl
 # --- Viewstamp ---
 
 
-async def create_sequential(target: Target) -> Samples:
+async def create_sequential(target: LoadTarget) -> Samples:
     """One caller, through the client library (Submit)."""
     async with target.client() as (client, topics):
         samples = target.samples()
@@ -226,7 +226,7 @@ async def create_sequential(target: Target) -> Samples:
     return samples
 
 
-async def create_sequential_unary(target: Target) -> Samples:
+async def create_sequential_unary(target: LoadTarget) -> Samples:
     """One caller, through the generated stub."""
     async with target.client() as (_, topics), grpc.aio.insecure_channel(target.address) as channel:
         metadata = (("authorization", f"Bearer {await target.token()}"),)
@@ -240,7 +240,7 @@ async def create_sequential_unary(target: Target) -> Samples:
     return samples
 
 
-async def create_concurrent(target: Target) -> Samples:
+async def create_concurrent(target: LoadTarget) -> Samples:
     """256 callers through the client library, which packs what waits."""
     async with target.client() as (client, topics):
         samples = target.samples()
@@ -248,7 +248,7 @@ async def create_concurrent(target: Target) -> Samples:
     return samples
 
 
-async def create_unary(target: Target) -> Samples:
+async def create_unary(target: LoadTarget) -> Samples:
     """256 unary calls in flight, by the generator that etcd is measured with."""
     async with target.client() as (_, topics):
         block = header_block(CREATE_TOPIC.path, target.address, await target.token())
@@ -258,7 +258,7 @@ async def create_unary(target: Target) -> Samples:
     return samples
 
 
-async def submit_batches(target: Target, size: int) -> Samples:
+async def submit_batches(target: LoadTarget, size: int) -> Samples:
     """Batches on Submit streams, the windows of several sessions kept full.
 
     As many commands are in flight as etcd has puts in its transactions. Like those they are sent
@@ -279,7 +279,7 @@ async def submit_batches(target: Target, size: int) -> Samples:
 
 
 async def keep_window_full(
-    session: library.RawSession, topics: Topics, size: int, samples: Samples
+    session: library.RawSession, topics: LoadTopics, size: int, samples: Samples
 ) -> None:
     """Send batches until the samples are complete, as many at a time as the session allows."""
     sent_at: deque[float] = deque()
@@ -302,7 +302,7 @@ async def keep_window_full(
         acked += len(replies)
 
 
-def batch(number: int, acked: int, topics: Topics, size: int) -> submit_pb2.CommandRequest:
+def batch(number: int, acked: int, topics: LoadTopics, size: int) -> submit_pb2.CommandRequest:
     """Return the next request of a session."""
     span = submit_pb2.Span(code=CREATE_TOPIC.code, count=size, items=topics.framed(size))
     return submit_pb2.CommandRequest(number=number, acked=acked, spans=[span])
@@ -313,7 +313,7 @@ def answers_of(message: submit_pb2.SubmitResponse) -> Sequence[submit_pb2.Comman
     return message.commands.replies if message.HasField("commands") else (message.command,)
 
 
-async def read_concurrent(target: Target) -> Samples:
+async def read_concurrent(target: LoadTarget) -> Samples:
     """256 callers that read topics through the client library, linearizably."""
     async with target.client() as (client, topics):
         made = [topics.request() for _ in range(READ_KEYS)]
@@ -364,7 +364,7 @@ class Puts:
         return etcd.PutRequest(key=key, value=self._value)
 
 
-async def put_sequential(target: Target) -> Samples:
+async def put_sequential(target: LoadTarget) -> Samples:
     """One caller, through grpc's own client."""
     puts, client = Puts(), etcd.EtcdClient(target.address)
     samples = target.samples()
@@ -373,7 +373,7 @@ async def put_sequential(target: Target) -> Samples:
     return samples
 
 
-async def put_concurrent(target: Target) -> Samples:
+async def put_concurrent(target: LoadTarget) -> Samples:
     """256 puts in flight."""
     block = header_block(etcd.path("Put"), target.address)
     samples, shape = target.samples(), CallShape(CALLERS, CONNECTIONS)
@@ -381,7 +381,7 @@ async def put_concurrent(target: Target) -> Samples:
     return samples
 
 
-async def put_by_clients(target: Target) -> Samples:
+async def put_by_clients(target: LoadTarget) -> Samples:
     """256 callers through grpc's own client, as an application in Python would."""
     puts, client = Puts(), etcd.EtcdClient(target.address)
     samples = target.samples()
@@ -390,7 +390,7 @@ async def put_by_clients(target: Target) -> Samples:
     return samples
 
 
-async def put_transactions(target: Target) -> Samples:
+async def put_transactions(target: LoadTarget) -> Samples:
     """Transactions of 128 puts, 256 in flight."""
     block = header_block(etcd.path("Txn"), target.address)
     samples, shape = target.samples(), CallShape(CALLERS, CONNECTIONS, TRANSACTION_PUTS)
@@ -398,7 +398,7 @@ async def put_transactions(target: Target) -> Samples:
     return samples
 
 
-async def get_concurrent(target: Target) -> Samples:
+async def get_concurrent(target: LoadTarget) -> Samples:
     """256 linearizable gets in flight."""
     puts, client, numbers = Puts(), etcd.EtcdClient(target.address), count()
     made = [puts.request() for _ in range(READ_KEYS)]
@@ -416,7 +416,7 @@ async def get_concurrent(target: Target) -> Samples:
 
 # In the order in which they are measured. Reads come first: after large transactions a get of etcd
 # 3.4 is ten times slower for good, which is not what is to be compared here.
-WORKLOADS: Final[dict[str, Callable[[Target], Coroutine[Any, Any, Samples]]]] = {
+WORKLOADS: Final[dict[str, Callable[[LoadTarget], Coroutine[Any, Any, Samples]]]] = {
     "read_concurrent": read_concurrent,
     "create_sequential": create_sequential,
     "create_sequential_unary": create_sequential_unary,
@@ -465,7 +465,7 @@ def main() -> int:
     options = parser.parse_args()
     # What a generator keeps lives as long as it: to look for garbage in it costs and finds none.
     gc.disable()
-    samples = asyncio.run(WORKLOADS[options.workload](Target(options)))
+    samples = asyncio.run(WORKLOADS[options.workload](LoadTarget(options)))
     print(json.dumps(summary(samples)))
     return 0
 

@@ -15,13 +15,13 @@ from typing import Any, Final
 from services.runtime.domain import Call, Domain
 from services.runtime.machine import Machine
 from services.runtime.section import Section
-from services.runtime.tables import Table, UndoLog
 from viewstamp import framing, routing
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2
 from viewstamp.limits import FEATURE_LEVEL_MAX
+from viewstamp.machine.tables import Table, UndoLog
 
 CREATE_TOPIC: Final = 210
 SPANS: Final = (1, 100, 1000)

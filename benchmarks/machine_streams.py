@@ -18,7 +18,6 @@ from typing import Final
 
 from services.runtime.domain import Call
 from services.runtime.machine import Machine
-from services.runtime.tables import UndoLog
 from services.streams.access import new_access
 from services.streams.commands import create_topic
 from services.streams.domain import DOMAIN
@@ -26,6 +25,7 @@ from services.streams.model import NEXT_TOPIC_ID, StreamsState, Topic
 from services.streams.options import DEFAULT_OPTIONS
 from services.streams.resolve import resolve
 from services.streams.section import SECTION
+from testkit.frozen import changes_of
 from viewstamp import framing, routing
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
@@ -34,6 +34,7 @@ from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as api
 from viewstamp.format.block import compress, raw_blocks
 from viewstamp.limits import FEATURE_LEVEL_MAX
+from viewstamp.machine.tables import UndoLog
 
 CREATE_TOPIC: Final = 210
 STREAMS: Final = 100
@@ -195,7 +196,7 @@ def read_whole(machine: Machine[StreamsState]) -> None:
     frozen = machine.freezer.frozen
     assert frozen is not None
     tally = machine.freezer.tally()
-    entries = (entry for change in frozen.changes() if (entry := tally.add(change)))
+    entries = (entry for change in changes_of(frozen) if (entry := tally.add(change)))
     for raw in raw_blocks(entries):
         compress(raw)
 

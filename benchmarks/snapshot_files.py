@@ -19,7 +19,7 @@ COMPACTED = "section compacted"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenFiles:
     """One generation: the bytes of each of its files, of one copy, by name."""
 
     files: Mapping[str, int]
@@ -29,7 +29,7 @@ class Written:
         """All that a restart reads."""
         return sum(self.files.values())
 
-    def bytes_beside(self, earlier: Written | None) -> int:
+    def bytes_beside(self, earlier: WrittenFiles | None) -> int:
         """Return the bytes of the files that the earlier generation does not have."""
         known = {} if earlier is None else earlier.files
         return sum(size for name, size in self.files.items() if name not in known)
@@ -47,7 +47,7 @@ class Compaction:
     size_bytes: int
 
 
-def written(data_directory: Path, number: int) -> Written:
+def written(data_directory: Path, number: int) -> WrittenFiles:
     """Return what a generation consists of. Raises SnapshotFilesError."""
     copies = Copies(copy_directories(data_directory))
     generation = Generation(copies, number)
@@ -55,7 +55,7 @@ def written(data_directory: Path, number: int) -> Written:
     files = {path.name: path.stat().st_size}
     for _, section in sections(generation.manifest):
         files |= {layer.digest.hex(): layer.size_bytes for layer in section.layers}
-    return Written(files)
+    return WrittenFiles(files)
 
 
 def is_to_be_merged(data_directory: Path, number: int, stage: int) -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from benchmarks.load import WARM_UP_S, by_callers, summary
-from benchmarks.snapshot_state import FULL, QUICK, Topics
+from benchmarks.snapshot_state import FULL, QUICK, StateTopics
 from benchmarks.wire import Samples
 from viewstamp import client as library
 
@@ -59,7 +59,7 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure."""
     password = options.password_file.read_text().strip()
     size = QUICK if options.quick else FULL
-    topics = Topics(options.streams, size)
+    topics = StateTopics(options.streams, size)
     chance, values = random.Random(options.callers), count(1)
     client = await library.connect(options.address, username="root", password=password)
     async with client:

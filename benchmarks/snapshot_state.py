@@ -47,7 +47,7 @@ FULL: Final = Size(25, 4000, 10, 10_000, 1_000)
 QUICK: Final = Size(25, 400, 10, 1_000, 100)
 
 
-class Topics:
+class StateTopics:
     """All topics by number, stream by stream: neighbours in number are neighbours on disk."""
 
     def __init__(self, stream_ids: Sequence[int], size: Size) -> None:
@@ -99,13 +99,13 @@ class Topics:
         return common_pb2.Identifier(name=self._name(number))
 
 
-async def build(client: Client, size: Size) -> Topics:
+async def build(client: Client, size: Size) -> StateTopics:
     """Fill an empty cluster. Raises Refusal."""
     made = await client.batch(
         streams_service_pb2.CreateStreamRequest(name=f"stream-{number:02}")
         for number in range(size.streams)
     )
-    topics = Topics([response.stream_id for response in map(answered, made)], size)
+    topics = StateTopics([response.stream_id for response in map(answered, made)], size)
     await _send(client, map(topics.create, range(topics.count)), TOPICS_PER_REQUEST)
     step = topics.count // size.groups
     groups = (topics.create_group(number * step) for number in range(size.groups))
@@ -126,7 +126,9 @@ def chosen(topics: int, count: int, *, clustered: bool, chance: random.Random) -
     return sorted(chance.sample(range(topics), count))
 
 
-async def change(client: Client, topics: Topics, numbers: Iterable[int], expiry_us: int) -> None:
+async def change(
+    client: Client, topics: StateTopics, numbers: Iterable[int], expiry_us: int
+) -> None:
     """Change these topics. Raises Refusal."""
     requests = (topics.update(number, expiry_us) for number in numbers)
     await _send(client, requests, TOPICS_PER_REQUEST)

@@ -37,7 +37,7 @@ _US_PER_S: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TimedSnapshot:
     """One snapshot: how long the caller waited, and when it was under way on the cluster.
 
     `cut_s` and `decided_s` are seconds since 1970.
@@ -49,7 +49,7 @@ class Taken:
     decided_s: float
 
 
-class Turns:
+class SnapshotTurns:
     """Measures one load in turns; `add` is told of every row."""
 
     def __init__(
@@ -91,7 +91,7 @@ class Turns:
         under_way = intervals(taken, adoptions(self._cluster.log_path(COORDINATOR)))
         return {**during, **beside(read_calls(calls_path), taken, under_way)}
 
-    async def _take_until(self, enough: asyncio.Event, pause_s: float) -> list[Taken]:
+    async def _take_until(self, enough: asyncio.Event, pause_s: float) -> list[TimedSnapshot]:
         """Take one snapshot after another, the last one of them to its end."""
         taken = []
         while not enough.is_set():
@@ -119,14 +119,14 @@ class Turns:
         return figures
 
 
-async def take(client: Client) -> Taken:
+async def take(client: Client) -> TimedSnapshot:
     """Take a snapshot and wait until it is completed."""
     started = time.perf_counter()
     created = await client.snapshots.create()
     decided = await client.snapshots.decided(created.generation)
     if decided.state != snapshots_pb2.SNAPSHOT_STATE_COMPLETED:
         raise RuntimeError(f"snapshot {decided.generation} failed: {decided.failure}")
-    return Taken(
+    return TimedSnapshot(
         decided.generation,
         time.perf_counter() - started,
         decided.created_at / _US_PER_S,
@@ -134,7 +134,7 @@ async def take(client: Client) -> Taken:
     )
 
 
-def intervals(taken: Sequence[Taken], adopted_s: Mapping[int, float]) -> Sequence[Interval]:
+def intervals(taken: Sequence[TimedSnapshot], adopted_s: Mapping[int, float]) -> Sequence[Interval]:
     """Return from when to when snapshots were under way, by the clock that calls are timed with.
 
     `adopted_s` are the adoptions, in seconds since 1970; what is not in there ends when it was
@@ -148,7 +148,9 @@ def intervals(taken: Sequence[Taken], adopted_s: Mapping[int, float]) -> Sequenc
     ]
 
 
-def beside(calls: Sequence[Call], taken: Sequence[Taken], under_way: Sequence[Interval]) -> Figures:
+def beside(
+    calls: Sequence[Call], taken: Sequence[TimedSnapshot], under_way: Sequence[Interval]
+) -> Figures:
     """Return the figures of the snapshots that were taken beside calls, and of those calls.
 
     Snapshots before the first call and after the last one, when nothing else happens, do not count.

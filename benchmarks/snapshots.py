@@ -35,17 +35,24 @@ from benchmarks.snapshot_etcd import (
     measure_etcd,
     tell,
 )
-from benchmarks.snapshot_files import Compaction, Written, compactions, is_to_be_merged, written
-from benchmarks.snapshot_state import FULL, QUICK, Size, Topics, build, change, chosen
-from benchmarks.snapshot_turns import LOADS, Turns, take
+from benchmarks.snapshot_files import (
+    Compaction,
+    WrittenFiles,
+    compactions,
+    is_to_be_merged,
+    written,
+)
+from benchmarks.snapshot_state import FULL, QUICK, Size, StateTopics, build, change, chosen
+from benchmarks.snapshot_turns import LOADS, SnapshotTurns, take
 from benchmarks.targets import SNAPSHOT_TARGETS, Figures, judge
 from viewstamp import client as library
 from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.client.verdicts import RetryVerdict, verdict_on
 from viewstamp.cluster import LocalCluster
-from viewstamp.cluster.local import COORDINATOR, SERVICES
+from viewstamp.cluster.local import COORDINATOR
 from viewstamp.errors import Refusal
+from viewstamp.routing import SERVICE_NAMES
 
 ROUNDS: Final = 3
 SECONDS: Final = 5.0
@@ -68,7 +75,7 @@ NO_TRIGGERS: Final = (
 _PASSING: Final = frozenset({RetryVerdict.RETRY, RetryVerdict.RECONNECT, RetryVerdict.RENEW})
 
 
-class Bench:
+class SnapshotBench:
     """A filled cluster and what is measured of it."""
 
     def __init__(
@@ -81,11 +88,11 @@ class Bench:
         self._chance = random.Random(1)
         self._values = count(10**9)
         self._names = count(1)
-        self._topics: Topics | None = None
-        self._last: Written | None = None
+        self._topics: StateTopics | None = None
+        self._last: WrittenFiles | None = None
 
     @property
-    def topics(self) -> Topics:
+    def topics(self) -> StateTopics:
         """What there is."""
         assert self._topics is not None, "the cluster was not filled"
         return self._topics
@@ -109,7 +116,7 @@ class Bench:
             for _ in rounds:
                 await self._changes(full)
         elif part in LOADS:
-            turns = Turns(
+            turns = SnapshotTurns(
                 self._cluster, self._client, self._options, self.topics.stream_ids, self._add
             )
             for _ in rounds:
@@ -129,7 +136,7 @@ class Bench:
 
     def _memory(self) -> Figures:
         used = {f"{name}_mb": family_mb(pid) for name, pid in self._cluster.pids.items()}
-        services = sum(used[f"{name}_mb"] for name in SERVICES)
+        services = sum(used[f"{name}_mb"] for name in SERVICE_NAMES)
         return {**used, "services_mb": round(services, 1), "total_mb": round(sum(used.values()), 1)}
 
     async def _snapshot(self) -> Figures:
@@ -187,7 +194,7 @@ class Bench:
         """Kill everything, and wait until a CreateTopic is answered."""
         await self._snapshot()
         token = await self._token()
-        for name in (COORDINATOR, *SERVICES):
+        for name in (COORDINATOR, *SERVICE_NAMES):
             self._cluster.kill(name)
         seconds = await until_answered(
             self._cluster.address,
@@ -270,7 +277,7 @@ async def measure_cluster(directory: Path, size: Size, options: argparse.Namespa
             cluster.address, username="root", password=password, timeout_s=RESTART_TIMEOUT_S
         )
         async with client:
-            bench = Bench(cluster, client, options)
+            bench = SnapshotBench(cluster, client, options)
             await bench.run(size)
     return bench.rounds
 

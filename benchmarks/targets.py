@@ -11,7 +11,7 @@ Figures = Mapping[str, float]  # of one measurement, as benchmarks.load prints t
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetRow:
     """One row: a figure of `workload`, as a ratio to the same figure of `peer` if there is one.
 
     Without a peer the figure itself is judged, and lower is better.
@@ -26,7 +26,7 @@ class Target:
 
 
 TARGETS: Final = (
-    Target(
+    TargetRow(
         "CreateTopic, 256 callers through our client, against puts/s",
         "create_concurrent",
         "etcd_put_concurrent",
@@ -34,7 +34,7 @@ TARGETS: Final = (
         must=4.0,
         aim=6.0,
     ),
-    Target(
+    TargetRow(
         "the same with a client in Python on both sides, against puts/s",
         "create_concurrent",
         "etcd_put_by_clients",
@@ -42,7 +42,7 @@ TARGETS: Final = (
         must=4.0,
         aim=6.0,
     ),
-    Target(
+    TargetRow(
         "the same, p99 in ms",
         "create_concurrent",
         None,
@@ -50,7 +50,7 @@ TARGETS: Final = (
         must=10.0,
         aim=10.0,
     ),
-    Target(
+    TargetRow(
         "Submit in batches of 100, against puts/s in transactions of 128",
         "submit_batches_100",
         "etcd_put_transactions",
@@ -58,7 +58,7 @@ TARGETS: Final = (
         must=1.5,
         aim=2.0,
     ),
-    Target(
+    TargetRow(
         "Submit in batches of 1000, against puts/s in transactions of 128",
         "submit_batches_1000",
         "etcd_put_transactions",
@@ -66,7 +66,7 @@ TARGETS: Final = (
         must=2.5,
         aim=4.0,
     ),
-    Target(
+    TargetRow(
         "raw unary CreateTopic, 256 in flight, no gateway processes, against puts/s",
         "create_unary",
         "etcd_put_concurrent",
@@ -74,7 +74,7 @@ TARGETS: Final = (
         must=0.25,
         aim=0.6,
     ),
-    Target(
+    TargetRow(
         "the same, against puts/s through a client in Python",
         "create_unary",
         "etcd_put_by_clients",
@@ -82,7 +82,7 @@ TARGETS: Final = (
         must=0.25,
         aim=0.6,
     ),
-    Target(
+    TargetRow(
         "sequential CreateTopic on Submit, p50 in ms",
         "create_sequential",
         None,
@@ -90,7 +90,7 @@ TARGETS: Final = (
         must=2.0,
         aim=1.4,
     ),
-    Target(
+    TargetRow(
         "sequential CreateTopic, unary, p50 in ms",
         "create_sequential_unary",
         None,
@@ -98,7 +98,7 @@ TARGETS: Final = (
         must=2.0,
         aim=1.4,
     ),
-    Target(
+    TargetRow(
         "linearizable GetTopic, 256 callers through our client, against gets/s",
         "read_concurrent",
         "etcd_get_concurrent",
@@ -111,7 +111,7 @@ TARGETS: Final = (
 # Three replicas beside three nodes of etcd. Batches and reads have no budget of their own there:
 # the ratios are those of one replica beside one node.
 REPLICATED_TARGETS: Final = (
-    Target(
+    TargetRow(
         "3 replicas: CreateTopic, 256 callers through our client, against puts/s",
         "create_concurrent",
         "etcd_put_concurrent",
@@ -119,7 +119,7 @@ REPLICATED_TARGETS: Final = (
         must=4.0,
         aim=7.0,
     ),
-    Target(
+    TargetRow(
         "3 replicas: the same with a client in Python on both sides, against puts/s",
         "create_concurrent",
         "etcd_put_by_clients",
@@ -128,7 +128,7 @@ REPLICATED_TARGETS: Final = (
         aim=7.0,
     ),
     *(
-        Target(
+        TargetRow(
             f"3 replicas: Submit in batches of {size}, against puts/s in transactions of 128",
             f"submit_batches_{size}",
             "etcd_put_transactions",
@@ -139,7 +139,7 @@ REPLICATED_TARGETS: Final = (
         for size, must, aim in ((100, 1.5, 2.0), (1000, 2.5, 4.0))
     ),
     *(
-        Target(
+        TargetRow(
             f"3 replicas: sequential CreateTopic{how}, p50 in ms",
             workload,
             None,
@@ -152,7 +152,7 @@ REPLICATED_TARGETS: Final = (
             (", unary", "create_sequential_unary"),
         )
     ),
-    Target(
+    TargetRow(
         "3 replicas: linearizable GetTopic, 256 callers through our client, against gets/s",
         "read_concurrent",
         "etcd_get_concurrent",
@@ -164,14 +164,14 @@ REPLICATED_TARGETS: Final = (
 
 # The state: 1,000,000 partitions in 100,000 topics, 10,000 groups, 1,000 users.
 SNAPSHOT_TARGETS: Final = (
-    Target("restart to the first command, s", "restart", None, "first_command_s", 3.5, 1.5),
-    Target("memory of all processes, MB", "memory", None, "total_mb", 800.0, 400.0),
-    Target("full snapshot, three copies, s", "full", None, "seconds", 2.0, 1.0),
+    TargetRow("restart to the first command, s", "restart", None, "first_command_s", 3.5, 1.5),
+    TargetRow("memory of all processes, MB", "memory", None, "total_mb", 800.0, 400.0),
+    TargetRow("full snapshot, three copies, s", "full", None, "seconds", 2.0, 1.0),
     *(
         row
         for where in ("random", "clustered")
         for row in (
-            Target(
+            TargetRow(
                 f"1 % of topics changed, {where}: bytes, % of the full one's",
                 f"{where}_1_percent",
                 None,
@@ -179,7 +179,7 @@ SNAPSHOT_TARGETS: Final = (
                 must=5.0,
                 aim=2.0,
             ),
-            Target(
+            TargetRow(
                 f"1 % of topics changed, {where}: time, % of the full one's",
                 f"{where}_1_percent",
                 None,
@@ -190,7 +190,7 @@ SNAPSHOT_TARGETS: Final = (
         )
     ),
     *(
-        Target(
+        TargetRow(
             f"command p99 with {how} against without, {load} load",
             f"p99_{workload}_{load}",
             None,
@@ -208,7 +208,7 @@ SNAPSHOT_TARGETS: Final = (
 
 # Three replicas at default settings, their primary killed again and again.
 FAILOVER_TARGETS: Final = (
-    Target(
+    TargetRow(
         "no answer after a SIGKILL of the primary, worst, s",
         "failover",
         None,
@@ -216,7 +216,7 @@ FAILOVER_TARGETS: Final = (
         1.0,
         1.0,
     ),
-    Target(
+    TargetRow(
         "no answer after a SIGKILL of the primary, median, s",
         "failover",
         None,
@@ -227,7 +227,7 @@ FAILOVER_TARGETS: Final = (
 )
 
 
-def judge(target: Target, rounds: Mapping[str, list[Figures]]) -> dict[str, Any]:
+def judge(target: TargetRow, rounds: Mapping[str, list[Figures]]) -> dict[str, Any]:
     """Return a row of the result: medians over the rounds, the ratio of each, and a verdict."""
     ours = [figures[target.figure] for figures in rounds[target.workload]]
     row = {"what": target.what, "must": target.must, "aim": target.aim, "median": median(ours)}

@@ -11,8 +11,8 @@ what is to be told apart, more rounds are needed, not longer ones.
 
 Beside throughput stands the CPU time that the processes of the cluster spend per command. Both
 depend on what else the machine does, since fuller prepares are cheaper. `direct` does not: it is
-the CPU time of one thread for all that telemetry adds to a command, from the client's decision to
-the encoded lines, without a cluster (`--direct` for nothing else).
+the CPU time of one thread for all that telemetry adds to a command, without a cluster
+(`benchmarks.telemetry_direct`; `--direct` for nothing else).
 """
 
 from __future__ import annotations
@@ -22,36 +22,21 @@ import asyncio
 import json
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from math import comb
 from pathlib import Path
 from statistics import median
-from types import SimpleNamespace
 from typing import Any, Final
 
 import psutil
 
+from benchmarks import telemetry_direct as direct
 from benchmarks.commands import machine, told_by
 from benchmarks.load import WORKLOADS
-from coordinator.gateway.routes import Routes
-from coordinator.gateway.telemetry import GatewayWatch
-from coordinator.mux import types as mux_types
-from coordinator.replica.batcher import AnsweredSpan, PrepareBatch, Reply
-from coordinator.telemetry.watch import ReplicaWatch
-from services.runtime.watch import ApplyWatch
-from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
-from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
-from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.client import connect
-from viewstamp.client.methods import method_of
-from viewstamp.client.tracing import ClientTracing
 from viewstamp.cluster import LocalCluster
-from viewstamp.telemetry.otlp import Lines
-from viewstamp.telemetry.sampling import Sampler
-from viewstamp.telemetry.settings import Telemetry, TelemetrySettings, arguments_of
-from viewstamp.telemetry.spans import Notes, Recorder, texts_of
+from viewstamp.telemetry.settings import TelemetrySettings, arguments_of
 
 MODES: Final[dict[str, float | None]] = {"off": None, "1 %": 0.01, "100 %": 1.0}
 MEASURED: Final = ("create_concurrent", "create_unary", "create_sequential")
@@ -61,9 +46,6 @@ ROUNDS_TOGETHER: Final = 4  # with the same processes
 INTERVAL_CONFIDENCE: Final = 0.9
 QUICK_SECONDS: Final = 1.0
 QUICK_ROUNDS: Final = 2
-DIRECT_PREPARES: Final = 200
-DIRECT_COMMANDS: Final = 128
-REGISTER_SESSION_CODE: Final = 1  # any that the coordinator knows by itself
 # Of throughput, at 1 %: what may be lost at most, and what is aimed at.
 LOSS_MUST: Final = 0.05
 LOSS_AIM: Final = 0.02
@@ -189,84 +171,10 @@ async def one_round(
     return {mode: found[mode] for mode in MODES if mode in found}
 
 
-async def direct(ratio: float) -> float:
-    """Return the microseconds of CPU that telemetry adds to a command, in requests of 128."""
-    kept = _Kept()
-    recorder = Recorder([kept])
-    gateway = GatewayWatch(Routes(), recorder, Sampler(0.0), None)
-    watch = ReplicaWatch(recorder, None, Sampler(1.0), is_alone=True)
-    telemetry = Telemetry("streams", TelemetrySettings())
-    telemetry.recorder = recorder
-    service = ApplyWatch("streams", telemetry)
-    client, method = (
-        ClientTracing(recorder, Sampler(ratio)),
-        method_of(sessions_pb2.RegisterSessionRequest()),
-    )
-    span = submit_pb2.Span(code=REGISTER_SESSION_CODE, count=DIRECT_COMMANDS)
-    answered = asyncio.get_running_loop().create_future()
-    answered.set_result(sessions_pb2.RegisterSessionResponse())
-    begun_s = time.thread_time()
-    for op in range(DIRECT_PREPARES):
-        begun = [(index, client.begin(method.full_name)) for index in range(DIRECT_COMMANDS)]
-        sampled = [(index, trace) for index, trace in begun if trace is not None]
-        calls = [trace.at(index, 1) for index, trace in sampled]
-        request = submit_pb2.CommandRequest(spans=[span], traces=calls)
-        lead(gateway, watch, service, request, op)
-        for _, trace in sampled:
-            client.end(trace, answered)
-        kept.encode()
-    return (time.thread_time() - begun_s) / DIRECT_PREPARES / DIRECT_COMMANDS * 1e6
-
-
-def lead(
-    gateway: GatewayWatch,
-    watch: ReplicaWatch,
-    service: ApplyWatch,
-    request: submit_pb2.CommandRequest,
-    op: int,
-) -> None:
-    """Lead one request through the hooks, as gateway, driver and one stage do."""
-    traces = gateway.packed(request, 1)
-    header: Any = SimpleNamespace(op=op, view=0, first_revision=op, command_count=1, size=1)
-    prepares: list[Any] = [SimpleNamespace(op=op, header=header)]
-    batch = PrepareBatch(b"", DIRECT_COMMANDS, [], [], traces=traces)
-    watch.persisting(prepares, lambda _: batch)
-    watch.persisted(prepares)
-    watch.committed(op)
-    watch.handed_over(op)
-    item = domain_pb2.CommandItem(first_revision=op, count=DIRECT_COMMANDS)
-    sent = domain_pb2.Batch(sequence=op + 1, op=op, items=[domain_pb2.Item(command=item)])
-    for trace in traces:
-        trace.offset = 0
-    sent.trace_parents.extend(watch.sent(mux_types.Stage.STREAMS, sent))
-    service.end(sent, service.begin(sent))
-    watch.answered(mux_types.Stage.STREAMS, op + 1)
-    watch.applied(mux_types.Applied(op, 0, op, (), ()))
-    gateway.answered(traces, Reply(0, op, op, (AnsweredSpan(b"", ()),)))
-
-
-class _Kept:
-    """Takes notes, and encodes their spans as the writing thread does."""
-
-    def __init__(self) -> None:
-        self._notes: list[Notes] = []
-        self._lines = Lines()
-
-    def put(self, notes: Notes) -> None:
-        self._notes.append(notes)
-
-    def encode(self) -> None:
-        self._lines.line_of({}, texts_of(self._notes)).release()
-        self._notes.clear()
-
-
 async def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure everything."""
     result: dict[str, Any] = {"machine": machine(), "workloads": {}}
-    result["direct_us_per_command"] = {
-        f"{ratio:.0%}": round(median([await direct(ratio) for _ in range(options.rounds)]), 3)
-        for ratio in (0.0, 0.01, 1.0)
-    }
+    result["direct_us_per_command"] = await direct.measured(options.rounds)
     if options.direct:
         return result
     for workload in options.only or MEASURED:

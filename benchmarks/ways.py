@@ -30,16 +30,14 @@ from coordinator.peers.listener import Listener
 from coordinator.peers.messages import SnapshotDurableMessage
 from coordinator.replica.data_directory import DirectoryOptions, open_replica
 from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator
-from services.consumer_groups.domain import DOMAIN as CONSUMER_GROUPS
-from services.runtime.domain import Domain
 from services.runtime.process import bind
 from services.runtime.server import DomainServer, new_server
-from services.streams.domain import DOMAIN as STREAMS
-from services.users.domain import build_domain
+from testkit.service_domains import all_domains
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.api.streams.v1.streams_service_pb2_grpc import StreamsServiceStub
 from viewstamp.limits import MIB, ROOT_USER_ID
+from viewstamp.routing import SERVICE_NAMES
 from viewstamp.tokens import sign
 
 ROOT: Final = Path(__file__).parents[1]
@@ -50,7 +48,6 @@ COMMANDS: Final = 8
 FOREVER_US: Final = 2**62
 CLOCK_US: Final = 1_000_000
 DEADLINE_S: Final = 30
-SERVICES: Final = ("users", "streams", "consumer_groups")
 # Of a SnapshotDurable, as docs/adr/0024-short-ways.md promises.
 RELAYS_MAX: Final = 2
 # Where a SnapshotDurable is decoded, and where it arrives.
@@ -60,7 +57,7 @@ ARRIVED: Final = LocalSnapshotOrchestrator.durable_elsewhere.__code__
 SETTLING_S: Final = 0.3
 
 
-class Trace:
+class WayTrace:
     """Which functions are called while `is_on`, in every thread that begins after it."""
 
     def __init__(self) -> None:
@@ -95,7 +92,7 @@ class Trace:
 
 async def crossed() -> tuple[list[str], int]:
     """Return the files that every CreateTopic crosses, and how often the driver is entered."""
-    trace = Trace()
+    trace = WayTrace()
     found: list[tuple[frozenset[str], Counter[str]]] = []
     async with serving() as stub:
         metadata = (
@@ -144,7 +141,7 @@ async def relays() -> list[str]:
 def _one_of_three(directory: Path) -> Coordinator:
     """Return a replica that is put together, and not started."""
     arguments = [f"--data-directory={directory}", "--listen=127.0.0.1:0", "--replica-count=3"]
-    arguments += [f"--service={name}=unix:{directory}/{name}.sock" for name in SERVICES]
+    arguments += [f"--service={name}=unix:{directory}/{name}.sock" for name in SERVICE_NAMES]
     arguments += [f"--peer={replica}=127.0.0.1:{replica}" for replica in (1, 2)]
     config = parse([*arguments, "--replica-id=0", "--peer-listen=127.0.0.1:0"])
     options = DirectoryOptions(config.data_directory, 0, 3, cluster_id=CLUSTER_ID)
@@ -154,15 +151,12 @@ def _one_of_three(directory: Path) -> Coordinator:
 @asynccontextmanager
 async def serving() -> AsyncIterator[Any]:
     """Run a replica and its services until the block ends; give a stub of streams."""
-    domains: dict[str, Domain[Any]] = {
-        "users": build_domain(KEY, lambda: CLOCK_US),
-        "streams": STREAMS,
-        "consumer_groups": CONSUMER_GROUPS,
-    }
+    domains = all_domains(KEY, lambda: CLOCK_US)
     async with AsyncExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="vs"))
         arguments = [f"--data-directory={directory}/data", "--listen=127.0.0.1:0"]
-        for name, domain in domains.items():
+        for stage, domain in domains.items():
+            name = stage.name.lower()
             server, served = new_server(), DomainServer(domain)
             arguments.append(f"--service={name}={bind(server, f'unix:{directory}/{name}.sock')}")
             await served.start(server)

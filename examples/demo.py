@@ -31,7 +31,7 @@ import grpc.aio
 from rich.console import Console
 from rich.markup import escape
 
-from testkit.load import Trial, TrialOptions
+from testkit.load import LoadTrial, TrialOptions
 from testkit.load.analysis import Analysis, AnalysisFailed, analyze, left_out
 from testkit.load.display import (
     live_progress,
@@ -46,7 +46,7 @@ from testkit.load.session import LoadFailed
 from testkit.load.trial import DATA_DIRECTORY
 from viewstamp.client import Client, ClientError, Refusal
 from viewstamp.cluster import ClusterError
-from viewstamp.cluster.local import COORDINATOR, SERVICES
+from viewstamp.cluster.local import COORDINATOR
 from viewstamp.importer import (
     PasswordFile,
     PasswordFileError,
@@ -55,6 +55,7 @@ from viewstamp.importer import (
     read_plan,
 )
 from viewstamp.importer.display import print_report, progress_bars
+from viewstamp.routing import SERVICE_NAMES
 from viewstamp.telemetry.settings import TELEMETRY_DIRECTORY, TelemetrySettings
 
 CATALOGUE: Final = Path(__file__).with_name("wikimedia_event_streams.json")
@@ -97,7 +98,7 @@ class Demo:
         self._seed = seed
         self._plan = read_plan(CATALOGUE)
         self._kills = planned_kills(seed)
-        self.trial = Trial(
+        self.trial = LoadTrial(
             TrialOptions(
                 directory=directory,
                 seed=seed,
@@ -170,7 +171,9 @@ def planned_kills(seed: int) -> list[PlannedKill]:
     """Return every process once, and the coordinator and a service during a cut, shuffled."""
     chance = random.Random(seed)
     kills = [PlannedKill(process) for process in PROCESSES]
-    kills += [PlannedKill(name, during_cut=True) for name in (COORDINATOR, chance.choice(SERVICES))]
+    kills += [
+        PlannedKill(name, during_cut=True) for name in (COORDINATOR, chance.choice(SERVICE_NAMES))
+    ]
     chance.shuffle(kills)
     return kills
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from blake3 import blake3
 
-from coordinator.mux.stage import Stage
+from coordinator.mux.stage import Stage, cut_stages
 from coordinator.snapshot.compaction import Compactor
 from coordinator.snapshot.copies import CopyVerdict
 from coordinator.snapshot.files import SnapshotDirectories, SnapshotFiles
@@ -22,7 +22,7 @@ from viewstamp.api.domain.v1.domain_service_pb2 import KindCount, SectionSummary
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
 from viewstamp.format.section import Change, SectionTally
 
-STAGES = (1, 2, 3, 4, 5)
+STAGES = tuple(map(int, cut_stages(1)))
 COPY_DIRECTORIES = ("copies/a", "copies/b", "copies/c")
 RESERVE_BYTES_MIN = 4096
 # Small blocks, so that a small layer has several.
@@ -36,7 +36,7 @@ def value(*seed: object, size_bytes: int = 400) -> bytes:
 
 @dataclass
 class Repairs:
-    """What was reported, file by file."""
+    """The repairs reported for each file."""
 
     names: list[str] = field(default_factory=list)
     verdicts: list[tuple[str, ...]] = field(default_factory=list)
@@ -190,7 +190,7 @@ def entities(
 def loaded_state(
     files: SnapshotFiles, generation: int
 ) -> dict[int, dict[tuple[int, bytes], bytes]]:
-    """What a generation holds, section by section, read back through all of its layers."""
+    """Read the content of a generation back through all layers of each section."""
     state: dict[int, dict[tuple[int, bytes], bytes]] = {}
     with files.load(generation) as loaded:
         for stage, layers in loaded.layers.items():

@@ -111,7 +111,7 @@ def reopen(
 
 
 def append_unchecked(journal: Journal, group: Iterable[SealedPrepare]) -> None:
-    """Write what no rule allows, to see what recovery makes of it."""
+    """Write records that no rule allows, to see how recovery judges them."""
     journal._append([prepare_content(prepare) for prepare in group], use_reserve=False)
 
 

@@ -20,7 +20,7 @@ TEAR_BYTES = 512
 
 
 class Loss(Enum):
-    """What a crash does to unsynced writes and directory entries."""
+    """The effect of a crash on writes and directory entries that were not synced."""
 
     DROP = "drop"
     KEEP = "keep"
@@ -116,7 +116,7 @@ class MemoryStorage:
         self._locked.clear()
 
     def copy(self) -> MemoryStorage:
-        """The same disk once more, as it is now; without locks, hooks and counts."""
+        """Return a copy of the disk as it is now, without locks, hooks and counts."""
         inodes: dict[int, Inode] = {}
 
         def copied(inode: Inode) -> Inode:
@@ -144,16 +144,16 @@ class MemoryStorage:
         return bytes(self._visible[path].visible)
 
     def replace(self, path: str, content: bytes) -> None:
-        """Put a file there, durably, behind everyone's back."""
+        """Replace a file durably, without telling anybody who has it open."""
         inode = Inode(bytearray(content), bytearray(content))
         self._visible[path] = self._durable[path] = inode
 
     def remove(self, path: str) -> None:
-        """Remove a file, durably, behind everyone's back."""
+        """Remove a file durably, without telling anybody who has it open."""
         del self._visible[path], self._durable[path]
 
     def empty_directory(self, path: str) -> None:
-        """Put a new disk there: what was below is gone, durably."""
+        """Replace the directory by an empty disk. Its files are gone durably."""
         for gone in [each for each in self.paths() if each.startswith(f"{path}/")]:
             self.remove(gone)
         self._directories = {e for e in self._directories if not e.startswith(f"{path}/")}
@@ -264,7 +264,7 @@ class MemoryStorage:
         self._changes = [change for change in self._changes if change.directory != path]
 
     def free_bytes(self, directory: str) -> int:
-        """What is left of the capacity of the directory's file system."""
+        """Return the free bytes of the directory's file system."""
         root = self._root_of(directory)
         capacity_bytes = self.capacity_bytes if root is None else self.capacities_bytes[root]
         # Lists, since other threads may make files meanwhile.

@@ -29,6 +29,7 @@ from tests.tidy import (
 )
 from tests.tidy.tree import ROOT, PythonFile, TextFile, python_files, text_files
 from tools import generate
+from viewstamp.api.cluster.v1.cluster_service_pb2 import AlarmKind
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.texts import table
 
@@ -112,6 +113,12 @@ def test_a_class_name_means_one_thing() -> None:
 def test_nothing_public_is_dead() -> None:
     """What the product defines for others is used by some part of it."""
     check(dead_name_rules.dead_names(python_files()))
+
+
+def test_no_alarm_is_dead() -> None:
+    """Each kind of alarm is raised by the coordinator, and has a row for operators."""
+    operations = (ROOT / "docs/operations.md").read_text()
+    check(dead_name_rules.dead_alarms(AlarmKind.keys(), python_files(), operations))
 
 
 def test_length_exemptions_are_needed() -> None:

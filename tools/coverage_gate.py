@@ -17,6 +17,7 @@ PURE_PACKAGES = (
     "coordinator/vsr",
     "coordinator/mux",
     "viewstamp/format",
+    "viewstamp/machine",
     "services/users",
     "services/streams",
     "services/consumer_groups",

@@ -5,7 +5,7 @@
     async with await viewstamp.connect("localhost:7400", username="root", password=...) as client:
         created = await client.streams.create("orders")
 
-`connect` and `Client` are loaded on first use: servers import this package too, and cheaply.
+All of `__all__` is loaded on first use: servers import this package too, and cheaply.
 """
 
 from __future__ import annotations
@@ -13,9 +13,42 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from viewstamp.client import Client, connect
+    from viewstamp.client import (
+        LINEARIZABLE,
+        STALE,
+        CannotConnect,
+        Client,
+        ClientClosed,
+        ClientError,
+        Consistency,
+        OutcomeUnknown,
+        Refusal,
+        StreamBroken,
+        TimedOut,
+        at_least,
+        connect,
+    )
 
-__all__ = ["connect", "Client"]
+__all__ = [
+    "connect",
+    "Client",
+    "Consistency",
+    "LINEARIZABLE",
+    "STALE",
+    "at_least",
+    "Refusal",
+    "ClientError",
+    "CannotConnect",
+    "TimedOut",
+    "OutcomeUnknown",
+    "ClientClosed",
+    "StreamBroken",
+]
+
+
+def __dir__() -> list[str]:
+    """Return what can be used from here."""
+    return sorted((*globals(), *__all__))
 
 
 def __getattr__(name: str) -> Any:

@@ -107,6 +107,10 @@ REASONS: Final = MappingProxyType(
 )
 _OF_A_NEWER_BUILD: Final = (UNKNOWN, None)
 
+# Detail of a refusal that time cures; its gRPC status has a google.rpc.RetryInfo then, too.
+_RETRY_DELAY_KEY: Final = "retry_delay_ms"
+_DELAY_DIGITS_MAX: Final = 9
+
 
 class Refusal(Exception):  # noqa: N818 - an outcome that machines decide, not a fault
     """A request is refused: `reason` and `case` say why, `details` (key -> text) whom it concerns.
@@ -134,6 +138,10 @@ class Refusal(Exception):  # noqa: N818 - an outcome that machines decide, not a
         refusal = cls(reason, "", **details)
         refusal.case = case
         return refusal
+
+    def __repr__(self) -> str:
+        """Return the reason by its name, which a number does not tell."""
+        return f"Refusal({self.name}, {self.message!r})"
 
     def __str__(self) -> str:
         return self.message
@@ -176,6 +184,13 @@ class Refusal(Exception):  # noqa: N818 - an outcome that machines decide, not a
 def details_of(error: errors_pb2.Error) -> dict[str, str]:
     """Return the details of an error by key."""
     return {detail.key: detail.value for detail in error.details}
+
+
+def retry_delay_ms(refusal: Refusal) -> int:
+    """Return after how long there may be room again, as the details say it; 0: they do not."""
+    text = refusal.details.get(_RETRY_DELAY_KEY, "")
+    is_number = len(text) <= _DELAY_DIGITS_MAX and text.isascii() and text.isdecimal()
+    return int(text) if is_number else 0
 
 
 def reason_name(reason: Reason.ValueType) -> str:

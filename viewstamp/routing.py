@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FileDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 
 from viewstamp.api.routing.v1 import routing_pb2
+
+# The domain services, in the order of their stages. The other stages are in the coordinator.
+SERVICE_NAMES: Final = ("users", "streams", "consumer_groups")
 
 
 class MethodKind(Enum):

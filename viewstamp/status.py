@@ -9,7 +9,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from viewstamp.api.errors.v1.errors_pb2 import Reason
-from viewstamp.errors import Refusal, iggy_code, status_code
+from viewstamp.errors import Refusal, iggy_code, retry_delay_ms, status_code
 from viewstamp.limits import REFUSAL_METADATA_BYTES_MAX, REFUSAL_TEXT_BYTES_MAX
 from viewstamp.texts import clipped
 
@@ -18,9 +18,6 @@ STATUS_DETAILS_KEY: Final = "grpc-status-details-bin"
 # Keys of the metadata beside the details.
 CASE_KEY: Final = "case"
 IGGY_CODE_KEY: Final = "iggy_code"
-# Detail of a refusal that time cures; the status has a google.rpc.RetryInfo then, too.
-RETRY_DELAY_KEY: Final = "retry_delay_ms"
-_DELAY_DIGITS_MAX: Final = 9
 
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -43,13 +40,6 @@ def trailing_details(refusal: Refusal) -> tuple[str, bytes]:
         retry.retry_delay.FromMilliseconds(delay_ms)
         status.details.add().Pack(retry)
     return STATUS_DETAILS_KEY, status.SerializeToString()
-
-
-def retry_delay_ms(refusal: Refusal) -> int:
-    """Return after how long there may be room again, as the details say it; 0: they do not."""
-    text = refusal.details.get(RETRY_DELAY_KEY, "")
-    is_number = len(text) <= _DELAY_DIGITS_MAX and text.isascii() and text.isdecimal()
-    return int(text) if is_number else 0
 
 
 def status_message(refusal: Refusal) -> str:

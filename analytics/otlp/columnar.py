@@ -81,7 +81,7 @@ def rows(
 def _part(
     schema: pa.Schema, late_before_us: int | None, part: pa.RecordBatch
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of some lines; where one of them is refused, smaller parts are tried."""
+    """Yield the rows of some lines. If Arrow refuses one, try smaller parts."""
     try:
         yield from _spans(schema, late_before_us, part)
     except (OddError, pa.ArrowInvalid):
@@ -149,7 +149,7 @@ class _Attributes:
 
 
 def _texts(values: pa.StructArray) -> tuple[pa.StringArray, Flags]:
-    """Return values as text, and which of them are odd."""
+    """Return values as text, and a mask of the odd ones."""
     double = values.field("doubleValue")
     if double.null_count < len(double):
         numbers = double.fill_null(0.5).to_numpy()
@@ -275,7 +275,7 @@ def _whole(text: pa.StringArray) -> Integers:
 
 
 def _id(text: pa.StringArray, digits: int) -> tuple[pa.StringArray, Flags]:
-    """Return ids in lower case, and which of them are none: all zeros is none."""
+    """Return ids in lower case, and a mask of the missing ones: all zeros means missing."""
     lower = pc.ascii_lower(text)
     is_id = pc.match_substring_regex(lower, f"^[0-9a-f]{{{digits}}}$")
     is_id = pc.and_(is_id, pc.not_equal(lower, "0" * digits))

@@ -46,7 +46,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """What was read: the rows of `data_quality`, and what to warn of."""
+    """The result of reading: the rows of `data_quality`, and warnings."""
 
     quality: dict[str, float]
     notices: tuple[Notice, ...]
@@ -176,7 +176,7 @@ def quarantined(staged: StagedLines) -> DataFrame:
 
 
 def conclude(spark: SparkSession, output: Path, counts: dict[str, int]) -> Ingested:
-    """Measure the tables just written, write `data_quality`, and return what to say of it."""
+    """Measure the written tables, write `data_quality`, and return the warnings."""
     spans = tables.read(spark, SPANS, output)
     values = quality.measure(spans, tables.read(spark, QUARANTINE, output), counts)
     measured = sorted((metric, float(value)) for metric, value in values.items())

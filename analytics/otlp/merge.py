@@ -160,7 +160,7 @@ def _link_others(place: Path, merged: Path, is_wanted: Callable[[Path], bool]) -
 
 
 def _link(source: Path, target: Path) -> None:
-    """Make the target the same file, or a copy of it where the file system has no links."""
+    """Link the target to the file, or copy the file where the file system has no links."""
     try:
         os.link(source, target)
     except OSError as error:

@@ -108,12 +108,12 @@ def unfinished(place: Path) -> Path:
 
 
 def escaped(value: str) -> str:
-    """Return a value as it stands in the name of a folder, as Spark does it."""
+    """Return a value escaped for the name of a folder, as Spark escapes it."""
     return "".join(f"%{ord(one):02X}" if one in ESCAPED else one for one in value)
 
 
 class _Files:
-    """The files of one attempt; rows wait until there are enough of them, or no more."""
+    """The files of one attempt. Rows wait until a file is full or the input ends."""
 
     def __init__(self, place: Path) -> None:
         self._place = unfinished(place)

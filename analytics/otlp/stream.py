@@ -85,7 +85,7 @@ def forget(output: Path) -> None:
 
 
 def conclude(spark: SparkSession, output: Path) -> ingest.Ingested:
-    """Write `data_quality` for all batches so far, and return what to say of them."""
+    """Write `data_quality` for all batches so far, and return the warnings."""
     totals: dict[str, int] = {}
     for path in sorted((output / STATE / LEDGER).glob("*.json")):
         for name, value in json.loads(path.read_text()).items():
@@ -120,7 +120,7 @@ def _tell_nobody(step: str, seconds: float | None) -> None:
 
 
 def _enter(ledger: Path, number: int, counts: dict[str, int]) -> None:
-    """Write what a batch counted, in place of what an earlier try of it did."""
+    """Write the counts of a batch. They replace those of an earlier try."""
     ledger.mkdir(parents=True, exist_ok=True)
     if number == 0:
         # A new checkpoint counts from the beginning, and reads everything again.

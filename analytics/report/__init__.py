@@ -20,9 +20,9 @@ from pathlib import Path
 
 from analytics.report.page import page
 from analytics.report.reading import ReportError, load
-from analytics.report.words import Sentence, sentences
+from analytics.report.words import sentences
 
-__all__ = ["ReportError", "Sentence", "sentences", "write"]
+__all__ = ["ReportError", "sentences", "write"]
 
 
 def write(tables_directory: Path, output: Path) -> Path:

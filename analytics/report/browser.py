@@ -64,7 +64,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Return the result of a method. Raises ReportError if it fails or nobody answers."""
+        """Return the result of a method. Raises ReportError if it fails or has no answer."""
         self._last += 1
         message: dict[str, Any] = {"id": self._last, "method": method, "params": parameters}
         if self._session is not None:
@@ -90,14 +90,6 @@ class Browser:
         self.call("Page.navigate", url=page.resolve().as_uri())
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self.events.append(self._next())
-
-    def evaluate(self, expression: str) -> Any:
-        """Return the value of an expression in the page, awaited if it is a promise."""
-        options = {"returnByValue": True, "awaitPromise": True}
-        result = self.call("Runtime.evaluate", expression=expression, **options)
-        if "exceptionDetails" in result:
-            raise ReportError(f"the page fails: {result['exceptionDetails']}")
-        return result["result"].get("value")
 
     def screenshot(self) -> str:
         """Return the whole page, all its height, as PNG in base64."""

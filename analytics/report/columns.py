@@ -11,7 +11,7 @@ ROWS_SHOWN_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A table on the page: its title, its order (a column; descending), what to know of it."""
+    """A table on the page: its title, its order (a column; descending), and a note."""
 
     name: str
     title: str

@@ -22,6 +22,10 @@ CHARACTER_WIDTH: Final = 6.6
 # Categories with a colour of their own; the rest shares one.
 COLOURS: Final = 8
 OTHER: Final = "other"
+# Of charts with a row for each name.
+LABEL_WIDTH: Final = 128
+ROW_HEIGHT: Final = 24
+AXIS_HEIGHT: Final = 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,48 @@ class Scale:
         return self.start + part * (self.stop - self.start)
 
 
+class RowChart:
+    """A chart with a row for each name: the name, and marks on a scale whose axis is below."""
+
+    def __init__(
+        self,
+        rows: int,
+        ends: tuple[float, float],
+        ticks: Sequence[float],
+        unit: str,
+        *,
+        right: float,
+        logarithmic: bool = False,
+    ) -> None:
+        """Draw the axis. The scale leaves `right` free for what stands behind a bar."""
+        bottom = rows * ROW_HEIGHT + 6
+        self.canvas = Canvas(NARROW, bottom + AXIS_HEIGHT)
+        self._scale = Scale(*ends, LABEL_WIDTH + 8, NARROW - right, logarithmic)
+        x_axis(self.canvas, self._scale, ticks, unit, bottom)
+
+    def spread(self, place: int, name: str, marks: Sequence[tuple[str, float]], tip: str) -> None:
+        """Draw the finite values of a row, each with its class, on a line from first to last."""
+        y = place * ROW_HEIGHT + ROW_HEIGHT / 2 + 4
+        self._name(place, name)
+        first, last = self._scale(marks[0][1]), self._scale(marks[-1][1])
+        self.canvas.line(first, y, last, y, class_="span")
+        for kind, value in marks:
+            if math.isfinite(value):
+                self.canvas.circle(self._scale(value), y, 5, class_=f"mark {kind}", data_tip=tip)
+
+    def bar(self, place: int, name: str, value: float, told: str, kind: str, tip: str) -> None:
+        """Draw the value of a row as a bar, with what is told of it behind."""
+        x, y = self._scale(0), place * ROW_HEIGHT + 8
+        length = max(self._scale(value) - x, 1)
+        self._name(place, name)
+        self.canvas.rect(x, y, length, 16, class_=f"mark {kind}", data_tip=tip)
+        self.canvas.text(x + length + 5, y + 12, told, class_="label halo")
+
+    def _name(self, place: int, name: str) -> None:
+        y = place * ROW_HEIGHT + 20
+        self.canvas.text(LABEL_WIDTH, y, name, LABEL_WIDTH, class_="label", text_anchor="end")
+
+
 def fit(words: str, width: float) -> str:
     """Return the words, cut with an ellipsis in the middle if they are wider than that.
 
@@ -161,7 +207,7 @@ def byte_ticks(high: float, most: int = 5) -> list[float]:
 
 
 def tick_label(value: float, unit: str) -> str:
-    """Return a value as it stands at an axis: without decimals that are 0, and 0 without unit."""
+    """Return the label of a value at an axis: no decimals that are 0, and 0 without a unit."""
     if value == 0:
         return "0"
     return re.sub(r"(\.\d*?)0+(?=\D|$)", r"\1", units.show(value, unit)).replace(

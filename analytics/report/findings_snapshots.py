@@ -1,4 +1,4 @@
-"""What the tables of snapshots say, as rules: size, growth, limits, latency around cuts, waste."""
+"""Findings from the tables of snapshots: size, growth, limits, latency around cuts, waste."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def growth(tables: Tables, names: Names) -> list[ReportFinding]:
 
 
 def _growing(tables: Tables, row: dict[str, Any]) -> ReportFinding:
-    """Return how fast a section grows, and where to. What may be chance alarms nobody."""
+    """Return the finding on a section's growth. Growth that may be chance is no warning."""
     where = {"section": row["section"]}
     is_sure = row["confidence"] == CONFIDENT
     words: list[Part] = ["Section ", same(row["section"]), " grows by "]

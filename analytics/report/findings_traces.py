@@ -1,4 +1,4 @@
-"""What the tables of traces say, as rules: latency, errors, critical path, stragglers, trust."""
+"""Findings from the tables of traces: latency, errors, critical path, stragglers, trust."""
 
 from __future__ import annotations
 

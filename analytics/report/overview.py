@@ -33,7 +33,7 @@ class Names:
         self._counts = Counter(_last(name) for name in set(full_names))
 
     def short(self, name: str) -> str:
-        """Return the last part of the name, or all of it where others end alike."""
+        """Return the last part of the name, or the whole name if others end in the same way."""
         last = _last(name)
         return name if self._counts[last] > 1 else last
 
@@ -88,5 +88,5 @@ def stage_order(stages: Iterable[str]) -> list[str]:
 
 
 def _last(name: str) -> str:
-    """Return what stands behind the last slash."""
+    """Return the text after the last slash."""
     return name.rsplit("/", 1)[-1] or name

@@ -260,7 +260,7 @@ def _tables(tables: Tables, names: Names) -> Markup:
 
 
 def _missing(tables: Tables) -> Markup | None:
-    """Return which tables are not there or empty, so that silence is not taken for good news."""
+    """Return the tables that are missing or empty, so that silence is not mistaken for health."""
     lines = [
         *((name, problem) for name, problem in tables.problems.items()),
         *(

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import pandas as pd
 
 from analytics.report import units
 from analytics.report.drawing import (
+    AXIS_HEIGHT,
     COLOURS,
     NARROW,
     OTHER,
     WIDE,
     Canvas,
     Drawing,
+    RowChart,
     Scale,
     byte_ticks,
     colour,
     round_ticks,
-    x_axis,
     y_axis,
 )
 from analytics.report.markup import Markup
@@ -29,9 +30,6 @@ from analytics.report.reading import Tables
 GENERATIONS_DRAWN_MAX: Final = {NARROW: 24, WIDE: 60}
 BARS_DRAWN_MAX: Final = 8
 CUTS_DRAWN_MAX: Final = 12
-LABEL_WIDTH: Final = 128
-ROW_HEIGHT: Final = 24
-AXIS_HEIGHT: Final = 22
 HEIGHT: Final = 240
 AXIS_LEFT: Final = 62
 # A column may be no wider than this, or one snapshot would fill the plot.
@@ -126,25 +124,18 @@ def cuts(tables: Tables, names: Names) -> Drawing | None:
     rows = rows.sort_values("ratio", ascending=False, kind="stable").drop_duplicates("generation")
     rows = rows.sort_values("generation", ascending=False).head(CUTS_DRAWN_MAX)
     ticks = round_ticks(float(rows[["p99_us_around", "p99_us_baseline"]].max().max()), 4)
-    bottom = len(rows) * ROW_HEIGHT + 6
-    canvas = Canvas(NARROW, bottom + AXIS_HEIGHT)
-    scale = Scale(0, ticks[-1], LABEL_WIDTH + 8, NARROW - 14)
-    x_axis(canvas, scale, ticks, "us", bottom)
+    chart = RowChart(len(rows), (0, ticks[-1]), ticks, "us", right=14)
     for place, row in enumerate(records(rows)):
-        y = place * ROW_HEIGHT + ROW_HEIGHT / 2 + 4
         around, baseline = row["p99_us_around"], row["p99_us_baseline"]
         label = f"{row['generation']:.0f} {names.short(row['rpc'])}"
         tip = f"Snapshot {label}: {units.show(around, 'us')} around the cut, "
         tip += f"else {units.show(baseline, 'us')} ({units.show(row['ratio'], 'times')})"
-        canvas.text(LABEL_WIDTH, y + 4, label, LABEL_WIDTH, class_="label", text_anchor="end")
-        canvas.line(scale(baseline), y, scale(around), y, class_="span")
-        canvas.circle(scale(baseline), y, 5, class_="mark step0", data_tip=tip)
-        canvas.circle(scale(around), y, 5, class_="mark c7", data_tip=tip)
+        chart.spread(place, label, (("step0", baseline), ("c7", around)), tip)
     return Drawing(
         "cuts",
         "p99 around cuts",
         "p99 while a snapshot was cut, and at other times, for the RPC that suffered most from it.",
-        canvas.svg("narrow"),
+        chart.canvas.svg("narrow"),
         legend=(("step0", "other times"), ("c7", "around the cut")),
     )
 
@@ -166,77 +157,35 @@ def garbage(tables: Tables, names: Names) -> Drawing | None:
     )
 
 
-class _Bars(NamedTuple):
-    """A plot of bars: what it is called, the rows and their columns."""
-
-    key: str
-    title: str
-    summary: str
-    table: str
-    label: str
-    value: str
-    unit: str
-
-
 def tenants(tables: Tables, names: Names) -> Drawing | None:
     """Draw the bytes of the largest tenants in the newest snapshot."""
-    return _newest_bars(
-        tables,
-        _Bars(
-            "tenants",
-            "Largest tenants",
-            "Bytes of the largest tenants in the newest snapshot.",
-            "snapshot_tenants",
-            "tenant",
-            "bytes",
-            "bytes",
-        ),
-    )
+    summary = "Bytes of the largest tenants in the newest snapshot."
+    svg = _newest_bars(tables, "snapshot_tenants", "tenant", "bytes", "bytes")
+    return None if svg is None else Drawing("tenants", "Largest tenants", summary, svg)
 
 
 def restore(tables: Tables, names: Names) -> Drawing | None:
     """Draw how long each section takes to restore from the newest snapshot."""
-    return _newest_bars(
-        tables,
-        _Bars(
-            "restore",
-            "Restart from the newest snapshot",
-            "Estimated time of each section.",
-            "restore_estimate",
-            "section",
-            "seconds",
-            "s",
-        ),
+    title = "Restart from the newest snapshot"
+    svg = _newest_bars(tables, "restore_estimate", "section", "seconds", "s")
+    return (
+        None if svg is None else Drawing("restore", title, "Estimated time of each section.", svg)
     )
 
 
-def _newest_bars(tables: Tables, bars: _Bars) -> Drawing | None:
-    """Return a bar per label, the longest first, from the rows of the newest generation."""
-    generation = newest(tables, bars.table)
-    rows = tables[bars.table]
-    rows = rows[rows["generation"] == generation]
-    sums = rows.groupby(bars.label)[bars.value].sum()
+def _newest_bars(tables: Tables, table: str, label: str, column: str, unit: str) -> Markup | None:
+    """Return a bar for each label, the longest first, from the rows of the newest generation."""
+    rows = tables[table]
+    rows = rows[rows["generation"] == newest(tables, table)]
+    sums = rows.groupby(label)[column].sum()
     sums = sums[sums > 0].sort_values(ascending=False, kind="stable").head(BARS_DRAWN_MAX)
     if sums.empty:
         return None
-    bottom = len(sums) * ROW_HEIGHT + 6
-    canvas = Canvas(NARROW, bottom)
-    scale = Scale(0, float(sums.max()), LABEL_WIDTH + 8, NARROW - 68)
-    canvas.line(LABEL_WIDTH + 8, 4, LABEL_WIDTH + 8, bottom, class_="grid")
-    for place, (label, value) in enumerate(sums.items()):
-        _bar(
-            canvas, scale, place, str(label).replace("_", " "), units.show(value, bars.unit), value
-        )
-    return Drawing(bars.key, bars.title, bars.summary, canvas.svg("narrow"))
-
-
-def _bar(canvas: Canvas, scale: Scale, place: int, label: str, told: str, value: Any) -> None:
-    """Draw one bar with its label before it and its value behind it."""
-    y = place * ROW_HEIGHT + 6
-    x, length = scale(0), max(1.0, scale(float(value)) - scale(0))
-    canvas.text(LABEL_WIDTH, y + 12, label, LABEL_WIDTH, class_="label", text_anchor="end")
-    canvas.rect(x, y, length, 16, class_="mark c0", data_tip=f"{label}: {told}")
-    canvas.text(x + length + 5, y + 12, told, class_="label")
+    chart = RowChart(len(sums), (0, float(sums.max())), (0,), unit, right=68)
+    for place, (key, value) in enumerate(sums.items()):
+        name, told = str(key).replace("_", " "), units.show(value, unit)
+        chart.bar(place, name, float(value), told, "c0", f"{name}: {told}")
+    return chart.canvas.svg("narrow")
 
 
 def _thinned(rows: pd.DataFrame, most: int) -> pd.DataFrame:

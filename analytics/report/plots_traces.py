@@ -9,12 +9,14 @@ import pandas as pd
 
 from analytics.report import units
 from analytics.report.drawing import (
+    AXIS_HEIGHT,
     COLOURS,
     NARROW,
     OTHER,
     WIDE,
     Canvas,
     Drawing,
+    RowChart,
     Scale,
     colour,
     decades,
@@ -39,10 +41,8 @@ DOTS_LARGE_MAX: Final = 40
 HEATMAP_COLUMNS_MAX: Final = 48
 # Shades of the heatmap, the first for the fewest calls.
 HEATMAP_SHADES: Final = 6
-LABEL_WIDTH: Final = 128
-ROW_HEIGHT: Final = 24
-AXIS_HEIGHT: Final = 22
 PERCENTILES: Final = ("p50_us", "p90_us", "p99_us")
+PERCENTILES_LEGEND: Final = (("step0", "p50"), ("step1", "p90"), ("step2", "p99"))
 
 
 def percentiles(tables: Tables, names: Names) -> Drawing | None:
@@ -51,28 +51,25 @@ def percentiles(tables: Tables, names: Names) -> Drawing | None:
     if rows.empty:
         return None
     rows = rows.sort_values("p99_us", ascending=False)
-    low, high = decades([value for name in PERCENTILES for value in rows[name]])
-    bottom = len(rows) * ROW_HEIGHT + 6
-    canvas = Canvas(NARROW, bottom + AXIS_HEIGHT)
-    scale = Scale(low, high, LABEL_WIDTH + 8, NARROW - 12, logarithmic=True)
-    x_axis(canvas, scale, log_ticks(low, high), "us", bottom)
-    for place, row in enumerate(records(rows)):
-        y = place * ROW_HEIGHT + ROW_HEIGHT / 2 + 4
-        label = names.short(row["rpc"])
-        told = ", ".join(f"{name[:3]} {units.show(row[name], 'us')}" for name in PERCENTILES)
-        canvas.text(LABEL_WIDTH, y + 4, label, LABEL_WIDTH, class_="label", text_anchor="end")
-        canvas.line(scale(row["p50_us"]), y, scale(row["p99_us"]), y, class_="span")
-        for step, name in enumerate(PERCENTILES):
-            tip = f"{label}: {told}"
-            canvas.circle(scale(row[name]), y, 5, class_=f"mark step{step}", data_tip=tip)
     return Drawing(
         "percentiles",
         "Latency per RPC",
         "Median over windows of p50, p90 and p99 of the RPCs on which most time is spent, "
         "on a logarithmic scale.",
-        canvas.svg("narrow"),
-        legend=(("step0", "p50"), ("step1", "p90"), ("step2", "p99")),
+        _percentile_rows([(names.short(row["rpc"]), row, "") for row in records(rows)]),
+        legend=PERCENTILES_LEGEND,
     )
+
+
+def _percentile_rows(rows: list[tuple[str, dict[str, Any], str]]) -> Markup:
+    """Return a row for each name with its percentiles; the last text is told behind them."""
+    ends = decades([row[name] for _, row, _ in rows for name in PERCENTILES])
+    chart = RowChart(len(rows), ends, log_ticks(*ends), "us", right=12, logarithmic=True)
+    for place, (label, row, more) in enumerate(rows):
+        told = ", ".join(f"{name[:3]} {units.show(row[name], 'us')}" for name in PERCENTILES)
+        marks = [(f"step{step}", row[name]) for step, name in enumerate(PERCENTILES)]
+        chart.spread(place, label, marks, f"{label}: {told}{more}")
+    return chart.canvas.svg("narrow")
 
 
 def p99_over_time(tables: Tables, names: Names) -> Drawing | None:
@@ -138,35 +135,20 @@ def stages(tables: Tables, names: Names) -> Drawing | None:
         return None
     rows = rows[rows["rpc"] == chosen[0]]
     rows = rows.sort_values("total_us", ascending=False).head(RPCS_DRAWN_MAX)
-    by_stage = {row["stage"]: row for row in records(rows)}
-    low, high = decades([*rows["p50_us"], *rows["p99_us"]])
-    bottom = len(by_stage) * ROW_HEIGHT + 6
-    canvas = Canvas(NARROW, bottom + AXIS_HEIGHT)
-    scale = Scale(low, high, LABEL_WIDTH + 8, NARROW - 12, logarithmic=True)
-    x_axis(canvas, scale, log_ticks(low, high), "us", bottom)
-    for place, stage in enumerate(stage_order(by_stage)):
-        _stage_row(canvas, scale, place, by_stage[stage])
+    by_stage = {str(row["stage"]): row for row in records(rows)}
+    shares = {
+        stage: f"; {units.show(row['share'], 'share')} of the RPC's time"
+        for stage, row in by_stage.items()
+    }
+    ordered = stage_order(by_stage)
     return Drawing(
         "stages",
         f"Stages of {names.short(str(chosen[0]))}",
         "p50, p90 and p99 of each stage of the RPC on which most time is spent. Stages lie within "
         "each other, so they do not add up.",
-        canvas.svg("narrow"),
-        legend=(("step0", "p50"), ("step1", "p90"), ("step2", "p99")),
+        _percentile_rows([(stage, by_stage[stage], shares[stage]) for stage in ordered]),
+        legend=PERCENTILES_LEGEND,
     )
-
-
-def _stage_row(canvas: Canvas, scale: Scale, place: int, row: dict[str, Any]) -> None:
-    """Draw the percentiles of one stage."""
-    y = place * ROW_HEIGHT + ROW_HEIGHT / 2 + 4
-    stage = str(row["stage"])
-    canvas.text(LABEL_WIDTH, y + 4, stage, LABEL_WIDTH, class_="label", text_anchor="end")
-    canvas.line(scale(row["p50_us"]), y, scale(row["p99_us"]), y, class_="span")
-    told = ", ".join(f"{name[:3]} {units.show(row[name], 'us')}" for name in PERCENTILES)
-    tip = f"{stage}: {told}; {units.show(row['share'], 'share')} of the RPC's time"
-    for step, name in enumerate(PERCENTILES):
-        if math.isfinite(row[name]):
-            canvas.circle(scale(row[name]), y, 5, class_=f"mark step{step}", data_tip=tip)
 
 
 def critical_path(tables: Tables, names: Names) -> Drawing | None:
@@ -286,28 +268,21 @@ def view_changes(tables: Tables, names: Names) -> Drawing | None:
         replicas=("replica", "nunique"),
     )
     views = views.sort_values(["start_us", "view"]).tail(VIEWS_DRAWN_MAX)
-    bottom = len(views) * ROW_HEIGHT + 6
-    canvas = Canvas(NARROW, bottom + AXIS_HEIGHT)
     ticks = round_ticks(max(1.0, float(views["unavailable_us"].max())), 4)
-    scale = Scale(0, ticks[-1], LABEL_WIDTH + 8, NARROW - 62)
-    x_axis(canvas, scale, ticks, "us", bottom)
+    chart = RowChart(len(views), (0, ticks[-1]), ticks, "us", right=62)
     for place, row in enumerate(records(views)):
-        y = place * ROW_HEIGHT + 8
         began = units.show(row["start_us"], "moment")
         waited = units.show(row["unavailable_us"], "us")
         label = f"view {row['view']:.0f}, {began[11:19]}"
         tip = f"View {row['view']:.0f}, {began}: {waited} without commands, "
         tip += f"told by {row['replicas']:.0f} replicas"
-        canvas.text(LABEL_WIDTH, y + 12, label, LABEL_WIDTH, class_="label", text_anchor="end")
-        x, length = scale(0), scale(row["unavailable_us"]) - scale(0)
-        canvas.rect(x, y, max(length, 1), 16, class_="mark c7", data_tip=tip)
-        canvas.text(x + length + 5, y + 12, waited, class_="label halo")
+        chart.bar(place, label, row["unavailable_us"], waited, "c7", tip)
     return Drawing(
         "view-changes",
         "View changes",
         "How long commands waited in each of the last view changes, restarts of a lone replica "
         "among them (UTC).",
-        canvas.svg("narrow"),
+        chart.canvas.svg("narrow"),
     )
 
 
@@ -319,22 +294,14 @@ def errors(tables: Tables, names: Names) -> Drawing | None:
     if rows.empty:
         return None
     rows = rows.sort_values("rate", ascending=False).head(RPCS_DRAWN_MAX)
-    bottom = len(rows) * ROW_HEIGHT + 6
-    canvas = Canvas(NARROW, bottom + AXIS_HEIGHT)
     ticks = round_ticks(float(rows["rate"].max()), 4)
-    scale = Scale(0, ticks[-1], LABEL_WIDTH + 8, NARROW - 52)
-    x_axis(canvas, scale, ticks, "share", bottom)
+    chart = RowChart(len(rows), (0, ticks[-1]), ticks, "share", right=52)
     for place, row in enumerate(records(rows)):
-        y = place * ROW_HEIGHT + 8
         label = names.short(row["rpc"])
         tip = f"{label}: {row['errors']:,} of {row['calls']:,} calls failed"
-        canvas.text(LABEL_WIDTH, y + 12, label, LABEL_WIDTH, class_="label", text_anchor="end")
-        x, length = scale(0), scale(row["rate"]) - scale(0)
-        canvas.rect(x, y, max(length, 1), 16, class_="mark bad", data_tip=tip)
-        canvas.text(x + length + 5, y + 12, units.show(row["rate"], "share"), class_="label halo")
-    return Drawing(
-        "errors", "Error rate", "Calls that failed, of all calls of the RPC.", canvas.svg("narrow")
-    )
+        chart.bar(place, label, row["rate"], units.show(row["rate"], "share"), "bad", tip)
+    summary = "Calls that failed, of all calls of the RPC."
+    return Drawing("errors", "Error rate", summary, chart.canvas.svg("narrow"))
 
 
 def _time_ticks(canvas: Canvas, scale: Scale, y: float) -> None:

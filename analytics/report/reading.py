@@ -1,4 +1,4 @@
-"""Tables from disk into memory, without Spark: what is not there is named, never guessed.
+"""Reads tables from disk into memory without Spark. It names missing ones and guesses nothing.
 
 The tables of analyses are small (per RPC and minute, per generation and section), `spans` is not:
 of it only the number of rows is read.

@@ -1,4 +1,4 @@
-"""What a finding is made of: words, numbers that name their source, and how grave it is."""
+"""The parts of a finding: words, numbers that name their source, and a severity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots as tables: what the state consists of, how it grows, and what of it is waste.
+"""Snapshots as tables: the parts of the state, its growth, and its waste.
 
 errors      reasons why a snapshot cannot be read, and the warning for a copy passed over
 copies      copy directories: generations, and manifests from the first good copy

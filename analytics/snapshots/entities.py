@@ -9,16 +9,12 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import Message
 from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    LongType,
-    StringType,
     StructField,
     StructType,
     TimestampType,
 )
 
-from analytics.snapshots.columns import UINT64, row_of, struct_of
+from analytics.snapshots.columns import UINT64, struct, struct_of
 from analytics.snapshots.errors import NewerSnapshotError, SnapshotError
 from analytics.snapshots.selection import SECTION_NAMES, kind_name, kind_named
 from viewstamp.api.sessions.v1.sessions_pb2 import SessionEntity
@@ -26,6 +22,7 @@ from viewstamp.api.streams.v1.streams_pb2 import StreamEntity
 from viewstamp.api.users.v1.users_pb2 import PersonalAccessTokenEntity, UserEntity
 from viewstamp.format import FormatError
 from viewstamp.format.block import ENTRY_HEADER_BYTES
+from viewstamp.format.columns import row_of
 from viewstamp.format.kinds import KEY_INTEGER_BYTES, KINDS, decode_entity, redacted
 from viewstamp.format.section import SectionEntry
 
@@ -46,17 +43,9 @@ Maker = Callable[[GenerationCut, int, SectionEntry], Iterable[Row]]
 
 # --- Entities of all kinds ---
 
-ENTITIES_STRUCT: Final = StructType(
-    [
-        StructField("generation", LongType()),
-        StructField("cut_revision", LongType()),
-        StructField("timestamp_us", LongType()),
-        StructField("section", StringType()),
-        StructField("kind", StringType()),
-        StructField("key", BinaryType()),
-        StructField("bytes", LongType()),
-        StructField("entity", StringType()),
-    ]
+ENTITIES_STRUCT: Final = struct(
+    "generation BIGINT, cut_revision BIGINT, timestamp_us BIGINT, section STRING, kind STRING,"
+    " key BINARY, bytes BIGINT, entity STRING"
 )
 
 
@@ -97,18 +86,10 @@ def kind_row(cut: GenerationCut, stage: int, entry: SectionEntry) -> Iterator[Ro
 # --- Facts ---
 
 _IDS: Final = ("stream_id", "topic_id", "group_id", "user_id", "session_id")
-FACTS_STRUCT: Final = StructType(
-    [
-        StructField("generation", LongType()),
-        StructField("timestamp_us", LongType()),
-        StructField("section", StringType()),
-        StructField("kind", StringType()),
-        *(StructField(name, LongType()) for name in _IDS),
-        StructField("name", StringType()),
-        StructField("expires_at_us", LongType()),
-        StructField("is_grant", BooleanType()),
-        StructField("bytes", LongType()),
-    ]
+FACTS_STRUCT: Final = struct(
+    "generation BIGINT, timestamp_us BIGINT, section STRING, kind STRING, stream_id BIGINT,"
+    " topic_id BIGINT, group_id BIGINT, user_id BIGINT, session_id BIGINT, name STRING,"
+    " expires_at_us BIGINT, is_grant BOOLEAN, bytes BIGINT"
 )
 
 # What the integers at the beginning of a key are.

@@ -1,4 +1,4 @@
-"""What a snapshot holds that nobody has any use for."""
+"""The waste in a snapshot: entities that have no use."""
 
 from __future__ import annotations
 

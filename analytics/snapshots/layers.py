@@ -33,7 +33,7 @@ class KeyRange(NamedTuple):
     stop: Position = END
 
     def holds(self, position: Position) -> bool:
-        """Return whether a position lies in it."""
+        """Return whether a position is in the range."""
         return self.start <= position < self.stop
 
 

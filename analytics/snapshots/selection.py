@@ -1,4 +1,4 @@
-"""What is to be read: directories, generations, sections and a kind, from a reader's options."""
+"""The input to read: directories, generations, sections and a kind, from reader options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large the sections of each generation are, whose they are, and how long a restart takes."""
+"""Sizes of the sections of each generation, by owner, and the time of a restart."""
 
 from __future__ import annotations
 

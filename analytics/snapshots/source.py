@@ -54,7 +54,7 @@ class SnapshotDataSource(DataSource):
 
 @dataclass(frozen=True)
 class Slices(InputPartition):
-    """What one task reads, one slice behind the other."""
+    """The slices that one task reads, in order."""
 
     slices: tuple[SectionSlice, ...]
 
@@ -73,7 +73,7 @@ class SnapshotReader(DataSourceReader):
         return list(_together(self._view.plan(selected), selected.partition_bytes))
 
     def read(self, partition: InputPartition | None) -> Iterator[RecordBatch]:
-        """Yield the rows of a partition. Spark gives None where there is no partition at all."""
+        """Yield the rows of a partition. Spark gives None if there is no partition."""
         if partition is None:
             return
         assert isinstance(partition, Slices), f"{partition} is of another reader"
@@ -97,7 +97,7 @@ def _together(slices: Iterable[SectionSlice], work_bytes_max: int) -> Iterator[S
 
 
 def record_batch(rows: Sequence[tuple[Any, ...]], struct: StructType) -> RecordBatch:
-    """Return rows, whose values are in the order of the columns, as an Arrow batch."""
+    """Return rows as an Arrow batch. Their values are in the order of the columns."""
     import pyarrow
     from pyspark.sql.pandas.types import to_arrow_schema
 

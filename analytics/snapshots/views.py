@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pyspark.sql.types import BooleanType, LongType, StringType, StructType
+from pyspark.sql.types import StructType
 
+from analytics.schema import SNAPSHOT_SECTIONS
 from analytics.snapshots import copies, entities
 from analytics.snapshots.chain import (
     Chain,
@@ -29,6 +30,7 @@ from analytics.snapshots.chain import (
     opened,
     ranges,
 )
+from analytics.snapshots.columns import struct
 from analytics.snapshots.errors import SnapshotError
 from analytics.snapshots.layers import CopiedLayer, KeyRange
 from analytics.snapshots.selection import SECTION_NAMES, SnapshotSelection, kind_name
@@ -95,14 +97,8 @@ def _plan_entities(selection: SnapshotSelection) -> Iterator[SectionSlice]:
 
 # --- Changes ---
 
-CHANGES_COLUMNS: Final = (
-    "added",
-    "changed",
-    "removed",
-    "added_bytes",
-    "changed_bytes",
-    "removed_bytes",
-)
+# Entities added, changed and removed, then their bytes.
+COUNTS: Final = 6
 
 
 def _plan_changes(selection: SnapshotSelection) -> Iterator[SectionSlice]:
@@ -140,10 +136,10 @@ def _plan_section_changes(
 def _changes(part: SectionSlice) -> Iterator[Row]:
     """Yield a row per kind, and one of zeros where there is no change."""
     manifest = copies.decoded(part.manifest)
-    counts: dict[int, list[int]] = {0: [0] * len(CHANGES_COLUMNS)}
+    counts: dict[int, list[int]] = {0: [0] * COUNTS}
     for kind, key, old, new in _change_list(part, manifest):
         what = 0 if old is None else 2 if new is None else 1
-        count = counts.setdefault(kind, [0] * len(CHANGES_COLUMNS))
+        count = counts.setdefault(kind, [0] * COUNTS)
         count[what] += 1
         count[what + 3] += ENTRY_HEADER_BYTES + len(key) + len(new or b"")
     for kind, count in counts.items():
@@ -224,38 +220,20 @@ def _layers(part: SectionSlice) -> Iterator[Row]:
         )
 
 
-def _struct(text: str = "", numbers: str = "", more: StructType | None = None) -> StructType:
-    """Return `generation`, then columns of text, then of integers, then `more`."""
-    struct = StructType().add("generation", LongType())
-    for name in text.split():
-        struct = struct.add(name, StringType())
-    for name in numbers.split():
-        struct = struct.add(name, LongType())
-    return StructType(struct.fields + (more.fields if more is not None else []))
-
-
-CHANGES: Final = View(_struct("section kind", " ".join(CHANGES_COLUMNS)), _plan_changes, _changes)
-SECTIONS: Final = View(
-    _struct(
-        "section kind",
-        "entities bytes raw_bytes layers base_bytes delta_bytes cut_revision timestamp_us",
+CHANGES: Final = View(
+    struct(
+        "generation BIGINT, section STRING, kind STRING, added BIGINT, changed BIGINT,"
+        " removed BIGINT, added_bytes BIGINT, changed_bytes BIGINT, removed_bytes BIGINT"
     ),
-    _plan_generations,
-    _sections,
+    _plan_changes,
+    _changes,
 )
+SECTIONS: Final = View(struct(SNAPSHOT_SECTIONS.columns), _plan_generations, _sections)
 LAYERS: Final = View(
-    _struct(
-        "section",
-        "position",
-        StructType()
-        .add("is_base", BooleanType())
-        .add("layer_generation", LongType())
-        .add("base_generation", LongType())
-        .add("digest", StringType())
-        .add("size_bytes", LongType())
-        .add("raw_bytes", LongType())
-        .add("entries", LongType())
-        .add("tombstones", LongType()),
+    struct(
+        "generation BIGINT, section STRING, position BIGINT, is_base BOOLEAN,"
+        " layer_generation BIGINT, base_generation BIGINT, digest STRING, size_bytes BIGINT,"
+        " raw_bytes BIGINT, entries BIGINT, tombstones BIGINT"
     ),
     _plan_generations,
     _layers,

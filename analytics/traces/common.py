@@ -1,4 +1,4 @@
-"""What all trace tables share: percentiles, the stage of a span, percentile bands of requests.
+"""Shared by all trace tables: percentiles, the stage of a span, bands of requests.
 
 Every function takes and returns DataFrames or columns and computes nothing by itself.
 """
@@ -77,7 +77,7 @@ def entries(spans: DataFrame) -> DataFrame:
 
 
 def floor_us(time: str, width_us: int) -> Column:
-    """Return the start of the window of this width that a time lies in, in microseconds."""
+    """Return the start of the window of this width around a time, in microseconds."""
     return f.col(time) - f.pmod(f.col(time), f.lit(width_us))
 
 

@@ -51,7 +51,7 @@ class Period:
             )
 
     def has(self, time: str) -> Column:
-        """Return whether a column's time lies in the period."""
+        """Return whether a column's time is in the period."""
         return (f.col(time) >= self.start_us) & (f.col(time) < self.end_us)
 
     @property

@@ -179,7 +179,7 @@ def _firsts(table: pa.Table) -> Integers:
 
 
 def _cut(trace: pa.Table) -> pa.Table:
-    """Return the rows of one trace that are walked: TRACE_SPANS_MAX of them at most."""
+    """Return at most TRACE_SPANS_MAX rows of one trace to walk."""
     if trace.num_rows <= TRACE_SPANS_MAX:
         return trace
     orders = {
@@ -195,7 +195,7 @@ def _cut(trace: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """What was found of some traces: the stages on their paths, trace by trace."""
+    """The result for some traces: the stages on their paths, trace by trace."""
 
     traces: Integers
     stages: Integers
@@ -286,7 +286,7 @@ def _walk_small(spans: Spans, roots: Integers, is_small: Flags) -> _Walk:
 
 
 def _walk_large(table: pa.Table, names: dict[str, int], root: int, number: int) -> _Walk:
-    """Walk one trace by itself."""
+    """Walk a single trace."""
     trace = _trace(table)
     tree = tree_of(trace, parents_of(trace), root)
     on_path, parallel = path.critical_path(tree, trace.stages, trace.span_ids)

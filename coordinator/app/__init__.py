@@ -1,4 +1,4 @@
-"""One coordinator process put together: configuration, composition, life cycle, leadership.
+"""Puts one coordinator process together: configuration, composition, life cycle, leadership.
 
-Nobody imports this package: it knows all others.
+This package imports all others, and none of them imports it.
 """

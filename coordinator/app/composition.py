@@ -46,7 +46,7 @@ from coordinator.replica.proposals import Proposals
 from coordinator.replica.space import SpaceWatch
 from coordinator.replica.writer import JournalWriter
 from coordinator.snapshot.agreement import DurableReport
-from coordinator.snapshot.bases import restored_mux
+from coordinator.snapshot.bases import restored_mux, section_bases
 from coordinator.snapshot.provider import StoredSnapshots
 from coordinator.snapshot.triggers import TriggerSettings
 from coordinator.snapshot.work import Durable
@@ -72,14 +72,16 @@ class Coordinator:
         files: ReplicaFiles,
         cluster_key: bytes,
         telemetry: Telemetry | None = None,
+        begun_ns: int | None = None,
     ) -> None:
+        """Put the parts together; `begun_ns` is when the process began, for its telemetry."""
         self._config = config
         self._files = files
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self.alarms = Alarms(wall_clock_us)
         self.routes = Routes(lambda: self._mux.feature_level)
-        self._telemetry = ReplicaTelemetry(telemetry, self.routes, config.replica_count)
+        self._telemetry = ReplicaTelemetry(telemetry, self.routes, config.replica_count, begun_ns)
         restored = FROM_THE_BEGINNING if files.base is None else restored_mux(files.base)
         # What the coordinator serves by itself can be asked for before any service is there.
         routes = {method.code: mux_route(method) for method in self.routes.methods()}
@@ -97,24 +99,30 @@ class Coordinator:
         self._stages = {s: self._telemetry.link(s, client) for s, client in self._clients.items()}
         self._timers = SessionTimers(self._mux.sessions.live, self._proposals, monotonic_ms)
         self._snapshots = self._make_snapshots()
-        self._cluster = self._make_cluster()
         if files.base is not None:
             files.base.close()  # everything in it was taken over
         self._face = self._make_face(Authenticator(cluster_key, files.cluster_id, wall_clock_us))
+        # What it tells others is where they reach it, which need not be where it listens.
+        self._client_address = config.advertise or self._face.address
+        self._cluster = self._make_cluster()
         self._standing = self._make_standing()
         self._fitness = self._make_fitness()
-        orchestrator = self._snapshots.orchestrator
         self._telemetry.serve(
-            Sources(self.driver, self._clients, self.alarms, self._mux, orchestrator)
+            Sources(
+                self.driver,
+                self._clients,
+                self.alarms,
+                self._mux,
+                self._snapshots.orchestrator,
+                dict if self._members is None else self._members.peers.refused_hellos,
+            )
         )
 
     # --- Life ---
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. Raises whatever makes going on impossible."""
-        self._standing.address = await self._face.start()
-        # What it tells others is where they reach it, which need not be where it listens.
-        self._cluster.address = self._config.advertise or self._standing.address
+        await self._face.server.start()
         self._start(self._start_replica())
         stopped = asyncio.create_task(self._wait_for(stop))
         grace_ms = 0  # after a failure nothing that is under way can be finished
@@ -135,17 +143,24 @@ class Coordinator:
             self._failure.set_result(None)
 
     async def _start_replica(self) -> None:
-        if self._files.recovery.cut is not None:
-            _log.warning(
-                "the journal ended in a torn record, which was never acknowledged and was cut off",
-                extra=fields(cut=str(self._files.recovery.cut)),
-            )
+        found = self._files.recovery
+        for what, text in (
+            (
+                found.cut,
+                "the journal ended in a torn record, never acknowledged, which was cut off",
+            ),
+            (found.repaired_headers, "damaged segment headers of the journal were rewritten"),
+            (found.stray_sectors, "space of the journal that was never used holds garbage"),
+        ):
+            if what:
+                _log.warning(text, extra=fields(found=str(what)))
         identity = CoordinatorIdentity(
             self._files.cluster_id, self._config.replica_id, self._files.superblock.sequence
         )
         for client in self._clients.values():
             self._start(client.run(identity))
         await self._services.all_described.wait()
+        self._telemetry.start.reached("connect")
         driver = self.driver
         self._start(
             self._writer.run(driver.prepares_durable, driver.superblock_durable, driver.discarded)
@@ -243,11 +258,13 @@ class Coordinator:
             self._proposals,
             self._telemetry.answered,
         )
-        is_restored = self._files.base is not None
-        return ServiceLinks(ports, self._config.services, is_restored=is_restored)
+        files = self._files
+        bases = {} if files.base is None else section_bases(files.snapshots, files.base.manifest)
+        return ServiceLinks(ports, self._config.services, bases)
 
     def _make_cluster(self) -> ClusterStage:
         sources = StatusSources(
+            address=self._client_address,
             generation=lambda: self._files.superblock.state.generation,
             unfit=self._unfit,
             level_in_force=lambda: self._mux.feature_level,
@@ -315,7 +332,7 @@ class Coordinator:
             driver=lambda: self.driver,
             entries=self._writer,
             position=self._position,
-            client_address=lambda: self._cluster.address,
+            client_address=lambda: self._client_address,
             durable_elsewhere=self._durable_elsewhere,
             adopted_elsewhere=self._adopted_elsewhere,
             files=files,

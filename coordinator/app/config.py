@@ -15,6 +15,7 @@ from coordinator.peers.settings import PeerSettings
 from viewstamp import limits
 from viewstamp.format.record import SECTOR_BYTES
 from viewstamp.limits import CLUSTER_ID_BYTES, MIB, REPLICAS_MAX, RETAIN_FOR_BACKUP_MS
+from viewstamp.routing import SERVICE_NAMES
 from viewstamp.telemetry import settings as telemetry
 from viewstamp.telemetry.settings import TelemetrySettings
 
@@ -23,7 +24,6 @@ AUDIT_BYTES_MIN: Final = 1 * limits.MIB
 DEFAULT_LISTEN: Final = "127.0.0.1:7400"
 # A few of the largest records must fit between one look for free space and the next.
 SEGMENT_BYTES_MIN: Final = 4 * MIB
-SERVICE_NAMES: Final = ("users", "streams", "consumer_groups")
 
 
 @dataclass(frozen=True, slots=True)

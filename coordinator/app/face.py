@@ -1,10 +1,10 @@
-"""What clients of one replica talk to, put together: unary calls, Submit, and streams of files."""
+"""The interface for clients of one replica, put together: unary calls, Submit, and file streams."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Final
 
 from coordinator import vsr
 from coordinator.app.config import Config
@@ -27,6 +27,7 @@ from coordinator.gateway.routes import Routes
 from coordinator.gateway.server import GatewayServer, server_credentials
 from coordinator.gateway.shares import Shares
 from coordinator.gateway.snapshot_streams import SnapshotStreams
+from coordinator.gateway.stored_catalog import StoredCatalog
 from coordinator.gateway.submit import SubmitStreams
 from coordinator.gateway.telemetry import GatewayWatch
 from coordinator.gateway.timers import SessionTimers
@@ -44,7 +45,7 @@ from viewstamp.errors import Refusal
 
 @dataclass(frozen=True, slots=True)
 class FacePorts:
-    """What callers are led to. `members` is None if this replica is alone.
+    """The parts that calls reach. `members` is None if this replica is alone.
 
     `supported_levels` are the highest feature levels by replica, 0 for one that was not heard.
     """
@@ -63,12 +64,13 @@ class FacePorts:
 
 
 class PublicFace:
-    """The gateway of one replica."""
+    """The gateway of one replica, bound to `address`, HOST:PORT; it answers once it has started."""
 
     def __init__(self, config: Config, ports: FacePorts) -> None:
+        """Raises ConfigError if it cannot listen as configured."""
         self._ports = ports
-        self._listen = config.listen
-        self._encryption: tuple[Path | None, Path | None] = (config.tls_certificate, config.tls_key)
+        self._data_directory = config.data_directory
+        self._is_encrypted = config.tls_certificate is not None
         self._forwarding = self._make_forwarding()
         self._normalizer = Normalizer(
             ports.routes, {int(stage): client for stage, client in ports.services.items()}
@@ -87,10 +89,10 @@ class PublicFace:
             ports.timers.used,
             Leading(ports.driver.reads.confirm, ports.driver.serving.check).confirm,
         )
-        reader = MuxReader(
+        self._reader = MuxReader(
             ports.driver.reads, ports.driver.serving, ports.mux.sessions, ports.services
         )
-        self._reads = ReadStarter(ports.routes, reader, shares=self._shares)
+        self._reads = ReadStarter(ports.routes, self._reader, shares=self._shares)
         self._callers = Callers(ports.routes, ports.authenticator, self._commands, self._reads)
         self.submit = self._make_submit()
         handlers = self._audit.administrative(
@@ -107,33 +109,31 @@ class PublicFace:
             channelz_is_open=config.channelz,
             connections_max=config.connections_max,
         )
-
-    async def start(self) -> str:
-        """Listen, alive and not yet ready; return the address. Raises ConfigError."""
-        port = self.server.listen(self._listen, server_credentials(*self._encryption))
-        await self.server.start()
-        return f"{self._listen.rpartition(':')[0]}:{port}"
+        encryption = server_credentials(config.tls_certificate, config.tls_key)
+        port = self.server.listen(config.listen, encryption)
+        self.address: Final = f"{config.listen.rpartition(':')[0]}:{port}"
 
     async def stop(self, grace_ms: int) -> None:
         """Finish what is under way, at most for `grace_ms`."""
         await self.server.stop(grace_ms)
 
     async def close(self) -> None:
-        """Close the connections to other replicas, once nobody is served."""
+        """Close the connections to other replicas, after the last call."""
         if self._forwarding is not None:
             await self._forwarding.close()
         if self._log is not None:
             self._log.close()
 
     def _make_forwarding(self) -> Forwarding | None:
-        """With TLS the callers' authority is unknown here: then calls are not passed on."""
+        """Return the forwarding of calls; None with TLS, since the callers' authority is unknown
+        here."""
         members, driver = self._ports.members, self._ports.driver
-        if members is None or self._encryption[0] is not None:
+        if members is None or self._is_encrypted:
             return None
         return Forwarding(lambda: members.address_of(driver.progress.primary))
 
     def _make_unary(self) -> UnaryCalls:
-        ports, forwarding = self._ports, self._forwarding
+        ports = self._ports
         return UnaryCalls(
             ports.cluster_id,
             ports.routes,
@@ -143,13 +143,16 @@ class PublicFace:
             self._reads,
             ports.driver.serving.check,
             ports.watch,
-            None
-            if ports.members is None
-            else Elsewhere(ports.driver.serving.check_reading, forwarding),
+            None if ports.members is None else self._elsewhere(),
             self.submit.check_no_stream,
             SessionRoom(ports.mux.sessions, ports.timers, ports.driver.intake.submit),
             self._audit,
         )
+
+    def _elsewhere(self) -> Elsewhere:
+        driver, is_root = self._ports.driver, self._reader.is_root
+        stored = StoredCatalog(self._data_directory, is_root, lambda: driver.progress.view)
+        return Elsewhere(driver.serving.check_reading, self._forwarding, stored)
 
     def _make_submit(self) -> SubmitStreams:
         ports = self._ports
@@ -192,7 +195,7 @@ class PublicFace:
 
 
 def _audit_log(config: Config) -> AuditLog | None:
-    """Return the log that is asked for. Raises ConfigError."""
+    """Return the configured audit log. Raises ConfigError."""
     if not config.audit_bytes:
         return None
     directory = config.data_directory / DIRECTORY

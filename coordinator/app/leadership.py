@@ -1,7 +1,7 @@
-"""What follows from where this replica stands: whether it is ready, and whether it leads.
+"""What this replica's status implies: whether it is ready, and whether it leads.
 
-Ready is a replica in status normal once everything has been applied that was in its log by then.
-The primary leads from then on: it proposes what is due, and orders snapshots.
+A replica in status normal is ready once everything then in its log has been applied. From then on
+the primary leads: it proposes what is due, and orders snapshots.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from viewstamp.errors import Refusal
 from viewstamp.telemetry import fields
 
 READY_FILE: Final = Path("run", "coordinator.json")
-# How often the supervisor hears how far a replica is that is not ready yet.
+# How often the supervisor hears of the progress of a replica that is not ready yet.
 PROGRESS_INTERVAL_S: Final = 5.0
 
 _log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StandingPorts:
-    """What is told of changes. `start` runs work whose failure ends the process."""
+    """The parts that hear of changes. `start` runs work; if that work fails, the process ends."""
 
     driver: Driver
     writer: JournalWriter[vsr.CoreState]
@@ -53,10 +53,9 @@ class StandingPorts:
 
 
 class Leadership:
-    """Follows the status of one replica; `address` is where it serves clients."""
+    """Follows the status of one replica."""
 
     def __init__(self, ports: StandingPorts) -> None:
-        self.address = ""
         self._ports = ports
         self._caught_up_op: int | None = None  # ready once this op has been applied; None: not now
         self._has_led = False  # since the status changed last
@@ -73,7 +72,7 @@ class Leadership:
         ports.writer.status_changed(is_normal=is_normal)
         if self._has_led:
             self._stop_leading()
-        # Clients are served from now on, whether or not this replica comes to propose anything.
+        # Clients are served from now on, whether or not this replica ever proposes anything.
         self._has_led = ports.driver.serving.is_primary
         self._caught_up_op = ports.driver.progress.op if is_normal else None
         if ports.members is not None:
@@ -87,14 +86,14 @@ class Leadership:
         self._look_whether_ready()
 
     def stalled(self, reason: str) -> None:
-        """Stages do not get on, for this reason, or (empty) do again: is it said to be ready?"""
+        """Note why the stages make no progress (empty: they do again), and report the readiness."""
         self._stalled = reason
         log = _log.error if reason else _log.warning
         log("the stages are blocked" if reason else "the stages continue", extra=fields(why=reason))
         self._tell_readiness()
 
     def applied(self, applied: mux_types.Applied) -> None:
-        """An entry went through all stages."""
+        """Note that an entry went through all stages."""
         if self._caught_up_op is not None:
             self._look_whether_ready()
         if not self._is_caught_up:
@@ -106,7 +105,7 @@ class Leadership:
             self._ports.face.submit.credentials_ended(user_id)
 
     def _tell_progress(self) -> None:
-        """Tell the supervisor now and then that a long log is got on with."""
+        """Tell the supervisor from time to time that a long log makes progress."""
         now_s = time.monotonic()
         if now_s - self._told_s < PROGRESS_INTERVAL_S:
             return
@@ -117,7 +116,8 @@ class Leadership:
             _log.warning("the supervisor could not be told", extra=fields(error=str(error)))
 
     def _look_at_level(self) -> None:
-        """Once the feature level is raised, have the stages tell what it kept from the log."""
+        """Once the feature level is raised, have the stages repeat the proposals that it kept
+        out."""
         level = self._ports.driver.mux.feature_level
         if level != self._level_in_force:
             self._level_in_force = level
@@ -125,11 +125,12 @@ class Leadership:
                 self._ports.driver.mux_effects.ask_proposals()
 
     def stopped(self) -> None:
-        """Nobody is served any more."""
+        """Note that this replica serves no more clients."""
         (self._ports.data_directory / READY_FILE).unlink(missing_ok=True)
 
     def _stop_leading(self) -> None:
-        """Another replica is, or will be, the primary: propose nothing, and send clients there."""
+        """Propose nothing more: another replica is, or will be, the primary, and gets the
+        clients."""
         self._ports.proposals.deactivate()
         self._ports.timers.stop()
         self._ports.snapshots.orchestrator.deactivate()
@@ -161,12 +162,12 @@ class Leadership:
             ports.driver.mux_effects.ask_proposals()
             ports.snapshots.orchestrator.activate()
         ports.start(ports.snapshots.replayed())
-        ready = {"address": self.address, "pid": os.getpid()}
+        ready = {"address": ports.face.address, "pid": os.getpid()}
         try:
             await asyncio.to_thread(_write_ready_file, ports.data_directory / READY_FILE, ready)
             print(json.dumps({"ready": True, "service": "coordinator", **ready}), flush=True)  # noqa: T201
         except OSError as error:
-            # A replica serves on a full disk, too, and only tools look for these.
+            # A replica also serves on a full disk, and only tools look for this file.
             _log.warning(
                 "the supervisor could not be told that the replica is ready",
                 extra=fields(error=str(error)),

@@ -7,6 +7,7 @@ import logging
 import resource
 import signal
 import sys
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, closing
 from typing import Final
@@ -68,6 +69,7 @@ _log = logging.getLogger(__name__)
 def main(arguments: list[str] | None = None) -> int:
     """Run one coordinator and return its exit code."""
     try:
+        begun_ns = time.time_ns()
         config = parse(sys.argv[1:] if arguments is None else arguments)
         configure_logging("coordinator", config.log_level)
         _allow_connections()
@@ -76,13 +78,13 @@ def main(arguments: list[str] | None = None) -> int:
     except _CANNOT_START as error:
         print(f"coordinator: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_CANNOT_START
-    return event_loop.run(_serve(config, files, cluster_key))
+    return event_loop.run(_serve(config, files, cluster_key, begun_ns))
 
 
 def _allow_connections() -> None:
-    """Raise the number of files that may be open as far as it may be raised: each call needs one.
+    """Raise the limit of open files as far as the system allows, because each call needs one.
 
-    A process that ran out of them could accept nobody, and open no file of its journal either.
+    Without a free one the process could accept no connection and open no file of its journal.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = limits.OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else hard
@@ -106,14 +108,16 @@ def _open(config: Config) -> ReplicaFiles:
     )
 
 
-async def _serve(config: Config, files: ReplicaFiles, cluster_key: bytes) -> int:
+async def _serve(
+    config: Config, files: ReplicaFiles, cluster_key: bytes, begun_ns: int | None = None
+) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
         with closing(_telemetry(config, files)) as telemetry:
-            coordinator = Coordinator(config, files, cluster_key, telemetry)
+            coordinator = Coordinator(config, files, cluster_key, telemetry, begun_ns)
             async with _garbage_collection(coordinator):
                 await coordinator.run(stop)
     except RestartNeeded as reason:
@@ -140,6 +144,7 @@ def _telemetry(config: Config, files: ReplicaFiles) -> Telemetry:
     except (OSError, ValueError) as error:
         raise ConfigError(str(error)) from error
     telemetry.belongs_to(files.cluster_id, config.replica_id)
+    telemetry.speak_for_process()
     return telemetry
 
 

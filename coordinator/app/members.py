@@ -1,7 +1,7 @@
-"""This replica among the others: messages both ways, entries for who lacks them, and reports.
+"""This replica among the others: messages both ways, entries for lagging replicas, and reports.
 
-Reports are soft: who is how far, and where it serves clients. People see them in the status, and
-clients that ask a backup are told where the primary is.
+Reports are soft: how far each replica is, and where it serves clients. People see them in the
+status, and a backup tells clients from them where the primary is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from coordinator.snapshot.transfer import StateTransfer, TransferPorts
 from coordinator.snapshot.work import Durable
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 
-# How long a replica that must not go on has to tell the others so.
+# How long a replica that must not go on has to tell the others.
 LAST_REPORT_MS: Final = 200
 TRANSFER_FOLDER: Final = "transfer"
 
@@ -128,7 +128,7 @@ class Members:
             await asyncio.sleep(REPORT_INTERVAL_MS / 1000)
 
     async def tell_halted(self) -> None:
-        """Tell the others that this replica ends and must not go on: their status shows it."""
+        """Tell the others that this replica halts, so that their status shows it."""
         self._is_halted = True
         self.report()
         await asyncio.sleep(LAST_REPORT_MS / 1000)
@@ -202,7 +202,7 @@ class Members:
         return found
 
     def report(self) -> None:
-        """Tell the others how far this replica is, now."""
+        """Report to the others how far this replica is now."""
         progress = self._ports.driver().progress
         message = peer_messages.ReplicaReportMessage(
             cluster_id=self._cluster_id,
@@ -232,12 +232,12 @@ class Members:
         self._ports.alarms.tell(cluster_pb2.ALARM_KIND_STUCK, f"op {effect.op}: {effect.reason}")
 
     def settled(self) -> None:
-        """This replica has the log of a view: whatever it was stuck at is settled."""
+        """Clear the alarm of a stuck log: this replica has the log of a view."""
         self._ports.alarms.clear(cluster_pb2.ALARM_KIND_STUCK)
 
     def _link_changed(self, status: PeerStatus) -> None:
         if status.state is LinkState.CONNECTING and not status.is_heard:
-            # As when its process dies, which the kernel tells long before its silence does.
+            # The kernel reports the end of a process long before its silence would show it.
             self._ports.driver().step(vsr.Suspect(status.replica))
         for kind, reasons, says in _REFUSAL_ALARMS:
             if status.state is LinkState.REFUSED and status.refusal in reasons:

@@ -1,6 +1,6 @@
-"""What the other replicas last said of themselves: how far they are, and whether they could lead.
+"""The last reports of the other replicas: how far they are, and whether they could lead.
 
-Reports are soft: nothing that is promised to anybody rests on them, and they may be lost.
+Reports are soft: no promise depends on them, and they may be lost.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from coordinator.snapshot.log_retention import Follower
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 
 REPORT_INTERVAL_MS: Final = 500
-# Whose report is older may be gone.
+# A replica whose last report is older may be gone.
 FRESH_REPORT_MS: Final = 3 * REPORT_INTERVAL_MS
-# Nobody is to give up its view for one that could not lead the next.
+# No replica gives up its view for one that could not lead the next.
 NO_VOTE: Final = "it has lost its disk, and has no vote yet"
 
 
@@ -41,7 +41,8 @@ class SnapshotReports:
         return self._last.get(replica)
 
     def followers(self) -> list[Follower]:
-        """Return how far the others are that may come back to ask for entries; in any thread."""
+        """Return how far the other replicas are that may ask for entries; any thread may call
+        it."""
         now_ms = self._clock_ms()
         reports = [self._last.get(replica) for replica in self._others]
         return [
@@ -61,7 +62,8 @@ class SnapshotReports:
         return report.feature_level_max if self._is_fresh(replica) else 0
 
     def has_fit_peer(self) -> bool:
-        """Whether another replica with a vote is there, and nothing speaks against it."""
+        """Return whether another voter was heard recently and nothing speaks against its
+        leading."""
         return any(self._is_fit(replica) for replica in range(self._replica_count))
 
     def _is_fit(self, replica: int) -> bool:

@@ -1,4 +1,4 @@
-"""The three domain services of this replica: how they are reached, and what they tell."""
+"""The three domain services of this replica: the links to them, and their reports."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from coordinator.base.alarms import Alarms
 from coordinator.base.slices import STEP_ITEMS, Steps
 from coordinator.gateway.request_runs import mux_route
 from coordinator.gateway.routes import Routes
-from coordinator.gateway.status_digests import DOMAIN_STAGES
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux
 from coordinator.replica.driver import Driver
 from coordinator.replica.fitness import ServiceState
 from coordinator.replica.proposals import Proposals
 from coordinator.stages import codec
+from coordinator.stages.base import InstalledSection
 from coordinator.stages.client import StageClient, StageEvents, WrongServiceError
 from coordinator.stages.install_barrier import SectionGathering
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
@@ -32,7 +32,7 @@ _INTERNAL: Final = Reason.REASON_INTERNAL
 
 @dataclass(frozen=True, slots=True)
 class LinkPorts:
-    """What the links act upon. `answered` is told of each answer: the stage and its sequence."""
+    """The parts that the links call. `answered` takes the stage and the sequence of each answer."""
 
     driver: Driver
     mux: Mux
@@ -45,25 +45,34 @@ class LinkPorts:
 class ServiceLinks:
     """One link per domain service. `targets` are their addresses, by name.
 
+    `bases` are the sections that they start from; none: all start from the empty state.
     `all_described` is set once every service has said what it serves; `versions` are the versions
     of their sections, `feature_levels` the highest that each service knows.
     """
 
-    def __init__(self, ports: LinkPorts, targets: Mapping[str, str], *, is_restored: bool) -> None:
+    def __init__(
+        self,
+        ports: LinkPorts,
+        targets: Mapping[str, str],
+        bases: Mapping[mux_types.Stage, InstalledSection],
+    ) -> None:
         self.all_described = asyncio.Event()
         self.versions: dict[mux_types.Stage, int] = {}
-        self.feature_levels: dict[mux_types.Stage, int] = dict.fromkeys(DOMAIN_STAGES, 0)
+        self.feature_levels: dict[mux_types.Stage, int] = dict.fromkeys(mux_types.SERVICE_STAGES, 0)
         self._ports = ports
-        self._gathering = SectionGathering(DOMAIN_STAGES if is_restored else ())
+        self._gathering = SectionGathering(tuple(bases))
         self.clients = {
-            stage: self._client(stage, targets[stage.name.lower()]) for stage in DOMAIN_STAGES
+            stage: self._client(stage, targets[stage.name.lower()], bases.get(stage))
+            for stage in mux_types.SERVICE_STAGES
         }
 
     def states(self) -> dict[str, ServiceState]:
-        """Return how each service stands, by name."""
+        """Return the state of each service, by name."""
         return {stage.name.lower(): state_of(client) for stage, client in self.clients.items()}
 
-    def _client(self, stage: mux_types.Stage, target: str) -> StageClient:
+    def _client(
+        self, stage: mux_types.Stage, target: str, base: InstalledSection | None
+    ) -> StageClient:
         events = StageEvents(
             replied=lambda reply: self._replied(stage, reply),
             decode=lambda reply: self._decode(stage, reply),
@@ -72,17 +81,18 @@ class ServiceLinks:
             lost=lambda why: self._lost(stage, why),
             busy=lambda ms: self._busy(stage, ms),
             gave_up=lambda attempt: self._gave_up(stage, attempt),
+            item_log_dropped=lambda is_dropped: self._item_log_dropped(stage, is_dropped),
         )
-        return StageClient(int(stage), target, events, self._gathering)
+        return StageClient(int(stage), target, events, self._gathering, base)
 
     def _decode(
         self, stage: mux_types.Stage, reply: domain_pb2.BatchReply
     ) -> Steps[mux_types.StageReply]:
-        """Return an answer in the mux's form, in steps; of the rest of it, tell who is to know.
+        """Return an answer in the mux's form, in steps; pass its proposals and alarms on.
 
         If the stream ends meanwhile, the next process gives the answer, and proposals and alarms
-        are told once more: what is pending or raised already is the same, and where each proposal
-        would lead to another (Sweep) one is pending at a time.
+        are repeated. A repeated one equals the pending one; where each proposal would lead to
+        another (Sweep), one is pending at a time.
         """
         for count, proposal in enumerate(reply.proposals, 1):
             self._ports.proposals.add(proposal)
@@ -98,7 +108,6 @@ class ServiceLinks:
     def _replied(self, stage: mux_types.Stage, reply: mux_types.StageReply) -> None:
         self._ports.answered(stage, reply.sequence)
         self._ports.driver.mux_effects.stage_replied(reply)
-        self._look_for_trouble(stage)
 
     def _look_for_defects(
         self, stage: mux_types.Stage, reply: domain_pb2.BatchReply
@@ -122,17 +131,17 @@ class ServiceLinks:
             why,
         )
 
-    def _look_for_trouble(self, stage: mux_types.Stage) -> None:
-        name, alarms = stage.name.lower(), self._ports.alarms
-        if self.clients[stage].item_log.dropped:
-            alarms.raise_alarm(
-                cluster_pb2.ALARM_KIND_ITEM_LOG_DROPPED,
-                f"the item log of {name} passed its limit: if that service ends before the next"
-                " snapshot, the whole replica restarts",
-                name,
-            )
-        else:
-            alarms.clear(cluster_pb2.ALARM_KIND_ITEM_LOG_DROPPED, name)
+    def _item_log_dropped(self, stage: mux_types.Stage, is_dropped: bool) -> None:
+        name, kind = stage.name.lower(), cluster_pb2.ALARM_KIND_ITEM_LOG_DROPPED
+        if not is_dropped:
+            self._ports.alarms.clear(kind, name)
+            return
+        self._ports.alarms.raise_alarm(
+            kind,
+            f"the item log of {name} passed its limit: if that service ends before the next"
+            " snapshot, the whole replica restarts",
+            name,
+        )
 
     def _connected(self, stage: mux_types.Stage, describe: domain_pb2.DescribeResponse) -> None:
         ports = self._ports
@@ -144,7 +153,7 @@ class ServiceLinks:
         ports.alarms.clear(cluster_pb2.ALARM_KIND_SERVICE_DOWN, stage.name.lower())
         self.versions[stage] = describe.section_version
         self.feature_levels[stage] = describe.feature_level_max
-        if self.versions.keys() >= frozenset(DOMAIN_STAGES):
+        if self.versions.keys() >= frozenset(mux_types.SERVICE_STAGES):
             self.all_described.set()
         if ports.proposals.active:
             # The question of a new primary may have died with the process that was asked.
@@ -158,7 +167,7 @@ class ServiceLinks:
         self._ports.driver.mux_effects.stage_lost(stage)
 
     def _busy(self, stage: mux_types.Stage, ms: int) -> None:
-        """A service lives and does not get on; `ms` is 0 once it does."""
+        """Report a live service without progress; `ms` is 0 once it makes progress."""
         name, kind = stage.name.lower(), cluster_pb2.ALARM_KIND_SERVICE_BUSY
         if not ms:
             self._ports.alarms.clear(kind, name)
@@ -175,7 +184,7 @@ class ServiceLinks:
         )
 
     def _gave_up(self, stage: mux_types.Stage, attempt: domain_pb2.Attempt) -> None:
-        """A command has ended too many processes."""
+        """Raise the alarm of a command that has ended too many processes."""
         what = f"{attempt.where} at revision {attempt.revision}"
         self._ports.alarms.raise_alarm(
             cluster_pb2.ALARM_KIND_COMMAND_REVERTED,
@@ -187,9 +196,9 @@ class ServiceLinks:
 
 
 def state_of(client: StageClient) -> ServiceState:
-    """Return how a service stands."""
+    """Return the state of a service."""
     if client.coming_back:
         return ServiceState.COMING_BACK
-    # Who is at one thing for too long answers nobody, reads neither.
+    # A service that is too long at one batch answers nobody, not even reads.
     gets_on = client.connected and not client.replaying and not client.is_busy
     return ServiceState.UP if gets_on else ServiceState.DOWN

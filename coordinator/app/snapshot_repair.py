@@ -75,9 +75,9 @@ def mend_of(config: Config) -> Mend | None:
 
 
 async def mend(damaged: DamagedSnapshot, peers: PeersConfig, directory: Path) -> None:
-    """Make a snapshot whole, and meanwhile serve the other replicas what of it is good.
+    """Make a snapshot whole, and serve its intact files to other replicas meanwhile.
 
-    What is fetched is kept in `directory`. Raises ConfigError and what `Mending.run` raises.
+    Fetched files stay in `directory`. Raises ConfigError and the errors of `Mending.run`.
     """
     mending = Mending(damaged, peers.others, directory)
     files = FilesOnly(
@@ -141,7 +141,7 @@ class Mending:
         return True
 
     def _is_too_new(self, replica: int, error: BaseException) -> bool:
-        """Whether nobody has anything that this build can read, as far as they could be asked."""
+        """Return whether all generations of the peers that answered are too new for this build."""
         self._too_new.discard(replica)
         if isinstance(error, NewerBuildError):
             self._too_new |= error.replicas
@@ -162,7 +162,7 @@ class Mending:
             await _bring(transfer, newer)
 
     async def _newer(self, fetcher: Fetcher) -> vsr.SnapshotNeeded | None:
-        """Return the newer generation that a peer would restart from, if there is one.
+        """Return the newest generation from which a peer would restart, if it is newer.
 
         Raises NewerBuildError if this build reads none of them.
         """

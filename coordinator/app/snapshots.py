@@ -21,7 +21,7 @@ from coordinator.replica.proposals import Proposals
 from coordinator.replica.writer import JournalWriter
 from coordinator.snapshot.adoption import Adoption, AdoptionPorts
 from coordinator.snapshot.agreement import Reports
-from coordinator.snapshot.bases import restored_tallies, section_base
+from coordinator.snapshot.bases import restored_tallies
 from coordinator.snapshot.copies import CopyVerdict
 from coordinator.snapshot.decisions import LocalState
 from coordinator.snapshot.generation_writer import StoredGenerations, durable_of
@@ -46,7 +46,7 @@ class SnapshotSpace(Protocol):
     full: bool
 
     async def look_again(self) -> None:
-        """There may be room again."""
+        """Check again whether there is room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +89,10 @@ def traffic_of(progress: Progress, batcher: Batcher, is_urgent: Callable[[], boo
 def is_urgent(
     load: ReplicaLoad, catalog: Mapping[int, Snapshot], local_state: Callable[[int], LocalState]
 ) -> bool:
-    """Return whether a generation is to be made durable as fast as can be.
+    """Return whether a generation is to be made durable as fast as possible.
 
-    If commands need it, for a full disk or a long item log; or if the other replicas were faster
-    and completed it: at the next cut it would have to be abandoned here.
+    It is if commands need it, for a full disk or a long item log; or if the other replicas have
+    already completed it, since the next cut would make this replica abandon it.
     """
     if load.is_disk_full or load.item_log_bytes > limits.ITEM_LOG_CUT_BYTES:
         return True
@@ -119,7 +119,7 @@ class SnapshotAssembly:
         snapshots = around.mux.catalog.list_after(0, around.mux.catalog.last_generation)
         self._unwritten: dict[int, bytes] = {}  # checksums by op
         self._diverged_at: dict[int, int] = {}  # generations by replica
-        self._catalog = {snapshot.generation: snapshot for snapshot in snapshots}
+        self._shows_view = False
         self._copies: dict[int, tuple[str, ...]] = {}  # directories by generation
         self._view = CatalogViewWriter(
             data_directory / CATALOG_VIEW_FILE,
@@ -154,54 +154,60 @@ class SnapshotAssembly:
         )
         if manifest is not None:
             self._copied(manifest.generation, around.files.snapshots.directories)
-            for stage, service in around.services.items():
-                service.base = section_base(around.files.snapshots, manifest, stage)
 
     # --- Life ---
 
     def start(self) -> None:
-        """Begin to do what is to be done. What that raises ends the process."""
+        """Begin the work on generations. If it fails, the process ends."""
         self._around.files.repairs.listen(self._repaired_in_some_thread)
-        self._around.start(self._view.run())
         self._around.start(self.orchestrator.run())
         self._around.start(self._retention.run(self._around.writer.call))
 
     async def stop(self) -> None:
-        """Write the view as it is at the end, once what was started has been cancelled."""
-        await self._view.settle()
+        """Write the final view, after the started work was cancelled."""
+        if self._shows_view:
+            await self._view.settle()
 
     async def replayed(self) -> None:
-        """The journal was replayed: the catalog knows what is to be kept."""
+        """Note that the journal was replayed: the catalog now knows what is to be kept.
+
+        The view is written from now on. Until then the earlier process's view is more complete.
+        """
+        if not self._shows_view:
+            self._shows_view = True
+            self._around.start(self._view.run())
         await self._adoption.replayed()
 
     def adopted_elsewhere(self, replica: int, generation: int) -> None:
-        """Another replica would restart from a generation: its root was that of the majority."""
+        """Clear the alarm of a replica that would restart from a generation with the majority's
+        root."""
         if generation >= self._diverged_at.get(replica, generation + 1):
             del self._diverged_at[replica]
             self._around.alarms.clear(cluster_pb2.ALARM_KIND_REPLICA_DIVERGED, str(replica))
 
     def cut_op(self, generation: int) -> int:
-        """Return the op at which a generation was cut; 0 for one that is not known here."""
+        """Return the op at which a generation was cut; 0 if it is unknown here."""
         adopted = self._adoption.adopted
         if adopted is not None and adopted.generation == generation:
             return adopted.cut_op  # also once the catalog has deleted it
-        snapshot = self._catalog.get(generation)
+        snapshot = self.orchestrator.catalog.get(generation)
         return 0 if snapshot is None else snapshot.cut_op
 
     # --- From the log ---
 
     def persisting(self, prepares: Sequence[SealedPrepare]) -> None:
-        """These are on their way to the journal. What others hold may be executed before that."""
+        """Note entries on their way to the journal. Committed ones may be executed before they
+        arrive."""
         self._unwritten.update((prepare.op, prepare.checksum) for prepare in prepares)
 
     def persisted(self, prepares: Sequence[SealedPrepare]) -> None:
-        """The journal has these, unless others took their place since."""
+        """Note that the journal has these entries, unless others have replaced them."""
         for prepare in prepares:
             if self._unwritten.get(prepare.op) == prepare.checksum:
                 del self._unwritten[prepare.op]
 
     def cut_taken(self, taken: CutTaken) -> None:
-        """All stages are frozen."""
+        """Begin a generation: all stages are frozen."""
         self.orchestrator.cut_taken(taken, self._checksum(taken.op))
 
     def _checksum(self, op: int) -> bytes:
@@ -216,10 +222,8 @@ class SnapshotAssembly:
         return header.checksum
 
     def catalog_changed(self, changed: CatalogChanged) -> None:
-        """A prepare that is applied has changed the catalog."""
-        self._catalog.update((s.generation, s) for s in changed.snapshots)
+        """Take a change of the catalog by an applied prepare."""
         for generation in changed.deleted:
-            self._catalog.pop(generation, None)
             self._copies.pop(generation, None)
         self._around.watch.decided(changed.snapshots)
         self._view.changed()
@@ -229,7 +233,8 @@ class SnapshotAssembly:
             self._around.start(self._adoption.clean())
 
     def _is_to_be_adopted(self, snapshot: Snapshot) -> bool:
-        """Whether files are about to be looked through anyway, for a generation that completed."""
+        """Return whether a completed generation is about to be adopted, which cleans up files
+        anyway."""
         state = self.orchestrator.local_state(snapshot.generation)
         return snapshot.state is SnapshotState.COMPLETED and state is LocalState.DURABLE
 
@@ -276,19 +281,19 @@ class SnapshotAssembly:
     def _catalog_view(self) -> CatalogView:
         progress = self._around.driver.progress
         position = (progress.applied_op, progress.applied_revision)
-        reported = self.orchestrator.reported
-        return view_of(position, self._catalog.values(), reported, self._copies)
+        snapshots, reported = self.orchestrator.catalog.values(), self.orchestrator.reported
+        return view_of(position, snapshots, reported, self._copies)
 
     def _release(self, generation: int) -> None:
         self._around.mux.release(generation)
-        # A cut that was taken before this release is a delta against an older generation.
+        # A cut taken before this release is a delta against an older generation.
         self._sections.forget_before(min(self.orchestrator.pins(), default=generation))
 
     def _kept(self) -> frozenset[int]:
-        return self.orchestrator.pins() | self._catalog.keys()
+        return self.orchestrator.pins() | self.orchestrator.catalog.keys()
 
     def _is_urgent(self) -> bool:
-        return is_urgent(self._load(), self._catalog, self.orchestrator.local_state)
+        return is_urgent(self._load(), self.orchestrator.catalog, self.orchestrator.local_state)
 
     def _load(self) -> ReplicaLoad:
         around = self._around

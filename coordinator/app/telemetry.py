@@ -1,4 +1,4 @@
-"""The telemetry of one replica, put together, and nothing of it where nobody asked."""
+"""Puts the telemetry of one replica together. None of it runs unless it is configured."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+
+from opentelemetry.context import Context
+from opentelemetry.trace import NoOpTracer
 
 from coordinator import vsr
 from coordinator.base.alarms import Alarms
@@ -18,38 +22,45 @@ from coordinator.replica.batcher import PrepareBatch
 from coordinator.replica.driver import Driver
 from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator
 from coordinator.stages.client import StageClient
-from coordinator.telemetry.metrics import Gauge, ReplicaMetrics
+from coordinator.telemetry.metrics import Gauge, ReplicaMetrics, gauge_families
 from coordinator.telemetry.snapshots import SnapshotWatch
+from coordinator.telemetry.start import StartWatch
 from coordinator.telemetry.watch import ReplicaWatch, WatchedLink
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.format.prepare import SealedPrepare
 from viewstamp.telemetry import fields
-from viewstamp.telemetry.sampling import Sampler, new_root
+from viewstamp.telemetry.sampling import Sampler
 from viewstamp.telemetry.settings import Telemetry
-from viewstamp.telemetry.spans import SpanRole, TraceSpan
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the numbers come from that are looked up when the page is asked for."""
+    """The sources of the numbers that are read when the page is requested."""
 
     driver: Driver
     clients: Mapping[mux_types.Stage, StageClient]
     alarms: Alarms
     mux: Mux
     orchestrator: LocalSnapshotOrchestrator
+    refused_hellos: Callable[[], Mapping[str, int]]
 
 
 class ReplicaTelemetry:
-    """What the coordinator's parts call. Without `telemetry` every call returns at once.
+    """Takes the calls of the coordinator's parts. Without `telemetry` each returns at once.
 
-    `gateway` and the link of a stage are only there if somebody wants to know.
+    `gateway` and the watched link of a stage exist only if telemetry is on.
     """
 
-    def __init__(self, telemetry: Telemetry | None, routes: Routes, replica_count: int) -> None:
-        """Watch one of `replica_count` replicas on behalf of `telemetry`."""
+    def __init__(
+        self,
+        telemetry: Telemetry | None,
+        routes: Routes,
+        replica_count: int,
+        begun_ns: int | None = None,
+    ) -> None:
+        """Watch one of `replica_count` replicas, begun at `begun_ns`, on behalf of `telemetry`."""
         self._telemetry = telemetry
         self._routes = routes
         self._recorder = None if telemetry is None else telemetry.recorder
@@ -72,16 +83,19 @@ class ReplicaTelemetry:
         self.handed_over = told.handed_over
         self.answered = told.answered
         self.applied = told.applied
-        self.snapshots = SnapshotWatch(self._recorder, self._metrics)
+        self._tracer = NoOpTracer() if telemetry is None else telemetry.tracer
+        self.snapshots = SnapshotWatch(self._tracer, self._metrics)
         self._left_normal_ns = 0
+        self.start = StartWatch(self._tracer, begun_ns or time.time_ns())
+        self.start.reached("open")
 
     def serve(self, sources: Sources) -> None:
-        """Serve the page, if that was asked for. Raises ConfigError."""
+        """Serve the page, if configured. Raises ConfigError."""
         if self._telemetry is None or self._metrics is None:
             return
-        self._metrics.gauges = gauges(sources)
+        families = (self._metrics.families, partial(gauge_families, gauges(sources)))
         try:
-            address = self._telemetry.serve_metrics([self._metrics.families])
+            address = self._telemetry.serve_metrics(families)
         except (OSError, ValueError) as error:
             raise ConfigError(str(error)) from error
         _log.info("metrics are served", extra=fields(address=address))
@@ -102,19 +116,14 @@ class ReplicaTelemetry:
             self._left_normal_ns = self._left_normal_ns or now_ns
             return
         self.snapshots.serving = True
-        if self._left_normal_ns and self._recorder is not None:
-            attributes = {"viewstamp.view": changed.view}
-            self._recorder.record(
-                TraceSpan(
-                    "view change",
-                    SpanRole.INTERNAL,
-                    new_root(),
-                    "",
-                    self._left_normal_ns,
-                    now_ns,
-                    attributes,
-                )
+        self.start.serves(changed.view)
+        if self._left_normal_ns:
+            told = {"viewstamp.view": changed.view}
+            since_ns = self._left_normal_ns
+            span = self._tracer.start_span(
+                "view change", Context(), attributes=told, start_time=since_ns
             )
+            span.end(now_ns)
         self._left_normal_ns = 0
 
     def _name_of(self, code: int) -> str:
@@ -123,7 +132,7 @@ class ReplicaTelemetry:
 
 
 class _Nobody:
-    """What is told of prepares where nobody wants to know."""
+    """Stands in for the watch of prepares when there is none."""
 
     def persisting(
         self, prepares: Sequence[SealedPrepare], batch_of: Callable[[int], PrepareBatch | None]
@@ -147,7 +156,7 @@ class _Nobody:
 
 
 def gauges(sources: Sources) -> tuple[Gauge, ...]:
-    """Return what is looked up when the page is asked for."""
+    """Return the gauges that are read when the page is requested."""
     progress = sources.driver.progress
 
     def plain(name: str, text: str, value: Callable[[], float]) -> Gauge:
@@ -185,9 +194,20 @@ def gauges(sources: Sources) -> tuple[Gauge, ...]:
             "The generation to restart from.",
             lambda: sources.orchestrator.adopted_generation,
         ),
+        plain(
+            "snapshot_generation_newest",
+            "The newest generation that was asked for, whatever became of it.",
+            sources.orchestrator.current_generation,
+        ),
         by_stage("item_log_bytes", "Kept to restart a service.", lambda one: one.item_log_bytes),
         by_stage("service_connected", "1 while its stream is open.", lambda one: one.connected),
         by_stage("service_restarts", "Streams lost since the start.", lambda one: one.restarts),
+        Gauge(
+            "viewstamp_refused_hellos",
+            "Connections of replicas that were refused here since the start.",
+            "reason",
+            lambda: sources.refused_hellos().items(),
+        ),
         Gauge("viewstamp_alarms", "Alarms that are raised.", "kind", lambda: _alarms(sources)),
     )
 

@@ -1,4 +1,4 @@
-"""What is wrong right now, for operators."""
+"""The alarms that operators see: what is wrong at this moment."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from viewstamp.limits import PREPARE_COMMANDS_MAX
 from viewstamp.telemetry import otlp
 from viewstamp.telemetry.rpc import OK, OUTCOME_OK, RpcNames, refused_attributes, refused_status
 from viewstamp.telemetry.sampling import TraceContext, new_id_base, numbered_id
-from viewstamp.telemetry.spans import AttributeValue, SpanOutcome, SpanRole, TraceSpan, encoded_each
+from viewstamp.telemetry.spans import AttributeValue, SpanOutcome, SpanRole
 
 SERVER_NUMBER: Final = 1  # of the SERVER span among those of a call
 # Numbers of a call's SERVER span and its steps differ in the last digit of an id alone.
@@ -105,11 +105,6 @@ class CommandTrace:
         """The caller's span of the first call."""
         return self.parent_ids[0]
 
-    @property
-    def context(self) -> TraceContext:
-        """The SERVER span of the first call."""
-        return self.step(0, SERVER_NUMBER)
-
     def trace_parent(self) -> str:
         """Return the `traceparent` of the SERVER span of the first call."""
         return self.trace_parents(range(1), SERVER_NUMBER)[0]
@@ -120,13 +115,10 @@ class CommandTrace:
         trace_ids = self.trace_ids[calls.start : calls.stop]
         return [f"00-{trace_id}-{id_:016x}-01" for id_, trace_id in enumerate(trace_ids, first)]
 
-    def numbered(self, call: int, number: int) -> TraceContext:
-        """Return the `number`-th of the spans here, which is of that call."""
+    def server(self, call: int) -> TraceContext:
+        """Return the SERVER span of a call."""
+        number = (call << _CALL_ID_BITS) + SERVER_NUMBER
         return TraceContext(self.trace_ids[call], numbered_id(self.id_base, number))
-
-    def step(self, call: int, number: int) -> TraceContext:
-        """Return the SERVER span of a call, or one of its steps."""
-        return self.numbered(call, (call << _CALL_ID_BITS) + number)
 
     def ids(self, calls: range) -> list[str]:
         """Return the ids of SERVER spans and steps of these calls, but for the last digit.
@@ -137,7 +129,7 @@ class CommandTrace:
         return [f"{id_:015x}" for id_ in range(first, first + len(calls))]
 
     def numbered_ids(self, number: int, count: int) -> list[str]:
-        """Return so many ids, of the `number`-th of the spans here and of those behind it."""
+        """Return `count` ids, beginning with that of the `number`-th span."""
         first = self.id_base + number
         return [f"{id_:016x}" for id_ in range(first, first + count)]
 
@@ -168,7 +160,7 @@ class Ended(NamedTuple):
         trace = self.trace
         is_plain = self.outcome is OK and self.op and trace.count == 1 and not self.refusals
         if not is_plain or trace.user_id is None:
-            return encoded_each(self.spans())
+            return [self._encoded(call) for call in trace.calls]
         attributes = trace.names.encoded + _SERVER_END % (self.op, REVISION, trace.user_id)
         parent_id = PARENT_ID if trace.parent_id else ""
         head = otlp.shared(TRACE_ID, parent_id, SpanRole.SERVER, attributes)
@@ -183,22 +175,20 @@ class Ended(NamedTuple):
         calls = self.trace.calls
         return [0] * len(calls) if self.trace.is_read else calls
 
-    def spans(self) -> Iterable[TraceSpan]:
-        """Yield the SERVER span of each call."""
+    def _encoded(self, call: int) -> str:
+        """Return the span of a single call, which may have been refused."""
         trace = self.trace
-        for call, parent_id in enumerate(trace.parent_ids):
-            outcome = self.refusals.get(call, self.outcome)
-            status = SpanOutcome.UNSET if isinstance(outcome, str) else refused_status(outcome)
-            yield TraceSpan(
-                trace.names.span_name,
-                SpanRole.SERVER,
-                trace.step(call, SERVER_NUMBER),
-                parent_id,
-                trace.started_ns,
-                self.ended_ns,
-                self._attributes(call, outcome),
-                status=status,
-            )
+        outcome = self.refusals.get(call, self.outcome)
+        return otlp.span_of(
+            trace.names.span_name,
+            SpanRole.SERVER,
+            trace.server(call),
+            trace.parent_ids[call],
+            trace.started_ns,
+            self.ended_ns,
+            self._attributes(call, outcome),
+            status=SpanOutcome.UNSET if isinstance(outcome, str) else refused_status(outcome),
+        )
 
     def _attributes(
         self, call: int, outcome: Reason.ValueType | str

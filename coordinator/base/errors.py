@@ -8,4 +8,4 @@ class ConfigError(Exception):
 
 
 class HaltedError(Exception):
-    """The replica can never go on by itself; the message says what the operator can do."""
+    """The replica cannot go on without an operator; the message says what to do."""

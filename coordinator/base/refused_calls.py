@@ -1,4 +1,4 @@
-"""How a refused gRPC call ends, whoever refuses it."""
+"""Ends a refused gRPC call in the same way everywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long work in short steps, between which the event loop turns.
+"""Long work in short steps. The event loop serves others between them.
 
 One replica does everything on one loop. What takes it for long holds up heartbeats and whoever else
 waits, so work that grows with a request is written as steps: a generator that yields where it may
@@ -51,7 +51,7 @@ class SlicedWork(Generic[Result]):
         self.is_done = False
 
     def go_on(self) -> bool:
-        """Work for a slice; return whether it is done. What a step raises is raised here."""
+        """Work for one slice, and return whether the work is done. Errors of steps pass through."""
         own = TimeSlice()
         while not self.is_done:
             try:

@@ -1,9 +1,9 @@
-"""The answers of one Submit stream on their way out: made one at a time, in order.
+"""The answers of one Submit stream: made one at a time, in order, when they are written.
 
-An answer to thousands of commands takes tens of milliseconds to make, and weighs megabytes once it
-is made. So it is made when it is about to be written, by the one who writes it. The streams of one
-user take turns at that: between two slices of it the event loop turns. What waits is weighed, since
-a client may leave its answers unread.
+An answer to thousands of commands takes tens of milliseconds to make, and then weighs megabytes. So
+the stream's writer makes it just before writing it. The streams of one user take turns at that, and
+between two slices of it the event loop turns. Waiting answers are weighed, since a client may leave
+them unread.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from viewstamp.limits import KIB, MIB
 
 Answer: TypeAlias = submit_pb2.CommandReply | submit_pb2.ReadReply
 Make: TypeAlias = Callable[[], Answer]
-# Answers that are ready together share a message up to so many bytes, for clients that take them:
-# what a message costs by itself no longer counts then.
+# Answers that are ready together share a message up to this many bytes, for clients that take them:
+# beyond that the cost of a message itself no longer matters.
 PACKED_ANSWERS_BYTES_MAX: Final = 256 * KIB
-# What the unread answers of one stream, and of all streams of one user, may weigh before nothing
-# more is read from a stream. One answer may always be due on each.
+# The weight of unread answers, of one stream and of all streams of one user, above which nothing
+# more is read from a stream. Each stream may always have one answer due.
 ANSWERS_DUE_BYTES_MAX: Final = 8 * MIB
 ANSWERS_DUE_BYTES_PER_USER_MAX: Final = 64 * MIB
-# What an answer weighs beside its results and refusals, roughly.
+# The weight of an answer beside its results and refusals, roughly.
 ANSWER_OVERHEAD_BYTES: Final = KIB
 
 
 class UserAnswers:
-    """What the streams of one user share: the turn to make answers, and what all of these weigh."""
+    """Shared by the streams of one user: the turn to make answers, and the weight of all of
+    them."""
 
     def __init__(self) -> None:
         """Begin with nothing due."""
@@ -41,13 +42,13 @@ class UserAnswers:
 
 
 class AnswerQueue:
-    """What waits to be written; `packs` says whether answers of commands may share a message."""
+    """Answers to be written; `packs` says whether answers of commands may share a message."""
 
     def __init__(self, *, packs: bool, of_user: UserAnswers) -> None:
         self._packs = packs
         self._of_user = of_user
         self._waiting: deque[tuple[Answer | Make, int]] = deque()
-        self._weight = 0  # of those that are taken, too, until they are written
+        self._weight = 0  # including taken ones until they are written
         self._taken_weight = 0
         self._is_closed = False
 
@@ -62,7 +63,7 @@ class AnswerQueue:
         return self._weight > 0 and self._of_user.weight > ANSWERS_DUE_BYTES_PER_USER_MAX
 
     def add(self, answer: Answer | Make, weight: int = 0) -> None:
-        """Let an answer, or what makes it, wait behind the others."""
+        """Queue an answer, or the function that makes it."""
         if self._is_closed:
             return
         weight += ANSWER_OVERHEAD_BYTES
@@ -71,9 +72,9 @@ class AnswerQueue:
         self._of_user.weight += weight
 
     async def take(self) -> list[Answer]:
-        """Return what goes into the next message: one answer, or several of commands.
+        """Return the answers of the next message: one, or several of commands.
 
-        Raises what the first one raises when it is made, and forgets that one.
+        Raises any error of making the first one, and forgets that one.
         """
         async with self._of_user.turn:
             own = self._of_user.slice
@@ -92,12 +93,12 @@ class AnswerQueue:
             return answers
 
     def written(self) -> None:
-        """What was taken is with the client."""
+        """Note that the taken answers were written to the client."""
         self._forget(self._taken_weight)
         self._taken_weight = 0
 
     def close(self) -> None:
-        """Forget all answers, and those that come: nobody is there for them."""
+        """Forget all answers, present and later: nobody is there for them."""
         self._is_closed = True
         self._waiting.clear()
         self._forget(self._weight)
@@ -107,7 +108,7 @@ class AnswerQueue:
         self._of_user.weight -= weight
 
     def _may_share(self, first: Answer) -> bool:
-        """Whether the next answer may go with the first one; what is large is not made yet."""
+        """Return whether the next answer may join the first one; large answers are not made yet."""
         if not self._waiting or not isinstance(first, submit_pb2.CommandReply):
             return False
         return self._waiting[0][1] <= PACKED_ANSWERS_BYTES_MAX
@@ -118,12 +119,12 @@ class AnswerQueue:
         return waiting() if callable(waiting) else waiting
 
     def _made(self) -> Answer | None:
-        """Return the next answer, which keeps its place; None if it cannot be made."""
+        """Return the next answer, which keeps its place; None if making it failed."""
         waiting, weight = self._waiting[0]
         if callable(waiting):
             try:
                 waiting = waiting()
             except Exception:
-                return None  # it is made once more when it is the first, and raises there
+                return None  # made again when it is the first, which raises
             self._waiting[0] = waiting, weight
         return waiting

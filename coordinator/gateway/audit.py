@@ -1,6 +1,6 @@
-"""What the gateway tells the audit log: one record for each request, not for each command in it.
+"""What the gateway tells the audit log: one record for each request, not for each command.
 
-The log looks on and decides nothing. What it needs of payloads it reads in its own thread.
+The log only observes. It reads payloads in its own thread.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Told = ParamSpec("Told")
 
 _log = logging.getLogger(__name__)
 
-# Refusals of reads that somebody wants to know of.
+# Refusals of reads that are worth a record.
 DENIALS: Final = frozenset(
     {
         Reason.REASON_PERMISSION_DENIED,
@@ -55,7 +55,7 @@ DENIALS: Final = frozenset(
 
 @dataclass(slots=True)
 class AuditedCaller:
-    """Who made a call; gRPC must not be asked for the `peer` once it is over."""
+    """Who made a call, with the `peer`, which gRPC cannot tell once the call is over."""
 
     context: Context
     peer: str
@@ -65,7 +65,7 @@ class AuditedCaller:
 def _looking_on(
     tell: Callable[Concatenate[Audit, Told], None],
 ) -> Callable[Concatenate[Audit, Told], None]:
-    """Have nothing that fails in telling keep an answer from its caller: the record is lost."""
+    """Drop the record if making it fails: that must not keep an answer from its caller."""
 
     @wraps(tell)
     def told(audit: Audit, /, *args: Told.args, **kwargs: Told.kwargs) -> None:
@@ -79,7 +79,8 @@ def _looking_on(
 
 
 class Audit:
-    """Tells the audit log what callers of this replica were answered; does nothing without one."""
+    """Tells the audit log how callers of this replica were answered; without a log, does
+    nothing."""
 
     def __init__(self, log: AuditLog | None, routes: Routes, authenticator: Authenticator) -> None:
         self._log = log
@@ -95,7 +96,7 @@ class Audit:
     def unary(
         self, path: str, payload: bytes, caller: AuditedCaller, outcome: Reply | Refusal
     ) -> None:
-        """Tell of a call by itself: a command, a login, or a read that was denied."""
+        """Record a single call: a command, a login, or a denied read."""
         if self._log is None:
             return
         method = self._routes.named(path)
@@ -123,7 +124,7 @@ class Audit:
         peer: str,
         outcome: Reply | Refusal,
     ) -> None:
-        """Tell of a request of a stream: its spans, and what was refused of each."""
+        """Record a request of a stream: its spans, and the refusals of each."""
         spans = request.spans
         is_retried = isinstance(outcome, Refusal) and outcome.reason not in DENIALS
         if self._log is None or not spans or is_retried:
@@ -144,7 +145,7 @@ class Audit:
     def reads(
         self, spans: Iterable[submit_pb2.Span], principal: AccessToken, peer: str, reply: Reply
     ) -> None:
-        """Tell of reads of a stream that were denied."""
+        """Record denied reads of a stream."""
         if self._log is None or not any(span.errors for span in reply.spans):
             return
         denied, denials = [], []
@@ -159,7 +160,7 @@ class Audit:
 
     @_looking_on
     def denied(self, what: str, context: Context, peer: str, refusal: Refusal) -> None:
-        """Tell of a stream that was not opened; `peer` is what gRPC said when it began."""
+        """Record a stream that was not opened; `peer` is what gRPC said when it began."""
         if self._log is not None and refusal.reason in DENIALS:
             user_id = self._user_of(context)
             record = record_of("call", _now_us(), user_id, peer)
@@ -169,12 +170,12 @@ class Audit:
 
     @_looking_on
     def session_ended(self, session_id: int) -> None:
-        """Tell of the end of a session that was served here."""
+        """Record the end of a session that was served here."""
         record = record_of("session_end", _now_us(), None, "")
         self._add({**record, "session": session_id, "outcome": "ok"})
 
     def administrative(self, handlers: Mapping[str, Any]) -> dict[str, Any]:
-        """Return handlers by path that tell of each call, and do the same."""
+        """Return handlers by path that do the same and record each call."""
         if self._log is None:
             return dict(handlers)
         return {path: self._told(path, handler) for path, handler in handlers.items()}
@@ -185,7 +186,7 @@ class Audit:
         )
 
         async def serve(payload: bytes, context: Context) -> Any:
-            peer = context.peer()  # gRPC must not be asked for it once the call is over
+            peer = context.peer()  # gRPC cannot tell it once the call is over
             try:
                 answer = await behavior(payload, context)
             except BaseException:
@@ -226,9 +227,9 @@ def _now_us() -> int:
 
 
 def _is_told(method: Method | None, decided: Decided) -> bool:
-    """Whether a call is a login, changed something, or was denied.
+    """Return whether a call was a login, changed something, or was denied.
 
-    What else was refused before the log comes again.
+    Other refusals before the log are not recorded, because the caller tries again.
     """
     is_read = method is not None and method.kind is MethodKind.QUERY
     _, revision, refusal = decided

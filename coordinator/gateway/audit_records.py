@@ -1,6 +1,6 @@
 """Records of the audit log, made by the thread that writes them from what was kept of a request.
 
-What is kept is not changed any more by anybody: messages that were received, and answers.
+Nobody changes what is kept: received messages, and answers.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from viewstamp.errors import Refusal, reason_name
 from viewstamp.framing import FramingError, first_frame, frame
 from viewstamp.routing import Method
 
-# Of one request so many spans are told of, each by its first command; the others are summed up.
+# How many spans of one request are recorded, each by its first command; the others are summed up.
 SPANS_MAX: Final = 16
-# What is larger is not kept until the thread comes to it, but looked into at once.
+# Larger payloads are not kept for the thread, but read at once.
 KEPT_BYTES_MAX: Final = 4_096
 UNKNOWN: Final = "unknown"
-# Of a path that nobody serves so much is told.
+# How much of a path that nobody serves is recorded.
 PATH_CHARACTERS_MAX: Final = 100
 
 Errors = Sequence[errors_pb2.IndexedError]
 Make: TypeAlias = Callable[[], Record]
-# What makes the parts of the first spans, and the others summed up.
+# Functions that make the parts of the first spans, and the sums of the others.
 KeptSpans: TypeAlias = tuple[Sequence[Make], Sequence[Record]]
-# When it was decided in us, the revision if there is one, and why it was refused as a whole.
+# When it was decided, in us; its revision, if any; why it was refused as a whole.
 Decided: TypeAlias = tuple[int, int | None, Refusal | None]
 
 
@@ -44,7 +44,7 @@ def record_of(kind: str, at_us: int, user_id: int | None, peer: str) -> Record:
 
 
 def call_record(kind: str, decided: Decided, user_id: int | None, peer: str, part: Make) -> Record:
-    """Return the record of a call by itself."""
+    """Return the record of a single call."""
     record = record_of(kind, decided[0], user_id, peer)
     record["methods"] = [part()]
     add_outcome(record, decided)
@@ -65,13 +65,13 @@ def request_record(
 
 
 def denied_record(at_us: int, user_id: int, peer: str, spans: KeptSpans) -> Record:
-    """Return the record of reads of a stream that were denied."""
+    """Return the record of denied reads of a stream."""
     record = record_of("call", at_us, user_id, peer)
     return {**record, **_told(spans), "outcome": "refused in part"}
 
 
 def add_outcome(record: Record, decided: Decided) -> None:
-    """Add how it ended."""
+    """Add the outcome."""
     _, revision, refusal = decided
     if revision is not None:
         record["revision"] = revision
@@ -86,8 +86,8 @@ def kept_spans(
 ) -> tuple[KeptSpans, int]:
     """Return what is kept of spans, and its bytes: parts of the first ones, the others by method.
 
-    Where nothing was refused, `errors` may be empty; of a reply that was kept for another request,
-    which a number without a fingerprint finds, there may be fewer errors than spans.
+    `errors` may be empty if nothing was refused. A number without a fingerprint may find the reply
+    of another request, which can have fewer errors than spans.
     """
     parts: list[Make] = []
     size = 0
@@ -107,23 +107,23 @@ def kept_spans(
 
 
 def kept_part(routes: Routes, method: Method, payload: bytes) -> tuple[Make, int]:
-    """Return what makes the part of a command or read by itself, and the bytes kept for it."""
+    """Return the maker of a single command's or read's part, and the bytes kept for it."""
     if len(payload) <= KEPT_BYTES_MAX:
         return partial(_part_of_payload, routes, method, payload), len(payload)
     return partial(_same, _part(routes, method, frame(payload))), KEPT_BYTES_MAX
 
 
 def unclaimed(path: str) -> Make:
-    """Return what makes the part of a call that no service claims."""
+    """Return the maker of the part of a call that no service claims."""
     return partial(_same, {"method": path.rpartition("/")[2][:PATH_CHARACTERS_MAX]})
 
 
 def _kept_items(method: Method | None, items: bytes) -> bytes | None:
-    """Return as much of the items of a span as is looked into; None if that is too much to keep."""
+    """Return the part of a span's items that is read; None if that is too large to keep."""
     if len(items) <= KEPT_BYTES_MAX:
         return items
     if method is None or method.name == TRANSACT:
-        return None  # of transactions all parts are counted
+        return None  # all parts of transactions are counted
     try:
         first = first_frame(items)
     except FramingError:
@@ -142,7 +142,7 @@ def _part_of_payload(routes: Routes, method: Method, payload: bytes) -> Record:
 
 
 def _part(routes: Routes, method: Method, items: bytes) -> Record:
-    """Return what is told of commands of a method; what a transaction consists of is counted."""
+    """Return what is recorded of a method's commands; the parts of a transaction are counted."""
     part: Record = {"method": method.name}
     if method.name == TRANSACT and (parts := _methods_in(routes, items)):
         part["parts"] = dict(parts)
@@ -164,7 +164,7 @@ def _span(
 
 
 def _add_refused(part: Record, errors: Errors) -> None:
-    # Without a Counter of each: a request may have thousands of spans, all of them refused.
+    # Without one Counter each: a request may have thousands of spans, all of them refused.
     counts: dict[errors_pb2.Reason.ValueType, int] = {}
     for each in errors:
         reason = each.error.reason
@@ -195,7 +195,7 @@ def _told(spans: KeptSpans) -> Record:
 def _summed_up(
     routes: Routes, spans: Iterable[submit_pb2.Span], errors: Sequence[Errors]
 ) -> list[Record]:
-    """Return what is told of spans by method: counts, refusals, what transactions consist of."""
+    """Return what is recorded of spans by method: counts, refusals, and parts of transactions."""
     summed: dict[str, Record] = {}
     for index, span in enumerate(spans):
         method = routes.find(span.code)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
+
+from google.protobuf.message import Message
 
 from coordinator.gateway.commands import CommandAdmission
 from coordinator.gateway.principal import Authenticator
@@ -12,8 +14,9 @@ from coordinator.gateway.reads import LINEARIZABLE, ReadStarter, RequestedReads
 from coordinator.gateway.replies import only_result
 from coordinator.gateway.routes import Routes
 from coordinator.replica.batcher import LooseCommand, Reply
-from coordinator.snapshot.api import LocalSnapshotApi
 from viewstamp.api.routing.v1 import routing_pb2
+from viewstamp.client.consistency import Consistency
+from viewstamp.client.methods import method_of
 from viewstamp.framing import frame
 from viewstamp.limits import GATEWAY_SESSION_ID
 from viewstamp.routing import MethodKind
@@ -24,7 +27,10 @@ LIST_ALARMS_CODE: Final = 451
 
 
 class CallerCalls:
-    """Commands and reads on behalf of one caller; `newest` is the last answer."""
+    """Commands and reads on behalf of one caller; `newest` is the last answer.
+
+    `call` makes this a client for the facades of the client library, without gRPC.
+    """
 
     def __init__(
         self, routes: Routes, commands: CommandAdmission, reads: ReadStarter, principal: AccessToken
@@ -40,9 +46,15 @@ class CallerCalls:
         """Raise Refusal unless the caller has manage_servers: found by a read of what is cheap."""
         await self._managing(LIST_ALARMS_CODE, b"")
 
-    def snapshots(self) -> LocalSnapshotApi:
-        """Return the snapshots' API, whose reads demand manage_servers, too."""
-        return LocalSnapshotApi(self.submit, self._managing)
+    async def call(self, request: Message, *, consistency: Consistency | None = None) -> Any:
+        """Call the method of `request` and return its response. Raises Refusal.
+
+        Every read is linearizable, which satisfies each `consistency`, and demands manage_servers.
+        """
+        method = method_of(request)
+        payload = request.SerializeToString(deterministic=True)
+        call = self.submit if method.kind is MethodKind.COMMAND else self._managing
+        return method.response.FromString(await call(method.code, payload))
 
     async def submit(self, code: int, request: bytes) -> bytes:
         """Sequence a command; return its encoded response. Raises Refusal."""

@@ -1,4 +1,4 @@
-"""The catalog stage's reads, answered by this replica: about the cluster, and whatever is added."""
+"""The catalog stage's reads, answered by this replica: about the cluster, and added methods."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from google.protobuf.message import Message
 
 from coordinator.base.alarms import Alarms
 from coordinator.gateway.local_reads import LocalReads, parsed
-from coordinator.gateway.status_digests import DOMAIN_STAGES, Digests, StatusDigests, Walks
+from coordinator.gateway.status_digests import Digests, StatusDigests, Walks
 from coordinator.mux import types as mux
-from coordinator.mux.catalog_types import NO_DESCRIPTION
+from coordinator.mux.catalog_types import NO_DESCRIPTION, Description
 from coordinator.replica.ports import Progress
 from coordinator.vsr import ReplicaStatus
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
@@ -21,7 +21,7 @@ from viewstamp.framing import frame
 from viewstamp.routing import MethodKind, methods_of_file
 
 _METHODS: Final = {m.code: m for m in methods_of_file(cluster_pb2.DESCRIPTOR)}
-# What a replica says of itself, whatever its status is.
+# What a replica reports of itself in any status.
 STATUS_CODES: Final = frozenset(m.code for m in _METHODS.values() if m.kind is MethodKind.QUERY)
 
 STATUSES: Final = {
@@ -47,7 +47,7 @@ class StatusService(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A query without its requests: which are answered, and what is wrong with others."""
+    """A query without its requests: the indexes answered, and the errors of others."""
 
     query_id: int
     count: int
@@ -70,23 +70,25 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class StatusSources:
-    """Where the status finds the rest of what it shows, each time that somebody asks.
+    """The sources of the rest of the status, read for each request.
 
-    `generation` is the snapshot that this replica would restart from, `unfit` what speaks against
-    it as the primary, `level_supported` the highest feature level that it supports.
+    `address` is where clients reach this replica, `generation` the snapshot from which it would
+    restart, `unfit` what speaks against it as primary, `level_supported` the highest feature level
+    that it supports.
     """
 
+    address: str = ""
     generation: Callable[[], int] = lambda: 0
     unfit: Callable[[], str] = lambda: ""
     level_in_force: Callable[[], int] = lambda: 0
     level_supported: Callable[[], int] = lambda: 0
-    description: Callable[[], mux.Description] = lambda: NO_DESCRIPTION
+    description: Callable[[], Description] = lambda: NO_DESCRIPTION
 
 
 class ClusterStage:
-    """Answers GetStatus and ListAlarms, and leads other reads to those of `reads`.
+    """Answers GetStatus and ListAlarms, and passes other reads to those of `reads`.
 
-    Digests take a walk over every stage, so they follow (`status_digests`).
+    Digests need a walk over every stage, so they follow (`status_digests`).
     """
 
     def __init__(
@@ -106,7 +108,6 @@ class ClusterStage:
         reads: Iterable[LocalReads] = (),
     ) -> None:
         """Raises ValueError if two of `reads` answer the same code."""
-        self.address = ""  # where it serves clients, once it listens
         self._sources = sources or StatusSources()
         self._others = others
         self._progress = progress
@@ -147,7 +148,7 @@ class ClusterStage:
         return asked.answer(self._status({}))
 
     def _follow_with_digests(self, asked: _Asked, user_id: int | None) -> mux.QueryOutcome:
-        """Answer once there are digests, or now if too many wait for them."""
+        """Answer once the digests are there, or refuse now if too many wait for them."""
 
         def tell(found: Digests | Refusal) -> None:
             if isinstance(found, Refusal):
@@ -168,7 +169,7 @@ class ClusterStage:
             cluster=self._cluster_id.hex(),
             primary=progress.primary,
             replicas=self._replicas(),
-            services=[self._service_status(stage, digests) for stage in DOMAIN_STAGES],
+            services=[self._service_status(stage, digests) for stage in mux.SERVICE_STAGES],
             alarms=self._alarms.all(),
             sessions=self._session_count(),
             feature_level=self._sources.level_in_force(),
@@ -203,7 +204,7 @@ class ClusterStage:
             op=progress.op,
             commit=progress.committed_op,
             applied=progress.applied_op,
-            address=self.address,
+            address=self._sources.address,
             generation=self._sources.generation(),
             unfit=self._sources.unfit(),
             feature_level_max=self._sources.level_supported(),

@@ -1,7 +1,7 @@
-"""Commands on their way into the log: request numbers first, then the loggable form, then a place.
+"""Commands on their way into the log: request numbers, then the loggable form, then a place.
 
-Requests of one session keep their order over normalization, since the log takes numbers without a
-gap: each waits for the one before it that is being normalized.
+Requests of one session keep their order through normalization, since the log takes numbers without
+a gap: each waits for the preceding one that is being normalized.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ from viewstamp.routing import Method, MethodKind
 from viewstamp.tokens import AccessToken
 
 Suffixes = Sequence[Mapping[int, bytes]]  # by span, then by index
-# What a span adds to a request beside its items, at most; a request is measured where it may be
-# too large.
+# The most that a span adds to a request beside its items; a request is measured only where it may
+# be too large.
 SPAN_OVERHEAD_BYTES: Final = 64
-# Another primary may have got what this one believes to be missing.
+# Another primary may have received what this one considers missing.
 _MISSING: Final = (Gap, AckedAhead)
 
 
@@ -72,16 +72,16 @@ class CommandSequencer(Protocol):
 
 
 def fences_nobody() -> None:
-    """Let a request pass: who sent it has no elder or younger that could fence it."""
+    """Let a request pass: no other stream of its session can fence it."""
 
 
-# A request that was sequenced here: what it was, by its fingerprint, and who waits for it.
+# A request that was sequenced here: its fingerprint, and the future of its reply.
 _InFlight: TypeAlias = tuple[bytes, asyncio.Future[Reply]]
 
 
 @dataclass(frozen=True, slots=True)
 class AdmittedRequest:
-    """A request that is in the log, or on its way there, and what only its caller may see."""
+    """A request in the log, or on its way there, and what only its caller may see."""
 
     future: asyncio.Future[Reply]
     suffixes: Suffixes
@@ -110,17 +110,17 @@ class CommandAdmission:
         self._shares = shares
         self._quotas = quotas
         self._used = used  # told of every session that shows life
-        # Returns if this replica leads; raises Refusal. What a session is told of its past is known
-        # to the primary alone, and one that was cut off may not have noticed.
+        # Returns if this replica leads; raises Refusal. Only the primary knows a session's past,
+        # and a primary that was cut off may not have noticed.
         self._confirm_leading = confirm_leading
         self._in_flight: dict[tuple[int, int], _InFlight] = {}
         # Kept alive by those who hold or await a turn.
         self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
     def submit_loose(self, command: LooseCommand) -> Taken:
-        """Queue a command of a caller without a session; return what it takes. Raises Refusal.
+        """Queue a command of a caller without a session; return its share. Raises Refusal.
 
-        Whoever waits for its future gives that back with `settle_loose` once they wait no more.
+        Whoever waits for its future returns the share with `settle_loose` when done waiting.
         """
         if command.trace is not None:
             command.trace.queued_ns = time.time_ns()
@@ -137,14 +137,14 @@ class CommandAdmission:
         return taken
 
     def settle_loose(self, taken: Taken) -> None:
-        """Give back what a command without a session took."""
+        """Return the share of a command without a session."""
         self._shares.give_back(taken)
 
     async def open_session(self, session_id: int, principal: AccessToken) -> int:
-        """Return the last request number of the caller's session, for a stream to go on from.
+        """Return the last request number of the caller's session, from which a stream continues.
 
-        Raises Refusal SESSION_EVICTED, also for another user's session: ids must not be probed; and
-        UNAUTHENTICATED if the caller's credentials have ended.
+        Raises Refusal SESSION_EVICTED, also for another user's session, so that ids cannot be
+        probed; and UNAUTHENTICATED if the caller's credentials have ended.
         """
         await self._confirm_leading()
         return self._session_of(session_id, principal).last_number
@@ -166,8 +166,8 @@ class CommandAdmission:
     def check_credentials(self, principal: AccessToken) -> None:
         """Raise Refusal UNAUTHENTICATED if this replica knows that a caller's credentials ended.
 
-        What they may do is decided at log order. But with what has ended nobody is to take places
-        of the user, make room among the user's sessions, or fence streams of them.
+        Permissions are decided in log order. But ended credentials must not take places of the
+        user, make room among the user's sessions, or fence their streams.
         """
         stamp = principal.credential_revision
         minimum = self._sessions.minimum_above(principal.user_id, stamp)
@@ -180,7 +180,7 @@ class CommandAdmission:
             )
 
     def check_session(self, session_id: int) -> Session:
-        """Return a live session that was known here before. Raises Refusal SESSION_EVICTED."""
+        """Return a live session known here. Raises Refusal SESSION_EVICTED."""
         session = self._sessions.get(session_id)
         if session is None:
             raise _evicted(session_id)
@@ -196,9 +196,9 @@ class CommandAdmission:
     ) -> AdmittedRequest:
         """Find the request in flight or answered, or sequence it. Raises Refusal.
 
-        Returns as soon as its place is sure; the future gets the reply once it is applied. `traces`
-        are those of its sampled calls. `check_fence` raises Refusal if nothing new may come from
-        where this came from; nothing is awaited between that and the request's place.
+        Returns as soon as its place is certain; the future gets the reply once it is applied.
+        `traces` are those of its sampled calls. `check_fence` raises Refusal if its origin may send
+        nothing new; nothing is awaited between that check and the request's place.
         """
         if session_id == GATEWAY_SESSION_ID:
             raise Refusal(
@@ -210,8 +210,9 @@ class CommandAdmission:
         turn = self._turns.get(session_id)
         if turn is None:
             if not self._normalizer.wants(spans):
-                # A new request has its place before anything is awaited, so nobody can overtake it.
-                # Only what seems out of place waits: until it is sure that this replica leads.
+                # A new request gets its place before anything is awaited, so nobody can overtake
+                # it. Only one that seems out of place waits until this replica is confirmed to
+                # lead.
                 return await self._admit(session_id, request, spans, principal, traces, check_fence)
             turn = self._turns[session_id] = asyncio.Lock()
         async with turn:
@@ -322,7 +323,7 @@ class CommandAdmission:
         self._shares.give_back(taken)
         self._in_flight.pop(key, None)
         if future.cancelled() or future.exception() is not None:
-            # It never got into the log, or nobody can say: the number may be sent again.
+            # It never got into the log, or nobody can tell: the number may be sent again.
             self._admission.withdraw(*key)
 
     async def _normalize(
@@ -393,7 +394,7 @@ def _logged(
 
 
 def _check_form(request: submit_pb2.CommandRequest, spans: Sequence[SentSpan]) -> None:
-    """Raise Refusal for what cannot be a request, whether or not its number was used before."""
+    """Raise Refusal for a malformed request, whether or not its number was used before."""
     if not request.number:
         raise Refusal(
             Reason.REASON_MALFORMED_REQUEST,

@@ -1,9 +1,9 @@
-"""Fingerprints: whether what comes under a request number is what came under it before.
+"""Fingerprints: whether a request under a known number is the same request as before.
 
-A number that is used twice for different requests is a defect of the client. Answered with the
-reply of the first, the second would pass for done. So the digest of what the client sent, before
-anything was made loggable, is kept with what is in flight, with the entry in the log, and with the
-reply for as long as that is kept.
+A number used for two different requests is a defect of the client. If the second got the reply of
+the first, it would pass for done. So the digest of what the client sent, before it was made
+loggable, is kept with requests in flight, with the entry in the log, and with the reply while that
+is kept.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A stream is not passed on: its client is told where the primary is and connects there.
 
-No call is passed on for ever, whatever deadline its caller has: a primary whose machine vanished
-says nothing, not even that a connection is closed. Pings find that out long before the deadline.
+Every forwarded call has a deadline, whatever the caller's: a primary whose machine vanished says
+nothing, not even that a connection is closed. Pings find that out long before the deadline.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from viewstamp.limits import COMMAND_DEADLINE_MS, MESSAGE_BYTES_MAX
 from viewstamp.status import STATUS_DETAILS_KEY
 
 FORWARDED_KEY: Final = "viewstamp-forwarded"
-# What gRPC itself says about a call; the next call has its own.
+# Metadata that gRPC itself adds to a call; the next call has its own.
 _OF_THE_CALL: Final = ("grpc-", ":", "user-agent", "te", "content-type")
-# The primary itself answers within its own deadline; a little more, for its words to get here.
+# The primary answers within its own deadline; a little more lets its answer arrive.
 FORWARD_DEADLINE_MS: Final = COMMAND_DEADLINE_MS + 2_000
 KEEPALIVE_MS: Final = 2_000
 KEEPALIVE_TIMEOUT_MS: Final = 5_000
@@ -34,15 +34,15 @@ CHANNEL_OPTIONS: Final = (
     # While calls are under way. The other side must allow it: `server.SERVER_OPTIONS`.
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-    # Without this the library waits for the answer to a ping for a minute all the same.
+    # Without this the library still waits a minute for the answer to a ping.
     ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.http2.max_pings_without_data", 0),
-    # A replica that comes back may be the primary at once: the library would wait for minutes.
+    # A replica that comes back may be primary at once; the library would wait for minutes.
     ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
     ("grpc.max_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
 )
 
-# How gRPC begins to say that there was no connection to send anything on.
+# How gRPC's message begins when there was no connection to send on.
 NOT_CONNECTED: Final = "failed to connect to all addresses"
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -50,10 +50,10 @@ Metadata = Iterable[tuple[str, str | bytes]]
 
 
 class Forwarding:
-    """The connection to whichever replica is the primary.
+    """The connection to the present primary.
 
-    `address` is where the primary serves clients, empty while that is unknown; `credentials`
-    encrypt if clients are served so.
+    `address` is where the primary serves clients, empty while unknown; `credentials` encrypt if
+    clients are served with TLS.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Forwarding:
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     def is_possible(self, metadata: Metadata) -> bool:
-        """Whether a call may be passed on: not for a second time, and not to nobody."""
+        """Return whether a call may be passed on: only once, and only to a known primary."""
         return bool(self._address()) and not any(key == FORWARDED_KEY for key, _ in metadata)
 
     async def forward(
@@ -72,7 +72,8 @@ class Forwarding:
     ) -> bytes:
         """Return the primary's answer, or end the call with the primary's status.
 
-        What `changes` something may have done so when no answer comes; raises Refusal then.
+        Without an answer, a call that `changes` something may have taken effect: then raises
+        Refusal.
         """
         metadata = context.invocation_metadata() or ()
         channel = self._channel(self._address())
@@ -94,7 +95,7 @@ class Forwarding:
             await channel.close()
 
     def _channel(self, address: str) -> grpc.aio.Channel:
-        # One for each replica of the cluster, at most.
+        # At most one for each replica of the cluster.
         channel = self._channels.get(address)
         if channel is None:
             if self._credentials is None:
@@ -108,7 +109,7 @@ class Forwarding:
 
 
 def _seconds_left(context: Context) -> float:
-    """How long the call is waited for, in seconds: until the caller's deadline, or the longest."""
+    """Return how long to wait for the call, in seconds: the caller's deadline, or the longest."""
     longest = FORWARD_DEADLINE_MS / 1000
     remaining = context.time_remaining()
     return longest if remaining is None else min(remaining, longest)
@@ -132,9 +133,9 @@ async def _relay(error: grpc.aio.AioRpcError, context: Context, changes: bool) -
 
 
 def _never_left(error: grpc.aio.AioRpcError) -> bool:
-    """Whether a call surely did not reach anybody: a connection was refused.
+    """Return whether a call certainly reached nobody: a connection was refused.
 
-    The library says so in words alone. Should it choose others, the outcome is told as unknown.
+    The library says so only in words. If they change, the outcome is reported as unknown.
     """
     is_unavailable = error.code() is grpc.StatusCode.UNAVAILABLE
     return is_unavailable and (error.details() or "").startswith(NOT_CONNECTED)

@@ -1,9 +1,8 @@
-"""gRPC's own services, beside ours: health, reflection and Channelz, safe from what is no message.
+"""gRPC's own services beside ours: health, reflection and Channelz, safe from malformed bytes.
 
-As the library serves them, bytes that are no message end in UNKNOWN and a stack trace in the log
-for each, and anybody can send them. Here they are parsed where a refusal can be given.
-
-`grpc.reflection.v1` has the very messages of `v1alpha`, which alone the library for Python knows.
+The library's handlers answer malformed bytes with UNKNOWN and a stack trace in the log for each,
+and anybody can send them. Here they are parsed where a refusal can be given. `grpc.reflection.v1`
+has exactly the messages of `v1alpha`, the only version that the Python library knows.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def reflection_handlers(service_names: Iterable[str]) -> Mapping[str, Any]:
 
 
 class _Collector:
-    """Takes the handlers that generated code means for a server."""
+    """Collects the handlers that generated code registers with a server."""
 
     def __init__(self) -> None:
         self.handlers: dict[str, Any] = {}
@@ -62,7 +61,7 @@ class _Collector:
         """Do nothing: the same handlers come by their names."""
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
-        """Take the handlers of a service, but for those that it does not implement."""
+        """Collect the implemented handlers of a service."""
         for name, handler in handlers.items():
             guarded = _guarded(handler)
             if guarded is not None:
@@ -76,8 +75,8 @@ def _guarded(handler: Any) -> Any:
         stream = _stream_stream(handler.stream_stream, parse)
         return grpc.stream_stream_rpc_method_handler(stream, None, serialize)
     serve = handler.unary_stream if handler.response_streaming else handler.unary_unary
-    # All are coroutines: what answers by a stream writes to it itself. What is none is the stub of
-    # a method that the library does not implement.
+    # All are coroutines: one that answers by a stream writes to it itself. Anything else is the
+    # stub of a method that the library does not implement.
     if not inspect.iscoroutinefunction(serve):
         return None
     if handler.response_streaming:

@@ -1,9 +1,9 @@
 """Whether this replica still leads, asked before a client is told what only the primary knows.
 
-A primary that was cut off from the others does not notice at once. Of sessions and requests that
-came after that it knows nothing, and its word for it that a session has ended would end it. So it
-asks for a read index first, as a linearizable read does: what any client was told before, by
-whichever primary, is in its state then.
+A primary that was cut off from the others does not notice at once. It knows nothing of later
+sessions and requests, and a session that it reports as ended would end. So it first asks for a read
+index, as a linearizable read does: everything that any primary told a client before is then in its
+state.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CONFIRM_DEADLINE_MS: Final = 1_000
 
 
 class Leading:
-    """Asks a quorum, by `ask`, between two looks at the own status.
+    """Asks a quorum, by `ask`, between two checks of the own status.
 
     `ask` starts the question, and its future is cancelled once nobody waits; `check_serving` raises
     Refusal unless this replica believes that it leads.
@@ -37,7 +37,7 @@ class Leading:
         self._deadline_ms = deadline_ms
 
     async def confirm(self) -> None:
-        """Return if this replica leads, at some moment since the call.
+        """Return if this replica led at some moment since the call.
 
         Raises Refusal: VIEW_CHANGE without an answer in time, NOT_PRIMARY, OVERLOADED.
         """
@@ -47,7 +47,7 @@ class Leading:
                 await self._ask()
         except TimeoutError as error:
             raise _unconfirmed(self._deadline_ms) from error
-        # On a backup it was the primary that was found to lead.
+        # On a backup, the primary was the replica confirmed to lead.
         self._check_serving()
 
 

@@ -1,4 +1,4 @@
-"""What every read has in common that this replica answers itself, for the catalog stage."""
+"""Common parts of the catalog stage's reads that this replica answers itself."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class LocalReads(Protocol):
         ...
 
     def query(self, item: mux.QueryItem) -> mux.QueryOutcome:
-        """Answer, or announce that the answer follows; at the position of the read."""
+        """Answer, or announce that the answer follows, at the position of the read."""
         ...
 
 
 def parsed(
     item: mux.QueryItem, methods: Mapping[int, Method]
 ) -> tuple[dict[int, Any], tuple[mux.IndexedError, ...]]:
-    """Return the requests by index, and the refusals of those that are malformed.
+    """Return the requests by index, and the refusals of malformed ones.
 
-    Neither has the indexes that were refused before.
+    Neither includes indexes that were refused before.
     """
     requests: dict[int, Any] = {}
     errors: list[mux.IndexedError] = []

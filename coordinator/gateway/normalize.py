@@ -1,7 +1,7 @@
 """What may enter the log: nothing random, local or secret. The owner's service decides.
 
-Payloads of flagged methods are sent to their owner's Normalize; what comes back is logged in
-their place. Refused ones stay as holes, so that no index or revision shifts.
+Payloads of flagged methods are sent to their owner's Normalize, whose result is logged in their
+place. Refused ones stay as holes, so that no index or revision shifts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Normalizing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a span came from: what secrets are derived from, the same on a retry."""
+    """The origin of a span, from which secrets are derived, the same on a retry."""
 
     user_id: int
     session_id: int
@@ -55,7 +55,7 @@ class Origin:
     credential_revision: int
 
     def moved(self, count: int) -> Origin:
-        """Return where the commands came from that follow `count` others."""
+        """Return the origin of the commands that follow the first `count`."""
         return replace(self, first_index=self.first_index + count)
 
 
@@ -70,11 +70,11 @@ class Normalizer:
         self._services = services
 
     def needed(self, method: Method) -> bool:
-        """Whether spans of the method must pass through here at all."""
+        """Return whether spans of the method must be normalized."""
         return method.normalize or method.name == TRANSACT
 
     def wants(self, spans: Iterable[SentSpan]) -> bool:
-        """Whether a request from outside must pass through here; unknown codes need not."""
+        """Return whether a request from outside must be normalized; unknown codes need not."""
         for code, _, _ in spans:
             method = self._routes.find(code)
             if method is not None and self.needed(method):
@@ -100,7 +100,7 @@ class Normalizer:
         return suffixes
 
     def checking_count(self, spans: Iterable[tuple[Method, int, bytes]]) -> Steps[None]:
-        """Raise Refusal if too many commands of one request must pass through here, in steps.
+        """Raise Refusal if too many commands of one request must be normalized, in steps.
 
         Each may cost as much as thousands of others, also as part of a transaction.
         """
@@ -129,7 +129,7 @@ class Normalizer:
         return part is not None and part.normalize
 
     async def suffixes(self, method: Method, count: int, items: bytes, origin: Origin) -> Suffixes:
-        """Return the suffixes alone, for a retry of what is already logged."""
+        """Return only the suffixes, for a retry of a request that is already logged."""
         if not method.normalize:
             return {}
         response = await self._ask(method, count, items, origin, suffix_only=True)
@@ -197,7 +197,7 @@ class Normalizer:
 def _portions(span: log_pb2.LoggedSpan) -> Iterator[tuple[int, int, bytes]]:
     """Yield the span's commands in portions: index of the first, count, items.
 
-    One that does not hold what it claims is its owner's to refuse, as a whole.
+    The owner refuses, as a whole, a span whose items do not match its count.
     """
     try:
         frames = unframe(span.items)

@@ -1,6 +1,6 @@
-"""Where a caller is, as far as shares and records go: the address without the port.
+"""The address of a caller for shares and records, without the port.
 
-Addresses of IPv6 count by their first 64 bits: whoever has one has 2^64.
+IPv6 addresses count by their first 64 bits, because one caller may have 2^64 of them.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Final
 from urllib.parse import unquote
 
 IPV6_PREFIX_BITS: Final = 64
-# Of so many connections the address is known by heart: each has many calls.
+# The addresses of this many connections are cached: each has many calls.
 PEERS_KNOWN_MAX: Final = 4_096
 _LOCAL: Final = "local"
 
 
 @lru_cache(PEERS_KNOWN_MAX)
 def address_of(peer: str) -> str:
-    """Return the address in what gRPC says of a peer, for example `ipv4:10.0.0.7:51234`.
+    """Return the address in gRPC's name of a peer, for example `ipv4:10.0.0.7:51234`.
 
-    Empty if it cannot be told.
+    Empty if the name has none.
     """
     kind, _, rest = peer.partition(":")
     if kind == "unix":

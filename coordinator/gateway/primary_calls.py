@@ -1,15 +1,15 @@
-"""StepDown and RaiseFeatureLevel: calls that only the primary answers, for who manages servers.
+"""StepDown and RaiseFeatureLevel: calls that only the primary answers, for managers of servers.
 
-Whether the caller may is asked by a linearizable read, so no entry of the log is made for it.
+A linearizable read checks the caller's permission, so the check adds no entry to the log.
 
-StepDown makes none at all, since nothing that is replicated changes. A cluster of one replica has
+StepDown itself adds none either, since nothing replicated changes. A cluster of one replica has
 nobody to hand over to, and says so.
 
-RaiseFeatureLevel is sequenced once every replica supports the level, and by nobody's leave sooner.
-The log decides whether the level is the next one; what it cannot know is which builds run. That is
-looked at here, just before: every configured replica must have reported a moment ago. One that is
-down counts as one that does not know the level, and nothing overrides that: the way out is to start
-it. Should an older build come all the same, it ends and says why.
+RaiseFeatureLevel is sequenced only once every replica supports the level. The log decides whether
+the level is the next one, but cannot know which builds run. That is checked here, just before:
+every configured replica must have reported recently. A replica that is down counts as one that does
+not know the level, and nothing overrides that: start it. An older build that comes later ends and
+says why.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ RAISE_PATH: Final = SERVICE + "RaiseFeatureLevel"
 REASON: Final = "an operator asked it to step down"
 
 Context = grpc.aio.ServicerContext[Any, Any]
-# Gives the response to a request's bytes. Raises Refusal.
+# Returns the response to a request's bytes. Raises Refusal.
 Answer = Callable[[CallerCalls, bytes], Awaitable[bytes]]
 
 
 class PrimaryCalls:
-    """Serves both. `abdicate` is given the reason, and the replica stops to lead; `supported` are
-    the highest levels by replica, 0 if not heard."""
+    """Serves both. `abdicate` gets the reason and makes the replica stop leading; `supported`
+    returns the highest level of each replica, 0 if not heard."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class PrimaryCalls:
 
     async def _raise(self, calls: CallerCalls, payload: bytes) -> bytes:
         level = _parsed(payload).level
-        # Who may not raise the level is told that, and not what runs where.
+        # A caller who may not raise the level must not learn which builds run.
         await calls.check_manages_servers()
         check_supported(level, self._supported())
         return await calls.submit(RAISE_FEATURE_LEVEL_CODE, payload)

@@ -1,4 +1,4 @@
-"""Who calls: from the token in the call's metadata, never from a payload."""
+"""The caller, from the token in the call's metadata, never from a payload."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from viewstamp.errors import Refusal
 from viewstamp.tokens import AccessToken, verify
 
 AUTHORIZATION_KEY: Final = "authorization"
-# Schemes are the same in any case (RFC 7235).
+# Schemes are case-insensitive (RFC 7235).
 BEARER_PREFIX: Final = "bearer "
 CACHED_TOKENS_MAX: Final = 10_000
 

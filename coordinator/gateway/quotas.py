@@ -1,12 +1,12 @@
 """Write quotas: how many commands and bytes a second one user, and all together, may send.
 
-Turns in the batcher see to it that a flood of one user does not delay others by more than their
-part. Quotas are for what the disk and the other replicas are to bear: who is beyond them is refused
-before the log, and told after how long there will be room again.
+Turns in the batcher keep a flood of one user from delaying others by more than their part. Quotas
+protect the disk and the other replicas: a user beyond them is refused before the log, and told when
+there will be room again.
 
-An account may be overdrawn by one request, so that a large one gets through as well; what follows
-waits until that is paid for. Users are forgotten in the order in which they were heard last: a
-forgotten account is a full one.
+One request may overdraw an account, so that a large one gets through as well; later requests wait
+until that is paid for. The users heard least recently are forgotten first: a forgotten account is a
+full one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from viewstamp.errors import Refusal
 
 @dataclass(frozen=True, slots=True)
 class QuotaConfig:
-    """Rates per second; 0 is no limit. An account holds what `burst_ms` bring."""
+    """Rates per second; 0 is no limit. An account holds what `burst_ms` milliseconds bring."""
 
     commands_per_user: int = limits.QUOTA_COMMANDS_PER_USER
     bytes_per_user: int = limits.QUOTA_BYTES_PER_USER
@@ -41,13 +41,13 @@ class Account:
 
     def __init__(self, command_rate: int, byte_rate: int, burst_ms: int, now_ms: int) -> None:
         self.command_rate, self.byte_rate = command_rate, byte_rate
-        # What has no limit stays at one thousandth, so that it is never used up.
+        # An amount without a limit stays at one thousandth, so that it is never used up.
         self.commands_left = self._commands_max = command_rate * burst_ms or 1
         self.bytes_left = self._bytes_max = byte_rate * burst_ms or 1
         self.as_of_ms = now_ms
 
     def refill(self, now_ms: int) -> None:
-        """Add what the time since then has brought."""
+        """Add what the elapsed time has brought."""
         elapsed_ms = now_ms - self.as_of_ms
         self.as_of_ms = now_ms
         self.commands_left = min(
@@ -63,7 +63,7 @@ class Account:
             raise _exceeded(whose, "bytes", 1 - self.bytes_left // self.byte_rate)
 
     def charge(self, commands: int, size: int) -> None:
-        """Take what was sent, though it be more than there is."""
+        """Deduct what was sent, even beyond the balance."""
         if self.command_rate:
             self.commands_left -= 1_000 * commands
         if self.byte_rate:
@@ -71,7 +71,7 @@ class Account:
 
 
 class Quotas:
-    """The accounts of all together and of each user heard lately."""
+    """The accounts of all together and of each recent user."""
 
     def __init__(self, config: QuotaConfig, clock_ms: Callable[[], int]) -> None:
         self._config = config
@@ -81,7 +81,7 @@ class Quotas:
         self._of_user: OrderedDict[int, Account] = OrderedDict()
 
     def __len__(self) -> int:
-        """Return how many users are known."""
+        """Return the number of known users."""
         return len(self._of_user)
 
     def check(self, user_id: int) -> Account:
@@ -101,8 +101,8 @@ class Quotas:
         return account
 
     def charge(self, account: Account, commands: int, size: int) -> None:
-        """Take what was sent from the account that `check` returned, and from that of all."""
-        # Written out: this is done for each command.
+        """Deduct what was sent from the account that `check` returned, and from that of all."""
+        # Inlined, because this runs for each command.
         if account.command_rate:
             account.commands_left -= 1_000 * commands
         if account.byte_rate:

@@ -1,4 +1,4 @@
-"""The gateway's reads in the mux's terms: who asks, for what, and whether that can be answered."""
+"""The gateway's reads in the mux's terms: the caller, the spans, and whether they can be read."""
 
 from __future__ import annotations
 
@@ -56,28 +56,28 @@ class MuxReader:
         )
 
     def late(self, deadline_ms: int) -> Refusal | None:
-        """Return where a linearizable read belongs that got no answer here; None: nowhere else."""
+        """Return where to send a linearizable read without an answer here; None if nowhere else."""
         return self._serving.late_read(deadline_ms)
 
     def _read_span(
         self, span: RequestedReads, principal: AccessToken | None, consistency: ReadConsistency
     ) -> mux_types.ReadSpan:
         method = span.method
-        # What sessions holds now may be too old on a backup: there streams decides, at the position
-        # of the read.
+        # The present sessions of a backup may be too old: there streams decides, at the position of
+        # the read.
         is_current = self._serving.is_primary or not consistency.linearizable
         is_catalog = method.owner == mux_types.Stage.CATALOG
-        is_authorized = is_catalog and is_current and self._is_root(principal)
+        is_authorized = is_catalog and is_current and self.is_root(principal)
         if not is_authorized:
             self._check_connected(method)
         return mux_types.ReadSpan(
             method.code, span.count, span.items, is_authorized=is_authorized, gate=span.gate
         )
 
-    def _is_root(self, principal: AccessToken | None) -> bool:
+    def is_root(self, principal: AccessToken | None) -> bool:
         """Whether it is root, by credentials that sessions holds for current.
 
-        Root may read all that catalog tells, and asks for it when streams, which decides about
+        Root may read everything in catalog, and asks for it when streams, which authorizes
         everybody else, does not answer.
         """
         if principal is None or principal.user_id != ROOT_USER_ID:

@@ -20,7 +20,7 @@ from viewstamp.tokens import AccessToken
 
 CONSISTENCY_KEY: Final = "viewstamp-consistency"
 AT_LEAST_PREFIX: Final = "at-least="
-# Whose share those take of whom nobody knows who they are: callers of public methods.
+# The share of callers of public methods, who are unknown.
 NOBODY: Final = -1
 _REVISION_DIGITS_MAX: Final = 20
 _REVISION_MAX: Final = 2**64 - 1
@@ -63,7 +63,7 @@ class Reader(Protocol):
         """Start a read of a caller at `address`; the future may fail with Refusal."""
 
     def late(self, deadline_ms: int) -> Refusal | None:
-        """Return where a linearizable read belongs that got no answer here; None: nowhere else."""
+        """Return where to send a linearizable read without an answer here; None if nowhere else."""
 
 
 class ReadStarter:
@@ -88,7 +88,7 @@ class ReadStarter:
         session_id: int,
         consistency: ReadConsistency,
     ) -> asyncio.Future[Reply]:
-        """Start the reads of one message. Raises Refusal if they are none, or too many."""
+        """Start the reads of one message. Raises Refusal for malformed reads, or too many."""
         spans = list(spans)
         _check_counts([span.count for span in spans])
         parsed = [
@@ -108,7 +108,7 @@ class ReadStarter:
     ) -> asyncio.Future[Reply]:
         """Start reads; the future fails with Refusal, at the latest at the read deadline.
 
-        Raises Refusal, for example of a user who has too many under way.
+        Raises Refusal, for example for a user with too many under way.
         """
         user_id = share_of(address) if principal is None else principal.user_id
         count = sum(span.count for span in spans)
@@ -138,7 +138,7 @@ class ReadStarter:
 def share_of(address: str) -> int:
     """Return the share of callers who have not logged in: one for each address, none a user's.
 
-    If they had one together, a flood of logins from anywhere would keep all others from logging in.
+    With one common share, a flood of logins from anywhere would keep all others from logging in.
     """
     return NOBODY - crc32(address.encode())
 
@@ -164,7 +164,7 @@ def _check_private(spans: Iterable[RequestedReads]) -> None:
 
 
 def _check_counts(counts: Sequence[int]) -> None:
-    """Believe no count that is absurd: as many answers are made as a span claims to hold reads."""
+    """Refuse absurd counts: a span gets as many answers as it claims to hold reads."""
     if not counts or not all(counts):
         raise Refusal(
             Reason.REASON_MALFORMED_REQUEST,
@@ -181,7 +181,7 @@ def _check_counts(counts: Sequence[int]) -> None:
 
 
 def consistency_of(request: submit_pb2.ReadRequest) -> ReadConsistency:
-    """Return what a ReadRequest demands."""
+    """Return the consistency that a ReadRequest demands."""
     level = request.consistency.WhichOneof("level")
     if level == "stale" and request.consistency.stale:
         return STALE
@@ -191,7 +191,7 @@ def consistency_of(request: submit_pb2.ReadRequest) -> ReadConsistency:
 
 
 def consistency_of_metadata(metadata: Iterable[tuple[str, Any]] | None) -> ReadConsistency:
-    """Return what the call's `viewstamp-consistency` demands. Raises Refusal if malformed."""
+    """Return the consistency in the call's metadata. Raises Refusal if it is malformed."""
     for key, value in metadata or ():
         if key == CONSISTENCY_KEY:
             return _parse_consistency(str(value))
@@ -216,6 +216,6 @@ def _parse_consistency(text: str) -> ReadConsistency:
 
 
 def _is_revision(text: str) -> bool:
-    # Lengths first: nobody converts thousands of digits.
+    # Check the length first, so that nobody converts thousands of digits.
     is_number = len(text) <= _REVISION_DIGITS_MAX and text.isascii() and text.isdecimal()
     return is_number and int(text) <= _REVISION_MAX

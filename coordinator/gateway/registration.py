@@ -1,9 +1,9 @@
-"""Room for a new session of a user who has as many as one may.
+"""Room for a new session of a user who has the maximum.
 
-Programs that ended without a word leave sessions behind, and nobody would get in any more until
-those time out. So the one that was used longest ago gives way: by a command in the log like the end
-of an idle session, before the registration. It must have no open stream here and have been unused
-for a while, as this primary knows it. Root must never be locked out: for root any session will do.
+Programs that ended abruptly leave sessions behind, and nobody would get in until those time out. So
+the session used longest ago gives way, by a command in the log like the end of an idle session,
+before the registration. It must have no open stream here and have been unused for a while, as far
+as this primary knows. Root must never be locked out: for root any session will do.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SessionRoom:
         self._submit = submit
 
     async def make(self, user_id: int, registration: bytes) -> None:
-        """Make room if there is none; without any to be spared, the registration is refused.
+        """Make room if there is none; if no session can be spared, the registration is refused.
 
         Raises Refusal if the log takes nothing.
         """
@@ -50,7 +50,7 @@ class SessionRoom:
             await self._end(session.session_id, session.last_number)
 
     def _is_known(self, user_id: int, registration: bytes) -> bool:
-        """Whether it is a retry, or malformed: neither needs room."""
+        """Return whether the registration is a retry, or malformed: neither needs room."""
         try:
             nonce = sessions_pb2.RegisterSessionRequest.FromString(registration).nonce
         except DecodeError:

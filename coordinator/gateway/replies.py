@@ -1,4 +1,4 @@
-"""Answers as callers get them: headers in front, secrets at the end, errors as statuses."""
+"""Answers as callers get them: headers first, secrets last, errors as statuses."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from viewstamp.framing import decode_varint, frame
 from viewstamp.limits import KIB, MESSAGE_BYTES_MAX, REPLY_TEXTS_BYTES_MAX
 from viewstamp.texts import render
 
-# What an answer may have, so that the message around it is not larger than clients take.
+# The largest answer, so that the message around it is not larger than clients take.
 ANSWER_BYTES_MAX: Final = MESSAGE_BYTES_MAX - KIB
-# What a text adds beside itself: tag, length, and longer lengths of what it is in.
+# What a text adds beside itself: tag, length, and longer lengths of the enclosing fields.
 TEXT_OVERHEAD_BYTES: Final = 16
-# What a secret at the end of an answer weighs while it waits, roughly.
+# The weight of a secret at the end of a waiting answer, roughly.
 SUFFIX_BYTES: Final = 256
 
 
@@ -32,7 +32,7 @@ def header_of(reply: Reply, cluster_id: bytes) -> common_pb2.ResponseHeader:
 
 def with_header(header: common_pb2.ResponseHeader, result: bytes) -> bytes:
     """Return a response with its header: field 1 of every response message is the header."""
-    # A frame is the encoding of a length-delimited field 1, which is just what a header is.
+    # A frame is the encoding of a length-delimited field 1, which is exactly what a header is.
     return frame(header.SerializeToString()) + result
 
 
@@ -58,7 +58,7 @@ def command_reply(
     if reply.error is None and _is_plain(reply.spans):
         return message
     if is_too_large(message):
-        # Logged before answers had a limit. Kept as it is, so it would end every stream anew.
+        # Logged before answers had a limit. Sent as it is, it would end every stream again.
         return submit_pb2.CommandReply(
             number=number, header=message.header, error=_too_large(message).to_answer()
         )
@@ -77,7 +77,7 @@ def weight_of(reply: Reply, suffixes: Sequence[Mapping[int, bytes]] = ()) -> int
 
 
 def _is_plain(spans: Sequence[AnsweredSpan]) -> bool:
-    """Whether an answer is clearly not too large, and has no errors that need a text."""
+    """Return whether an answer is clearly not too large, and has no errors that need a text."""
     results_bytes = 0
     for span in spans:
         if span.errors:
@@ -87,7 +87,7 @@ def _is_plain(spans: Sequence[AnsweredSpan]) -> bool:
 
 
 def is_too_large(message: submit_pb2.CommandReply) -> bool:
-    """Return whether an answer is more than clients take."""
+    """Return whether an answer is larger than clients take."""
     return message.ByteSize() > ANSWER_BYTES_MAX
 
 
@@ -132,12 +132,12 @@ def _add_spans(
         if position < len(suffixes) and (secrets := suffixes[position]):
             refused = {error.index for error in message.errors}
             for index, suffix in secrets.items():
-                if index not in refused:  # a secret was derived, and names nothing
+                if index not in refused:  # a secret was derived, but names nothing
                     message.suffixes.add(index=index, suffix=suffix)
 
 
 def _render(message: submit_pb2.CommandReply | submit_pb2.ReadReply) -> None:
-    """Give the errors of an answer their texts, as far as they fit; clients can make them, too."""
+    """Give the errors of an answer their texts, as far as they fit; clients can make them too."""
     errors = [error.error for span in message.spans for error in span.errors]
     if message.HasField("error"):
         errors.insert(0, message.error)

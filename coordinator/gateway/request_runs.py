@@ -1,7 +1,7 @@
-"""How often a request goes through the stages: what it costs beyond its commands.
+"""The number of runs of a request, which cost beyond its commands.
 
 A prepare is split into runs (`coordinator.mux.runs`), each a round trip to several services. So a
-request that changes between kinds of commands costs many times what it costs in another order.
+request that alternates between kinds of commands costs many times as much as in another order.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from viewstamp.routing import Method, MethodKind, methods_of_file, pool_of
 
 NAMED_CHARACTERS_MAX: Final = 200
 
-# What the coordinator itself serves: modules and the methods claimed in them.
+# Served by the coordinator itself: modules and the methods claimed in them.
 _LOCAL: Final[tuple[tuple[ModuleType, frozenset[str]], ...]] = (
     (
         sessions_service_pb2,
@@ -42,8 +42,8 @@ _LOCAL: Final[tuple[tuple[ModuleType, frozenset[str]], ...]] = (
 class Routes:
     """Claimed methods by path and by code; grows as services connect.
 
-    Claimed is not yet allowed: what is newer than the feature level in force is refused to all
-    callers, and proposed by nobody, so that nothing enters the log which some build cannot read.
+    A claimed method may not be allowed yet: one newer than the feature level in force is refused to
+    all callers, and nobody proposes it, so that every build can read the log.
     """
 
     def __init__(self, level_in_force: Callable[[], int] = lambda: 1) -> None:
@@ -80,12 +80,12 @@ class Routes:
         return self._by_code.values()
 
     def may_enter(self, code: int) -> bool:
-        """Whether the feature level in force allows a command; unclaimed codes have none."""
+        """Return whether the feature level in force allows a command; unclaimed codes need none."""
         method = self._by_code.get(code)
         return method is None or method.since_level <= self._level_in_force()
 
     def is_one_at_a_time(self, code: int) -> bool:
-        """Whether one request of a code stands for every other, so that one is pending."""
+        """Return whether one request of a code stands for every other, so that one is pending."""
         method = self._by_code.get(code)
         return method is not None and method.one_at_a_time
 
@@ -135,7 +135,7 @@ class Routes:
 
     def _check_level(self, method: Method) -> None:
         if method.since_level == 1:
-            return  # which is in force in any case
+            return  # level 1 is always in force
         in_force = self._level_in_force()
         if method.since_level > in_force:
             raise Refusal(
@@ -150,7 +150,7 @@ class Routes:
 
 
 def _clipped(path: str) -> str:
-    """Return as much of a path as fits the metadata of an answer: it comes from the caller."""
+    """Return as much of a caller's path as fits the metadata of an answer."""
     name = path.removeprefix("/")
     return name if len(name) <= NAMED_CHARACTERS_MAX else name[:NAMED_CHARACTERS_MAX] + "..."
 

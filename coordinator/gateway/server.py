@@ -1,4 +1,4 @@
-"""The gRPC server: every path goes to one generic handler, health and reflection beside it."""
+"""The gRPC server: one generic handler for every path, beside health and reflection."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ SUBMIT_PATH: Final = "/viewstamp.api.submit.v1.SubmitService/Submit"
 INFRASTRUCTURE_PREFIX: Final = "/grpc."
 KEEPALIVE_MS: Final = 60_000
 KEEPALIVE_TIMEOUT_MS: Final = 20_000
-# Unary callers share a connection: as many as budgets speak of, not the 100 of plain streams.
+# Unary callers share a connection: as many as the budgets say, not gRPC's default of 100.
 SERVER_OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
-    # gRPC would count calls that were answered and are not yet torn down, and refuse whoever opens
-    # as many as were just answered together: callers that keep to what they were told.
+    # gRPC would count answered calls that are not yet torn down, and refuse callers that open as
+    # many as were just answered together, although they keep to the limit.
     ("grpc.http.overload_protection", 0),
     ("grpc.max_metadata_size", METADATA_BYTES_MAX),
     ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
-    # Connections that nobody uses, and those that never say what they are, take room from others.
+    # Unused connections, and those that never complete a handshake, take room from others.
     ("grpc.max_connection_idle_ms", CONNECTION_IDLE_TIMEOUT_MS),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
     ("grpc.so_reuseport", 0),
@@ -63,7 +63,7 @@ SERVER_OPTIONS: Final = (
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-    # Backups that pass calls on ask for signs of life as often as that.
+    # Backups that pass calls on send pings this often.
     ("grpc.http2.min_ping_interval_without_data_ms", forwarding.KEEPALIVE_MS // 2),
 )
 
@@ -79,7 +79,8 @@ _MODULES: Final = (
 
 
 class _Handlers(grpc.GenericRpcHandler):
-    """Finds the handler of a path. Methods are looked up at each call: services may grow."""
+    """Finds the handler of a path. Methods are looked up at each call, because services may
+    grow."""
 
     def __init__(
         self, unary: UnaryCalls, submit: SubmitStreams, streams: Mapping[str, Any]
@@ -100,7 +101,7 @@ class _Handlers(grpc.GenericRpcHandler):
         return handler
 
 
-# Paths come from callers; unknown ones must not fill the memory.
+# Callers choose paths; unknown ones must not fill the memory.
 _CACHED_HANDLERS_MAX: Final = 1_000
 
 
@@ -112,8 +113,9 @@ def _unary_handler(unary: UnaryCalls, path: str) -> Any:
 
 
 def _submit_handler(submit: SubmitStreams) -> Any:
-    # Messages stay bytes until `submit` reads them: what is malformed deserves a proper refusal.
-    # It encodes the answers, too: while one is written, which may take long, its bytes are enough.
+    # Messages stay bytes until `submit` reads them, so that malformed ones get a proper refusal. It
+    # also encodes the answers: while one is being written, which may take long, only bytes are
+    # kept.
     async def serve(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         await submit.serve(context)
 
@@ -122,7 +124,7 @@ def _submit_handler(submit: SubmitStreams) -> Any:
 
 
 def _check_is_free(address: str) -> None:
-    """Find out why an address cannot be bound: the gRPC library tells it to its own log alone."""
+    """Find out why an address cannot be bound: the gRPC library writes that only to its own log."""
     host, _, port = address.rpartition(":")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -132,11 +134,11 @@ def _check_is_free(address: str) -> None:
 
 
 def server_credentials(certificate: Path | None, key: Path | None) -> grpc.ServerCredentials | None:
-    """Return what encrypts, from two PEM files, None without them. Raises ConfigError."""
+    """Return the TLS credentials of two PEM files, None without them. Raises ConfigError."""
     if certificate is None or key is None:
         return None
     try:
-        # Looks at both files and whether they belong together; gRPC would only fail to listen.
+        # Checks both files and that they belong together; gRPC would only fail to listen.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
         pair = (key.read_bytes(), certificate.read_bytes())
     except OSError as error:
@@ -160,10 +162,10 @@ class GatewayServer:
         channelz_is_open: bool = False,
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
-        """Serve `streams`, handlers by path, beside what every method goes through.
+        """Serve `streams`, handlers by path, beside the handler of every method.
 
-        Reflection tells which methods there are, channelz which connections: both to anybody.
-        Connections beyond `connections_max` are closed as soon as they are made.
+        Reflection shows the methods, channelz the connections: both to anybody. Connections beyond
+        `connections_max` are closed as soon as they are made.
         """
         most = ("grpc.max_allowed_incoming_connections", connections_max)
         self._server = grpc.aio.server(options=(*SERVER_OPTIONS, most))
@@ -181,7 +183,7 @@ class GatewayServer:
         self._server.add_generic_rpc_handlers((_Handlers(unary, submit, handlers),))
 
     def listen(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
-        """Bind `host:port`; return the port. Raises ConfigError if that cannot be done."""
+        """Bind `host:port`; return the port. Raises ConfigError if that fails."""
         _check_is_free(address)
         try:
             if credentials is None:

@@ -1,4 +1,4 @@
-"""Reads about sessions: who has which, for themselves and for those who look after users."""
+"""Reads about sessions, for their own users and for managers of users."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SessionReads:
         """Answer at the position of the read."""
         requests, errors = parsed(item, _METHODS)
         found = list(errors)
-        # Once for all reads of the span, however many these are.
+        # Once for all reads of the span.
         everybody = list(self._sessions.live()) if item.code == _OF_OTHERS else []
         frames = [mux.EMPTY_FRAME] * item.count
         room = MESSAGE_BYTES_MAX // 2

@@ -1,12 +1,12 @@
-"""Shares: what one user may have under way, and may leave behind, so that there is room for others.
+"""Shares: what one user may have under way and leave behind, so that others have room.
 
-A limit for all together protects the process and nobody in it: whoever fills it keeps everybody
-out. So each user has a share, well below the whole, of the commands and reads under way and of the
-replies that wait to be acknowledged. Beyond it the user is refused, and told when to come again.
+A limit for all together protects the process but no user: one who fills it keeps everybody out. So
+each user has a share, well below the whole, of the commands and reads under way and of the
+unacknowledged replies. Beyond it the user is refused, and told when to come again.
 
 Replies are kept until their client acknowledges them, which may be never. When all of them together
-come near the limit, a session of the user who has the most is ended, by a command in the log like
-the end of an idle one. Beyond the limit those are refused who have more than an even part of it.
+come near the limit, a command in the log ends a session of the user with the most, like the end of
+an idle one. Beyond the limit, users with more than an even part of it are refused.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class KeptReplies(Protocol):
         ...
 
     def worst_session(self) -> int | None:
-        """Return the largest session of the user who has the most."""
+        """Return the largest session of the user with the most."""
         ...
 
 
@@ -61,8 +61,8 @@ class _Held:
         return not (self.commands or self.reads or self.command_bytes)
 
 
-# What one request takes of a user's share, which `Shares.give_back` returns: user, commands, their
-# bytes, and the bytes expected of its reply. A plain tuple: one is made for each request.
+# The share of one request, which `Shares.give_back` returns: user, commands, their bytes, and the
+# expected bytes of its reply. A plain tuple: one is made for each request.
 Taken: TypeAlias = tuple[int, int, int, int]
 
 
@@ -81,11 +81,11 @@ class Shares:
         return len(self._held)
 
     def take(self, user_id: int, commands: int, size: int, reply_bytes: int = 0) -> Taken:
-        """Take a request in, of a caller without a session if no reply of it will be kept.
+        """Count a request, of a caller without a session if its reply will not be kept.
 
         Raises Refusal QUOTA_EXCEEDED.
         """
-        # Whoever has nothing under way always gets in: shares are for those who have.
+        # A user with nothing under way always gets in.
         held = self._held.get(user_id)
         if held is None:
             held = self._held[user_id] = _Held()
@@ -104,9 +104,9 @@ class Shares:
     def take_of_session(
         self, user_id: int, session_id: int, commands: int, size: int, weight: int = 0
     ) -> Taken:
-        """Take a request in whose reply will be kept. Raises Refusal QUOTA_EXCEEDED.
+        """Count a request whose reply will be kept. Raises Refusal QUOTA_EXCEEDED.
 
-        Of what is under way it takes as much as its commands, or its weight where that is more.
+        It counts as its number of commands, or as its weight where that is more.
         """
         expected = limits.REPLY_BYTES_EXPECTED
         expected += commands * limits.REPLY_BYTES_EXPECTED_PER_COMMAND
@@ -114,7 +114,7 @@ class Shares:
         return self.take(user_id, max(commands, weight), size, expected)
 
     def give_back(self, taken: Taken, _done: object = None) -> None:
-        """Return what a request took: it was answered, or refused after all."""
+        """Return the share of a request that was answered, or refused after all."""
         user_id, commands, size, reply_bytes = taken
         held = self._held[user_id]
         self._commands -= commands
@@ -125,7 +125,7 @@ class Shares:
             del self._held[user_id]
 
     def take_reads(self, user_id: int, count: int) -> None:
-        """Take reads in. Raises Refusal QUOTA_EXCEEDED."""
+        """Count reads. Raises Refusal QUOTA_EXCEEDED."""
         held = self._held.get(user_id) or _Held()
         if held.reads and held.reads + count > limits.READS_UNDER_WAY_PER_USER_MAX:
             raise too_much(user_id, "reads", held.reads, limits.READS_UNDER_WAY_PER_USER_MAX)
@@ -136,7 +136,7 @@ class Shares:
         self._reads += count
 
     def give_reads_back(self, user_id: int, count: int) -> None:
-        """Return what reads took."""
+        """Return the share of reads."""
         held = self._held[user_id]
         self._reads -= count
         held.reads -= count
@@ -144,7 +144,7 @@ class Shares:
             del self._held[user_id]
 
     def _beyond(self, user_id: int, commands: int, size: int, held: _Held) -> Refusal:
-        """Return the refusal of a request that is beyond the user's share, or that of all."""
+        """Return the refusal of a request beyond the user's share, or that of all."""
         commands_max = limits.COMMANDS_UNDER_WAY_PER_USER_MAX
         bytes_max = limits.COMMAND_BYTES_UNDER_WAY_PER_USER_MAX
         if held.commands + commands > commands_max:
@@ -158,7 +158,7 @@ class Shares:
         total = replies.replies_bytes
         if total > limits.SESSION_REPLIES_BYTES_NEAR:
             self._evict_worst()
-        # Nobody has more than all have together: usually this ends here.
+        # Nobody has more than all have together: usually the check ends here.
         held = self._held.get(user_id)
         expected += 0 if held is None else held.reply_bytes
         if total + expected <= limits.SESSION_REPLIES_BYTES_PER_SESSION_MAX:
@@ -181,7 +181,7 @@ class Shares:
 
 
 def too_much(user_id: int, what: str, held: int, held_max: int) -> Refusal:
-    """Return the refusal of what is beyond the share of one user."""
+    """Return the refusal of a request beyond the share of one user."""
     return Refusal(
         Reason.REASON_QUOTA_EXCEEDED,
         f"user {user_id} has {held} {what} under way, and {held_max} are allowed: wait for answers",
@@ -194,7 +194,7 @@ def too_much(user_id: int, what: str, held: int, held_max: int) -> Refusal:
 
 
 def full(what: str, held: int, held_max: int) -> Refusal:
-    """Return the refusal of what is beyond what all may have under way together."""
+    """Return the refusal of a request beyond what all may have under way together."""
     return Refusal(
         Reason.REASON_QUOTA_EXCEEDED,
         f"the cluster has {held} {what} under way, and {held_max} are allowed: try again",

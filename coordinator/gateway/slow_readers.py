@@ -1,7 +1,7 @@
 """Answers to clients that may not read them: written in time, or the call is ended.
 
-A client that reads nothing keeps its answers here, its places and its session. gRPC tells the end
-of a call behind all that was written before, so such a client cannot be told either: it is let go.
+A client that reads nothing keeps its answers, its places and its session here. gRPC reports the end
+of a call only behind everything written before, so such a client cannot be told: it is dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 async def write_in_time(context: Context, message: Message | bytes, timeout_ms: int) -> None:
-    """Write a message. Raises Refusal QUOTA_EXCEEDED if nothing is read for so long."""
+    """Write a message. Raises Refusal QUOTA_EXCEEDED if nothing is read within `timeout_ms`."""
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             await context.write(message)
@@ -40,7 +40,7 @@ async def write_in_time(context: Context, message: Message | bytes, timeout_ms: 
 
 
 async def end_in_time(context: Context, refusal: Refusal) -> None:
-    """End a call with the refusal's status, or without a word if nobody reads."""
+    """End a call with the refusal's status, or silently if nobody reads."""
     try:
         async with asyncio.timeout(ENDING_TIMEOUT_MS / 1000):
             await abort(context, refusal)

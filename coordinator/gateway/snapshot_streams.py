@@ -1,7 +1,7 @@
-"""VerifySnapshot and DownloadSnapshot: calls that are answered by a stream of messages.
+"""VerifySnapshot and DownloadSnapshot: calls answered by a stream of messages.
 
-They are no reads of a machine, so no route leads to them: the files of this replica answer. Who may
-call is decided as for every other method all the same, by streams and at log order.
+They are not reads of a machine, so no route leads to them: this replica's files answer. As for
+every other method, streams authorizes the caller, in log order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from coordinator.gateway.caller_calls import CallerCalls, Callers
 from coordinator.gateway.replies import header_of
 from coordinator.gateway.slow_readers import end_in_time, write_in_time
 from coordinator.gateway.telemetry import GatewayWatch, trace_parent_of
-from coordinator.mux.catalog_types import Snapshot, SnapshotState
+from coordinator.mux.catalog_types import SnapshotState
 from coordinator.snapshot.ports import (
     PinnedFiles,
     SnapshotProvider,
@@ -27,6 +27,7 @@ from coordinator.snapshot.ports import (
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
+from viewstamp.client.snapshots import SnapshotApi
 from viewstamp.errors import Refusal
 from viewstamp.limits import (
     MIB,
@@ -112,11 +113,10 @@ class SnapshotStreams:
 
     @contextmanager
     def _place(self, user_id: int) -> Iterator[None]:
-        """Take one of the places for such streams; the caller has some of them at most.
+        """Take one of the places for such streams; each caller has a few at most.
 
-        After it was authorized: who may not have a stream takes no place from those who may.
-
-        Raises Refusal OVERLOADED or QUOTA_EXCEEDED.
+        Call it after authorization, so that unauthorized callers take no place. Raises Refusal
+        OVERLOADED or QUOTA_EXCEEDED.
         """
         held, open_count = self._open[user_id], self._open.total()
         if held >= SNAPSHOT_STREAMS_PER_USER_MAX:
@@ -152,14 +152,14 @@ class SnapshotStreams:
     async def _admit(
         self, generation: int, calls: CallerCalls
     ) -> tuple[int, common_pb2.ResponseHeader]:
-        """Return the generation meant, once its caller was authorized. Raises Refusal."""
-        api = calls.snapshots()
-        found = await (api.get(generation) if generation else api.latest_completed())
+        """Return the requested generation, once its caller is authorized. Raises Refusal."""
+        snapshots = SnapshotApi(calls)
+        found = await (snapshots.get(generation) if generation else snapshots.latest())
         _check_has_files(found)
         return found.generation, header_of(calls.newest, self._cluster_id)
 
 
-def _check_has_files(found: Snapshot) -> None:
+def _check_has_files(found: snapshots_pb2.Snapshot) -> None:
     """Raise Refusal SNAPSHOT_NOT_FOUND for a generation that was never completed."""
     if not found.generation:
         raise Refusal(
@@ -167,13 +167,14 @@ def _check_has_files(found: Snapshot) -> None:
             "no snapshot is completed yet: create one first",
             generation=0,
         )
-    if found.state is not SnapshotState.COMPLETED:
+    if found.state != snapshots_pb2.SNAPSHOT_STATE_COMPLETED:
+        state = SnapshotState(found.state).name
         raise Refusal(
             Reason.REASON_SNAPSHOT_NOT_FOUND,
-            f"snapshot {found.generation} is {found.state.name}, and only a COMPLETED one has"
-            " files: choose another generation",
+            f"snapshot {found.generation} is {state}, and only a COMPLETED one has files: choose"
+            " another generation",
             generation=found.generation,
-            state=found.state.name,
+            state=state,
         )
 
 
@@ -223,7 +224,7 @@ async def _send_files(
 
 
 def _handler(serve: Handler, response: type[Message]) -> Any:
-    # Requests stay bytes until they are read here: what is malformed deserves a proper refusal.
+    # Requests stay bytes until they are read here, so that malformed ones get a proper refusal.
     async def served(payload: bytes, context: Context) -> None:
         try:
             await serve(payload, context)

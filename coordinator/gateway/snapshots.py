@@ -91,13 +91,7 @@ class SnapshotReads:
         self._call_later = call_later or _call_later
         self._level_in_force = level_in_force
         self._waiting: dict[int, _Waiting] = {}
-        self._answers: dict[int, Callable[[Any], Message]] = {
-            _CODES["GetCurrentSnapshot"]: self._current,
-            _CODES["GetSnapshot"]: self._get,
-            _CODES["ListSnapshots"]: self._list,
-            _CODES["GetLatestSnapshot"]: self._latest,
-            _CODES["LookupGeneration"]: self._lookup,
-        }
+        self._answers = {**answers_of(catalog), _CODES["LookupGeneration"]: self._lookup}
 
     @property
     def codes(self) -> Collection[int]:
@@ -172,34 +166,6 @@ class SnapshotReads:
         errors = [*waiting.errors, *late]
         self._follow(_outcome(query_id, waiting.results, errors, waiting.indexes))
 
-    # --- Answers ---
-
-    def _current(self, _: pb.GetCurrentSnapshotRequest) -> Message:
-        return pb.GetCurrentSnapshotResponse(snapshot=snapshot_message(self._catalog.current()))
-
-    def _latest(self, _: pb.GetLatestSnapshotRequest) -> Message:
-        latest = self._catalog.latest_completed()
-        return pb.GetLatestSnapshotResponse(snapshot=snapshot_message(latest))
-
-    def _get(self, request: pb.GetSnapshotRequest) -> Message:
-        found = self._catalog.get(request.generation)
-        if found is None:
-            raise Refusal(
-                Reason.REASON_SNAPSHOT_NOT_FOUND,
-                f"there is no snapshot {request.generation}: list the snapshots to see which exist",
-                generation=request.generation,
-            )
-        return pb.GetSnapshotResponse(snapshot=snapshot_message(found))
-
-    def _list(self, request: pb.ListSnapshotsRequest) -> Message:
-        size, pages = page_size(request.page_size), PagedList("ListSnapshots")
-        after = pages.id_after(request.page_token) if request.page_token else 0
-        found = self._catalog.list_after(after, size + 1)
-        return pb.ListSnapshotsResponse(
-            snapshots=map(snapshot_message, found[:size]),
-            next_page_token=pages.next_id_token([each.generation for each in found], size),
-        )
-
     def _lookup(self, request: pb.LookupGenerationRequest) -> Message:
         current = self._catalog.current()
         expected = values.expected_tasks(self._level_in_force())
@@ -214,6 +180,40 @@ class SnapshotReads:
             current = _with_tasks(current, self._reported(current.generation))
         generation = values.lookup_generation(current, Stage(request.stage))
         return pb.LookupGenerationResponse(generation=generation)
+
+
+def answers_of(catalog: Catalog) -> dict[int, Callable[[Any], Message]]:
+    """Return what answers the reads that a catalog can answer, by code; each may raise Refusal."""
+
+    def get(request: pb.GetSnapshotRequest) -> Message:
+        found = catalog.get(request.generation)
+        if found is None:
+            raise Refusal(
+                Reason.REASON_SNAPSHOT_NOT_FOUND,
+                f"there is no snapshot {request.generation}: list the snapshots to see which exist",
+                generation=request.generation,
+            )
+        return pb.GetSnapshotResponse(snapshot=snapshot_message(found))
+
+    def page(request: pb.ListSnapshotsRequest) -> Message:
+        size, pages = page_size(request.page_size), PagedList("ListSnapshots")
+        after = pages.id_after(request.page_token) if request.page_token else 0
+        found = catalog.list_after(after, size + 1)
+        return pb.ListSnapshotsResponse(
+            snapshots=map(snapshot_message, found[:size]),
+            next_page_token=pages.next_id_token([each.generation for each in found], size),
+        )
+
+    return {
+        _CODES["GetCurrentSnapshot"]: lambda _: pb.GetCurrentSnapshotResponse(
+            snapshot=snapshot_message(catalog.current())
+        ),
+        _CODES["GetLatestSnapshot"]: lambda _: pb.GetLatestSnapshotResponse(
+            snapshot=snapshot_message(catalog.latest_completed())
+        ),
+        _CODES["GetSnapshot"]: get,
+        _CODES["ListSnapshots"]: page,
+    }
 
 
 def _with_tasks(current: Snapshot, tasks: tuple[TaskSnapshot, ...]) -> Snapshot:

@@ -1,9 +1,9 @@
 """Digests of all stages for GetStatus: one walk at a time, for all who ask.
 
-A walk over whole states costs what there is, so who asks while one is under way waits for the next,
-together with all others who do: each is told of states that are no older than the question. Domain
-services walk by themselves. What sessions holds, 256 MiB of replies in the worst case, is hashed
-here, in slices that everything else can wait for.
+A walk over whole states costs as much as they hold, so a caller who asks during one waits for the
+next, together with all others who do: each gets digests of states no older than the question.
+Domain services walk by themselves. The sessions section, up to 256 MiB of replies, is hashed here,
+in slices between which everything else goes on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Final, Protocol, TypeAlias
 
 from coordinator.gateway.shares import full, too_much
 from coordinator.mux import types as mux
-from coordinator.mux.catalog_types import Entity
 from coordinator.replica.batcher import Reply
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
@@ -28,14 +27,14 @@ from viewstamp.limits import (
     STATUS_DIGESTS_MAX,
     STATUS_DIGESTS_PER_USER_MAX,
 )
+from viewstamp.machine.freezing import Entity
 
-DOMAIN_STAGES: Final = (mux.Stage.USERS, mux.Stage.STREAMS, mux.Stage.CONSUMER_GROUPS)
 _SLICE_NS: Final = ENCODE_SLICE_US * 1_000
 _SPANS: Final = tuple(
-    mux.ReadSpan(mux.STATE_DIGEST_CODE, 1, b"", owner=stage) for stage in DOMAIN_STAGES
+    mux.ReadSpan(mux.STATE_DIGEST_CODE, 1, b"", owner=stage) for stage in mux.SERVICE_STAGES
 )
 
-# In hexadecimal, by stage; of sessions, too.
+# In hexadecimal, by stage; sessions included.
 Digests: TypeAlias = dict[mux.Stage, str]
 Waiter: TypeAlias = tuple[int | None, Callable[[Digests | Refusal], None]]
 
@@ -55,19 +54,19 @@ class Walks(Protocol):
 
 
 class StatusDigests:
-    """Who waits for digests, and the walk that is under way."""
+    """The callers who wait for digests, and the walk under way."""
 
     def __init__(self, reads: Walks, session_entities: Callable[[], Iterable[Entity]]) -> None:
-        """Find none before somebody asks."""
+        """Begin idle; a walk begins with the first question."""
         self._reads = reads
         self._session_entities = session_entities
         self._waiting: list[Waiter] = []  # for the next walk
         self._is_walking = False
-        # By user, those for whom the walk is under way included.
+        # By user, including those for whom the walk under way is.
         self._held: Counter[int | None] = Counter()
 
     def ask(self, user_id: int | None, tell: Callable[[Digests | Refusal], None]) -> None:
-        """Have `tell` called once with the digests, or with why there are none, and never at once.
+        """Have `tell` called once, later, with the digests or with why there are none.
 
         Raises Refusal QUOTA_EXCEEDED beyond the user's share, and OVERLOADED.
         """
@@ -93,7 +92,7 @@ class StatusDigests:
         future.add_done_callback(lambda done: self._domains_walked(waiters, done))
 
     def _domains_walked(self, waiters: Sequence[Waiter], future: asyncio.Future[Reply]) -> None:
-        """Go on with sessions, unless a service did not answer."""
+        """Continue with sessions, unless a service did not answer."""
         try:
             digests = _digests_of(future.result())
             entities = iter(self._session_entities())
@@ -109,7 +108,7 @@ class StatusDigests:
         entities: Iterator[Entity],
         found: StateDigest,
     ) -> None:
-        """Hash what sessions holds for a slice; the rest once others had their turn."""
+        """Hash sessions for one slice, and the rest after others had their turn."""
         try:
             is_done = _walked_for_a_slice(entities, found)
         except Exception as error:
@@ -139,7 +138,7 @@ class StatusDigests:
 
 
 def _walked_for_a_slice(entities: Iterator[Entity], found: StateDigest) -> bool:
-    """Hash entities for a slice; return whether these were all."""
+    """Hash entities for one slice; return whether all are done."""
     until_ns = time.perf_counter_ns() + _SLICE_NS
     for entity in entities:
         found.add(*entity)
@@ -149,7 +148,7 @@ def _walked_for_a_slice(entities: Iterator[Entity], found: StateDigest) -> bool:
 
 
 def _tell_one(tell: Callable[[Digests | Refusal], None], outcome: Digests | Refusal) -> None:
-    """Tell one who waits; what fails there keeps nobody else waiting."""
+    """Tell one waiter; a failure there must not keep the others waiting."""
     try:
         tell(outcome)
     except Exception:
@@ -157,7 +156,7 @@ def _tell_one(tell: Callable[[Digests | Refusal], None], outcome: Digests | Refu
 
 
 def _refusal_of(error: BaseException) -> Refusal:
-    """Return what to tell in place of digests; what is no refusal is logged."""
+    """Return the refusal to tell in place of digests; log any other error."""
     if isinstance(error, Refusal):
         return error
     _log.error("the digests could not be computed", exc_info=error)
@@ -165,9 +164,9 @@ def _refusal_of(error: BaseException) -> Refusal:
 
 
 def _digests_of(reply: Reply) -> Digests:
-    """Return what the domain services answered. Raises Refusal if one of them refused."""
+    """Return the digests of the domain services. Raises Refusal if one of them refused."""
     for span in reply.spans:
         if span.errors:
             raise Refusal.from_error(span.errors[0].error)
     digests = (unframe(span.results)[0].hex() for span in reply.spans)
-    return dict(zip(DOMAIN_STAGES, digests, strict=True))
+    return dict(zip(mux.SERVICE_STAGES, digests, strict=True))

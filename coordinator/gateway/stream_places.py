@@ -1,4 +1,4 @@
-"""How many Submit streams each user has open, and which end when credentials of the user do."""
+"""The open Submit streams of each user, and which of them end with the user's credentials."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class StreamPlaces:
 
     @contextmanager
     def serving(self, user_id: int, stream: Credentialed) -> Iterator[None]:
-        """Have a stream, with a session or without, end when the credentials of its user do."""
+        """Have a stream, with a session or without, end when its user's credentials do."""
         streams = self._served.setdefault(user_id, set())
         streams.add(stream)
         try:
@@ -55,7 +55,7 @@ class StreamPlaces:
                 del self._served[user_id]
 
     def check_credentials(self, user_id: int) -> None:
-        """End the streams of the user that were opened with credentials that have ended."""
+        """End the streams of the user that were opened with ended credentials."""
         for stream in self._served.get(user_id, ()):
             stream.check_credentials()
 

@@ -37,12 +37,12 @@ from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
 from viewstamp.tokens import AccessToken
 
-# Requests of one stream that were read and whose answers were not written. A client that sends
-# more, or does not read its answers, is not read from until it does.
+# Requests of one stream that were read and whose answers are unwritten. A client that sends more,
+# or does not read its answers, is not read from until it does.
 ANSWERS_DUE_MAX: Final = 1_024
 
 Context = grpc.aio.ServicerContext[Any, Any]
-# What makes an answer, and the bytes that it keeps until then beside the least.
+# The function that makes an answer, and the bytes that it keeps until then beyond the minimum.
 Weighed: TypeAlias = tuple[Make, int]
 
 _log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class SubmitStreams:
         self.watch = watch
         self._check_serving = check_serving
         self._open: dict[int, set[_Stream]] = {}
-        # The stream of each session that was opened last: nothing new is taken from its elders.
+        # The newest stream of each session: nothing new is taken from older ones.
         self._newest: dict[int, _Stream] = {}
         self._places = StreamPlaces()
         # Kept alive by the streams of each user.
@@ -92,39 +92,40 @@ class SubmitStreams:
             await end_in_time(context, refusal)
 
     def session_ended(self, session_id: int) -> None:
-        """End the streams of a session that is no more, after the answers it has got."""
-        # Answers that were applied with the end of the session are on their way to the streams.
+        """End the streams of an ended session, after the answers they have."""
+        # Answers applied together with the end of the session are on their way to the streams.
         asyncio.get_running_loop().call_soon(self._end_streams, session_id)
         if self.audit is not None and session_id in self._open:
             self.audit.session_ended(session_id)
 
     def credentials_ended(self, user_id: int) -> None:
-        """End the streams that were opened with what has ended, after the answers they have got.
+        """End the streams that were opened with ended credentials, after the answers they have.
 
-        Nothing could be done over them any more, but they would keep places of the user for ever.
+        Such streams could do nothing more, but would keep places of the user for ever.
         """
         asyncio.get_running_loop().call_soon(self._places.check_credentials, user_id)
 
     def end_all(self, refusal: Refusal) -> None:
-        """End every stream of a session, after the answers it has got: they go on elsewhere."""
+        """End every stream of a session, after the answers it has: clients continue elsewhere."""
         for streams in list(self._open.values()):
             for stream in streams:
                 stream.end(refusal)
 
     def answers_of(self, user_id: int) -> UserAnswers:
-        """Return what the streams of a user share."""
+        """Return the state that the streams of a user share."""
         return self._answers.setdefault(user_id, UserAnswers())
 
     def check_newest(self, session_id: int, stream: _Stream) -> None:
-        """Raise Refusal STREAM_REPLACED unless the stream is the one that was opened last."""
+        """Raise Refusal STREAM_REPLACED unless the stream is the newest of its session."""
         if self._newest.get(session_id) is not stream:
             raise _replaced(session_id)
 
     def check_no_stream(self, session_id: int) -> None:
-        """Raise Refusal STREAM_REPLACED if a stream of the session is open: it fences calls, too.
+        """Raise Refusal STREAM_REPLACED if a stream of the session is open: it fences unary calls
+        too.
 
-        A call that was held up on its way could otherwise claim a number that its client gave to
-        another request since, over the stream.
+        A delayed call could otherwise claim a number that its client has since given to another
+        request, over the stream.
         """
         if session_id in self._newest:
             raise Refusal(
@@ -168,8 +169,8 @@ class SubmitStreams:
         session_id = opening.session_id
         last_number = await self.commands.open_session(session_id, principal)
         stream = _Stream(self, context, principal, opening)
-        # Nothing is awaited from the last look at the session until its elders are fenced, and only
-        # then is the stream open: whoever hears that it is may number anew what was never answered.
+        # Nothing is awaited between the last look at the session and fencing its older streams, and
+        # only then is the stream open: a client told so may renumber what was never answered.
         self._fence_elders(session_id, stream)
         self.timers.stream_opened(session_id)
         try:
@@ -237,7 +238,7 @@ class _Stream:
         self._context = context
         self._principal = principal
         self._session_id = opening.session_id
-        # Kept: once a call is over, gRPC must not be asked for it any more.
+        # Kept, because gRPC cannot tell it once the call is over.
         self._peer = context.peer()
         of_user = streams.answers_of(principal.user_id)
         self._outgoing = AnswerQueue(packs=opening.takes_packed_answers, of_user=of_user)
@@ -258,11 +259,11 @@ class _Stream:
             )
         finally:
             for future in list(self._reads):
-                future.cancel()  # nobody is there for the answers
+                future.cancel()  # nobody waits for the answers
             self._outgoing.close()
 
     def end(self, refusal: Refusal) -> None:
-        """End the stream once the answers that are ready were written."""
+        """End the stream after the answers that are ready."""
         self._end = self._end or refusal
         self._wake.set()
 
@@ -312,7 +313,8 @@ class _Stream:
             await self._command(request)
 
     async def _unless_ended(self) -> None:
-        """Take nothing more from a stream that this side ends; the writer says why."""
+        """Wait for ever if this side ends the stream: nothing more is taken, and the writer says
+        why."""
         if self._end is not None:
             await asyncio.Event().wait()
 
@@ -339,7 +341,7 @@ class _Stream:
             return
         answer = partial(self._command_answer, request, admitted.future, admitted.suffixes, traces)
         if admitted.future.done():
-            self._answer(answer)  # weighed before the next request is looked at
+            self._answer(answer)  # weighed before the next request is read
         else:
             admitted.future.add_done_callback(lambda _: self._answer(answer))
 
@@ -446,7 +448,7 @@ class _Stream:
     async def _next_message(self) -> tuple[bytes, int]:
         """Return the next message, whose answers weigh far more than its bytes, and their number.
 
-        Where an answer cannot be made, the stream ends: the client must not wait. Raises Refusal.
+        If an answer cannot be made, the stream ends: the client must not wait. Raises Refusal.
         """
         try:
             answers = await self._outgoing.take()
@@ -456,7 +458,7 @@ class _Stream:
 
 
 def _without_answer() -> Refusal:
-    """Log what was just raised in place of an answer, and return what the stream ends with."""
+    """Log the error raised in place of an answer, and return the refusal that ends the stream."""
     _log.exception("an answer on a Submit stream could not be made")
     return Refusal(Reason.REASON_INTERNAL, "the replica could not make the answer: see its log")
 
@@ -475,7 +477,7 @@ def _response(answers: Sequence[Any]) -> submit_pb2.SubmitResponse:
 
 
 async def _read(context: Context) -> submit_pb2.SubmitRequest | None:
-    """Return the next message, None after the last. Raises Refusal for bytes that are none."""
+    """Return the next message, None after the last. Raises Refusal for malformed bytes."""
     data = await context.read()
     if data is grpc.aio.EOF:
         return None

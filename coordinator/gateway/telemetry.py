@@ -1,4 +1,4 @@
-"""Where traces come in, or begin, at the gateway; and the SERVER span of each sampled call."""
+"""Where traces enter, or begin, at the gateway; and the SERVER span of each sampled call."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from viewstamp.telemetry.spans import Recorder
 TRACE_PARENT_KEY: Final = "traceparent"
 Traces = Sequence[CommandTrace]
 _Calls = tuple[int, int]  # the code of a span, and how many calls are in it
-# Of a call: its first command in the request, how many commands it has, what it is below.
+# Of a call: its first command in the request, its number of commands, its parent.
 _Sampled = tuple[int, int, TraceContext]
 
 
 class _Place(NamedTuple):
-    """Where a command is in its request: `span_index` in `span`, with `left` of it to the end."""
+    """The place of a command in its request: `span_index` in `span`, with `left` of it to the
+    end."""
 
     span: int
     span_index: int
@@ -44,7 +45,7 @@ class _Place(NamedTuple):
 
 
 class GatewayWatch:
-    """Counts what comes in, decides which calls are traced, and records how they ended."""
+    """Counts requests, decides which calls are traced, and records how they ended."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class GatewayWatch:
         self._metrics = metrics
 
     def unary(self, path: str, trace_parent: str) -> CommandTrace | None:
-        """Begin the span of a unary call, if it is sampled and anybody serves its path."""
+        """Begin the span of a unary call, if it is sampled and its path is served."""
         if self._metrics is not None:
             self._metrics.unary_requests += 1
         if self._recorder is None:
@@ -73,7 +74,7 @@ class GatewayWatch:
         return CommandTrace(parent.trace_id, parent.span_id, names, time.time_ns())
 
     def streaming(self, path: str, trace_parent: str) -> CommandTrace | None:
-        """Begin the span of a call that files answer, by a stream; no route leads to it."""
+        """Begin the span of a call that files answer by a stream; no route leads to it."""
         if self._metrics is not None:
             self._metrics.file_requests += 1
         parent = None if self._recorder is None else self._parent(trace_parent)
@@ -83,12 +84,12 @@ class GatewayWatch:
         return CommandTrace(parent.trace_id, parent.span_id, names, time.time_ns())
 
     def streamed(self, trace: CommandTrace | None) -> None:
-        """Record the span of such a call: everything was sent."""
+        """Record the span of such a call once everything was sent."""
         if trace is not None:
             self._record(Ended(trace, time.time_ns()))
 
     def _parent(self, trace_parent: str) -> TraceContext | None:
-        """Return what a new span is to be below, without a span for a root; None: no span."""
+        """Return the parent of a new span, which has no span for a root; None for no new span."""
         said = parse_trace_parent(trace_parent) if trace_parent else None
         if said is not None:
             return said.context if said.is_sampled else None
@@ -99,7 +100,7 @@ class GatewayWatch:
     ) -> Traces:
         """Begin the spans of the sampled calls of a request.
 
-        A request that names none is one call: what its spans belong to, only the client knows.
+        A request that names no calls is one call: only the client knows what its spans belong to.
         """
         if self._metrics is not None:
             self._metrics.packed_requests += 1
@@ -137,16 +138,16 @@ class GatewayWatch:
     def _begun(
         self, calls: Sequence[_Calls], total: int, sampled: Iterable[_Sampled], user_id: int
     ) -> list[CommandTrace]:
-        """Begin the spans of calls, but for those that are none, or that nobody serves.
+        """Begin the spans of calls, except invalid ones and those that nobody serves.
 
-        `sampled` are in order; of those that overlap only the first is a call, so that no request
-        makes more spans than it has commands. Calls of one command each that follow each other in
-        one span are begun together.
+        `sampled` are in order. Of overlapping ones only the first is a call, so that a request
+        makes no more spans than it has commands. Consecutive calls of one command each in one span
+        are begun together.
         """
         now_ns = time.time_ns()
         begun: list[CommandTrace] = []
-        free = 0  # the first command of which no call is known
-        row_end = 0  # while `free` is below, a call there goes on with the last of `begun`
+        free = 0  # the first command not yet in a call
+        row_end = 0  # while `free` is below, a call there joins the last of `begun`
         for index, count, parent in sampled:
             if index == free < row_end and count == 1:
                 begun[-1].trace_ids.append(parent.trace_id)
@@ -166,7 +167,7 @@ class GatewayWatch:
         return begun
 
     def answered(self, traces: Traces, reply: Reply) -> None:
-        """Record the spans of calls that got an answer."""
+        """Record the spans of answered calls."""
         reasons = _Reasons(reply)
         for trace in traces:
             self._answered(trace, reply, reasons)
@@ -185,7 +186,7 @@ class GatewayWatch:
         self._record(Ended(trace, time.time_ns(), reply.op, revision, refused, outcome, refusals))
 
     def refused(self, traces: Traces, refusal: Refusal) -> None:
-        """Record the spans of calls that were refused before the log, and count the refusal."""
+        """Record the spans of calls refused before the log, and count the refusal."""
         if self._metrics is not None:
             self._metrics.refused(refusal.reason)
         for trace in traces:
@@ -202,12 +203,12 @@ class GatewayWatch:
 
 
 def trace_parent_of(metadata: Iterable[tuple[str, str | bytes]]) -> str:
-    """Return the `traceparent` that a call came with, empty without one."""
+    """Return the call's `traceparent`, empty without one."""
     return next((str(value) for key, value in metadata if key == TRACE_PARENT_KEY), "")
 
 
 def _calls_of(spans: Iterable[submit_pb2.Span]) -> tuple[list[_Calls], int]:
-    """Return the calls of each span, and how many they are."""
+    """Return the calls of each span, and their total."""
     calls, total = [], 0
     for span in spans:
         count = span.count
@@ -217,7 +218,7 @@ def _calls_of(spans: Iterable[submit_pb2.Span]) -> tuple[list[_Calls], int]:
 
 
 def _place_of(index: int, calls: Iterable[_Calls]) -> _Place | None:
-    """Return where the call is whose first command has that index, None if there is none."""
+    """Return the place of the call whose first command has that index, None if there is none."""
     for span, (code, count) in enumerate(calls):
         if index < count:
             return _Place(span, index, count - index, code)
@@ -226,14 +227,14 @@ def _place_of(index: int, calls: Iterable[_Calls]) -> _Place | None:
 
 
 class _Reasons:
-    """Why commands of a reply were refused. Each refusal is looked at once, however many traces."""
+    """Why commands of a reply were refused. Each refusal is read once, however many traces."""
 
     def __init__(self, reply: Reply) -> None:
         self._reply = reply
         self._of_span: dict[int, dict[int, errors_pb2.Reason.ValueType]] = {}
 
     def of(self, trace: CommandTrace) -> Mapping[int, errors_pb2.Reason.ValueType]:
-        """Return the reasons of those calls of one command that were refused, by their place."""
+        """Return the reasons of the refused calls of one command, by their place."""
         reasons = self._of_span.get(trace.span)
         if reasons is None:
             errors = self._reply.errors_of(trace.span)

@@ -1,7 +1,7 @@
-"""Idle sessions: soft timers at the primary, which propose the end of those that were not used.
+"""Idle sessions: soft timers at the primary, which propose the end of unused ones.
 
-They begin anew with every primary. Clients talk to the primary alone, so what a backup has not seen
-used says nothing: counted from then on, every session would be over that has not come back yet.
+They begin anew with every primary. Clients talk only to the primary, so a backup does not see
+sessions used: by timers of its own, every session that has not yet come back would be over.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
 from viewstamp.limits import SESSION_IDLE_TIMEOUT_MS, SESSION_SPARE_IDLE_MS
 
 CHECK_INTERVAL_MS: Final = 10_000
-# A session that has used no later number ends: none of 64 bits is later than this.
+# Ends a session in any case: no number of 64 bits is later than this.
 _ANY_NUMBER: Final = 2**64 - 1
 
 
@@ -58,26 +58,26 @@ class SessionTimers:
         self._leads = False
 
     def used(self, session_id: int) -> None:
-        """The session showed life."""
+        """Note that the session showed life."""
         self._last_used_ms[session_id] = self._clock_ms()
 
     def stream_opened(self, session_id: int) -> None:
-        """A Submit stream of the session is open."""
+        """Note that a Submit stream of the session is open."""
         self._streams[session_id] += 1
 
     def stream_closed(self, session_id: int) -> None:
-        """It is closed; the session may go idle from here on."""
+        """Note that the stream is closed; the session may go idle from then on."""
         self._streams[session_id] -= 1
         if not self._streams[session_id]:
             del self._streams[session_id]
         self.used(session_id)
 
     def evict(self, session_id: int) -> None:
-        """Propose the end of a session, whether or not it is used."""
+        """Propose the end of a session, used or not."""
         self._propose_end(session_id, _ANY_NUMBER)
 
     def spare(self, session_ids: Sequence[int], *, any_will_do: bool) -> int | None:
-        """Return the session of these that was used longest ago, which counts as used from now on.
+        """Return the session of these that was used longest ago, and count it as used now.
 
         None if none can be spared: each has an open stream or was used lately, unless any will do.
         """
@@ -102,14 +102,14 @@ class SessionTimers:
             self.check()
 
     def check(self) -> None:
-        """Propose the end of every session that was idle for too long, while this replica leads."""
+        """Propose the end of every session idle for too long, while this replica leads."""
         if not self._leads:
             return
         now_ms = self._clock_ms()
-        # Built anew each time, so that nothing is kept of sessions that are no more.
+        # Built anew each time, so that nothing is kept of ended sessions.
         known_ms, self._last_used_ms = self._last_used_ms, {}
         for session in self._live():
-            # A timer that this process has not seen running starts in full.
+            # A timer unknown to this process starts in full.
             last_used_ms = known_ms.get(session.session_id, now_ms)
             self._last_used_ms[session.session_id] = last_used_ms
             is_idle = now_ms - last_used_ms >= self._idle_timeout_ms

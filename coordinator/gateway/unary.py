@@ -30,6 +30,7 @@ from coordinator.gateway.reads import (
 from coordinator.gateway.registration import SessionRoom
 from coordinator.gateway.replies import header_of, only_result, with_header
 from coordinator.gateway.routes import Routes
+from coordinator.gateway.stored_catalog import STORED_CODES, StoredCatalog
 from coordinator.gateway.telemetry import GatewayWatch
 from coordinator.replica.batcher import LooseCommand, Reply
 from coordinator.replica.refusals import outcome_unknown
@@ -41,7 +42,7 @@ from viewstamp.errors import Refusal
 from viewstamp.framing import frame, unframe
 from viewstamp.limits import COMMAND_DEADLINE_MS, GATEWAY_SESSION_ID
 from viewstamp.routing import Method, MethodKind
-from viewstamp.telemetry.sampling import CURRENT_SPAN, format_trace_parent
+from viewstamp.telemetry.current import make_current
 from viewstamp.tokens import AccessToken
 
 SESSION_KEY: Final = "viewstamp-session"
@@ -56,14 +57,15 @@ Metadata = Iterable[tuple[str, str | bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """What a backup does: it answers reads itself, and passes the rest on.
+    """What a backup does: it answers reads itself, and passes other calls on.
 
     `check_reading` raises Refusal unless reads are answered here. Without `forwarding` nothing is
-    passed on.
+    passed on. `stored` answers while nothing else is.
     """
 
     check_reading: Callable[[], None]
     forwarding: Forwarding | None
+    stored: StoredCatalog
 
 
 class UnaryCalls:
@@ -106,7 +108,7 @@ class UnaryCalls:
         trace = self._watch.unary(path, _trace_parent(metadata))
         if trace is None:
             return await self._answer(path, payload, context, metadata, None)
-        CURRENT_SPAN.set(trace.context)  # of this task, which serves this call alone
+        make_current(trace.server(0))  # of this task, which serves only this call
         try:
             return await self._answer(path, payload, context, metadata, trace)
         except asyncio.CancelledError:
@@ -155,7 +157,7 @@ class UnaryCalls:
             self._audit.unary(path, payload, caller, outcome)
 
     def _forwarding_of(self, path: str, metadata: Metadata) -> Forwarding | None:
-        """Return what passes a call on; None if it is answered here. Raises Refusal."""
+        """Return the forwarding of a call; None if it is answered here. Raises Refusal."""
         try:
             self._check_serving()
         except Refusal as refusal:
@@ -173,10 +175,10 @@ class UnaryCalls:
         return None
 
     def _check_knows_caller(self, reply: Reply) -> None:
-        """Raise the Refusal to serve instead of one that says that the caller is unknown.
+        """Replace a refusal of an unknown caller by one to serve, if this replica is not ready.
 
-        Who asks a replica that has not read its log yet may be known to all others: it is to come
-        again, and not to log in again.
+        A replica that has not read its log yet may not know a caller that all others know: the
+        caller should come again, not log in again.
         """
         try:
             only_result(reply)
@@ -193,10 +195,9 @@ class UnaryCalls:
             self._elsewhere.check_reading()
 
     def _is_read_anywhere(self, path: str, metadata: Metadata) -> bool:
-        """Whether every replica can answer a call.
+        """Return whether every replica can answer a call.
 
-        A session that has just been registered may be unknown to a backup, and is not to be told
-        that it has ended.
+        A backup may not know a session that was just registered, and must not report it as ended.
         """
         if self._routes.public(path).kind is not MethodKind.QUERY:
             return False
@@ -204,12 +205,13 @@ class UnaryCalls:
         return not (is_strict and any(key == SESSION_KEY for key, _ in metadata))
 
     def _is_about_itself(self, path: str, metadata: Metadata) -> bool:
-        """Whether a call asks for this replica's own status, however old: it always has one.
+        """Whether a call asks for what this replica has by itself, however old.
 
-        A method that nobody serves yet is none of these: its service may be starting.
+        That is its status, which it always has, and the catalog of snapshots on its disk. A method
+        that nobody serves yet is none of these: its service may be starting.
         """
         method = self._routes.named(path)
-        if method is None or method.code not in STATUS_CODES:
+        if method is None or method.code not in STATUS_CODES | STORED_CODES:
             return False
         return consistency_of_metadata(metadata) == STALE
 
@@ -228,7 +230,7 @@ class UnaryCalls:
             trace.user_id = principal.user_id
         entries = {key: value for key, value in metadata if key in _SESSION_KEYS}
         if entries and SESSION_KEY not in entries:
-            # Its caller believes that a retry does no harm.
+            # Its caller believes that a retry is harmless.
             raise Refusal(
                 Reason.REASON_MALFORMED_REQUEST,
                 f"the metadata has {', '.join(sorted(entries))} without {SESSION_KEY}: a number"
@@ -255,7 +257,7 @@ class UnaryCalls:
                 payload,
                 principal.user_id,
                 principal.credential_revision,
-                "" if trace is None else format_trace_parent(trace.context),
+                "" if trace is None else trace.trace_parent(),
                 future,
                 trace,
             )
@@ -296,7 +298,7 @@ class UnaryCalls:
         admitted = await self._commands.admit(
             session_id, request, principal, traces, lambda: self._check_fence(session_id)
         )
-        # Shielded: the request stays in flight for others who sent it, when this caller is gone.
+        # Shielded: the request stays in flight for others who sent it when this caller is gone.
         reply = await _in_time(asyncio.shield(admitted.future))
         return reply, admitted.suffixes[0].get(0, b"")
 
@@ -313,17 +315,37 @@ class UnaryCalls:
             await self._commands.check_caller(session_id, principal)
         elif principal is not None:
             self._commands.check_credentials(principal)
+        if principal is not None and method.code in STORED_CODES:
+            stored = await self._stored(method, payload, principal)
+            if stored is not None:
+                return stored
         span = RequestedReads(method, 1, frame(payload))
-        # Who asks for credentials must not choose a replica, or a moment, that does not know yet
-        # that they were revoked.
+        # A caller who asks for credentials must not choose a replica, or a moment, that does not
+        # yet know that they were revoked.
         consistency = LINEARIZABLE if method.public else consistency_of_metadata(metadata)
         return await self._reads.start_spans(
             [span], principal, session_id, consistency, address_of(caller.peer)
         )
 
+    async def _stored(self, method: Method, payload: bytes, principal: AccessToken) -> Reply | None:
+        """Return what the disk says while reads are not answered here; None if they are.
+
+        Raises the Refusal to serve if the disk says nothing.
+        """
+        try:
+            self._check_reading()
+        except Refusal:
+            if self._elsewhere is None:
+                raise
+            reply = await self._elsewhere.stored.answer(method, payload, principal)
+            if reply is None:
+                raise
+            return reply
+        return None
+
 
 async def _in_time(future: asyncio.Future[Reply]) -> Reply:
-    """Wait for a reply, but not for ever: a primary may be cut off from the others, or stuck."""
+    """Wait for a reply until a deadline: a primary may be cut off from the others, or stuck."""
     try:
         async with asyncio.timeout(COMMAND_DEADLINE_MS / 1000):
             return await future
@@ -342,7 +364,7 @@ def _trace_parent(metadata: Metadata) -> str:
 
 def _number(entries: dict[str, Any], key: str) -> int:
     text = str(entries.get(key, ""))
-    # Lengths first: nobody converts thousands of digits.
+    # Check the length first, so that nobody converts thousands of digits.
     is_number = len(text) <= _U64_DIGITS_MAX and text.isascii() and text.isdecimal()
     if not is_number or int(text) > _U64_MAX:
         raise Refusal(

@@ -9,38 +9,39 @@ decision table (`recovery`), after which `append`, `read`, `iterate`, `truncate_
 **Superblock.** View, log_view, commit_max, voting_view and the snapshot generation to restart from,
 in four copies (`superblock`).
 
-What the caller owes:
+The caller's duties:
 
-1. It holds the data directory (`Storage.lock`) before it opens either, opens the superblock first,
-   and hands its commit_max to the journal. At bootstrap it creates the journal first and the
-   superblock last: a superblock says that there is a journal.
-2. It sends PrepareOk for a prepare only after `append` returned, and votes in a view only after
+1. Hold the data directory (`Storage.lock`) before opening either, open the superblock first, and
+   hand its commit_max to the journal. At bootstrap create the journal first and the superblock
+   last: a superblock promises that there is a journal.
+2. Send PrepareOk for a prepare only after `append` returned, and vote in a view only after
    `Superblock.write` returned.
-3. On JournalFailed and SuperblockFailed it ends the process, at once. Nothing is tried again.
-4. It calls `truncate_before` only for what a quorum's snapshot covers, after its own superblock
+3. On JournalFailed and SuperblockFailed end the process at once. Retry nothing.
+4. Call `truncate_before` only for entries that a quorum's snapshot covers, after the own superblock
    names that snapshot's generation.
-5. It calls everything from one thread that may block, `prepare_spares` from any, after appends.
-6. It puts another entry in an op's place only after `discard_after` returned. Two intact entries
-   that do not chain are therefore no damage, and refused.
-7. While `Recovery.holes` or `head_uncertain` say so, it does not vote as if its log were complete.
-   It appends what is missing, and in status normal it calls `mark_repaired` until that returns
-   True. Until then every restart reports the same again.
+5. Call everything from one thread that may block, except `prepare_spares`, which any thread may
+   call.
+6. Put another entry in an op's place only after `discard_after` returned. Two intact entries that
+   do not chain are therefore not damage, and are refused.
+7. While `Recovery.holes` or `head_uncertain` say so, do not vote as if the log were complete.
+   Append the missing entries, and in status normal call `mark_repaired` until that returns True.
+   Until then every restart reports the same again.
 
-**What may lie in a member's journal**, and is no damage:
+**What a member's journal may hold** without being damaged:
 
-* Entries of views above the superblock's log_view, and even above its view. A replica that takes a
-  log over writes the entries of the newer view first, and the log_view only when all of them are
-  durable; a crash in between leaves the old log_view. Committed entries are caught up in any view.
-  Nothing says of such a journal that it is the log of its log_view: some of that log's uncommitted
-  entries may have been replaced already. None of those was ever committed.
+* Entries of views above the superblock's log_view, and even above its view. A replica that adopts a
+  log writes the entries of the newer view first, and the log_view only when all of them are
+  durable; a crash in between leaves the old log_view. Committed entries are fetched in any view.
+  Such a journal need not be the log of its log_view: some of that log's uncommitted entries may
+  already be replaced. None of those was ever committed.
 * An op several times. The latest counts; earlier ones were repaired, or cut and replaced.
-* Ops up to a restart that are not there, although later ones are: a snapshot was taken over.
+* Missing ops up to a restart, although later ones are there: a snapshot replaced them.
 
-Invariants: a prepare that `append` returned for is found again by every later `open`, or the
-damage is reported as a fault (cluster) or refused (single replica). Nothing is cut off that was
-acknowledged; with one replica alone, rot in the very last group cannot be told from tearing while
-the superblock does not know of it, which is between a crash and the next start. A member cuts only
-what is torn for sure (`recovery` says why it has to).
+Invariants: every later `open` finds a prepare for which `append` returned, or reports the damage as
+a fault (cluster) or refuses it (single replica). Nothing acknowledged is cut off, with one
+exception: a lone replica cannot tell rot in the very last group from tearing between a crash and
+the next start, while the superblock does not record that group. A member cuts only what is
+certainly torn (`recovery` says why it has to).
 """
 
 from __future__ import annotations
@@ -54,7 +55,6 @@ from coordinator.journal.errors import (
     JournalNotFound,
     MissingSegment,
     NoSpace,
-    SuperblockError,
     SuperblockExists,
     SuperblockFailed,
     SuperblockFork,
@@ -68,26 +68,21 @@ from coordinator.journal.errors import (
 from coordinator.journal.journal import (
     PREPARES_KEPT_MIN,
     RESERVE_SEGMENTS,
-    SEGMENT_BYTES,
     SPARE_SEGMENTS,
     Journal,
-    JournalSpace,
 )
-from coordinator.journal.opening import Fault, Recovery, TornTailCut
+from coordinator.journal.opening import Fault, Recovery
 from coordinator.journal.superblock import NOT_ADMITTED, Superblock, SuperblockState
 
 __all__ = [
     "Journal",
     "Recovery",
     "Fault",
-    "TornTailCut",
-    "JournalSpace",
     "Superblock",
     "SuperblockState",
     "NOT_ADMITTED",
     "PREPARES_KEPT_MIN",
     "RESERVE_SEGMENTS",
-    "SEGMENT_BYTES",
     "SPARE_SEGMENTS",
     "JournalError",
     "NoSpace",
@@ -99,7 +94,6 @@ __all__ = [
     "JournalExists",
     "WrongCluster",
     "WrongReplica",
-    "SuperblockError",
     "SuperblockNotFound",
     "SuperblockExists",
     "SuperblockFailed",

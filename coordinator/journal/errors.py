@@ -28,7 +28,7 @@ class JournalFailed(JournalError):
 
 
 class CorruptRecord(JournalError):
-    """A record that was intact when this process last saw it no longer is."""
+    """A record that was intact when this process last read it no longer is."""
 
     def __init__(self, path: str, offset: int, op: int, reason: str) -> None:
         self.path = path
@@ -39,7 +39,7 @@ class CorruptRecord(JournalError):
 
 
 class CorruptJournal(JournalError):
-    """A journal that this replica cannot repair alone. `op` is None where it cannot be told."""
+    """A journal that this replica cannot repair alone. `op` is None where it is unknown."""
 
     def __init__(self, path: str, offset: int, op: int | None, reason: str) -> None:
         self.path = path
@@ -51,7 +51,7 @@ class CorruptJournal(JournalError):
 
 
 class MissingSegment(JournalError):
-    """A segment between two others is gone, and whatever it held with it."""
+    """A segment between two others is gone, with all its records."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -59,7 +59,7 @@ class MissingSegment(JournalError):
 
 
 class JournalNotFound(JournalError):
-    """There is no journal to open. It is made once, by `create`, and never silently again."""
+    """There is no journal to open. `create` makes it once, and never silently again."""
 
     def __init__(self, directory: str) -> None:
         super().__init__(
@@ -70,7 +70,7 @@ class JournalNotFound(JournalError):
 
 
 class JournalExists(JournalError):
-    """A journal with records lies where a new one was to be made."""
+    """A journal with records exists where a new one was to be made."""
 
     def __init__(self, directory: str) -> None:
         super().__init__(
@@ -123,8 +123,8 @@ class SuperblockNotConnected(SuperblockError):
 
 
 class SuperblockNotMonotonic(SuperblockError):
-    """A later state takes back what an earlier one promised."""
+    """A later state takes back a promise of an earlier one."""
 
 
 class SuperblockExists(SuperblockError):
-    """A superblock lies where a new one was to be made: this replica was bootstrapped already."""
+    """A superblock exists where a new one was to be made: this replica was bootstrapped already."""

@@ -1,9 +1,9 @@
-"""What is lost of a journal: the sequences without an intact record, found in what a scan gave.
+"""Finding lost records: sequences without an intact record in what a scan found.
 
-A scan gives, in file order, every record whose frame verified (`VerifiedRecord`) and every sector
-that holds something else (`Stray`). Sequences count the records appended here without a gap, so
-what is lost shows as a sequence without an intact record: a `JournalFinding`. What is done about it
-is decided in `recovery`.
+A scan yields, in file order, every record whose frame verified (`VerifiedRecord`) and every sector
+that holds something else (`Stray`). Sequences count the records appended here without a gap, so a
+lost record shows as a sequence without an intact record: a `JournalFinding`. `recovery` decides
+what to do about it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from viewstamp.format.record import SECTOR_BYTES, Frame, RecordKind
 @dataclass(frozen=True, slots=True)
 class VerifiedRecord:
     """A record whose frame verified. `header` is known for intact prepares, `ranges` for intact
-    repaired records; `reason` says what is wrong with a damaged one and is None otherwise; `torn`
+    repaired records. `reason` says what is wrong with a damaged one, otherwise None. `torn` says
     that units of a damaged one were never written."""
 
     segment: int
@@ -36,9 +36,9 @@ class VerifiedRecord:
 class Stray:
     """A sector that is not zero and not part of a record whose frame verified.
 
-    `torn` says that its first unit, where a frame would be, is zero all the same. `head` are its
-    first bytes. `misdirected` is the frame there if it is of a record that belongs elsewhere
-    (`misdirected`).
+    `torn` says that its first unit, where a frame would be, is nevertheless zero. `head` is its
+    first bytes. `misdirected` is the frame there if its record belongs elsewhere
+    (`misdirected_writes`).
     """
 
     segment: int
@@ -53,11 +53,11 @@ class Stray:
 class JournalFinding:
     """Sequences without an intact record, and where they would have been.
 
-    `op` and `checksum` are what the frame says; where there is none, counting may tell `op` for
-    certain (`lost_ops`), and `is_counted` says so. `inferred_op` is the op after that of the record
-    before, which is certain only for a single replica. `start` is the segment and offset where the
-    first of them began: nothing from there on belongs to a record before it. `shown_from` is the
-    first segment of those that show the loss: where it was to be, or where it was misdirected.
+    `op` and `checksum` are what the frame says. Where there is no frame, counting may prove `op`
+    (`lost_op_bounds`); then `is_counted` is true. `inferred_op` is the op after that of the
+    preceding record, which is certain only for a single replica. `start` is the segment and offset
+    where the first of them began: nothing from there on belongs to an earlier record. `shown_from`
+    is the first segment that shows the loss: where the record was to be, or was misdirected.
     """
 
     first_sequence: int
@@ -77,7 +77,7 @@ class JournalFinding:
 def find(
     entries: Sequence[VerifiedRecord], strays: Sequence[Stray], first_segment: int
 ) -> Iterator[JournalFinding]:
-    """Every sequence without an intact record, in file order.
+    """Yield every run of sequences without an intact record, in file order.
 
     Strays that no lost sequence accounts for lie in space that no record ever used: harmless.
     """
@@ -97,7 +97,7 @@ def _find_before(
     strays: Sequence[Stray],
     first_segment: int,
 ) -> Iterator[JournalFinding]:
-    """The gap, or the step backward, between two neighbours."""
+    """Yield the gap, or the step backward, between two neighbours."""
     sequence = entry.frame.sequence
     if previous is not None and sequence <= previous.frame.sequence:
         reason = f"sequence {sequence} follows sequence {previous.frame.sequence}"
@@ -116,7 +116,7 @@ def _missing(
     strays: Sequence[Stray],
     first_segment: int,
 ) -> JournalFinding:
-    """Records without as much as a frame in their place, between two neighbours."""
+    """Return the finding for records between two neighbours that left no frame in their place."""
     segment, offset, reason = _locate(previous, following, strays, first_segment)
     elsewhere = _misdirected(strays, first_sequence, last_sequence)
     if elsewhere:
@@ -138,8 +138,8 @@ def _missing(
 
 
 def _misdirected(strays: Sequence[Stray], first_sequence: int, last_sequence: int) -> list[Stray]:
-    """Where records of these sequences were misdirected. Such a write returned like any other, so
-    the zeros in its place are no tear.
+    """Return the strays that are misdirected records of these sequences. A misdirected write
+    returned like any other, so the zeros in its place are no tear.
     """
     return [
         stray
@@ -150,7 +150,7 @@ def _misdirected(strays: Sequence[Stray], first_sequence: int, last_sequence: in
 
 
 def _end(previous: VerifiedRecord | None, first_segment: int) -> tuple[int, int]:
-    """Where the record after `previous` begins, if it fits there."""
+    """Return where the record after `previous` begins, if it fits there."""
     if previous is None:
         return first_segment, SECTOR_BYTES
     return previous.segment, previous.offset + previous.extent_bytes
@@ -162,11 +162,11 @@ def _begins_blank(
     strays: Sequence[Stray],
     first_segment: int,
 ) -> bool:
-    """Whether the frame of the record after `previous` was never written.
+    """Return whether the frame of the record after `previous` was never written.
 
     The record began right behind `previous` or, if it did not fit there, with a later segment. An
-    intact frame at one of these places is of a record after it. So if all others are blank, its
-    own place is. Where the records before were dropped, there is no place to look at.
+    intact frame at one of these places is of a later record. So if all other places are blank, its
+    own is too. Where the preceding records were dropped, there is no place to look at.
     """
     if previous is None and first_segment > 1:
         return False
@@ -181,12 +181,12 @@ def _begins_blank(
 
 
 def _expected(previous: VerifiedRecord | None, entry: VerifiedRecord, first_segment: int) -> int:
-    """The sequence that should have come here."""
+    """Return the sequence that should have come here."""
     if previous is not None:
         return previous.frame.sequence + 1
     if first_segment == 1:
         return 1
-    # Segments before were dropped, so the count cannot start at 1; the place still tells.
+    # Earlier segments were dropped, so the count cannot start at 1; the place still tells.
     at_start = entry.segment == first_segment and entry.offset == SECTOR_BYTES
     return entry.frame.sequence - (0 if at_start else 1)
 
@@ -203,7 +203,7 @@ def _locate(
     strays: Sequence[Stray],
     first_segment: int,
 ) -> tuple[int, int, str]:
-    """Where something is missing: the first stray between two records, or right after the first."""
+    """Return where a record is missing: the first stray between two records, or after the first."""
     after = (first_segment, 0) if previous is None else (previous.segment, previous.offset)
     for stray in strays:
         place = (stray.segment, stray.offset)
@@ -236,7 +236,7 @@ def _damaged(entry: VerifiedRecord, reason: str, *, torn: bool) -> JournalFindin
 def _find_after(
     previous: VerifiedRecord | None, strays: Sequence[Stray], first_segment: int
 ) -> Iterator[JournalFinding]:
-    """Damage that no record follows, records been misdirected that none follows, or a truncated
+    """Yield the damage that no record follows: strays, misdirected records, or a truncated
     journal without any record.
     """
     last = (first_segment, 0) if previous is None else (previous.segment, previous.offset)
@@ -250,7 +250,8 @@ def _find_after(
 
 
 def harmless_strays(entries: Sequence[VerifiedRecord], strays: Sequence[Stray]) -> list[Stray]:
-    """Strays between two records of neighbouring sequences: nothing can have been lost there."""
+    """Return the strays between two records of neighbouring sequences, where nothing can be
+    lost."""
     places = [(entry.segment, entry.offset) for entry in entries]
     harmless = []
     for stray in strays:

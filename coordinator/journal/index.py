@@ -1,4 +1,4 @@
-"""Where the entries of the log lie. A hint, held in memory: every read verifies the record."""
+"""Where the entries of the log lie. A hint in memory: every read verifies the record."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Location:
 
 
 class Index:
-    """The entries held, by op, and the ops that records of each segment name."""
+    """The location of each op held, and the ops that the records of each segment name."""
 
     def __init__(self, kept: Iterable[VerifiedRecord], live: Mapping[int, VerifiedRecord]) -> None:
-        """Take over what recovery found: all records that stay, and those that are the log."""
+        """Take over recovery's result: all records kept, and those that form the log."""
         self._locations: dict[int, Location] = {}
         self._ops_in_segment: dict[int, list[int]] = {}
         for entry in kept:
@@ -43,16 +43,16 @@ class Index:
         return min(self._locations, default=0)
 
     def get(self, op: int) -> Location | None:
-        """Where an op lies, or None if it is not held."""
+        """Return where an op lies, or None if it is not held."""
         return self._locations.get(op)
 
     def header(self, op: int) -> SealedHeader | None:
-        """The header of an op, or None if it is not held."""
+        """Return the header of an op, or None if it is not held."""
         location = self._locations.get(op)
         return None if location is None else location.header
 
     def enter(self, placed: Iterable[Placed]) -> None:
-        """Note records that were written; a later one of an op replaces the earlier."""
+        """Note written records; a later one of an op replaces the earlier."""
         for record in placed:
             self._ops_in_segment.setdefault(record.segment, []).append(record.content.op)
             if record.content.header is not None:
@@ -68,11 +68,11 @@ class Index:
         self.head_op = max(self._locations, default=0)
 
     def last_op_in(self, segment: int) -> int:
-        """The highest op that a record of this segment names; 0 for none."""
+        """Return the highest op that a record of this segment names; 0 for none."""
         return max(self._ops_in_segment.get(segment, ()), default=0)
 
     def remove_segment(self, segment: int) -> None:
-        """Forget what lies in a segment."""
+        """Forget the records of a segment."""
         for op in self._ops_in_segment.pop(segment, ()):
             location = self._locations.get(op)
             if location is not None and location.segment == segment:

@@ -44,11 +44,11 @@ from viewstamp.format.record import (
 from viewstamp.limits import MIB, PIPELINE_PREPARES_MAX
 
 SEGMENT_BYTES: Final = 16 * MIB
-# What snapshot commands may still use when the disk is full, so that a snapshot frees the log.
+# The space left to snapshot commands on a full disk, so that a snapshot can free the log.
 RESERVE_SEGMENTS: Final = 2
-# One more than the reserve, so that moving on to the next segment never breaks it.
+# One more than the reserve, so that moving to the next segment never breaks it.
 SPARE_SEGMENTS: Final = RESERVE_SEGMENTS + 1
-# A peer that fell behind by a pipeline, and another one in flight, is served without a snapshot.
+# A peer that is a pipeline behind, with another one in flight, is served without a snapshot.
 PREPARES_KEPT_MIN: Final = 2 * PIPELINE_PREPARES_MAX
 
 assert SECTOR_BYTES + record_bytes(CONTENT_BYTES_MAX) <= SEGMENT_BYTES
@@ -56,7 +56,7 @@ assert SECTOR_BYTES + record_bytes(CONTENT_BYTES_MAX) <= SEGMENT_BYTES
 
 @dataclass(frozen=True, slots=True)
 class JournalSpace:
-    """Room for records. `free_bytes` leaves out the reserve; appends beyond it need disk space."""
+    """Room for records. `free_bytes` excludes the reserve; appends beyond it need disk space."""
 
     free_bytes: int
     spare_segments: int
@@ -64,7 +64,7 @@ class JournalSpace:
 
 
 class Journal:
-    """An open journal. Call it from one thread; `prepare_spares` alone may run in another.
+    """An open journal. Call it from one thread; only `prepare_spares` may run in another.
 
     After `JournalFailed` every method raises it again: the process has to end, since a second sync
     may report success for data that the kernel has dropped.
@@ -117,7 +117,7 @@ class Journal:
     ) -> tuple[Journal, Recovery]:
         """Make the journal of a replica that is being bootstrapped, and open it.
 
-        Done again after a crash it starts over. Raises JournalExists if there are records already,
+        Repeated after a crash, it starts over. Raises JournalExists if there are records already,
         NoSpace, DirectoryInUse.
         """
         storage.make_directory(directory)
@@ -160,13 +160,13 @@ class Journal:
     ) -> tuple[Journal, Recovery]:
         """Open an existing journal and recover it by the decision table.
 
-        `commit_max` and `log_view` come from the superblock; a `log_view` of None says that there
-        is none yet. `replay_op` is one past the cut of the snapshot that the replica restarts from,
-        `base_checksum` the checksum of the entry there, where it is known. `archive` is a directory
-        that receives dropped segments. Raises DirectoryInUse, JournalNotFound, MissingSegment,
-        WrongCluster, WrongReplica, FormatVersionError (a newer build wrote this), CorruptJournal
-        (what a single replica cannot mend, and what damage cannot explain) and JournalFailed (the
-        disk refused a write).
+        `commit_max` and `log_view` come from the superblock; a `log_view` of None means that there
+        is no superblock yet. `replay_op` is one past the cut of the snapshot that the replica
+        restarts from, `base_checksum` the checksum of the entry at the cut, if known. `archive` is
+        a directory that receives dropped segments. Raises DirectoryInUse, JournalNotFound,
+        MissingSegment, WrongCluster, WrongReplica, FormatVersionError (a newer build wrote this),
+        CorruptJournal (damage that a single replica cannot mend, or contradictions that damage
+        cannot explain) and JournalFailed (the disk refused a write).
         """
         if not storage.exists(directory):
             raise JournalNotFound(directory)
@@ -184,7 +184,8 @@ class Journal:
         return journal, recovered.recovery
 
     def close(self) -> None:
-        """Give back files and lock. Nothing is written: whatever was acknowledged is durable."""
+        """Close the files and release the lock. Writes nothing: all acknowledged entries are
+        durable."""
         self._segments.close()
         self._lock.release()
 
@@ -202,12 +203,13 @@ class Journal:
 
     @property
     def first_available_op(self) -> int:
-        """The op below which nothing is held: of an empty log, the one that it begins with."""
+        """The lowest op that the journal can hold: the lowest held, or the first of an empty
+        log."""
         return self._index.first_op or self._base.op + 1
 
     @property
     def restart_op(self) -> int:
-        """The op behind which the newest restart lets the log go on; 0 without one."""
+        """The op behind which the newest restart continues the log; 0 without one."""
         return self._restart_op
 
     @property
@@ -216,21 +218,26 @@ class Journal:
         return self._pending_repair.missing_ops
 
     @property
+    def missing_checksums(self) -> dict[int, bytes]:
+        """The checksums by op of those missing entries whose damaged records still tell them."""
+        return self._pending_repair.missing_checksums
+
+    @property
     def head_uncertain(self) -> bool:
-        """Whether there may have been ops above the head and those missing."""
+        """Whether there may have been ops above the head and the missing ones."""
         return self._pending_repair.is_unknown
 
     def header(self, op: int) -> SealedHeader | None:
-        """The header of an op, from memory, or None if it is not held."""
+        """Return the header of an op, from memory, or None if it is not held."""
         return self._index.header(op)
 
     def headers(self, first_op: int, last_op: int) -> list[SealedHeader]:
-        """The headers held of ops first_op..last_op, ascending; ops not held are left out."""
+        """Return the headers of ops first_op..last_op, ascending; ops not held are left out."""
         found = (self.header(op) for op in range(first_op, last_op + 1))
         return [header for header in found if header is not None]
 
     def read(self, op: int) -> SealedPrepare | None:
-        """The prepare of an op, verified anew, or None if it is not held; raises CorruptRecord."""
+        """Return the prepare of an op, verified anew, or None if not held. Raises CorruptRecord."""
         self._check_usable()
         location = self._index.get(op)
         if location is None:
@@ -252,8 +259,8 @@ class Journal:
         return prepare
 
     def space(self) -> JournalSpace:
-        """How much room there is before appending needs new disk space. Any thread may ask."""
-        # The offset first: with an append under way this gives too little room, never too much.
+        """Return how much room there is before appending needs disk space. Any thread may ask."""
+        # Read the offset first: an append under way then makes the room too small, never too large.
         offset, segment = self._offset, self._segment
         size_of, last_segment = self._segments.size_of, self._segments.last
         usable = range(segment + 1, last_segment - RESERVE_SEGMENTS + 1)
@@ -265,7 +272,7 @@ class Journal:
         )
 
     def bytes_from(self, op: int) -> int:
-        """Return the size of the full segments that hold something from `op` on."""
+        """Return the bytes of the full segments that hold an op at or above `op`."""
         full = range(self._segments.first, self._segment)
         size_of, last_op_in = self._segments.size_of, self._index.last_op_in
         return sum(size_of(segment) for segment in full if last_op_in(segment) >= op)
@@ -277,7 +284,8 @@ class Journal:
 
         A member may write an op again to repair it. Only snapshot commands may `use_reserve`.
         Raises NoSpace before anything is written, and JournalFailed if the disk refuses: the caller
-        ends the process. Raises ValueError for prepares that do not belong here (`rules`).
+        ends the process. Raises ValueError for prepares that break the rules of appending
+        (`rules`).
         """
         self._check_usable()
         check_group(self._log(), group)
@@ -289,8 +297,8 @@ class Journal:
     def discard_after(self, op: int) -> None:
         """Durably take every op above `op` out of the log: a view change replaced them.
 
-        Without this a restart would find them again and offer them to others. Clusters only: what
-        a single replica journaled is committed.
+        Otherwise a restart would find them again and offer them to others. Clusters only: a single
+        replica's journaled entries are committed.
         """
         self._check_usable()
         self._check_member("discards ops")
@@ -301,11 +309,12 @@ class Journal:
         self._pending_repair.removed_after(op)
 
     def restart_at(self, op: int, checksum: bytes) -> int:
-        """Durably forget the log, which goes on behind `op`; return how many segments were dropped.
+        """Durably forget the log and continue it behind `op`; return how many segments were
+        dropped.
 
-        For a member that takes over a snapshot cut at `op`, whose entry has `checksum`, beyond what
-        it holds. The next to be appended is that entry itself or the one after it. What is known to
-        be lost above `op`, or may have been there, stays known.
+        For a member that adopts a snapshot cut at `op`, whose entry has `checksum`, beyond its own
+        log. The next append is that entry itself or the one after it. Entries above `op` that are
+        known to be lost, or may have existed, stay missing.
         """
         self._check_usable()
         self._check_member("forgets its log")
@@ -317,11 +326,12 @@ class Journal:
         return dropped + self._drop_before(self._segment)
 
     def _append_restart(self, op: int, checksum: bytes) -> int:
-        """Return how many segments had to be dropped for it: those before the one being written
-        hold nothing that the snapshot does not stand for, or that is missed.
+        """Append the restart; return how many segments had to be dropped to make room for it.
 
-        What shows that the log is another one at `op` stays until the record is durable: if a crash
-        left only what lies behind it, that would pass for a log which goes on from the snapshot.
+        Segments before the active one hold only entries that the snapshot covers, or that stay
+        missing. An entry that contradicts the snapshot at `op` stays until the record is durable:
+        if a crash left only the entries behind it, they would pass for a log that continues from
+        the snapshot.
         """
         content = restart_content(op, checksum)
         try:
@@ -337,14 +347,14 @@ class Journal:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing that recovery reported is lost any more, and the disk says so."""
+        """Whether every loss that recovery reported is repaired, and the disk records that."""
         return not self._pending_repair.any
 
     def mark_repaired(self) -> bool:
-        """Durably note that all that was lost has been made good; return whether it has been.
+        """Durably note that every loss has been repaired; return whether it has been.
 
-        To be called in status normal. While ops are missing that were neither appended again nor
-        discarded, nothing happens; each restart reports the faults anew, so call it again.
+        Call it in status normal. While an op is missing that was neither appended again nor
+        discarded, nothing happens; each restart reports the faults again, so repeat the call.
         """
         self._check_usable()
         if self._pending_repair.missing:
@@ -368,7 +378,7 @@ class Journal:
             identity.cluster_id,
             identity.single,
             self._base,
-            # What is known to be lost is made good in any order, also above the last op held.
+            # Missing ops are repaired in any order, also above the last op held.
             max((self._index.head_op, *self._pending_repair.missing)),
             self._index.header,
         )
@@ -392,7 +402,7 @@ class Journal:
         self._enter(placed)
 
     def _write(self, placed: Sequence[Placed], records: Sequence[bytes]) -> None:
-        """One write and one sync per segment; usually that is one of each."""
+        """Write and sync each segment touched once; usually there is one."""
         segments = sorted({record.segment for record in placed})
         for segment in segments:
             indices = [i for i, record in enumerate(placed) if record.segment == segment]
@@ -417,19 +427,19 @@ class Journal:
     # --- Segments ahead and behind ---
 
     def prepare_spares(self) -> int:
-        """Make spare segments until enough are ahead, and return how many were made.
+        """Make spare segments until enough are ahead; return how many were made.
 
-        Safe to call while another thread appends. Raises NoSpace, with whatever fitted kept.
+        Safe to call while another thread appends. Raises NoSpace; segments made before that stay.
         """
         self._check_usable()
         return self._segments.make(self._segment + SPARE_SEGMENTS)
 
     def truncate_before(self, op: int) -> int:
-        """Drop segments that hold nothing from `op` on, oldest first; return how many.
+        """Drop segments that hold no op at or above `op`, oldest first; return how many.
 
-        The caller knows that a quorum holds the snapshot that covers them. Whatever `op` says, the
-        last 2 pipelines of prepares and the segment being written stay, and what tells of a fault
-        that is not settled.
+        The caller knows that a quorum holds the snapshot that covers them. Whatever `op` is, the
+        last two pipelines of prepares stay, and the active segment, and the evidence of unsettled
+        faults.
         """
         self._check_usable()
         keep_from = min(op, self._index.head_op - PREPARES_KEPT_MIN + 1)

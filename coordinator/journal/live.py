@@ -11,9 +11,9 @@ from coordinator.journal.recovery import Evidence
 def live_entries(
     kept: Sequence[VerifiedRecord], evidence: Evidence, lost: Sequence[JournalFinding]
 ) -> dict[int, VerifiedRecord]:
-    """The entry that counts for each op, ascending: the highest sequence wins, and cuts remove.
+    """Return the entry that counts for each op, ascending: the highest sequence, less cut ones.
 
-    An entry does not count where a newer one of its op is among the `lost`.
+    An entry does not count if a newer one of its op is among the `lost`.
     """
     newest: dict[int, VerifiedRecord] = {}
     for entry in sorted(kept, key=lambda entry: entry.frame.sequence):
@@ -29,7 +29,7 @@ def live_entries(
 
 
 def in_doubt(live: Mapping[int, VerifiedRecord], lost: Sequence[JournalFinding]) -> list[int]:
-    """The ops whose entry may have been replaced by a lost record of unknown op, descending.
+    """Return the ops whose entry a lost record of unknown op may have replaced, descending.
 
     An entry is safe if it was written after the last such record, if it is the parent of a safe
     entry, or if an entry that continues its chain says that it was committed.
@@ -55,10 +55,10 @@ def in_doubt(live: Mapping[int, VerifiedRecord], lost: Sequence[JournalFinding])
 def unconnected(
     live: Mapping[int, VerifiedRecord], base_op: int, checksum: bytes | None
 ) -> list[int]:
-    """The ops up to the base that the chain of hashes does not connect with it.
+    """Return the ops up to the base that the hash chain does not connect with it.
 
-    A snapshot covers them, so nobody misses them. But they may be entries that were replaced, by
-    records that were lost since, and peers ask for what comes before a cut, too.
+    A snapshot covers them, so this replica does not miss them. But lost records may have replaced
+    these entries, and peers also ask for entries before a cut.
     """
     following = live.get(base_op + 1)
     expected = checksum
@@ -76,7 +76,7 @@ def unconnected(
 
 
 def chain_breaks(live: Mapping[int, VerifiedRecord]) -> tuple[int, ...]:
-    """Ops whose predecessor is held but is not their parent."""
+    """Return the ops whose predecessor is held but is not their parent."""
     broken = []
     for op, entry in live.items():
         before = live.get(op - 1)
@@ -88,5 +88,5 @@ def chain_breaks(live: Mapping[int, VerifiedRecord]) -> tuple[int, ...]:
 
 
 def holes(live: Container[int], known: Iterable[int], first_op: int) -> tuple[int, ...]:
-    """The ops from `first_op` up to the highest `known` one that are not held."""
+    """Return the ops from `first_op` up to the highest `known` one that are not held."""
     return tuple(op for op in range(first_op, max(known, default=0) + 1) if op not in live)

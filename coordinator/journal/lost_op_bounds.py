@@ -27,7 +27,7 @@ from typing import Final
 from coordinator.journal.findings import JournalFinding, VerifiedRecord
 from viewstamp.format.record import SECTOR_BYTES, RecordKind
 
-# Above every op: nothing is known of how far the log reached.
+# Above every op: nothing bounds how far the log reached.
 ANY_OP: Final = 1 << 64
 
 
@@ -37,7 +37,7 @@ def tell_ops(
     first_segment: int,
     covered_op: int,
 ) -> list[JournalFinding]:
-    """The findings, with one for each op in place of a gap where that can be told.
+    """Return the findings, with a gap split into one finding per op where counting proves the ops.
 
     A snapshot covers everything up to `covered_op`.
     """
@@ -46,7 +46,7 @@ def tell_ops(
 
 
 def _split(finding: JournalFinding, told: dict[int, int]) -> list[JournalFinding]:
-    """One finding for each sequence of a gap, if the op of its first one is told."""
+    """Return one finding for each sequence of a gap if its first op is proved."""
     first_op = told.get(finding.first_sequence)
     if first_op is None or finding.op is not None:
         return [finding]
@@ -58,7 +58,7 @@ def _split(finding: JournalFinding, told: dict[int, int]) -> list[JournalFinding
             last_sequence=sequence,
             op=first_op + index,
             is_counted=True,
-            # Of the first one alone it is known where it was to be.
+            # Only of the first one is the intended place known.
             torn=finding.torn and index == 0,
         )
         for index, sequence in enumerate(sequences)
@@ -66,7 +66,7 @@ def _split(finding: JournalFinding, told: dict[int, int]) -> list[JournalFinding
 
 
 def _gaps(entries: Sequence[VerifiedRecord], first_segment: int, covered_op: int) -> dict[int, int]:
-    """The op of the first record of each gap that tells it, by its sequence."""
+    """Return the op of the first record of each gap that proves it, by its sequence."""
     ordered = sorted(entries, key=lambda entry: entry.frame.sequence)
     told: dict[int, int] = {}
     bound = _Bound(entries, first_segment, covered_op)
@@ -83,16 +83,16 @@ def _gaps(entries: Sequence[VerifiedRecord], first_segment: int, covered_op: int
 
 
 class _Bound:
-    """How far the log can have reached, record by record in the order of their sequences."""
+    """An upper bound of the log's head, record by record in the order of sequences."""
 
     def __init__(
         self, entries: Sequence[VerifiedRecord], first_segment: int, covered_op: int
     ) -> None:
-        """Stand before the first record that is left."""
+        """Begin before the first remaining record."""
         self._covered_op = covered_op
         first = (entries[0].segment, entries[0].offset) if entries else (0, 0)
         begins = first_segment == 1 or first == (first_segment, SECTOR_BYTES)
-        # A restart drops segments, too, which may have gone beyond its snapshot.
+        # A restart also drops segments, which may have reached beyond its snapshot.
         forgot = any(entry.frame.kind is RecordKind.RESTART for entry in entries)
         self._is_whole = begins
         self.reach = 0 if first_segment == 1 else covered_op
@@ -100,7 +100,7 @@ class _Bound:
             self.reach = ANY_OP
 
     def passed(self, entry: VerifiedRecord, lost: int) -> None:
-        """Go behind a record, before which so many were lost."""
+        """Advance past a record that `lost` lost records precede."""
         self._is_whole = self._is_whole and lost == 0 and entry.reason is None
         self.reach += lost
         op, kind = entry.frame.op, entry.frame.kind
@@ -109,6 +109,6 @@ class _Bound:
         elif kind is RecordKind.CUT:
             self.reach = max(self._covered_op, min(self.reach, op))
         elif kind is RecordKind.RESTART:
-            # What was known to be lost then stays so above the snapshot, and may be appended.
+            # Ops then known to be lost stay lost above the snapshot, and may be appended.
             forgotten = 0 if self._is_whole else self.reach
             self.reach = max(self._covered_op, op, forgotten)

@@ -27,7 +27,7 @@ from viewstamp.format.record import (
 )
 from viewstamp.limits import PIPELINE_PREPARES_MAX
 
-# So many lost records before one, whose sizes nobody knows, leave places enough to try.
+# Up to this many lost records before one: their sizes are unknown, so each adds places to try.
 LOST_BEFORE_MAX: Final = PIPELINE_PREPARES_MAX
 
 
@@ -41,11 +41,11 @@ class End:
 
 
 def recognize(opened: OpenSegments, contents: Contents) -> None:
-    """Note of each stray whether it is a record that belongs elsewhere and is not there.
+    """Mark each stray that is a record which belongs elsewhere and is missing there.
 
     Such records inside damaged ones, or over a segment's header, become strays. Of several in one
-    sector the newest counts: it tells that those before it are lost. Raises FormatVersionError for
-    one that a later version of this software wrote.
+    sector the newest counts: it shows that the earlier ones are lost. Raises FormatVersionError for
+    a record of a later format.
     """
     ends = sorted(
         End(entry.frame.sequence, entry.segment, entry.offset + entry.extent_bytes)
@@ -62,14 +62,14 @@ def recognize(opened: OpenSegments, contents: Contents) -> None:
 
 
 def _by_claim(contents: Contents) -> list[Stray]:
-    """What looks like a frame, by the sequence that it names: each may tell where the next was."""
+    """Return the strays that look like a frame, by the sequence they name: each bounds the next."""
     claims = [(claimed_sequence(s.head), s) for s in (*contents.strays, *contents.within)]
     claimed = [(sequence, stray) for sequence, stray in claims if sequence is not None]
     return [stray for _, stray in sorted(claimed, key=lambda claim: claim[0])]
 
 
 def _looked_at(stray: Stray, ends: list[End], opened: OpenSegments) -> Stray:
-    """The stray, with its frame if it belongs elsewhere; then its own place's end is noted, too."""
+    """Return the stray, with its frame if it belongs elsewhere; that place's end joins `ends`."""
     sequence = claimed_sequence(stray.head)
     assert sequence is not None
     index = bisect_left(ends, End(sequence, 0, 0))
@@ -93,7 +93,7 @@ def _looked_at(stray: Stray, ends: list[End], opened: OpenSegments) -> Stray:
 def _places(
     sequence: int, before: End, following: End | None, opened: OpenSegments
 ) -> Iterator[tuple[int, int]]:
-    """Where the record can begin: as many records behind `before` as are lost between the two."""
+    """Yield where the record can begin: behind `before` by as many records as are lost between."""
     lost = sequence - before.sequence - 1
     if lost > LOST_BEFORE_MAX:
         return

@@ -1,9 +1,9 @@
-"""Opening a journal: look at everything, decide, and only then change anything.
+"""Opening a journal: read everything, decide, and only then change anything.
 
-The order matters. All checks that can refuse come before the first write, so a refused directory
-is left as it was found. What is kept beyond the last sequence that some record knows to be synced
-is then written once more and synced: after a failed sync the page cache may show records that the
-disk never got, and reading them back proves nothing.
+All checks that can refuse come before the first write, so a refused directory is left as it was
+found. Kept records beyond the last sequence that some record knows to be synced are then rewritten
+and synced: after a failed sync the page cache may show records that the disk never got, and reading
+them back proves nothing.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from viewstamp.format.record import (
     IntactRecord,
     RecordKind,
     ScanItem,
+    SegmentBytes,
     SegmentHeader,
     claimed_sequence,
     decode_ranges,
@@ -56,8 +57,8 @@ from viewstamp.format.record import (
 class Fault:
     """Something lost or damaged that peers can supply. Never vote as if it had not been there.
 
-    `op` and `checksum` are None where they cannot be told. `torn` says that it may be torn: it was
-    never acknowledged, unless the disk damaged the very last group. What is torn for sure is cut.
+    `op` and `checksum` are None where they are unknown. `torn` says that the record may be torn: it
+    was never acknowledged, unless the disk damaged the very last group. A certain tear is cut.
     """
 
     path: str
@@ -72,7 +73,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class TornTailCut:
-    """Where a torn tail was cut off, and the first op that went with it."""
+    """Where a torn tail was cut off, and the first op removed with it."""
 
     path: str
     offset: int
@@ -85,12 +86,13 @@ class Recovery:
 
     `head` is the header of the highest op; `first_op` the lowest op held, 0 for none; `commit` the
     highest op that a record or the superblock says is committed. `holes` are the ops that a restart
-    needs and that are not held, though one as high or higher is known to have been: lost, damaged,
-    or in doubt. Some may lie above the head. `head_uncertain` means that there may have been ops
-    above the head and all of these. `doubtful` are the holes whose entry is intact on the disk, but
-    may have been replaced by a record of unknown op that was lost. Paths in `repaired_headers` had
-    a damaged segment header, which was written anew: one that tells of a lost record waits until
-    that is made good. `stray_sectors` are (path, offset) of garbage in space that was never used.
+    needs and the journal does not hold, though an op at least as high is known to have existed:
+    they are lost, damaged, or in doubt, and some may lie above the head. `head_uncertain` means
+    that there may have been ops above the head and all of these. `doubtful` are the holes whose
+    entry is intact on the disk, but may have been replaced by a lost record of unknown op. Paths in
+    `repaired_headers` had a damaged segment header, which was rewritten; a header that shows a lost
+    record waits until that is repaired. `stray_sectors` are (path, offset) of garbage in space that
+    was never used.
     """
 
     head: SealedHeader | None
@@ -108,7 +110,7 @@ class Recovery:
 
 
 def open_segments(storage: Storage, directory: str, identity: JournalIdentity) -> OpenSegments:
-    """Open all segments without creating any, and check whose they are."""
+    """Open all segments without creating any, and check their cluster and replica."""
     numbers = segment_numbers(storage, directory)
     if not numbers:
         raise JournalNotFound(directory)
@@ -130,7 +132,7 @@ def open_segments(storage: Storage, directory: str, identity: JournalIdentity) -
 
 
 def close_files(files: Mapping[int, StorageFile]) -> None:
-    """Close them all."""
+    """Close all files."""
     for file in files.values():
         file.close()
 
@@ -164,18 +166,18 @@ def _check_header(opened: OpenSegments, number: int, identity: JournalIdentity) 
 
 
 def scan(opened: OpenSegments, identity: JournalIdentity) -> Contents:
-    """Read every segment; bodies are verified and let go of at once."""
+    """Read every segment; verify bodies without keeping them."""
     contents = Contents()
     for number, file in opened.files.items():
-        data = read_segment(file)
-        if number in opened.damaged_headers:
-            within = _frames_in(number, 0, SECTOR_BYTES, data, "a frame in the header's place")
-            contents.within.extend(within)
-        try:
-            for item in scan_segment(data, journal_id=opened.journal_id, segment=number):
-                _take(contents, number, item, data)
-        except FormatVersionError as error:
-            raise FormatVersionError(f"{file.path}: {error}") from error
+        with read_segment(file) as data:  # one after another
+            if number in opened.damaged_headers:
+                within = _frames_in(number, 0, SECTOR_BYTES, data, "a frame in the header's place")
+                contents.within.extend(within)
+            try:
+                for item in scan_segment(data, journal_id=opened.journal_id, segment=number):
+                    _take(contents, number, item, data)
+            except FormatVersionError as error:
+                raise FormatVersionError(f"{file.path}: {error}") from error
     recognize(opened, contents)
     for entry in contents.entries:
         if entry.header is not None and entry.header.cluster_id != identity.cluster_id:
@@ -184,7 +186,7 @@ def scan(opened: OpenSegments, identity: JournalIdentity) -> Contents:
     return contents
 
 
-def _take(contents: Contents, number: int, item: ScanItem, data: bytes) -> None:
+def _take(contents: Contents, number: int, item: ScanItem, data: SegmentBytes) -> None:
     if isinstance(item, BlankSectors):
         return
     if isinstance(item, DamagedRecord) and item.frame is None:
@@ -198,8 +200,10 @@ def _take(contents: Contents, number: int, item: ScanItem, data: bytes) -> None:
         contents.within.extend(within)
 
 
-def _frames_in(number: int, start: int, end: int, data: bytes, reason: str) -> Iterator[Stray]:
-    """The sectors with what looks like a frame where none belongs: a disk addresses units."""
+def _frames_in(
+    number: int, start: int, end: int, data: SegmentBytes, reason: str
+) -> Iterator[Stray]:
+    """Yield units that look like a frame where none belongs, as strays of their sectors."""
     for offset in range(start, end, UNIT_BYTES):
         head = data[offset : offset + FRAME_BYTES]
         if claimed_sequence(head) is not None:
@@ -223,7 +227,7 @@ def _entry(number: int, item: IntactRecord | DamagedRecord) -> VerifiedRecord:
 def carry_out(
     opened: OpenSegments, contents: Contents, plan: OpeningPlan, identity: JournalIdentity
 ) -> Recovery:
-    """Repair headers, cut the tail, make what is kept durable, and say what was done."""
+    """Repair headers, cut the tail, make the kept records durable, and report what was done."""
     mended = [
         number for number in opened.damaged_headers if not _is_evidence(number, contents, plan)
     ]
@@ -258,9 +262,9 @@ def carry_out(
 
 
 def _is_evidence(number: int, contents: Contents, plan: OpeningPlan) -> bool:
-    """Whether what lies in place of a segment's header tells of a record that is lost.
+    """Return whether the content in place of a segment's header shows that a record is lost.
 
-    Once the loss is made good or cut off it tells nothing more.
+    It shows nothing once the loss is repaired or cut off.
     """
     misdirected = [s.misdirected for s in contents.strays if (s.segment, s.offset) == (number, 0)]
     lost = [verdict.finding for verdict in plan.judged if verdict.decision in FAULTY]
@@ -281,7 +285,7 @@ def _rewrite_header(opened: OpenSegments, number: int, identity: JournalIdentity
 
 
 def _zero_tail(opened: OpenSegments, contents: Contents, plan: OpeningPlan) -> None:
-    """Blank everything that is cut off, in whatever segment it lies."""
+    """Blank everything that is cut off, in any segment."""
     assert plan.cut is not None
     behind = [
         (entry.segment, entry.offset, entry.extent_bytes)
@@ -300,10 +304,10 @@ def _zero_tail(opened: OpenSegments, contents: Contents, plan: OpeningPlan) -> N
 
 
 def _read_unproven(opened: OpenSegments, plan: OpeningPlan) -> list[tuple[VerifiedRecord, bytes]]:
-    """The kept records that no later record knows to be synced, with their bytes.
+    """Return the kept records that no later record knows to be synced, with their bytes.
 
-    To be read before anything is blanked: zeros that the disk wrote over one of them, in place of
-    what is cut off, would leave what looks like one more torn record.
+    Read them before anything is blanked: if the disk misdirected those zeros over one of them, it
+    would look like one more torn record.
     """
     durable_sequence = plan.evidence.durable_sequence
     return [
@@ -314,7 +318,7 @@ def _read_unproven(opened: OpenSegments, plan: OpeningPlan) -> list[tuple[Verifi
 
 
 def _write_again(opened: OpenSegments, records: Sequence[tuple[VerifiedRecord, bytes]]) -> None:
-    """Write records where they lie already, and have them synced."""
+    """Rewrite records in place, and sync them."""
     for entry, data in records:
         opened.files[entry.segment].write(entry.offset, data)
     for segment in sorted({entry.segment for entry, _ in records}):
@@ -354,7 +358,7 @@ class Recovered:
     recovery: Recovery
 
     def end(self) -> tuple[int, int, int]:
-        """The sequence of the next record, and the segment and offset from which on it may lie."""
+        """Return the sequence of the next record, and the first segment and offset open to it."""
         plan = self.plan
         sequences = [entry.frame.sequence for entry in plan.kept]
         sequences += [verdict.finding.last_sequence for verdict in plan.judged]
@@ -364,13 +368,13 @@ class Recovered:
         strays = [s for s in self.contents.strays if not plan.is_cut(s) and s.offset > 0]
         last = max(((stray.segment, stray.offset) for stray in strays), default=(0, 0))
         if last >= end:
-            # What lies there is evidence, and not to be trusted with new records.
+            # That content is evidence, and the place is not trusted with new records.
             end = last[0], self.opened.files[last[0]].size()
         return sequence, *end
 
 
 def recover(storage: Storage, directory: str, identity: JournalIdentity) -> Recovered:
-    """Open, scan, decide and carry out; closes every file again if anything refuses or fails."""
+    """Open, scan, decide and carry out; close every file again if anything refuses or fails."""
     opened = open_segments(storage, directory, identity)
     try:
         contents = scan(opened, identity)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from coordinator.journal.findings import JournalFinding
 from coordinator.journal.plan import OpeningPlan
 from coordinator.journal.recovery import FAULTY
 
@@ -11,15 +12,15 @@ from coordinator.journal.recovery import FAULTY
 class PendingRepair:
     """What is still lost. Every restart reports it again until it is settled.
 
-    `ranges` are the sequences of lost records whose frames do not tell their ops; with `is_unknown`
-    nothing tells the op of some. `missing` are the ops above the base that are lost, damaged or in
-    doubt.
+    `ranges` are the sequences of lost records whose frames do not name their ops; `is_unknown` says
+    that the op of some remains unknown. `missing` are the ops above the base that are lost, damaged
+    or in doubt.
     """
 
     def __init__(self, plan: OpeningPlan, holes: Iterable[int]) -> None:
         lost = [verdict.finding for verdict in plan.judged if verdict.decision in FAULTY]
         self.is_unknown = any(finding.op is None for finding in lost)
-        # Counting tells less once segments before are dropped: what it told is noted, too.
+        # Counting proves less once earlier segments are dropped, so proved losses are noted too.
         counted = [verdict.finding for verdict in plan.judged if verdict.finding.is_counted]
         self.ranges = _joined(
             (finding.first_sequence, finding.last_sequence)
@@ -27,6 +28,7 @@ class PendingRepair:
             if not plan.evidence.repaired(finding)
         )
         self.missing = set(holes)
+        self._identities = _identities(lost)
         self._first_segment = min(
             (
                 finding.shown_from
@@ -43,34 +45,58 @@ class PendingRepair:
 
     @property
     def missing_ops(self) -> tuple[int, ...]:
-        """What is missing, ascending."""
+        """The missing ops, ascending."""
         return tuple(sorted(self.missing))
 
     @property
+    def missing_checksums(self) -> dict[int, bytes]:
+        """Checksums of missing entries by op, as the frames of their damaged records say."""
+        return {op: self._identities[op] for op in self.missing_ops if op in self._identities}
+
+    @property
     def first_segment(self) -> int | None:
-        """The first segment that must stay: what shows that something was lost lies there."""
+        """The first segment that must stay, because it shows that something was lost."""
         return self._first_segment or None if self.any else None
 
     def appended(self, op: int) -> None:
-        """An op was written again."""
+        """Note that an op was written again."""
         self.missing.discard(op)
 
     def removed_after(self, op: int) -> None:
-        """All ops above `op` were durably taken out of the log, and their loss with them."""
+        """Note that all ops above `op` were durably removed, and their loss with them."""
         self.missing = {missing for missing in self.missing if missing <= op}
 
     def covered_up_to(self, op: int) -> None:
-        """A snapshot covers everything up to `op`; what was lost above it still is."""
+        """Note that a snapshot covers everything up to `op`; losses above it remain."""
         self.missing = {missing for missing in self.missing if missing > op}
 
     def settle(self) -> None:
-        """Nothing is lost any more."""
+        """Note that nothing is lost any more."""
         assert not self.missing
         self.ranges, self.is_unknown = (), False
 
 
+def _identities(lost: Sequence[JournalFinding]) -> dict[int, bytes]:
+    """Return the checksum, by op, of each entry whose damaged record still has an intact frame.
+
+    The newest record of an op counts. A lost record of unknown op may have replaced any entry
+    before it, so what older frames say is not believed.
+    """
+    doubtful = max((finding.last_sequence for finding in lost if finding.op is None), default=0)
+    newest = {
+        finding.op: finding
+        for finding in sorted(lost, key=lambda finding: finding.last_sequence)
+        if finding.op is not None
+    }
+    return {
+        op: finding.checksum
+        for op, finding in newest.items()
+        if finding.checksum is not None and finding.first_sequence > doubtful
+    }
+
+
 def _joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """The same sequences in as few ranges as possible: a gap is looked for as a whole."""
+    """Return the same sequences in as few ranges as possible: a gap is looked up as a whole."""
     joined: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if joined and joined[-1][1] + 1 == first:

@@ -1,4 +1,4 @@
-"""Where new records go, and their bytes: the arithmetic of appending, without any I/O."""
+"""Where new records go, and their bytes: the arithmetic of appending, without I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from viewstamp.format.record import (
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What is to become a record. `header` is there for prepares alone."""
+    """The content of a record to be. Only prepares have a `header`."""
 
     kind: RecordKind
     op: int
@@ -38,24 +38,24 @@ class Placed:
 
 
 def prepare_content(prepare: SealedPrepare) -> Content:
-    """The record content of a prepare."""
+    """Return the record content of a prepare."""
     data = encode_prepare(prepare)
     return Content(RecordKind.PREPARE, prepare.op, data, prepare.checksum, prepare.header)
 
 
 def cut_content(op: int) -> Content:
-    """The record content that takes every op above `op` out of the log."""
+    """Return the record content that takes every op above `op` out of the log."""
     return Content(RecordKind.CUT, op, b"", checksum_of(b""), None)
 
 
 def repaired_content(ranges: tuple[tuple[int, int], ...]) -> Content:
-    """The record content that says that these sequences have been made good."""
+    """Return the record content that says that these sequences are repaired."""
     data = encode_ranges(ranges)
     return Content(RecordKind.REPAIRED, 0, data, checksum_of(data), None)
 
 
 def restart_content(op: int, checksum: bytes) -> Content:
-    """The record content that lets the log go on behind `op`, whose checksum this is."""
+    """Return the record content that continues the log behind `op`, which has this checksum."""
     return Content(RecordKind.RESTART, op, checksum, checksum_of(checksum), None)
 
 
@@ -67,10 +67,10 @@ def place(
     segment_bytes: int,
     size_of: Callable[[int], int],
 ) -> list[Placed]:
-    """Give each content its place: behind the last one, or at the start of a later segment.
+    """Return each content's place: behind the previous one, or at the start of a later segment.
 
-    `size_of` tells the bytes of a segment, also of one still to be made, which has
-    `segment_bytes`. Raises ValueError for a content that fits into no new segment.
+    `size_of` returns the bytes of a segment, which is `segment_bytes` for one not yet made.
+    Raises ValueError for a content that fits into no new segment.
     """
     placed = []
     for content in contents:
@@ -80,7 +80,7 @@ def place(
                 f"a record of {extent_bytes} bytes does not fit into a segment of "
                 f"{segment_bytes} bytes"
             )
-        # More than one step only past spares that were made under a smaller setting.
+        # More than one step only past spares that were made with a smaller setting.
         while offset + extent_bytes > size_of(segment):
             segment, offset = segment + 1, SECTOR_BYTES
         placed.append(Placed(content, segment, offset, extent_bytes))
@@ -89,7 +89,7 @@ def place(
 
 
 def encode(placed: Sequence[Placed], *, next_sequence: int, journal_id: bytes) -> list[bytes]:
-    """The bytes of a group of records; all before the group is durable already."""
+    """Return the bytes of a group of records; all records before the group are durable already."""
     return [
         encode_record(
             Frame(

@@ -1,4 +1,4 @@
-"""The decisions of opening a journal, made from what was read and before anything is written."""
+"""The decisions of opening a journal, made after everything was read and before any write."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class JournalIdentity:
     """Whose journal is expected, and what the superblock knows about it.
 
     `replay_op` is the first op that a restart must find in the journal: one past the cut of the
-    snapshot that it starts from, or 1; `base_checksum` is that of the entry at the cut, where it is
-    known. `log_view` is None if there is no superblock.
+    snapshot from which it starts, or 1. `base_checksum` is that of the entry at the cut, if known.
+    `log_view` is None if there is no superblock.
     """
 
     cluster_id: bytes
@@ -32,7 +32,7 @@ class JournalIdentity:
 
     @property
     def single(self) -> bool:
-        """Whether this replica is its whole cluster."""
+        """Whether this replica is the whole cluster."""
         return self.replica_count == 1
 
 
@@ -47,10 +47,10 @@ class OpenSegments:
 
 @dataclass(slots=True)
 class Contents:
-    """What scanning the segments gave, in file order.
+    """What scanning the segments found, in file order.
 
-    `within` are the sectors of damaged records, of strays and of damaged headers that hold what
-    looks like a frame, anywhere in them: one may have been misdirected and lie there.
+    `within` are the sectors of damaged records, strays and damaged headers that hold something like
+    a frame: a misdirected record may lie there.
     """
 
     entries: list[VerifiedRecord] = field(default_factory=list)
@@ -60,10 +60,10 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class OpeningPlan:
-    """What opening is going to do, once nothing refuses any more.
+    """What opening will do once all checks have passed.
 
-    `kept` are the records that stay, `live` the entries among them that are the log. All records
-    from the sequence of the finding `cut` on go, and whatever lies behind its start.
+    `kept` are the records that stay, `live` the entries among them that form the log. All records
+    from the sequence of the finding `cut` on are removed, with everything behind its start.
     """
 
     kept: list[VerifiedRecord]
@@ -80,15 +80,15 @@ class OpeningPlan:
         return max(self.live, default=0) + 1
 
     def is_cut(self, stray: Stray) -> bool:
-        """Whether a stray is part of what is cut off. A misdirected record that is not cut off
-        stays: it may be all that tells that there was one."""
+        """Return whether a stray is part of the cut. A misdirected record outside the cut stays: it
+        may be the only evidence that the record existed."""
         if self.cut is None or (stray.segment, stray.offset) < self.cut.start:
             return False
         return stray.misdirected is None or stray.misdirected.sequence >= self.cut.first_sequence
 
 
 def make_plan(opened: OpenSegments, contents: Contents, identity: JournalIdentity) -> OpeningPlan:
-    """Decide about everything that was found; raises CorruptJournal for what only peers mend."""
+    """Decide about everything found. Raises CorruptJournal for damage that only peers can mend."""
     judged, evidence = judge(
         contents.entries,
         contents.strays,
@@ -119,7 +119,7 @@ def _plan(
     cut: JournalFinding | None,
     identity: JournalIdentity,
 ) -> OpeningPlan:
-    """Take the log out of what stays; what is cut off has no say in it."""
+    """Derive the log from the records that stay; records that are cut off have no say in it."""
     kept = [
         entry
         for entry in contents.entries
@@ -143,10 +143,10 @@ def _refuse(opened: OpenSegments, finding: JournalFinding) -> None:
 
 
 def _check_member(opened: OpenSegments, plan: OpeningPlan, identity: JournalIdentity) -> None:
-    """A member's entries are one chain, whatever is missing of it.
+    """Raise CorruptJournal unless a member's entries are one chain, whatever is missing of it.
 
-    Ops are replaced only after a durable cut, and a lost cut puts them in doubt. So two entries
-    that do not fit together were written by two histories, and no rule says which one is true.
+    Ops are replaced only after a durable cut, and a lost cut puts them in doubt. So two histories
+    wrote two entries that do not chain, and no rule says which one is true.
     """
     for op in chain_breaks(plan.live):
         entry = plan.live[op]
@@ -163,7 +163,7 @@ def _check_member(opened: OpenSegments, plan: OpeningPlan, identity: JournalIden
 
 
 def _check_single(opened: OpenSegments, plan: OpeningPlan, identity: JournalIdentity) -> None:
-    """A single replica's log has every op from its first to its head, in one chain."""
+    """Raise CorruptJournal unless a single replica's log is one chain without a missing op."""
     ops = list(plan.live)
     gaps = [after for before, after in pairwise(ops) if after != before + 1]
     for op in (*gaps, *chain_breaks(plan.live)):
@@ -184,9 +184,9 @@ def _check_single(opened: OpenSegments, plan: OpeningPlan, identity: JournalIden
 
 
 def _check_superblock(opened: OpenSegments, contents: Contents, identity: JournalIdentity) -> None:
-    """A superblock that is lost, or older than the journal, is noticed before a tail is cut.
+    """Notice a lost superblock, or one older than the journal, before a tail is cut.
 
-    It may know that the tail was committed, and where it comes back it finds the tail still there.
+    It may record that the tail was committed; if it is brought back, the tail is still there.
     """
     if identity.log_view is None:
         beyond = [entry for entry in contents.entries if entry.frame.sequence > 1]

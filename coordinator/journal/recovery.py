@@ -1,42 +1,42 @@
 """What a journal's bytes mean after a crash: pure analysis and a decision table.
 
-`findings` says what is lost, `lost_ops` which ops that were, where counting tells it. Six facts
-about a finding decide what is done, by the table `DECISIONS` and nothing else:
+`findings` finds what is lost, `lost_op_bounds` proves ops by counting. Six facts about a finding
+decide what is done, by the table `DECISIONS` and nothing else:
 
 `intact`
     The record verified in full.
 `superseded`
     It no longer matters: a later record of the same op is intact, or an earlier one of the same
-    op and checksum that still counts; a later cut or restart removed the op; or a repaired record
+    op and checksum still counts; a later cut or restart removed the op; or a repaired record
     names its sequence.
 `above_durable`
-    Its sequence is above the durable_sequence of every later record, so no record was ever
-    written with the knowledge that this one was synced, and nothing rested on it.
+    Its sequence is above the durable_sequence of every later record: no record was written
+    knowing that this one was synced, and nothing depended on it.
 `above_commit`
-    The log reaches all that is known to be committed without it. For a single replica: its op is
-    above the superblock's commit_max and every commit that a record mentions; an op that cannot
-    be told counts as not above. For a member: the records before it reach the superblock's
-    commit_max. What records mention says nothing there, since the others commit without it.
+    The log reaches everything known to be committed without it. For a single replica: its op is
+    above the superblock's commit_max and every commit that a record mentions; an unknown op
+    counts as not above. For a member: the records before it reach the superblock's commit_max.
+    Commits that records mention do not count there, since the others commit without it.
 `torn`
-    Units of it are still zeros that were not written so (see `viewstamp.format.record`): its write
-    never reached the disk, so the sync of its group never returned, and it was never acknowledged.
-    Not so if it is found elsewhere (`misdirected`): then the disk wrote it there, and the sync
-    returned.
+    Units of it are still zeros that were not written as zeros (see `viewstamp.format.record`): its
+    write never reached the disk, so the sync of its group never returned, and it was never
+    acknowledged. A record found elsewhere (`misdirected_writes`) is not torn: the disk wrote it
+    there, and the sync returned.
 `single`
     The cluster has one replica: nobody else can supply what is lost.
 
-**Why members ask for `torn`.** A single replica cuts an unacknowledged tail on the word of
-`above_durable` and `above_commit`. That includes rot in the very last group, which looks the same;
-it has nobody to ask, and would otherwise not start after most crashes. A member has others to
-ask, and must not forget what it acknowledged: the others may have committed it for that. So what
-may have been there is faulty, it never says of it that it was not there. But if a power failure
-takes the whole cluster in the middle of writing, every member has such a tail, nobody can say
-that the op was not there, and none would ever serve again. Hence the proof: a tail that is torn
-for sure is cut by members, too, and what only may be torn stays faulty.
+**Why members need `torn`.** A single replica cuts an unacknowledged tail on the evidence of
+`above_durable` and `above_commit`. That includes rot in the very last group, which looks the same:
+it has no peer to ask, and would otherwise not start after most crashes. A member has peers, and
+must not forget what it acknowledged: the others may have committed because of it. So a record that
+may have existed is faulty, and the member never denies it. But if a power failure hits the whole
+cluster in the middle of writing, every member has such a tail, none could deny the op, and none
+would ever serve again. Hence the proof: members also cut a tail that is certainly torn, and a tail
+that only may be torn stays faulty.
 
 **Doubt.** A lost record whose op is unknown may have been a cut, or a newer entry of any op. So
 entries before it are in doubt (`live.in_doubt`): they may have been replaced. They count as missing
-unless the chain of hashes ties them to an entry after it, or says that they were committed.
+unless the hash chain ties them to an entry after it, or says that they were committed.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Row:
     decision: RecoveryDecision
 
     def matches(self, facts: Facts) -> bool:
-        """Whether these facts are this row's."""
+        """Return whether these facts match this row."""
         wanted = (
             (self.intact, facts.intact),
             (self.superseded, facts.superseded),
@@ -102,8 +102,8 @@ class Row:
         return all(want is None or want == fact for want, fact in wanted)
 
 
-# A single replica writes every op once and cuts what tore, so nothing there is ever superseded:
-# finding such a record damaged is corruption like any other.
+# A single replica writes every op once and cuts torn records, so none of its records is ever
+# superseded: such a damaged record is corruption like any other.
 DECISIONS: tuple[Row, ...] = (
     # intact, superseded, above_durable, above_commit, torn, single
     Row(True, None, None, None, None, None, RecoveryDecision.KEEP),
@@ -120,7 +120,7 @@ DECISIONS: tuple[Row, ...] = (
 
 
 def decide(facts: Facts) -> RecoveryDecision:
-    """Look the facts up; a test proves that exactly one row matches whatever they are."""
+    """Look the facts up; a test proves that exactly one row matches any facts."""
     for row in DECISIONS:
         if row.matches(facts):
             return row.decision
@@ -129,14 +129,14 @@ def decide(facts: Facts) -> RecoveryDecision:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A finding and what is to be done about it."""
+    """A finding and the decision about it."""
 
     finding: JournalFinding
     decision: RecoveryDecision
 
 
 class Evidence:
-    """What all records together say, asked by sequence and by op."""
+    """What all records together prove, looked up by sequence and by op."""
 
     def __init__(
         self,
@@ -145,8 +145,8 @@ class Evidence:
         covered_op: int = 0,
         misdirected: Sequence[Frame] = (),
     ) -> None:
-        """`entries` are in file order; `commit_max` is the superblock's, and a snapshot covers
-        everything up to `covered_op`. The frames of records `misdirected` say what was synced, too.
+        """Take `entries` in file order and the superblock's `commit_max`; a snapshot covers all up
+        to `covered_op`. The frames of `misdirected` records prove what was synced, too.
         """
         by_sequence = sorted(entries, key=lambda entry: entry.frame.sequence)
         self._sequences = [entry.frame.sequence for entry in by_sequence]
@@ -185,11 +185,11 @@ class Evidence:
         return self._durable_after[0]
 
     def above_durable(self, sequence: int) -> bool:
-        """Whether no record after `sequence` was written knowing `sequence` to be synced."""
+        """Return whether no record after `sequence` was written knowing `sequence` to be synced."""
         return self._durable_after[bisect_right(self._frame_sequences, sequence)] < sequence
 
     def above_commit(self, finding: JournalFinding, *, single: bool) -> bool:
-        """Whether the log reaches what is known to be committed without the finding."""
+        """Return whether the log reaches all known commits without the finding."""
         if not single:
             reach = self._reach[bisect_left(self._sequences, finding.first_sequence)]
             return reach >= self._superblock_commit
@@ -197,7 +197,7 @@ class Evidence:
         return op is not None and op > self.commit
 
     def superseded(self, finding: JournalFinding) -> bool:
-        """Whether other records make the finding irrelevant."""
+        """Return whether other records make the finding irrelevant."""
         if self.repaired(finding):
             return True
         if finding.op is None:
@@ -207,12 +207,12 @@ class Evidence:
             return True
         if newest > finding.last_sequence or self._was_cut(finding.op, finding.last_sequence):
             return True
-        # A restart forgets what a snapshot covers. Above that the loss of an entry stays a loss.
+        # A restart forgets entries that a snapshot covers. Above that a lost entry stays lost.
         restart_sequence, restart_op = self.restart
         return finding.last_sequence < restart_sequence and finding.op <= restart_op
 
     def repaired(self, finding: JournalFinding) -> bool:
-        """Whether later repaired records name the sequences, one or several between them."""
+        """Return whether later repaired records, one or several together, name the sequences."""
         unnamed = finding.first_sequence
         for first, last in sorted(
             (first, last)
@@ -225,14 +225,14 @@ class Evidence:
         return unnamed > finding.last_sequence
 
     def removed(self, op: int, sequence: int) -> bool:
-        """Whether a cut or a restart after `sequence` took `op` out of the log."""
+        """Return whether a cut or a restart after `sequence` took `op` out of the log."""
         return sequence < self.restart[0] or self._was_cut(op, sequence)
 
     def _was_cut(self, op: int, sequence: int) -> bool:
         return any(at > sequence and op > remains for at, remains in self._cuts)
 
     def facts(self, finding: JournalFinding, *, single: bool) -> Facts:
-        """The inputs of the table for a finding."""
+        """Return the inputs of the table for a finding."""
         return Facts(
             intact=False,
             superseded=self.superseded(finding),
@@ -244,7 +244,7 @@ class Evidence:
 
 
 def _reach(by_sequence: Sequence[VerifiedRecord], covered_op: int) -> list[int]:
-    """The highest op of the log before each record, and after the last; damaged ones count."""
+    """Return the log's highest op before each record and after the last; damaged ones count."""
     reach = [covered_op]
     for entry in by_sequence:
         op, kind = entry.frame.op, entry.frame.kind
@@ -258,7 +258,7 @@ def _reach(by_sequence: Sequence[VerifiedRecord], covered_op: int) -> list[int]:
 
 
 def _suffix_maxima(values: Sequence[int]) -> list[int]:
-    """For each position the maximum from there on, and 0 past the end."""
+    """Return for each position the maximum from there on, and 0 past the end."""
     maxima = [0] * (len(values) + 1)
     for index in range(len(values) - 1, -1, -1):
         maxima[index] = max(values[index], maxima[index + 1])
@@ -274,7 +274,7 @@ def judge(
     single: bool,
     covered_op: int = 0,
 ) -> tuple[list[Judged], Evidence]:
-    """Find everything that is lost or damaged and decide about it, in file order."""
+    """Find everything lost or damaged and decide about it, in file order."""
     misdirected = [stray.misdirected for stray in strays if stray.misdirected is not None]
     evidence = Evidence(entries, commit_max, covered_op, misdirected)
     findings = list(find(entries, strays, first_segment))

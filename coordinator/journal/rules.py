@@ -12,7 +12,7 @@ from viewstamp.format.prepare import NO_PARENT, SealedHeader, SealedPrepare
 class LogBase:
     """The entry before the first one of the log: a snapshot's cut, or none.
 
-    `checksum` is None if it is unknown; then nobody checks the parent of the first entry.
+    `checksum` is None if it is unknown; then the parent of the first entry is not checked.
     """
 
     op: int = 0
@@ -33,9 +33,9 @@ class Log:
 def check_group(log: Log, group: Sequence[SealedPrepare]) -> None:
     """Raise ValueError for a group that must not be appended.
 
-    A single replica's log only grows. A member writes an op again to repair it, never another
-    entry in its place before `discard_after` took it out, and never leaves out an op: a restart
-    must find one chain.
+    A single replica's log only grows. A member may write an op again to repair it. It never writes
+    another entry in an op's place before `discard_after` removed that, and never leaves out an op:
+    a restart must find one chain.
     """
     appended: dict[int, SealedHeader] = {}
 
@@ -63,7 +63,7 @@ def check_group(log: Log, group: Sequence[SealedPrepare]) -> None:
 
 
 def _parent(log: Log, held: Callable[[int], SealedHeader | None], op: int) -> bytes | None:
-    """The checksum of the op before, or None where it is not known."""
+    """Return the checksum of the preceding entry, or None where it is unknown."""
     before = held(op - 1)
     if before is not None:
         return before.checksum

@@ -11,14 +11,14 @@ from coordinator.journal.segment import create_segment, segment_path
 from coordinator.storage import Storage, StorageFile
 from viewstamp.format.record import SegmentHeader
 
-# What to raise when the disk refused something: says what was being done.
+# Makes the error to raise when the disk refused something; the text says what was being done.
 Failing = Callable[[str, OSError], JournalFailed]
 
 
 class Segments:
-    """Their files. Call it from one thread; `make` alone may be called in any.
+    """The files of all segments. Call it from one thread; any thread may call `make`.
 
-    `first` and `last` are the numbers of the oldest and of the last spare.
+    `first` and `last` are the numbers of the oldest segment and of the last spare.
     """
 
     def __init__(
@@ -30,13 +30,13 @@ class Segments:
         archive: str | None,
         failing: Failing,
     ) -> None:
-        """`kind` is the header of new ones, but for their number; `archive` receives old ones."""
+        """`kind` is the header of new segments, except its number; `archive` receives old ones."""
         self.first = min(files)
         self.last = max(files)
         self._storage = storage
         self._directory = directory
         self._files = files
-        # Asked for at every turn, and they never change.
+        # Cached, because every append asks and they never change.
         self._sizes = {segment: file.size() for segment, file in files.items()}
         self._kind = kind
         self._archive = archive
@@ -44,24 +44,24 @@ class Segments:
         self._making = threading.Lock()
 
     def __getitem__(self, segment: int) -> StorageFile:
-        """The file of a segment that is there."""
+        """Return the file of an existing segment."""
         return self._files[segment]
 
     def path(self, segment: int) -> str:
-        """Where a segment lies, or would."""
+        """Return the path of a segment, made or not."""
         return segment_path(self._directory, segment)
 
     def size_of(self, segment: int) -> int:
-        """The bytes of a segment, also of one that is still to be made.
+        """Return the bytes of a segment, also of one not yet made.
 
-        Each has its own size: they may have been made under another setting.
+        Each has its own size: they may have been made with another setting.
         """
         return self._sizes.get(segment, self._kind.segment_bytes)
 
     def make(self, last: int) -> int:
-        """Have all segments up to `last`; return how many were made.
+        """Make all segments up to `last`; return how many were made.
 
-        Raises NoSpace, with whatever fitted kept, and JournalFailed.
+        Raises JournalFailed, and NoSpace, which keeps the segments made before.
         """
         made = 0
         if self.last >= last:
@@ -82,8 +82,8 @@ class Segments:
         self.last = segment
 
     def drop_first(self) -> None:
-        """Remove the oldest durably: were two removals to reach the disk in the wrong order, a
-        crash between them would leave a hole in the numbers. Raises JournalFailed."""
+        """Remove the oldest segment durably. Raises JournalFailed. If two removals reached the disk
+        in the wrong order, a crash between them would leave a hole in the numbers."""
         segment = self.first
         path = self.path(segment)
         self._files.pop(segment).close()

@@ -14,8 +14,8 @@ offset size field
 40     8    sequence: +1 for each state written, from 1 on
 48     16   parent: checksum of the state before; zeros for sequence 1
 64     16   cluster_id
-80     4    replica_id: from replica_count on, that of a standby
-84     4    replica_count: of those that have a vote
+80     4    replica_id: from replica_count on, of a standby
+84     4    replica_count: number of voters
 88     8    view
 96     8    log_view
 104    8    commit_max
@@ -26,14 +26,14 @@ offset size field
 128    3968 reserved, zero
 ====== ==== ================================================================================
 
-An initial member's superblock is of version 1, to the byte: builds that know no other read it.
+An initial member's superblock stays version 1, so that builds that know no other can read it.
 
-**Writing** puts one copy after the other and syncs each, so that at any moment at most one copy is
-in the air; afterwards three of four must read back as written. **Opening** takes the newest state
-of which two copies agree. A newer state with a single copy was never reported as written, and is
-overwritten before anything else is written under its number. All copies are then brought to the
-chosen state and synced, the deviating ones first, since what was read may have come from a page
-cache that never reached the disk. The file never grows, so a full disk cannot stop a view change.
+**Writing** puts one copy after the other and syncs each, so that at most one copy is incomplete at
+any moment; afterwards three of four must read back as written. **Opening** takes the newest state
+on which two copies agree. A newer state with a single copy was never reported as written, and is
+overwritten before another state takes its number. All copies are then brought to the chosen state
+and synced, the deviating ones first, because a page cache may have shown copies that never reached
+the disk. The file never grows, so a full disk cannot stop a view change.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ NOT_ADMITTED: Final = _U64_MAX
 _GROWING: Final = ("view", "log_view", "commit_max", "generation")
 _CONSTANT: Final = ("cluster_id", "replica_id", "replica_count")
 
-# Any state that a quorum was written with shares a copy with any quorum that opens.
+# Every quorum that a state was written to shares a copy with every quorum that opens.
 assert WRITE_QUORUM + OPEN_QUORUM > COPIES
 
 
@@ -85,9 +85,9 @@ assert WRITE_QUORUM + OPEN_QUORUM > COPIES
 class SuperblockState:
     """What a replica must never forget. View, log_view, commit_max and generation only grow.
 
-    `voting_view` grows, too, but for the one step down from NOT_ADMITTED: to the view that a
-    replica with a new disk is admitted in, or to an initial member's 0 if the first entry that it
-    is given names it in this very boot: it missed the bootstrap, and forgot nothing.
+    `voting_view` grows too, except for the one step down from NOT_ADMITTED: to the view in which a
+    replica with a new disk is admitted, or to an initial member's 0 if op 1 names its present boot:
+    that replica missed the bootstrap, and has forgotten nothing.
     """
 
     cluster_id: bytes
@@ -101,13 +101,13 @@ class SuperblockState:
 
     @property
     def is_standby(self) -> bool:
-        """Whether its replica is one without a vote, for ever."""
+        """Whether its replica never has a vote."""
         return self.replica_id >= self.replica_count
 
 
 @dataclass(frozen=True, slots=True)
 class SuperblockCopy:
-    """One state with its place in the chain of states; its encodings differ in `copy` alone."""
+    """One state with its place in the chain of states; its encodings differ only in `copy`."""
 
     checksum: bytes
     sequence: int
@@ -116,7 +116,7 @@ class SuperblockCopy:
 
 
 def invalid_state(state: SuperblockState) -> str | None:
-    """Why no replica can be in this state, or None."""
+    """Return why no replica can be in this state, or None."""
     if len(state.cluster_id) != CLUSTER_ID_BYTES:
         return f"cluster_id is {len(state.cluster_id)} bytes, must be {CLUSTER_ID_BYTES}"
     if not 1 <= state.replica_count <= REPLICAS_MAX:
@@ -137,7 +137,7 @@ def invalid_state(state: SuperblockState) -> str | None:
 
 
 def regression(old: SuperblockState, new: SuperblockState) -> str | None:
-    """Why `new` cannot follow `old`, or None."""
+    """Return why `new` cannot follow `old`, or None."""
     for name in _CONSTANT:
         if getattr(old, name) != getattr(new, name):
             return f"{name} changed from {getattr(old, name)!r} to {getattr(new, name)!r}"
@@ -176,13 +176,13 @@ def _encode_checked(state: SuperblockState, sequence: int, parent: bytes) -> byt
 
 
 def encode_copy(sealed: SuperblockCopy, copy: int) -> bytes:
-    """The sector of copy number `copy`."""
+    """Return the sector of copy number `copy`."""
     checked = _encode_checked(sealed.state, sealed.sequence, sealed.parent)
     return _PREFIX.pack(sealed.checksum, copy, 0) + checked
 
 
 def decode_copy(sector: bytes, copy: int) -> SuperblockCopy:
-    """Read and verify the sector of copy number `copy`; raises FormatError."""
+    """Read and verify the sector of copy number `copy`. Raises FormatError."""
     if len(sector) != COPY_BYTES:
         raise FormatError(f"superblock copy is {len(sector)} bytes, must be {COPY_BYTES}")
     checksum, copy_found, reserved = _PREFIX.unpack_from(sector)
@@ -213,7 +213,7 @@ def decode_copy(sector: bytes, copy: int) -> SuperblockCopy:
 
 
 def choose(copies: Sequence[SuperblockCopy | None], path: str) -> SuperblockCopy:
-    """The state to go on from, given the copies that verified; raises why there is none."""
+    """Return the state to continue from, given the verified copies; raise why there is none."""
     intact = sorted((c for c in copies if c is not None), key=lambda c: c.sequence)
     by_sequence: dict[int, list[SuperblockCopy]] = {}
     for copy in intact:
@@ -242,7 +242,7 @@ def _quorum_lost(copies: Sequence[SuperblockCopy | None], path: str) -> Superblo
 
 
 def _check_history(states: Sequence[SuperblockCopy], path: str) -> None:
-    """Every state is possible, and older copies are the ancestors of newer ones."""
+    """Check that every state is possible, and that older copies are ancestors of newer ones."""
     for copy in states:
         reason = invalid_state(copy.state)
         if reason is not None:
@@ -271,7 +271,7 @@ class Superblock:
         self._current = current
         self._failure: str | None = None
         self.repaired_copies = repaired_copies
-        """The numbers of the copies that opening found different from the chosen state."""
+        """The numbers of the copies that differed from the chosen state when opened."""
 
     @classmethod
     def create(cls, storage: Storage, path: str, state: SuperblockState) -> Superblock:
@@ -304,7 +304,7 @@ class Superblock:
 
     @classmethod
     def open(cls, storage: Storage, path: str) -> Superblock:
-        """Open, choose the state to go on from, and bring all copies to it.
+        """Open, choose the state to continue from, and bring all copies to it.
 
         Raises SuperblockNotFound, SuperblockQuorumLost, SuperblockFork, SuperblockNotConnected,
         SuperblockNotMonotonic, FormatVersionError, and SuperblockFailed if the repair fails.
@@ -327,7 +327,7 @@ class Superblock:
 
     @property
     def sequence(self) -> int:
-        """How many states were written, this one included."""
+        """The number of states written, this one included."""
         return self._current.sequence
 
     @property
@@ -336,8 +336,8 @@ class Superblock:
         return self._current.state
 
     def write(self, state: SuperblockState) -> None:
-        """Return once `state` is durable; raises SuperblockFailed, and SuperblockNotMonotonic for
-        a state that takes something back, in which case nothing is written."""
+        """Return once `state` is durable. Raises SuperblockFailed, and SuperblockNotMonotonic,
+        before anything is written, for a state that takes something back."""
         if self._failure is not None:
             raise SuperblockFailed(self._failure)
         reason = regression(self._current.state, state) or invalid_state(state)
@@ -348,11 +348,11 @@ class Superblock:
         self._current = sealed
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._file.close()
 
     def _sync_name(self, storage: Storage) -> None:
-        """Make the file's name durable: who made it may have been killed before that."""
+        """Make the file's name durable: its creator may have been killed before doing so."""
         directory = self._file.path.rpartition("/")[0]
         try:
             storage.sync_directory(directory)
@@ -360,7 +360,7 @@ class Superblock:
             raise self._fail(f"syncing {directory}: {error}") from error
 
     def _put(self, sealed: SuperblockCopy, order: Sequence[int]) -> None:
-        """Write the copies one by one, then see that enough of them can be read."""
+        """Write the copies one by one, then check that enough of them can be read."""
         try:
             for copy in order:
                 self._file.write(copy * COPY_BYTES, encode_copy(sealed, copy))
@@ -380,7 +380,7 @@ class Superblock:
 
 
 def _read_copy(file: StorageFile, copy: int) -> SuperblockCopy | None:
-    """A copy, or None if it is damaged; a newer format is no damage and raises."""
+    """Return a copy, or None if it is damaged. Raises FormatVersionError for a newer format."""
     try:
         return decode_copy(file.read(copy * COPY_BYTES, COPY_BYTES), copy)
     except FormatVersionError as error:

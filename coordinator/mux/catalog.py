@@ -1,13 +1,12 @@
-"""The catalog machine: which snapshots there are, and what becomes of commands about them.
+"""The catalog machine: the snapshots that exist, and the outcome of commands about them.
 
-Fed by section and log alone. `catalog_decisions` says which command takes effect when.
+Only its section and the log feed it. `catalog_decisions` says which command takes effect when.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
 from coordinator.mux.catalog_decisions import (
     DECISIONS,
@@ -29,7 +28,6 @@ from coordinator.mux.catalog_types import (
     CreateSnapshotResult,
     DeleteSnapshot,
     Description,
-    Entity,
     FailSnapshot,
     FeatureLevel,
     PruneSnapshots,
@@ -49,13 +47,12 @@ from coordinator.mux.entities import (
     FEATURE_LEVEL_KIND,
     SNAPSHOT_KIND,
     CatalogValue,
-    counters_key,
-    number_key,
+    key_of,
 )
-from coordinator.mux.freezing import RowKind
 from coordinator.mux.sessions import SessionApplied, SessionRefused
 from coordinator.mux.snapshot_retention import expired
-from coordinator.mux.undo import EntityTable, UndoLog
+from viewstamp.machine.freezing import Entity, RowKind
+from viewstamp.machine.tables import Table, UndoLog
 
 
 class CatalogMachine:
@@ -65,12 +62,13 @@ class CatalogMachine:
         """Begin without snapshots."""
         self._codec = codec
         self._undo = UndoLog()
-        self._snapshots: EntityTable[int, Snapshot] = EntityTable(self._undo)
-        self._counters: EntityTable[None, CatalogCounters] = EntityTable(self._undo)
-        self._level: EntityTable[None, FeatureLevel] = EntityTable(self._undo)
-        self._description: EntityTable[None, Description] = EntityTable(self._undo)
+        self._snapshots: Table[int, Snapshot] = Table(self._undo)
+        self._counters: Table[None, CatalogCounters] = Table(self._undo)
+        self._level: Table[None, FeatureLevel] = Table(self._undo)
+        self._description: Table[None, Description] = Table(self._undo)
         # Generations changed since the last call of `take_changes`.
         self._touched: list[int] = []
+        self._mark = 0  # how many had changed at the savepoint
 
     # --- What there is ---
 
@@ -84,12 +82,12 @@ class CatalogMachine:
         return max(completed, key=lambda snapshot: snapshot.generation, default=GENERATION_ZERO)
 
     def get(self, generation: int) -> Snapshot | None:
-        """Return a generation, None if it is not there; 0 is always there and never listed."""
+        """Return a generation, None if it does not exist; 0 always exists and is never listed."""
         return self._snapshots.get(generation) if generation else GENERATION_ZERO
 
     def list_after(self, generation: int, limit: int) -> tuple[Snapshot, ...]:
         """Return up to `limit` generations older than one, newest first; 0 begins at the newest."""
-        newest_first = sorted(self._snapshots.keys(), reverse=True)
+        newest_first = reversed(self._snapshots.sorted_keys())
         older = [known for known in newest_first if not generation or known < generation]
         return tuple(self._existing(known) for known in older[:limit])
 
@@ -107,7 +105,7 @@ class CatalogMachine:
 
     @property
     def description(self) -> Description:
-        """What the cluster is there for."""
+        """The purpose of the cluster."""
         return self._description.get(None) or NO_DESCRIPTION
 
     def standing(self, generation: int) -> GenerationStanding:
@@ -135,7 +133,8 @@ class CatalogMachine:
         timestamp: int,
         feature_level: int,
     ) -> SessionApplied | SessionRefused:
-        """Apply one command; `timestamp` is log time in us, `feature_level` that of its entry."""
+        """Apply one command; `timestamp` is log time in us, `feature_level` the level of its
+        entry."""
         why = malformed(command)
         if why is not None:
             return SessionRefused(
@@ -160,20 +159,23 @@ class CatalogMachine:
 
     def savepoint(self) -> None:
         """Begin to remember changes, so that a transaction can be taken back."""
-        self._undo.savepoint()
+        self._undo.open_savepoint()
+        self._mark = len(self._touched)
 
     def keep(self) -> None:
         """Let the changes since the savepoint stand."""
-        self._undo.keep()
+        self._undo.keep_savepoint()
 
     def revert(self) -> None:
         """Take back the changes since the savepoint."""
-        self._undo.revert()
+        self._undo.revert_savepoint()
+        del self._touched[self._mark :]
 
     def take_changes(self) -> dict[int, Snapshot | None]:
         """Return the generations changed since the last call, None for deleted ones."""
         changes = {generation: self._snapshots.get(generation) for generation in self._touched}
         self._touched.clear()
+        self._undo.settle()
         return changes
 
     # --- The section ---
@@ -181,39 +183,30 @@ class CatalogMachine:
     def entities(self) -> Iterator[Entity]:
         """Yield every entity in (kind, key) order; none if no snapshot was ever asked for."""
         for kind in self.row_kinds():
-            yield from kind.entities()
+            yield from kind.entities(None)
 
-    def row_kinds(self) -> tuple[RowKind[Any, Any], ...]:
+    def row_kinds(self) -> tuple[RowKind[None], ...]:
         """Return the kinds of rows, ascending."""
-        snapshots, counters, encode = self._snapshots, self._counters, self._codec.encode_entity
-        level, described = self._level, self._description
+        encode = self._codec.encode_entity
         return (
-            RowKind(
-                SNAPSHOT_KIND, snapshots.log, snapshots.keys, snapshots.get, number_key, encode
-            ),
-            RowKind(COUNTERS_KIND, counters.log, counters.keys, counters.get, counters_key, encode),
-            RowKind(FEATURE_LEVEL_KIND, level.log, level.keys, level.get, counters_key, encode),
-            RowKind(
-                DESCRIPTION_KIND,
-                described.log,
-                described.keys,
-                described.get,
-                counters_key,
-                encode,
-            ),
+            RowKind(SNAPSHOT_KIND, lambda _: self._snapshots, encode, key_of),
+            RowKind(COUNTERS_KIND, lambda _: self._counters, encode, key_of),
+            RowKind(FEATURE_LEVEL_KIND, lambda _: self._level, encode, key_of),
+            RowKind(DESCRIPTION_KIND, lambda _: self._description, encode, key_of),
         )
 
     def load(self, values: Iterable[CatalogValue]) -> None:
-        """Take over entities, which `restoring` has checked, into a machine that is empty."""
+        """Load entities, which `restoring` has checked, into an empty machine."""
         for value in values:
             if isinstance(value, Snapshot):
-                self._snapshots.load(value.generation, value)
+                self._snapshots.put(value.generation, value)
             elif isinstance(value, FeatureLevel):
-                self._level.load(None, value)
+                self._level.put(None, value)
             elif isinstance(value, Description):
-                self._description.load(None, value)
+                self._description.put(None, value)
             else:
-                self._counters.load(None, value)
+                self._counters.put(None, value)
+        self._undo.settle()
 
     # --- How it is done ---
 
@@ -244,12 +237,12 @@ class CatalogMachine:
         return CatalogDone()
 
     def _reserve(self, generation: int, retention: RetentionClass) -> None:
-        """Use up the next number."""
+        """Reserve the next generation."""
         self._counters.put(None, CatalogCounters(generation))
         self._put(Snapshot(generation, SnapshotState.CREATED, retention=retention))
 
     def _begin(self, command: BeginSnapshot, revision: int, op: int, timestamp: int) -> None:
-        """Note the cut, of a generation that was reserved or of the next one."""
+        """Note the cut of the reserved generation, or of the next one."""
         if self._snapshots.get(command.generation) is None:
             self._reserve(command.generation, RetentionClass.LAST)
         cut = replace(
@@ -263,7 +256,7 @@ class CatalogMachine:
         self._put(cut)
 
     def _complete(self, command: CompleteSnapshot, timestamp: int) -> None:
-        """Note that a generation is good, and forget those that need not be kept beside it."""
+        """Note that a generation is good, and forget those that need no longer be kept."""
         completed = replace(
             self._existing(command.generation),
             state=SnapshotState.COMPLETED,
@@ -278,7 +271,7 @@ class CatalogMachine:
             self._drop(generation)
 
     def _prune(self, command: PruneSnapshots, timestamp: int) -> PruneSnapshotsResult:
-        """Forget, or only name, what a retention does not keep."""
+        """Forget, or only name, the generations that a retention does not keep."""
         generations = expired(self._all(), command.keep_last, command.keep_daily, timestamp)
         if not command.validate_only:
             for generation in generations:
@@ -288,7 +281,7 @@ class CatalogMachine:
     def _raise_level(
         self, command: RaiseFeatureLevel, in_force: int
     ) -> SessionApplied | SessionRefused:
-        """Raise the level by one. Whether this build knows it is no question: all decide alike."""
+        """Raise the level by one, known to this build or not: all replicas decide alike."""
         if command.expected != in_force or command.level != in_force + 1:
             details = {
                 "level": str(command.level),
@@ -302,7 +295,7 @@ class CatalogMachine:
         return self._applied(RaiseFeatureLevelResult(command.level))
 
     def _describe(self, command: SetDescription, revision: int) -> SessionApplied | SessionRefused:
-        """Say what the cluster is there for, unless another has said it since the caller looked."""
+        """Set the purpose of the cluster, unless it changed since the caller read it."""
         before = self.description
         expected = command.expected_revision
         if expected is not None and expected != before.modified_revision:
@@ -316,30 +309,25 @@ class CatalogMachine:
             if command.text:
                 self._description.put(None, Description(command.text, revision))
             elif before.text:
-                self._description.drop(None)
+                self._description.delete(None)
         return self._applied(CatalogDone())
 
     def _put(self, snapshot: Snapshot) -> None:
         """Set a generation."""
-        self._touch(snapshot.generation)
+        self._touched.append(snapshot.generation)
         self._snapshots.put(snapshot.generation, snapshot)
 
     def _drop(self, generation: int) -> None:
         """Forget a generation."""
-        self._touch(generation)
-        self._snapshots.drop(generation)
-
-    def _touch(self, generation: int) -> None:
-        """Note that a generation changes."""
-        self._undo.record(self._touched.pop)
         self._touched.append(generation)
+        self._snapshots.delete(generation)
 
     def _all(self) -> Iterator[Snapshot]:
         """Yield all generations, in no order that means anything."""
-        return map(self._existing, self._snapshots.keys())
+        return iter(self._snapshots.rows.values())
 
     def _existing(self, generation: int) -> Snapshot:
-        """Return a generation that is there."""
+        """Return an existing generation."""
         snapshot = self._snapshots.get(generation)
         assert snapshot is not None, f"snapshot {generation} is not there"
         return snapshot

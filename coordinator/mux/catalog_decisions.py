@@ -1,6 +1,6 @@
-"""What becomes of a command about a snapshot: it depends on where its generation stands.
+"""The outcome of a command about a snapshot, decided by the standing of its generation.
 
-`DECISIONS` is the whole of it, but for what is wrong with a command whatever there is.
+`DECISIONS` is the whole rule, except for commands that are malformed in any state.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Decided: TypeAlias = (
 class GenerationStanding(Enum):
     """Where the generation that a command names stands."""
 
-    # The first number that was never used, while no snapshot is under way.
+    # The first number never used, while no snapshot is under way.
     NEXT = "next"
-    # The same while one is.
+    # The first number never used, while one is.
     BLOCKED = "blocked"
-    # Not there: deleted, never used, or 0.
+    # Does not exist: deleted, never used, or 0.
     UNKNOWN = "unknown"
     RESERVED = "reserved"
     CUT = "cut"
@@ -49,10 +49,10 @@ class GenerationStanding(Enum):
 
 
 class CatalogVerdict(Enum):
-    """What becomes of a command."""
+    """The outcome of a command."""
 
     APPLY = "apply"
-    # It has its result, and nothing happens: somebody was faster.
+    # The result is there already: somebody was faster, and nothing happens.
     NOTHING = "nothing"
     IN_PROGRESS = "SNAPSHOT_IN_PROGRESS"
     NOT_FOUND = "SNAPSHOT_NOT_FOUND"
@@ -76,7 +76,7 @@ def _row(words: str) -> Mapping[GenerationStanding, CatalogVerdict]:
 
 Table = Mapping[type[Decided], Mapping[GenerationStanding, CatalogVerdict]]
 
-# CreateSnapshot names the first number that was never used: no other column can be met.
+# CreateSnapshot names the first number never used, so only the first columns apply.
 # fmt: off
 DECISIONS: Final[Table] = MappingProxyType({
     #                       next    blocked  unknown reserved cut   completed latest failed
@@ -99,7 +99,7 @@ class Malformed:
 
 
 def malformed(command: CatalogCommand) -> Malformed | None:
-    """Return what is wrong with a command, whatever there is; None if nothing."""
+    """Return what is wrong with a command in any state; None if nothing."""
     match command:
         case BeginSnapshot() | PruneSnapshots() if command.keep_last < 1:
             return Malformed("keep_last")

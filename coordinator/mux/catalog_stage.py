@@ -1,18 +1,17 @@
-"""The last stage: visited without a message, at its turn like every other; and what it freezes."""
+"""The last stage: visited in turn like the others, but without a message; freezes its sections."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable
 
 from coordinator.mux.catalog import CatalogMachine
-from coordinator.mux.catalog_types import CutTaken, FailSnapshot, Restored, SnapshotState
-from coordinator.mux.freezing import Freezer, RowKind
+from coordinator.mux.catalog_types import CutTaken, Restored
 from coordinator.mux.requests import SessionsStage
 from coordinator.mux.segments import Segment
 from coordinator.mux.sessions import SessionRefused
 from coordinator.mux.stage import Stage
 from coordinator.mux.types import EMPTY_FRAME, CommittedPrepare, IndexedError, MuxError
+from viewstamp.machine.freezing import Freezer, RowKind
 
 
 class CatalogStage:
@@ -21,14 +20,15 @@ class CatalogStage:
     def __init__(
         self, sessions: SessionsStage, machine: CatalogMachine, restored: Restored
     ) -> None:
-        """Begin unchanged against the base; what was rewritten is all changed."""
+        """Begin unchanged against the base; rewritten sections count as all changed."""
         self.machine = machine
         kinds = (*sessions.machine.row_kinds(), *sessions.replies.row_kinds())
         self._sessions = _freezer(kinds, restored, Stage.SESSIONS)
         self._catalog = _freezer(machine.row_kinds(), restored, Stage.CATALOG)
 
     def apply(self, op: int, feature_level: int, segment: Segment) -> None:
-        """Apply the commands of a span that no place has refused; both are those of the entry."""
+        """Apply the unrefused commands of a span; `op` and `feature_level` are those of the
+        entry."""
         span, refused = segment.span, frozenset(segment.refused)
         if len(span.catalog_commands) != span.count:
             raise MuxError(f"{span.count} catalog commands, {len(span.catalog_commands)} decoded")
@@ -45,14 +45,12 @@ class CatalogStage:
                     errors.append(IndexedError(index, outcome.error))
                 else:
                     frame = outcome.result
-                if isinstance(command, FailSnapshot):
-                    self._fold(command.generation)
             frames.append(frame)
         segment.results = b"".join(frames)
         segment.refuse(errors)
 
     def cut(self, generation: int, revision: int, prepare: CommittedPrepare) -> CutTaken:
-        """Freeze both sections as they are now, which costs what has changed."""
+        """Freeze both sections now; the cost is proportional to the changes."""
         return CutTaken(
             generation=generation,
             op=prepare.op,
@@ -60,29 +58,17 @@ class CatalogStage:
             revision=revision,
             timestamp=prepare.timestamp,
             feature_level=prepare.feature_level,
-            sessions=self._sessions.freeze(generation),
-            catalog=self._catalog.freeze(generation),
+            sessions=self._sessions.freeze(generation, revision),
+            catalog=self._catalog.freeze(generation, revision),
         )
 
     def release(self, generation: int) -> None:
-        """Count changes from a cut on; one that is not frozen is ignored."""
+        """Count changes from a cut on; an unknown generation is ignored."""
         self._sessions.release(generation)
         self._catalog.release(generation)
 
-    def _fold(self, generation: int) -> None:
-        """Let the changes of a generation that has failed belong to the next one."""
-        snapshot = self.machine.get(generation)
-        if snapshot is not None and snapshot.state is SnapshotState.FAILED:
-            self._sessions.abandon(generation)
-            self._catalog.abandon(generation)
 
-
-def _freezer(kinds: Sequence[RowKind[Any, Any]], restored: Restored, stage: Stage) -> Freezer:
-    """Return what freezes a section from here on."""
-    if stage not in restored.rewritten:
-        return Freezer(kinds, restored.generation)
-    for kind in kinds:
-        changed = kind.keys()  # all of them
-        for key in changed:
-            kind.log.note(key, None)
-    return Freezer(kinds, base_generation=0)
+def _freezer(kinds: Iterable[RowKind[None]], restored: Restored, stage: Stage) -> Freezer[None]:
+    """Return what freezes a section from here on; all that was rewritten is changed."""
+    is_rewritten = stage in restored.rewritten
+    return Freezer(kinds, None, None if is_rewritten else restored.generation)

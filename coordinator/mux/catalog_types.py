@@ -1,4 +1,4 @@
-"""The values of the catalog: snapshots, the commands about them, and what the shell is told.
+"""The values of the catalog: snapshots, the commands about them, and reports to the shell.
 
 They mirror `snapshots.v1`; nothing is encoded. `types` passes them on.
 """
@@ -11,15 +11,11 @@ from enum import IntEnum
 from typing import Protocol, TypeAlias
 
 from coordinator.mux.stage import Stage
-
-# (kind, key, canonical bytes), ready for a state digest.
-Entity: TypeAlias = tuple[int, bytes, bytes]
-# Kind, key, old and new canonical bytes; None: the entity was not there, or is no more.
-Change: TypeAlias = tuple[int, bytes, bytes | None, bytes | None]
+from viewstamp.machine.freezing import Change, Entity
 
 
 class SnapshotState(IntEnum):
-    """Where a snapshot stands; numbered like `snapshots.v1.SnapshotState`."""
+    """The state of a snapshot; numbered like `snapshots.v1.SnapshotState`."""
 
     CREATED = 1
     COMPLETED = 2
@@ -70,30 +66,30 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class CatalogCounters:
-    """What the catalog counts: numbers of generations are never used again."""
+    """The counters of the catalog: generation numbers are never reused."""
 
     last_generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureLevel:
-    """The level that the last raise decided; without one it is what the cluster began with."""
+    """The level that the last raise decided; without a raise, the level of bootstrap holds."""
 
     level: int
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What the cluster is there for, never empty, and the revision that said so."""
+    """The purpose of the cluster, never empty, and the revision that set it."""
 
     text: str
     modified_revision: int
 
 
-# Nobody said what the cluster is there for. It is never stored.
+# No purpose was set. Never stored.
 NO_DESCRIPTION = Description("", 0)
 
-# What readers see before the first snapshot: the empty state, complete. It is never stored.
+# What readers see before the first snapshot: the empty state, complete. Never stored.
 GENERATION_ZERO = Snapshot(0, SnapshotState.COMPLETED)
 
 
@@ -116,7 +112,7 @@ class DeleteSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class PruneSnapshots:
-    """Forget every generation that this retention does not keep; only say which if validating."""
+    """Forget every generation that this retention does not keep; only name them if validating."""
 
     keep_last: int
     keep_daily: int
@@ -133,7 +129,7 @@ class SetRetention:
 
 @dataclass(frozen=True, slots=True)
 class BeginSnapshot:
-    """Cut the next generation, or the one that was reserved (internal)."""
+    """Cut the next generation, or the reserved one (internal)."""
 
     generation: int
     keep_last: int
@@ -159,7 +155,7 @@ class FailSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class RaiseFeatureLevel:
-    """Let entries have a higher feature level from now on; only say whether, if validating."""
+    """Raise the feature level of later entries; only check, if validating."""
 
     level: int
     expected: int
@@ -168,7 +164,7 @@ class RaiseFeatureLevel:
 
 @dataclass(frozen=True, slots=True)
 class SetDescription:
-    """Say what the cluster is there for, "" for nothing; only say whether, if validating."""
+    """Set the purpose of the cluster, "" for none; only check, if validating."""
 
     text: str
     expected_revision: int | None = None
@@ -207,14 +203,14 @@ class PruneSnapshotsResult:
 
 @dataclass(frozen=True, slots=True)
 class RaiseFeatureLevelResult:
-    """The level in force behind the command."""
+    """The level in force after the command."""
 
     level: int
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogDone:
-    """The result of every other command, also if there was nothing to do."""
+    """The result of every other command, even if it did nothing."""
 
 
 CatalogResult: TypeAlias = (
@@ -226,20 +222,23 @@ CatalogResult: TypeAlias = (
 
 
 class FrozenSection(Protocol):
-    """What changed in a section between its base and a cut. It never changes itself."""
+    """The changes of a section between its base and a cut. It is immutable."""
 
     @property
     def generation(self) -> int:
-        """The generation that was cut."""
+        """The generation of the cut."""
         ...
 
     @property
     def base_generation(self) -> int:
-        """The generation that the changes are counted from; 0: from the empty state."""
+        """The generation from which the changes count; 0 is the empty state."""
         ...
 
-    def changes(self) -> Iterator[Change]:
-        """Yield the changes by ascending (kind, key); encoded on the way, from any thread."""
+    def walk(self) -> Iterator[Change | None]:
+        """Yield the changes by ascending (kind, key), encoded on the way, from any thread.
+
+        Yields None now and then, where the next change takes a while.
+        """
         ...
 
 
@@ -259,7 +258,7 @@ class CutTaken:
 
 @dataclass(frozen=True, slots=True)
 class CatalogChanged:
-    """What the prepare that is applied next has changed, each by ascending generation."""
+    """The changes by the prepare that is applied next, each by ascending generation."""
 
     snapshots: tuple[Snapshot, ...]
     deleted: tuple[int, ...]
@@ -267,10 +266,10 @@ class CatalogChanged:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """Where a mux goes on: the sections of a generation, and the place of its cut.
+    """Where a mux continues: the sections of a generation, and the place of its cut.
 
-    The entities are ascending by (kind, key). `generation` is the base of the next cut, but for
-    sections that were `rewritten` since they were stored: all of those is new to it.
+    The entities are ascending by (kind, key). `generation` is the base of the next cut, except for
+    sections that were `rewritten` since they were stored: all their entities count as changed.
     """
 
     op: int

@@ -13,7 +13,7 @@ from coordinator.mux.types import Error
 
 @dataclass(frozen=True, slots=True)
 class RegisterResult:
-    """A session was opened, or opened before with the same nonce."""
+    """A session was opened, now or earlier with the same nonce."""
 
     session_id: int
 
@@ -25,7 +25,7 @@ class EndResult:
 
 @dataclass(frozen=True, slots=True)
 class ExpireResult:
-    """The session has ended, or it was used since, or it had ended before."""
+    """The session has ended, now or earlier, or was used since and lives."""
 
 
 SessionResult: TypeAlias = RegisterResult | EndResult | ExpireResult
@@ -52,7 +52,7 @@ class CredentialsChanged:
     user_id: int
     minimum: int
     minimum_token: int = 0
-    """For stamps that a personal access token got, if it is higher."""
+    """The minimum for stamps of personal access tokens, if it is higher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +95,12 @@ class Codec(Protocol):
     def encode_refusal(self, name: str, details: Mapping[str, str], case: str = "") -> Error:
         """Return an error; `name` is a reason without prefix, for example SESSION_EVICTED.
 
-        It has no words: `viewstamp.texts.table` has them, by reason and `case`.
+        The error has no text: `viewstamp.texts.table` has it, by reason and `case`.
         """
         ...
 
     def encode_without_text(self, error: Error) -> Error:
-        """Return the error of an entry of level 1 as it is kept: its reason alone."""
+        """Return the error of an entry of level 1 as it is kept: only its reason."""
         ...
 
     def encode_part_refusal(self, error: Error, part: int) -> Error:
@@ -116,9 +116,9 @@ class Codec(Protocol):
         ...
 
     def decode_sessions_entity(self, kind: int, canonical: bytes) -> SessionsValue:
-        """Return an entity of the sessions section. Raises ValueError if it is none."""
+        """Return an entity of the sessions section. Raises ValueError for bytes that are none."""
         ...
 
     def decode_catalog_entity(self, kind: int, canonical: bytes) -> CatalogValue:
-        """Return an entity of the catalog section. Raises ValueError if it is none."""
+        """Return an entity of the catalog section. Raises ValueError for bytes that are none."""
         ...

@@ -1,11 +1,10 @@
-"""The cut: the one run that waits for everything before it, at every stage.
+"""The cut: the only run that waits for everything before it, at every stage.
 
-It begins once its prepare is the oldest that has not been applied and no earlier run needs any
-stage. Then, in one step, the catalog decides, the sections inside the mux are frozen, and the
-services are told; each freezes when the message comes, before whatever was sent behind it. So what
-comes later may enter a stage as soon as that stage was told: a service that hangs holds back its
-own commands and reads, and nobody else's. Replies change when a prepare is applied alone, which is
-in op order.
+It begins once its prepare is the oldest unapplied one and no earlier run needs any stage. Then, in
+one step, the catalog decides, the sections inside the mux are frozen, and the services are told.
+Each service freezes when it gets the message, before anything sent behind it. So later runs may
+enter a stage as soon as that stage was told: a hanging service holds back only its own commands and
+reads. Replies change only when a prepare is applied, in op order.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from coordinator.mux.catalog_types import BeginSnapshot
 from coordinator.mux.requests import PrepareWork, RequestWork, SessionsStage
 from coordinator.mux.run import Run
 from coordinator.mux.segments import Segment
-from coordinator.mux.stage import SERVICE_STAGES, STAGES, Stage
+from coordinator.mux.stage import STAGES, Stage, cut_services
 from coordinator.mux.types import CutItem, Done, Item, MuxError, Outcome
 from viewstamp import limits
 
 
 class CutRun(Run):
-    """BeginSnapshot, alone in its prepare. If it is refused or a no-op, no service hears of it."""
+    """BeginSnapshot, alone in its prepare. If it is refused or a no-op, no service is told."""
 
     def __init__(
         self,
@@ -44,7 +43,7 @@ class CutRun(Run):
         self._left: list[Stage] = [Stage.SESSIONS]
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return all stages: the cut is the same place of the log for each."""
+        """Return all stages: all are cut at the same place of the log."""
         return STAGES
 
     def wanted(self) -> Stage | None:
@@ -52,7 +51,7 @@ class CutRun(Run):
         return self._left[0] if self._left else None
 
     def needs(self, stage: Stage) -> bool:
-        """Return whether the stage was not told yet; behind the cut it is free."""
+        """Return whether the stage has not been told; behind the cut it is free."""
         return not self.has_begun or stage in self._left
 
     def is_ready(self) -> bool:
@@ -74,7 +73,7 @@ class CutRun(Run):
             raise MuxError(f"{stage.name} answered a cut by {outcomes!r}")
 
     def _decide(self) -> None:
-        """Apply the command; if it takes place, freeze what is here and turn to the services."""
+        """Apply the command; if it takes effect, freeze what is here and turn to the services."""
         segment, machine = self._segment, self._catalog.machine
         self._sessions.enter(self._request, segment)
         if not segment.is_open:
@@ -89,11 +88,11 @@ class CutRun(Run):
         self._generation = command.generation
         revision, prepare = segment.first_revision, self.prepare.prepare
         self.prepare.cut = self._catalog.cut(command.generation, revision, prepare)
-        self._left.extend(SERVICE_STAGES)
+        self._left.extend(cut_services(self.feature_level))
 
 
 def _check_alone(work: PrepareWork, request: RequestWork) -> None:
-    """Raise MuxError unless the prepare holds one command, outside of any client's session."""
+    """Raise MuxError unless the prepare holds one command, outside any client's session."""
     prepare, spans = work.prepare, request.request.spans
     count = sum(span.count for span in spans)
     is_alone = len(prepare.requests) == 1 and len(spans) == 1 and count == 1

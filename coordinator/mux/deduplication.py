@@ -1,4 +1,4 @@
-"""What the primary answers to a request number before anything else is done for the request."""
+"""The primary's answer to a request number, before anything else is done for the request."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ class New:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """Admitted, not applied yet: join whoever waits for it."""
+    """Admitted, not applied yet: join those who wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """Applied: the same reply again."""
+    """Applied: return the same reply again."""
 
     reply: RequestReply
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """It skips a number (REQUEST_GAP)."""
+    """The request skips a number (REQUEST_GAP)."""
 
     resend_from: int
 
 
 @dataclass(frozen=True, slots=True)
 class TooOld:
-    """Its reply was acknowledged and forgotten (REQUEST_TOO_OLD)."""
+    """The reply was acknowledged and forgotten (REQUEST_TOO_OLD)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class WindowFull:
 
 @dataclass(frozen=True, slots=True)
 class AckedAhead:
-    """It acknowledges replies that were never given (MALFORMED_REQUEST)."""
+    """The request acknowledges replies that were never given (MALFORMED_REQUEST)."""
 
     last_applied: int
 
@@ -64,14 +64,14 @@ Admittance: TypeAlias = New | InFlight | Cached | Gap | TooOld | WindowFull | Ac
 
 
 class Admission:
-    """Soft state of one replica beside the sessions machine: request numbers on their way.
+    """Soft state of one replica beside the sessions machine: request numbers under way.
 
-    `admit` is called for each New request that is sequenced, `reset` when this replica stops or
-    begins to be the primary. The mux itself tells what is committed and what is applied.
+    Call `admit` for each New request that is sequenced, and `reset` when this replica stops or
+    begins to be primary. The mux itself reports what is committed and what is applied.
     """
 
     def __init__(self, sessions: SessionsMachine, replies: ReplyTable) -> None:
-        """Begin with nothing on its way."""
+        """Begin with nothing under way."""
         self._sessions = sessions
         self._replies = replies
         self._admitted: dict[int, tuple[int, ...]] = {}
@@ -104,7 +104,7 @@ class Admission:
         _remove(self._committed, session_id, number)
 
     def withdraw(self, session_id: int, number: int) -> None:
-        """Forget a request that was admitted, and whose log nobody answers for here any more.
+        """Forget an admitted request whose outcome this replica can no longer tell.
 
         If it is committed all the same, that is known until it is applied.
         """
@@ -115,7 +115,7 @@ class Admission:
         self._admitted.clear()
 
     def _lookup_settled(self, session: Session, number: int, acked: int) -> Admittance:
-        """Decide about a request that is not on its way."""
+        """Decide about a request that is not under way."""
         window = self._replies.window(session.session_id)
         replies = window.replies if window is not None else {}
         if number in replies:

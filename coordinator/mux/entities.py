@@ -1,7 +1,7 @@
 """The entities of the sections that the mux owns: sessions and catalog.
 
-Their canonical bytes are the codec's; their keys are made of big-endian integers of 8 bytes, so
-that they ascend as the numbers do. An empty state has no entity at all.
+The codec makes their canonical bytes. Their keys consist of big-endian integers of 8 bytes, so that
+they ascend as the numbers do. An empty state has no entity.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, Final, TypeAlias
 from coordinator.mux.catalog_types import (
     CatalogCounters,
     Description,
-    Entity,
     FeatureLevel,
     Snapshot,
 )
 from coordinator.mux.types import RequestReply
 from viewstamp import limits
+from viewstamp.machine.freezing import WHOLE_TABLE_KEY, Entity
 
 SESSION_KIND: Final = 1
 MINIMUM_KIND: Final = 2
@@ -36,7 +36,7 @@ _TWO = struct.Struct(">QQ")
 
 
 class RestoreError(ValueError):
-    """A section that was handed in to start from is not one; the message says why."""
+    """A section to start from is invalid; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Session:
 class Minimum:
     """Stamps of the user below `minimum` are refused.
 
-    Those that a personal access token got are refused below `minimum_token`, too.
+    Stamps of personal access tokens are also refused below `minimum_token`.
     """
 
     user_id: int
@@ -70,14 +70,14 @@ class Minimum:
 
 @dataclass(frozen=True, slots=True)
 class WindowRow:
-    """How far the replies of a session came."""
+    """How far the replies of a session are acknowledged and applied."""
 
     session_id: int
     acked: int
     last_applied: int
 
 
-# What an entity of a section says.
+# The decoded entities of a section.
 SessionsValue: TypeAlias = Session | Minimum | WindowRow | RequestReply
 CatalogValue: TypeAlias = Snapshot | CatalogCounters | FeatureLevel | Description
 
@@ -85,16 +85,6 @@ CatalogValue: TypeAlias = Snapshot | CatalogCounters | FeatureLevel | Descriptio
 def number_key(number: int) -> bytes:
     """Return the key of a session, user or generation."""
     return _ONE.pack(number)
-
-
-def reply_key(key: tuple[int, int]) -> bytes:
-    """Return the key of a reply from its session id and number."""
-    return _TWO.pack(*key)
-
-
-def counters_key(key: None) -> bytes:
-    """Return the key of a kind that has one row."""
-    return b""
 
 
 def kind_and_key(value: SessionsValue | CatalogValue) -> tuple[int, bytes]:
@@ -107,18 +97,23 @@ def kind_and_key(value: SessionsValue | CatalogValue) -> tuple[int, bytes]:
         case WindowRow():
             return WINDOW_KIND, number_key(value.session_id)
         case RequestReply():
-            return REPLY_KIND, reply_key((value.session_id, value.number))
+            return REPLY_KIND, _TWO.pack(value.session_id, value.number)
         case Snapshot():
             return SNAPSHOT_KIND, number_key(value.generation)
         case CatalogCounters():
-            return COUNTERS_KIND, counters_key(None)
+            return COUNTERS_KIND, WHOLE_TABLE_KEY
         case FeatureLevel():
-            return FEATURE_LEVEL_KIND, counters_key(None)
+            return FEATURE_LEVEL_KIND, WHOLE_TABLE_KEY
         case Description():
-            return DESCRIPTION_KIND, counters_key(None)
+            return DESCRIPTION_KIND, WHOLE_TABLE_KEY
+
+
+def key_of(_: object, value: SessionsValue | CatalogValue) -> bytes:
+    """Return the key of an entity, whatever its key in a table is."""
+    return kind_and_key(value)[1]
 
 
 def encoded(values: Iterable[SessionsValue], encode: Callable[[Any], bytes]) -> Iterator[Entity]:
-    """Yield the entities of values; each is encoded once it is asked for."""
+    """Yield the entities of values, each encoded on demand."""
     for value in values:
         yield *kind_and_key(value), encode(value)

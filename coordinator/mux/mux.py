@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from coordinator.mux.catalog import CatalogMachine
 from coordinator.mux.catalog_stage import CatalogStage
-from coordinator.mux.catalog_types import Entity, Restored
+from coordinator.mux.catalog_types import Restored
 from coordinator.mux.codec import Codec
 from coordinator.mux.cut_run import CutRun
 from coordinator.mux.prepare_run import PrepareRun
@@ -41,12 +41,13 @@ from coordinator.mux.types import (
     StageReply,
 )
 from viewstamp import limits
+from viewstamp.machine.freezing import Entity
 
 # What is in one run of a prepare, or a run of its own.
 Part: TypeAlias = Segment | TransactionRun | CutRun
 # A prepare on its way in, and its runs.
 TakenApart: TypeAlias = tuple[PrepareWork, list[Run]]
-# Between two steps of taking a prepare apart: so many spans or requests.
+# Between two steps of taking a prepare apart: this many spans or requests.
 STEP_ITEMS: Final = 128
 
 # A cluster that has no snapshot yet.
@@ -54,7 +55,7 @@ FROM_THE_BEGINNING: Final = Restored(0, 0, limits.FEATURE_LEVEL_MAX, 0, (), ())
 
 
 def at_once(steps: Generator[None, None, TakenApart]) -> TakenApart:
-    """Return what all steps come to."""
+    """Return the result of all steps."""
     while True:
         try:
             next(steps)
@@ -64,7 +65,7 @@ def at_once(steps: Generator[None, None, TakenApart]) -> TakenApart:
 
 
 class TransactionSpan:
-    """A span of transactions: each is a run of its own, the results are joined."""
+    """A span of transactions: each is its own run, and the results are joined."""
 
     def __init__(self) -> None:
         """Begin without transactions."""
@@ -89,7 +90,7 @@ class Mux:
     ) -> None:
         """Begin behind a cut with its sections, or with empty stages before op 1.
 
-        Raises RestoreError if the sections are not whole, or are not of that cut.
+        Raises RestoreError if the sections are incomplete, or not of that cut.
         """
         self._routes = dict(routes)
         sessions = checked_sessions(restored, codec)
@@ -121,29 +122,29 @@ class Mux:
 
     @property
     def op(self) -> int:
-        """The op of the last prepare that came in."""
+        """The op of the last prepare taken in."""
         return self._op
 
     @property
     def revision(self) -> int:
-        """The revision of the last command that came in: what a read from now on sees."""
+        """The revision of the last command taken in: a read sees this from now on."""
         return self._revision
 
     @property
     def feature_level(self) -> int:
-        """The level in force behind the last command that was applied.
+        """The level in force behind the last applied command.
 
-        Entries have it in their headers from the first on that a primary appends with this in hand.
+        A primary puts it into the headers of the entries it appends from then on.
         """
         return max(self._feature_level, self.catalog.feature_level)
 
     @property
     def unapplied(self) -> int:
-        """How many prepares came in and have not been applied."""
+        """How many prepares were taken in and not yet applied."""
         return len(self._unapplied)
 
     def set_routes(self, routes: Mapping[int, Route]) -> None:
-        """Replace the routes for what comes in from now on."""
+        """Replace the routes for later prepares and reads."""
         self._routes = dict(routes)
 
     def commit(self, prepare: CommittedPrepare) -> list[MuxEffect]:
@@ -182,7 +183,7 @@ class Mux:
         return self._finish()
 
     def read(self, *reads: Read) -> list[MuxEffect]:
-        """Answer reads at the position after the last prepare that came in. Raises MuxError."""
+        """Answer reads at the position after the last prepare taken in. Raises MuxError."""
         runs: dict[ReadRun, None] = {}
         for read in reads:
             runs[self._line_up(self._read_work(read))] = None
@@ -191,7 +192,7 @@ class Mux:
         return self._finish()
 
     def stages_of(self, read: Read) -> tuple[Stage, ...]:
-        """Return the stages that a read visits; methods that nobody serves count for none."""
+        """Return the stages that a read visits; methods that nobody serves add none."""
         visited = [span.owner for span in read.spans if span.owner is not None]
         for route in filter(None, (self._routes.get(span.code) for span in read.spans)):
             visited.append(route.owner)
@@ -200,7 +201,7 @@ class Mux:
         return tuple(sorted(frozenset(visited)))
 
     def deferred(self, outcome: QueryOutcome) -> list[MuxEffect]:
-        """Take in the answer that a stage had announced; one that no read awaits is dropped."""
+        """Take in an answer that a stage had announced; drop one that no read awaits."""
         known = self._deferred.pop(outcome.query_id, None)
         if known is None:
             return []
@@ -210,12 +211,14 @@ class Mux:
         return self._finish()
 
     def fail_reads(self, stage: Stage, error: Error) -> list[MuxEffect]:
-        """Answer all reads that await a stage whose process is gone; their batches went with it."""
+        """Answer with an error all reads that await a stage whose process, with its batches, is
+        gone."""
         lost = [run for sequence, run in self._in_flight[stage] if sequence == 0]
         self._in_flight[stage] = deque(sent for sent in self._in_flight[stage] if sent[0] != 0)
         for run in lost:
             run.unanswered -= 1
-        # All of them first: a run that settles lets those behind it go on, with answers they lack.
+        # Fail all of them first: a run that settles lets those behind it continue with missing
+        # answers.
         failed = [run for run in list(self._read_runs) if self._fail(run, stage, None, error)]
         self._deferred = {
             query_id: (run, segment)
@@ -227,27 +230,27 @@ class Mux:
         return self._finish()
 
     def fail_read(self, token: int, error: Error) -> list[MuxEffect]:
-        """Answer one read whose deadline has passed; nothing happens if it was answered."""
+        """Answer one read with an error because its deadline has passed, unless it was answered."""
         for run in list(self._read_runs):
             if self._fail(run, None, token, error):
                 self._settle(run)
         return self._finish()
 
     def poke_proposals(self) -> list[MuxEffect]:
-        """Have every domain service tell its pending proposals anew."""
+        """Have every domain service repeat its pending proposals."""
         run = ProposalsRun(ProposalsItem(), self._op, self.feature_level)
         self._queue(run)
         self._advance([run])
         return self._finish()
 
     def release(self, generation: int) -> None:
-        """Count changes from a cut on: its snapshot is adopted here. Unknown ones are ignored."""
+        """Count changes from a cut on, whose snapshot is adopted here. Ignores unknown ones."""
         self._catalog.release(generation)
 
     def entities(self) -> Iterator[Entity]:
-        """Return what sessions holds now, in no order, for a digest that takes its time.
+        """Return the present entities of sessions, in no order, for a slow digest.
 
-        Replicas agree on it if nothing is not applied.
+        Replicas agree on them if every prepare is applied.
         """
         return chain(self.sessions.entities(), self.replies.entities())
 
@@ -280,7 +283,8 @@ class Mux:
     def _span_parts(
         self, work: PrepareWork, request: RequestWork, span: LoggedSpan
     ) -> list[tuple[Route | None, Part]]:
-        """Return a span as what can be in different runs: its transactions, or the whole."""
+        """Return the parts of a span that can be in different runs: its transactions, or the
+        whole."""
         first_revision = work.last_revision + 1
         if span.code == TRANSACT_CODE:
             return self._transactions(work, request, span, first_revision)
@@ -297,7 +301,7 @@ class Mux:
     def _transactions(
         self, work: PrepareWork, request: RequestWork, span: LoggedSpan, first_revision: int
     ) -> list[tuple[Route | None, Part]]:
-        """Return the transactions of a span, one run each."""
+        """Return the transactions of a span, each for its own run."""
         if len(span.parts) != span.count:
             raise MuxError(f"{span.count} transactions, {len(span.parts)} decoded")
         joined = TransactionSpan()
@@ -337,9 +341,9 @@ class Mux:
         return ReadWork(read, segments)
 
     def _line_up(self, work: ReadWork) -> ReadRun:
-        """Let a read travel with others that wait at this place, or behind them; return its run."""
+        """Let a read join the waiting reads at this place, or begin a new run; return its run."""
         run = self._newest
-        # A prepare without commands has no run, and yet reads behind it include its op.
+        # A prepare without commands has no run, but later reads include its op.
         if not isinstance(run, ReadRun) or run.op != self._op or not run.takes(work):
             run = ReadRun(self._op, self._revision, self.feature_level)
         queued = frozenset(run.stages())
@@ -355,18 +359,19 @@ class Mux:
         self._turnstiles.queue(run, run.stages())
 
     def _fail(self, run: ReadRun, stage: Stage | None, token: int | None, error: Error) -> bool:
-        """Answer reads of a run by an error; return whether there were any, so that it settles."""
+        """Answer reads of a run with an error; return whether there were any, so that it
+        settles."""
         answers = run.fail(stage, token, error)
         self._effects += answers
         return bool(answers)
 
     def _settle(self, run: Run) -> None:
-        """Go on after something about a run has changed: its own visits, then those behind it."""
+        """Continue after a run has changed: with its own visits, then with those behind it."""
         self._collect(run)
         self._advance([run, *self._turnstiles.release(STAGES)])
 
     def _advance(self, runs: list[Run]) -> None:
-        """Make every visit that can be made now; only for `runs` may one have become possible."""
+        """Make every visit that can be made now; only those of `runs` may have become possible."""
         ready = deque(runs)
         while ready:
             run = ready.popleft()
@@ -378,10 +383,10 @@ class Mux:
             self._complete(run)
 
     def _is_held(self, run: Run, stage: Stage) -> bool:
-        """Return whether a run whose turn it is must wait for more than its turn.
+        """Return whether a run whose turn it is must still wait.
 
-        A cut waits until it is alone. The catalog changes inside the mux, while reads of it are
-        answered by the shell: none may see a change behind its place.
+        A cut waits until it is alone. The catalog changes inside the mux, while the shell answers
+        reads of it: a read must not see a change behind its place.
         """
         if isinstance(run, CutRun) and not run.has_begun:
             is_oldest = self._unapplied[0] is run.prepare
@@ -397,7 +402,7 @@ class Mux:
         return True
 
     def _visit(self, run: Run, stage: Stage) -> None:
-        """Make a run's visit to a stage; an empty one needs no message."""
+        """Make a run's visit to a stage; an empty visit needs no message."""
         items = run.compose()
         self._collect(run)
         if not items:
@@ -411,7 +416,7 @@ class Mux:
         self._effects.append(SendBatch(batch))
 
     def _collect(self, run: Run) -> None:
-        """Take over answers to callers that a run has ready."""
+        """Collect the answers that a run has ready for callers."""
         self._effects += run.take_answers()
         if isinstance(run, ReadRun):
             for segment in run.take_deferred():
@@ -430,7 +435,7 @@ class Mux:
             run.prepare.runs_left -= 1
 
     def _finish(self) -> list[MuxEffect]:
-        """Apply in op order what is complete, and return all effects."""
+        """Apply complete prepares in op order, and return all effects."""
         self._apply()
         while self._held and self._let_go():
             self._apply()
@@ -438,12 +443,12 @@ class Mux:
         return effects
 
     def _let_go(self) -> bool:
-        """Let runs that were held try again; return whether any went on."""
+        """Let held runs try again; return whether any continued."""
         held, self._held = self._held, []
         self._advance(held)
         return self._held != held
 
     def _apply(self) -> None:
-        """Apply in op order what is complete."""
+        """Apply complete prepares in op order."""
         while self._unapplied and self._unapplied[0].runs_left == 0:
             self._effects += self._unapplied.popleft().apply(self._stage)

@@ -1,4 +1,4 @@
-"""Reads that see one revision: all that wait at the same place travel together."""
+"""Reads that see one revision: all reads that wait at the same place travel together."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class QuerySegment:
         self._refusals: tuple[IndexedError, ...] = ()
         self._contexts = b""
         self._is_asked = False  # its owner
-        # Stages to visit still, and those that have not answered yet.
+        # Stages still to visit, and those that have not answered.
         resolve = None if span.is_authorized else route.resolve_stage
         resolving = () if resolve is None else (resolve,)
         self._unsent: tuple[Stage, ...] = (*resolving, route.owner)
@@ -55,7 +55,7 @@ class QuerySegment:
         return () if self.reply is not None else self._unsent
 
     def awaits(self, stage: Stage) -> bool:
-        """Return whether it cannot be answered without the stage."""
+        """Return whether its answer needs the stage."""
         return self.reply is None and stage in self._unanswered
 
     def compose(self, revision: int, before: QuerySegment | None) -> Item:
@@ -69,7 +69,7 @@ class QuerySegment:
         return self._query(continues)
 
     def absorb(self, outcome: Outcome) -> bool:
-        """Take over an answer; return True if it announces that the real one follows."""
+        """Take an answer; return True if it only announces a later one."""
         self._unanswered = self._unanswered[1:]
         match outcome:
             case ResolveOutcome() if self._unanswered:
@@ -154,16 +154,16 @@ class ReadWork:
         return not self.is_answered and all(s.reply is not None for s in self.segments)
 
     def postpone(self) -> ReadPostponed:
-        """Return that a stage had no time for it, once."""
+        """Mark the read as postponed by a stage, and say so, once."""
         self.is_answered = True
         return ReadPostponed(self.token)
 
     def is_postponed(self) -> bool:
-        """Return whether a stage had no time for it, and it was not answered yet."""
+        """Return whether a stage had no time for it and it is unanswered."""
         return not self.is_answered and any(s.is_postponed for s in self.segments)
 
     def awaits(self, stage: Stage) -> bool:
-        """Return whether it cannot be answered without the stage."""
+        """Return whether its answer needs the stage."""
         return not self.is_answered and any(segment.awaits(stage) for segment in self.segments)
 
 
@@ -189,7 +189,7 @@ class ReadRun(Run):
         self._deferred: list[QuerySegment] = []
 
     def takes(self, work: ReadWork) -> bool:
-        """Return whether one more read may travel along: all share one message to each stage."""
+        """Return whether one more read may join: all share one message to each stage."""
         return (
             not self.has_begun
             and self._count + work.count <= limits.READS_TOGETHER_MAX
@@ -198,7 +198,7 @@ class ReadRun(Run):
         )
 
     def add(self, work: ReadWork) -> None:
-        """Let one more read travel along; only before the first visit."""
+        """Add one more read; only before the first visit."""
         assert not self.has_begun, "the reads of this position are on their way"
         self._reads.append(work)
         self._tokens.append(work.token)
@@ -263,7 +263,7 @@ class ReadRun(Run):
         return postponed + self._answer([work for work in self._reads if work.is_complete()], None)
 
     def fail(self, stage: Stage | None, token: int | None, error: Error) -> list[MuxEffect]:
-        """Answer the reads that await a stage, or the one with a token, by an error."""
+        """Answer with an error the reads that await a stage, or the one with a token."""
         failed = [
             work
             for work in self._reads
@@ -285,9 +285,10 @@ class ReadRun(Run):
         return not self._reads and self.unanswered == 0
 
     def _fits(self, stages: tuple[Stage, ...]) -> bool:
-        """Return whether a read of the stages may travel along.
+        """Return whether a read of the stages may join.
 
-        Reads of catalog tell what is wrong with services: none waits for one that it does not need.
+        Catalog reads report what is wrong with services, so they wait for no service they do not
+        need.
         """
         return Stage.CATALOG not in (*self._left, *stages) or self._left == stages
 

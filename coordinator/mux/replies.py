@@ -1,15 +1,13 @@
-"""The replies that clients have not acknowledged, byte for byte. Changed when a prepare is applied
-alone.
-"""
+"""The replies that clients have not acknowledged, byte for byte; changed by applied prepares
+only."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
-from coordinator.mux.catalog_types import Entity
 from coordinator.mux.codec import Codec
 from coordinator.mux.entities import (
     REPLY_KIND,
@@ -18,23 +16,23 @@ from coordinator.mux.entities import (
     SessionsValue,
     WindowRow,
     encoded,
-    number_key,
-    reply_key,
+    key_of,
 )
-from coordinator.mux.freezing import ChangeLog, RowKind
 from coordinator.mux.types import RequestReply
+from viewstamp.machine.freezing import Entity, RowKind
+from viewstamp.machine.tables import ABSENT, DerivedTable
 
-# What a kept reply weighs beside its bytes: objects and dictionary slots, roughly.
+# The memory of a kept reply beside its bytes: objects and dictionary slots, roughly.
 REPLY_OVERHEAD_BYTES: Final = 256
-# And each refusal in it: an object, its bytes, a place in the tuple.
+# The memory of each refusal in it: an object, its bytes, a place in the tuple.
 ERROR_OVERHEAD_BYTES: Final = 128
 
 
 @dataclass(slots=True)
 class ReplyWindow:
-    """What is kept for one session: replies by number, those above `acked` alone.
+    """The kept replies of one session by number, only those above `acked`.
 
-    `user_id` and `weight` are for admission and no part of the state.
+    `user_id` and `weight` serve admission and are not part of the state.
     """
 
     user_id: int
@@ -53,9 +51,9 @@ class ReplyTable:
         self._windows: dict[int, ReplyWindow] = {}
         self._bytes = 0
         self._of_user: dict[int, int] = {}
-        # What changed since the last cut; replies by session id and number.
-        self._window_log: ChangeLog[int, WindowRow] = ChangeLog()
-        self._reply_log: ChangeLog[tuple[int, int], RequestReply] = ChangeLog()
+        # As the section has them; replies by session id and number.
+        self._window_rows = DerivedTable(self._windows.keys, self._window_row)
+        self._reply_rows = DerivedTable(self._reply_keys, self._reply_row)
 
     @property
     def replies_bytes(self) -> int:
@@ -77,7 +75,8 @@ class ReplyTable:
         return 0 if window is None else window.weight
 
     def worst_session(self) -> int | None:
-        """Return the session with the most bytes, of the user who has the most; None: none has."""
+        """Return the session with the most bytes, of the user with the most; None without
+        replies."""
         if not self._of_user:
             return None
         user_id = max(self._of_user, key=lambda user: (self._of_user[user], -user))
@@ -85,18 +84,18 @@ class ReplyTable:
         return max((window.weight, -session_id) for session_id, window in of_user)[1] * -1
 
     def window(self, session_id: int) -> ReplyWindow | None:
-        """Return the window of a session, to be read alone."""
+        """Return the window of a session, for reading only."""
         return self._windows.get(session_id)
 
     def open(self, session_id: int, user_id: int) -> None:
         """Begin the window of a session whose registration is applied."""
-        self._window_log.note(session_id, None)
+        self._window_rows.note(session_id, ABSENT)
         self._windows[session_id] = ReplyWindow(user_id)
 
     def close(self, session_id: int) -> None:
         """Forget the window of a session whose end is applied."""
         window = self._windows[session_id]
-        self._window_log.note_drop(session_id, _row(session_id, window))
+        self._window_rows.note_gone(session_id, _row(session_id, window))
         for number in list(window.replies):
             self._forget(session_id, window, number)
         del self._windows[session_id]
@@ -124,16 +123,16 @@ class ReplyTable:
             f"reply {number} of session {session_id} after {window.last_applied}"
         )
         self._note(session_id, window)
-        self._reply_log.first.setdefault((session_id, number), None)
+        self._reply_rows.note((session_id, number), ABSENT)
         window.last_applied = number
         window.replies[number] = reply
         self._count(window, weight(reply))
 
     def entities(self) -> Iterator[Entity]:
-        """Return every entity of windows and replies as it is now, in no order.
+        """Return the present entities of windows and replies, in no order.
 
-        What is copied for it, at once, are references and numbers in flat lists: nothing is made
-        or called for each row before somebody iterates, since the loop waits meanwhile.
+        Only references and numbers are copied at once, into flat lists: nothing is made or called
+        per row before the caller iterates, because the loop waits meanwhile.
         """
         windows = self._windows.values()
         acked = [window.acked for window in windows]
@@ -144,16 +143,16 @@ class ReplyTable:
         rows = map(WindowRow, list(self._windows), acked, last_applied)
         return encoded(chain(rows, replies), self._codec.encode_entity)
 
-    def row_kinds(self) -> tuple[RowKind[Any, Any], ...]:
+    def row_kinds(self) -> tuple[RowKind[None], ...]:
         """Return the kinds of rows, ascending."""
-        windows, replies, encode = self._window_log, self._reply_log, self._codec.encode_entity
+        encode = self._codec.encode_entity
         return (
-            RowKind(WINDOW_KIND, windows, self._windows.keys, self._window_row, number_key, encode),
-            RowKind(REPLY_KIND, replies, self._reply_keys, self._reply_row, reply_key, encode),
+            RowKind(WINDOW_KIND, lambda _: self._window_rows, encode, key_of),
+            RowKind(REPLY_KIND, lambda _: self._reply_rows, encode, key_of),
         )
 
     def load(self, values: Iterable[SessionsValue]) -> None:
-        """Take over windows and replies, which `restoring` has checked, when there are none."""
+        """Load windows and replies, which `restoring` has checked, into an empty table."""
         users: dict[int, int] = {}
         for value in values:
             if isinstance(value, Session):
@@ -168,7 +167,7 @@ class ReplyTable:
                 self._count(window, weight(value))
 
     def _count(self, window: ReplyWindow, change: int) -> None:
-        """Keep the sums that admission looks at."""
+        """Update the sums that admission reads."""
         self._bytes += change
         window.weight += change
         left = self._of_user.get(window.user_id, 0) + change
@@ -179,13 +178,14 @@ class ReplyTable:
 
     def _note(self, session_id: int, window: ReplyWindow) -> None:
         """Remember a window that is about to change."""
-        if session_id not in self._window_log.first:
-            self._window_log.first[session_id] = _row(session_id, window)
+        changed = self._window_rows.changed
+        if changed is not None and session_id not in changed:
+            changed[session_id] = _row(session_id, window)
 
     def _forget(self, session_id: int, window: ReplyWindow, number: int) -> None:
         """Forget one reply."""
         reply = window.replies.pop(number)
-        self._reply_log.note_drop((session_id, number), reply)
+        self._reply_rows.note_gone((session_id, number), reply)
         self._count(window, -weight(reply))
 
     def _window_row(self, session_id: int) -> WindowRow | None:
@@ -194,7 +194,7 @@ class ReplyTable:
         return None if window is None else _row(session_id, window)
 
     def _reply_keys(self) -> Iterator[tuple[int, int]]:
-        """Yield session id and number of each reply, in no order that means anything."""
+        """Yield session id and number of each reply in arbitrary order."""
         for session_id, window in self._windows.items():
             for number in window.replies:
                 yield session_id, number
@@ -206,12 +206,12 @@ class ReplyTable:
 
 
 def is_same(known: bytes, fingerprint: bytes) -> bool:
-    """Whether two requests under one number may be the same one, by their fingerprints."""
+    """Return whether two requests under one number may be the same, by their fingerprints."""
     return not known or not fingerprint or known == fingerprint
 
 
 def weight(reply: RequestReply) -> int:
-    """Return the bytes that a kept reply counts for."""
+    """Return the bytes that a kept reply counts as."""
     total = REPLY_OVERHEAD_BYTES
     for span in reply.spans:
         total += len(span.results)

@@ -45,7 +45,7 @@ class SpanWork(Protocol):
 
 
 class RequestWork:
-    """One request under way. `verdict` is known from its first revision's visit to sessions on."""
+    """One request under way. `verdict` is known once its first revision has visited sessions."""
 
     def __init__(self, request: LoggedRequest, first_revision: int) -> None:
         """Begin before the header check."""
@@ -81,7 +81,7 @@ class PrepareWork:
         self._catalog: dict[int, Snapshot | None] = {}
 
     def note(self, changes: SessionChanges) -> None:
-        """Remember sessions, and whose credentials, begin or end when this prepare is applied."""
+        """Note sessions, and users' credentials, that begin or end when this prepare is applied."""
         self._registered.extend(changes.registered)
         self._ended.extend(changes.ended)
         self._users |= dict.fromkeys(changes.users)
@@ -91,7 +91,7 @@ class PrepareWork:
         self._catalog |= changes
 
     def apply(self, sessions: SessionsStage) -> list[MuxEffect]:
-        """Change the reply table and return what is told; in op order only."""
+        """Change the reply table and return the effects; in op order only."""
         told: list[MuxEffect] = [self.cut] if self.cut is not None else []
         if self._catalog:
             told.append(_catalog_changed(self._catalog))
@@ -111,7 +111,7 @@ class PrepareWork:
 
 
 class SessionsStage:
-    """The first stage: visited without a message, at its turn like every other."""
+    """The first stage: visited in turn like the others, but without a message."""
 
     def __init__(self, codec: Codec) -> None:
         """Begin without sessions."""
@@ -121,7 +121,7 @@ class SessionsStage:
         self.admission = Admission(self.machine, self.replies)
 
     def admits(self, work: RequestWork) -> bool:
-        """Return whether the request is applied; its header is checked by the first call."""
+        """Return whether the request is applied; the first call checks its header."""
         if work.verdict is None:
             work.verdict = self.machine.check_header(work.request)
             if work.verdict is HeaderVerdict.APPLY:
@@ -132,7 +132,7 @@ class SessionsStage:
     def refusal(self, work: RequestWork, span: LoggedSpan, is_internal: bool) -> Error | None:
         """Return why a span of an admitted request is refused as a whole.
 
-        Its principal was checked with the header, so that the answer does not depend on runs.
+        The principal was checked with the header, so that the answer does not depend on runs.
         """
         if work.is_session_over:
             return self.machine.evicted(work.request.session_id)
@@ -149,7 +149,7 @@ class SessionsStage:
             return
         error = self.refusal(work, segment.span, segment.route.internal)
         if error is None and segment.route.owner == Stage.SESSIONS:
-            # Register compares stamps like every owner: at its own revision.
+            # Register, like every owner, compares stamps at its own revision.
             error = self.machine.check_principal(segment.span)
         if error is not None:
             segment.refuse_rest(error)
@@ -157,7 +157,7 @@ class SessionsStage:
             self._apply(work, segment)
 
     def apply_effects(self, segments: Iterable[Segment]) -> None:
-        """Apply the effects that come back to sessions."""
+        """Apply the effects that return to sessions."""
         for segment in segments:
             for item in segment.effects.get(Stage.SESSIONS, ()):
                 effect = self.codec.decode_effect(item.payload)
@@ -180,10 +180,10 @@ class SessionsStage:
         return reply
 
     def _kept(self, prepare: CommittedPrepare, reply: RequestReply) -> RequestReply:
-        """Return a reply as it is kept: of level 1, errors have their reasons alone.
+        """Return a reply as it is kept: errors of level 1 keep only their reasons.
 
-        Builds of that level kept words and other details. What one replica restores and another
-        replays must be the same.
+        Builds of that level kept texts and other details. A restored reply and a replayed one must
+        be equal.
         """
         if prepare.feature_level >= limits.FEATURE_LEVEL_BOUNDED:
             return reply
@@ -204,7 +204,7 @@ class SessionsStage:
                 work.outdated[span.user_id, span.credential_revision] = error
 
     def _repeat(self, prepare: CommittedPrepare, work: RequestWork) -> RequestReply:
-        """Return the reply that a duplicate got the first time: the original has been applied."""
+        """Return the first reply to a duplicate: the original has been applied."""
         request = work.request
         window = self.replies.window(request.session_id)
         known = window.replies.get(request.number) if window is not None else None
@@ -256,12 +256,12 @@ class SessionsStage:
         work.is_session_over = self._is_over(segment.session_id)
 
     def _is_over(self, session_id: int) -> bool:
-        """Return whether a client session lives no more."""
+        """Return whether a client session has ended."""
         return session_id != limits.GATEWAY_SESSION_ID and self.machine.get(session_id) is None
 
 
 def _catalog_changed(changes: dict[int, Snapshot | None]) -> CatalogChanged:
-    """Return what the shell is told of generations that have changed."""
+    """Return the report to the shell about changed generations."""
     ascending = sorted(changes.items())
     return CatalogChanged(
         tuple(snapshot for _, snapshot in ascending if snapshot is not None),
@@ -270,7 +270,7 @@ def _catalog_changed(changes: dict[int, Snapshot | None]) -> CatalogChanged:
 
 
 def _fingerprint(prepare: CommittedPrepare, request: LoggedRequest) -> bytes:
-    """Return the fingerprint that counts: entries of lower levels are answered without any."""
+    """Return the fingerprint; entries of lower levels are answered without one."""
     is_known = prepare.feature_level >= limits.FEATURE_LEVEL_BOUNDED
     return request.fingerprint if is_known else b""
 

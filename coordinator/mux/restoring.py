@@ -1,7 +1,7 @@
-"""The checks of entities that a mux starts from. Nothing is taken over before all have passed.
+"""The checks of entities that a mux starts from. Nothing is loaded before all have passed.
 
-Canonical bytes, order and keys are checked for each entity; then what one must find in another.
-Raises RestoreError, which says what is wrong with which entity.
+Each entity's canonical bytes, order and key are checked, then the references between entities.
+Raises RestoreError, which names the entity and the fault.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from coordinator.mux.catalog_decisions import ROOT_BYTES
 from coordinator.mux.catalog_types import (
     CatalogCounters,
     Description,
-    Entity,
     FeatureLevel,
     Restored,
     Snapshot,
@@ -31,6 +30,7 @@ from coordinator.mux.entities import (
 )
 from coordinator.mux.types import RequestReply
 from viewstamp import limits
+from viewstamp.machine.freezing import Entity
 
 Value = TypeVar("Value", bound=SessionsValue | CatalogValue)
 
@@ -83,7 +83,7 @@ def _decoded(
     decode: Callable[[int, bytes], Value],
     codec: Codec,
 ) -> Iterator[Value]:
-    """Yield the values of entities whose order, bytes and keys are right."""
+    """Yield the values of entities, checking their order, bytes and keys."""
     before: tuple[int, bytes] | None = None
     for kind, key, canonical in entities:
         where = f"{section} entity of kind {kind} and key {key.hex()}"
@@ -102,7 +102,7 @@ def _decoded(
 
 
 def _check_sessions(sessions: Iterable[Session], restored: Restored) -> None:
-    """Check sessions by themselves and against one another."""
+    """Check each session, and sessions against one another."""
     nonces: dict[tuple[int, bytes], int] = {}
     for session in sessions:
         session_id = session.session_id
@@ -140,8 +140,8 @@ def _check_reply(reply: RequestReply, restored: Restored, sessions: dict[int, Se
 
 
 def _check_window(session: Session, window: WindowRow, replies: list[RequestReply]) -> None:
-    """Check that everything in the log has been applied, and that exactly the unacknowledged is
-    kept.
+    """Check that every logged request is applied, and that exactly the unacknowledged replies
+    are kept.
     """
     what = f"session {session.session_id}"
     if window.last_applied != session.last_number:
@@ -158,7 +158,7 @@ def _check_window(session: Session, window: WindowRow, replies: list[RequestRepl
 
 
 def _check_snapshot(snapshot: Snapshot, last: int) -> None:
-    """Check that a generation has what its state asks for, and no more."""
+    """Check that a generation has what its state requires, and no more."""
     is_completed = snapshot.state is SnapshotState.COMPLETED
     is_decided = snapshot.state is not SnapshotState.CREATED
     rules = {
@@ -178,7 +178,7 @@ def _check_snapshot(snapshot: Snapshot, last: int) -> None:
 
 
 def _check_own_cut(restored: Restored, snapshots: Iterable[Snapshot]) -> None:
-    """Check that the section is of the cut that it is said to be: its own generation is in it."""
+    """Check that the section is of the claimed cut: it contains its own generation."""
     generation = restored.generation
     if generation == 0:
         return
@@ -193,7 +193,8 @@ def _check_own_cut(restored: Restored, snapshots: Iterable[Snapshot]) -> None:
 
 
 def _check_level(restored: Restored, values: Iterable[CatalogValue]) -> None:
-    """Check that entries had no higher level than was decided: without a raise, none changes."""
+    """Check that entries had no higher level than was decided; without a raise there is no
+    check."""
     for value in values:
         if isinstance(value, FeatureLevel) and value.level < restored.feature_level:
             raise RestoreError(
@@ -202,7 +203,7 @@ def _check_level(restored: Restored, values: Iterable[CatalogValue]) -> None:
 
 
 def _check_description(restored: Restored, values: Iterable[CatalogValue]) -> None:
-    """Check that a description says something, and that a command before the cut set it."""
+    """Check that a description is not empty, and that a command before the cut set it."""
     for value in values:
         if not isinstance(value, Description):
             continue

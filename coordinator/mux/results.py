@@ -9,12 +9,12 @@ from coordinator.mux.types import EMPTY_FRAME, IndexedError, MuxError, SpanReply
 
 
 def empty_frames(count: int) -> bytes:
-    """Return the results of `count` commands none of which has one."""
+    """Return the results of `count` commands that have none."""
     return EMPTY_FRAME * count
 
 
 def check_errors(errors: Sequence[IndexedError], count: int, what: str) -> None:
-    """Raise MuxError unless the indexes ascend and lie below `count`; `what` says whose."""
+    """Raise MuxError unless the indexes ascend and lie below `count`; `what` names the span."""
     previous = -1
     for error in errors:
         if not previous < error.index < count:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
 
+from coordinator.mux.stage import SERVICE_STAGES
 from coordinator.mux.types import (
     Done,
     Item,
@@ -39,7 +40,7 @@ class Run(ABC):
 
     @abstractmethod
     def needs(self, stage: Stage) -> bool:
-        """Return whether a visit that is not composed yet may be to the stage."""
+        """Return whether a visit not yet composed may be to the stage."""
 
     @abstractmethod
     def compose(self) -> tuple[Item, ...]:
@@ -58,7 +59,7 @@ class Run(ABC):
         return self.unanswered == 0 and self.wanted() is None
 
     def take_answers(self) -> list[MuxEffect]:
-        """Return what can be answered to callers before the run is done."""
+        """Return the answers to callers that are ready before the run is done."""
         return []
 
 
@@ -66,17 +67,16 @@ class ProposalsRun(Run):
     """Asks every domain service for its pending proposals."""
 
     is_logged = False
-    _STAGES = (Stage.USERS, Stage.STREAMS, Stage.CONSUMER_GROUPS)
 
     def __init__(self, item: Item, op: int, feature_level: int) -> None:
         """Begin with no service asked."""
         super().__init__(op, feature_level)
         self._item = item
-        self._left = list(self._STAGES)
+        self._left = list(SERVICE_STAGES)
 
     def stages(self) -> tuple[Stage, ...]:
         """Return the stages of the domain services."""
-        return self._STAGES
+        return SERVICE_STAGES
 
     def wanted(self) -> Stage | None:
         """Return the next service to ask."""
@@ -92,7 +92,7 @@ class ProposalsRun(Run):
         return (self._item,)
 
     def absorb(self, stage: Stage, outcomes: tuple[Outcome, ...]) -> None:
-        """Check the answer; the proposals themselves are the shell's affair."""
+        """Check the answer; the shell takes the proposals themselves."""
         if outcomes != (Done(),):
             raise MuxError(f"{stage.name} answered a ProposalsItem by {outcomes!r}")
 
@@ -102,7 +102,7 @@ class ProposalsRun(Run):
 
 
 class Turnstiles:
-    """THE ordering rule: a run may enter a stage once every earlier run needs it no more."""
+    """THE ordering rule: a run may enter a stage once no earlier run needs it any more."""
 
     def __init__(self) -> None:
         """Begin with every stage free."""
@@ -122,11 +122,11 @@ class Turnstiles:
         return all(waiting[0] is run for waiting in self._waiting.values())
 
     def release(self, stages: Iterable[Stage]) -> list[Run]:
-        """Let pass who has left the stages for good; return those whose turn it became."""
+        """Let runs that have left the stages for good pass; return those whose turn it became."""
         return [head for stage in stages if (head := self._pass(stage)) is not None]
 
     def _pass(self, stage: Stage) -> Run | None:
-        """Drop runs from the front that need the stage no more; return a new front."""
+        """Drop runs that no longer need the stage from the front; return a new front."""
         waiting = self._waiting[stage]
         passed = False
         while waiting and not waiting[0].needs(stage):

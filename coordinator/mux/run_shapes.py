@@ -1,8 +1,8 @@
-"""How many runs requests make together, told from a few bits of each: for whoever fills a prepare.
+"""Counts the runs that requests make together, from a few bits of each, to fill a prepare.
 
-What a run is, `coordinator.mux.runs` says. Here a command is a set of bits that it needs, and a run
-a set of bits that it bars from those who come next: stages to which an effect may be on its way
-back, and the kinds of commands that cannot share it. Who needs what is barred begins another run.
+`coordinator.mux.runs` defines a run. Here a command is a set of bits that it needs, and a run a set
+of bits that it bars from later commands: stages to which an effect may be on its way back, and
+kinds of commands that cannot share the run. A command that needs a barred bit begins another run.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from viewstamp import limits
 _STAGE_BITS: Final = {stage: 1 << stage for stage in STAGES}
 _PLAIN: Final = 1 << len(STAGES) + 1
 _GRANTS: Final = _PLAIN << 1
-_ALONE: Final = _PLAIN << 2  # a transaction, or what is several runs already; barred by every run
+_ALONE: Final = _PLAIN << 2  # a transaction, or a request of several runs; barred by every run
 
-# What the first command of a request needs beside its own: sessions check the request's header.
+# The first command of a request also needs sessions, which check the request's header.
 STARTS_REQUEST: Final = _STAGE_BITS[Stage.SESSIONS]
-# What nothing may follow in the same run, as at the beginning of a prepare.
+# Bars everything, as at the beginning of a prepare.
 BARS_ALL: Final = (_PLAIN << 3) - 1
 _BARRED_BY_PLAIN: Final = _GRANTS | _ALONE
 
@@ -36,9 +36,9 @@ class Shape(NamedTuple):
     weight: int  # in commands of a share and of a turn, where their number is less
 
 
-# Of a command whose method is not looked at: the replica's own, which send nothing back.
+# For commands whose method is not inspected: the replica's own, which send nothing back.
 PLAIN: Final = Shape(1, _PLAIN | sum(_STAGE_BITS.values()), _BARRED_BY_PLAIN, 0)
-# Of a request without commands.
+# For a request without commands.
 NOTHING: Final = Shape(0, 0, 0, 0)
 _TRANSACTION: Final = Shape(1, _ALONE, BARS_ALL, limits.COMMANDS_PER_RUN)
 
@@ -51,13 +51,13 @@ def command_shape(route: Route | None) -> Shape:
     bars = _ALONE | (_PLAIN if route.sets_grants else _GRANTS)
     needs |= _bits(reached(RunEntry(route)))
     bars |= _bits(route.emits_backward)
-    # Whoever alternates with others makes two runs; the others weigh as their commands.
+    # A user who alternates such commands with others makes two runs; the others count as commands.
     weight = 0 if bars == _BARRED_BY_PLAIN else limits.COMMANDS_PER_RUN
     return Shape(1, needs, bars, weight)
 
 
 def is_transaction(shape: Shape) -> bool:
-    """Whether each command of a method is a run of its own."""
+    """Return whether each command of a method is its own run."""
     return shape is _TRANSACTION
 
 

@@ -1,9 +1,9 @@
-"""How a prepare is split into runs, and which stages each run visits: decided by routes alone.
+"""How routes alone decide the runs of a prepare, and the stages that each run visits.
 
-A run may pass through the stages without waiting for itself: none of its commands enters, or may
-send an effect forward to, a stage to which an earlier one may send an effect back. Commands
-flagged `sets_grants` go to streams before users, so they share runs with one another only; a
-transaction is its own run.
+A run passes through the stages without waiting for itself: none of its commands enters, or may send
+an effect forward to, a stage to which an earlier one may send an effect back. Commands flagged
+`sets_grants` go to streams before users, so they share runs only with one another. A transaction is
+its own run.
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ def _run_end(entries: Sequence[RunEntry], start: int) -> int:
 
 
 def _kind(entry: RunEntry) -> RunKind:
-    """Return which kind of run the entry needs."""
+    """Return the kind of run that the entry needs."""
     if entry.route is None:
         return RunKind.TRANSACTION
     return RunKind.GRANTS if entry.route.sets_grants else RunKind.PLAIN
 
 
 def reached(entry: RunEntry) -> frozenset[Stage]:
-    """Return the stages that look at the command itself, or that an effect may reach forward.
+    """Return the stages that handle the command itself, or that an effect may reach forward.
 
     A request enters sessions by its header check, at its first command.
     """
@@ -122,8 +122,9 @@ def _plan(entries: Sequence[RunEntry], start: int, stop: int) -> RunPlan:
 def _forward_stages(routes: Sequence[Route]) -> list[Stage]:
     """Return the stages after sessions that a command, or an effect of one, may reach forward.
 
-    Which later stages an effect is for is not in the options, so each of them counts; none is for
-    catalog. Runs without a command of catalog stay away from it, so that reads about the cluster
+    The options do not say which later stages an effect is for, so all count except catalog, which
+    gets none. Runs without a catalog command stay away from catalog, so that reads about the
+    cluster are answered while a service is silent.
     are answered while a service is silent.
     """
     first = min(routes, key=lambda route: route.owner)

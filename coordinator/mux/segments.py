@@ -46,7 +46,7 @@ class Segment:
     def __init__(
         self, route: Route, span: LoggedSpan, first_revision: int, session_id: int, timestamp: int
     ) -> None:
-        """Begin with what was refused before the log."""
+        """Begin with the refusals from before the log."""
         check_errors(span.refused, span.count, f"logged span of code {span.code}")
         self.route = route
         self.span = span
@@ -62,7 +62,7 @@ class Segment:
 
     @property
     def is_open(self) -> bool:
-        """Whether a command is left that no place has refused."""
+        """Whether any command has not been refused."""
         return not self.is_withdrawn and len(self.refusals) < self.span.count
 
     @property
@@ -71,19 +71,19 @@ class Segment:
         return tuple(error.index for error in self.refusals)
 
     def refuse(self, errors: Sequence[IndexedError]) -> None:
-        """Add refusals; none of them may be known already."""
+        """Add refusals of commands that were not refused before."""
         if errors:
             what = f"code {self.span.code} at revision {self.first_revision}"
             check_errors(errors, self.span.count, what)
             self.refusals = merge_errors(self.refusals, errors, what)
 
     def refuse_rest(self, error: Error) -> None:
-        """Refuse whatever is not refused yet."""
+        """Refuse all commands not yet refused."""
         refused = frozenset(self.refused)
         self.refuse([IndexedError(i, error) for i in range(self.span.count) if i not in refused])
 
     def emit(self, effects: Sequence[Effect]) -> None:
-        """Take over effects of this span's commands, to be handed out to their stages."""
+        """Take effects of this span's commands, to be handed to their stages."""
         previous = 0
         refused = frozenset(self.refused)
         for effect in effects:
@@ -105,7 +105,7 @@ class Segment:
         return SpanReply(results, self.refusals)
 
     def _check_target(self, stage: Stage) -> None:
-        """Raise MuxError unless the run still comes to the stage."""
+        """Raise MuxError unless the run still visits the stage."""
         if not self.route.sends_forward(stage) and stage not in self.route.emits_backward:
             raise MuxError(
                 f"code {self.span.code} of {self.route.owner.name} emits an effect to "
@@ -114,13 +114,13 @@ class Segment:
 
 
 def compose(segments: Sequence[Segment], visit: Visit) -> list[tuple[Item, Segment]]:
-    """Return what the visit has for its stage, in revision order, and whose each item is."""
+    """Return the visit's items in revision order, each with its segment."""
     composer = _COMPOSERS[visit.leg]
     return [(item, segment) for segment in segments for item in composer(segment, visit.stage)]
 
 
 def absorb(item: Item, segment: Segment, outcome: Outcome) -> None:
-    """Take over the answer to an item. Raises MuxError if it does not fit the item."""
+    """Take the answer to an item. Raises MuxError if it does not fit the item."""
     match item, outcome:
         case CommandItem(), CommandOutcome():
             segment.results = outcome.results
@@ -146,7 +146,7 @@ def _resolve_grants(segment: Segment, stage: Stage) -> Sequence[Item]:
 
 
 def _forward(segment: Segment, stage: Stage) -> Sequence[Item]:
-    """Return the commands, the resolve item, or the effects that the stage gets on the way."""
+    """Return the commands, the resolve item, or the effects for the stage."""
     if stage == segment.route.owner:
         return (_command_item(segment),) if segment.is_open else ()
     if stage == segment.route.resolve_stage:

@@ -1,7 +1,7 @@
-"""The sessions machine: which sessions live, whose they are, and how far their requests came.
+"""The sessions machine: the live sessions, their owners, and the progress of their requests.
 
-It decides at log order. The replies it lets clients repeat are another table (`replies`), which
-changes when a prepare is applied.
+It decides in log order. The replies that clients may ask for again are in another table
+(`replies`), which changes when a prepare is applied.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
-from coordinator.mux.catalog_types import Entity
 from coordinator.mux.codec import (
     Codec,
     CredentialsChanged,
@@ -30,9 +28,8 @@ from coordinator.mux.entities import (
     Session,
     SessionsValue,
     encoded,
-    number_key,
+    key_of,
 )
-from coordinator.mux.freezing import RowKind
 from coordinator.mux.types import (
     EndSession,
     Error,
@@ -42,12 +39,13 @@ from coordinator.mux.types import (
     RegisterSession,
     SessionCommand,
 )
-from coordinator.mux.undo import EntityTable, Table, UndoLog
 from viewstamp import limits
+from viewstamp.machine.freezing import Entity, RowKind
+from viewstamp.machine.tables import Table, UndoLog
 
 
 class HeaderVerdict(Enum):
-    """What becomes of a request whose header was not refused."""
+    """The outcome of a request whose header was not refused."""
 
     APPLY = "apply"
     DUPLICATE = "duplicate"
@@ -70,7 +68,7 @@ class SessionRefused:
 
 @dataclass(frozen=True, slots=True)
 class SessionChanges:
-    """Which sessions began and ended, and whose credentials, in the order in which they did."""
+    """Sessions that began and ended, and users whose credentials ended, each in order."""
 
     registered: tuple[Session, ...]
     ended: tuple[int, ...]
@@ -84,13 +82,15 @@ class SessionsMachine:
         """Begin without sessions."""
         self._codec = codec
         self._undo = UndoLog()
-        self._sessions: EntityTable[int, Session] = EntityTable(self._undo)
+        self._sessions: Table[int, Session] = Table(self._undo)
         self._of_user: Table[int, tuple[int, ...]] = Table(self._undo)
         self._of_nonce: Table[tuple[int, bytes], int] = Table(self._undo)
-        self._minimums: EntityTable[int, Minimum] = EntityTable(self._undo)
+        self._minimums: Table[int, Minimum] = Table(self._undo)
         self._registered: list[Session] = []
         self._ended: list[int] = []
         self._users: list[int] = []
+        # How many had ended, and whose credentials had, at the savepoint.
+        self._marks = (0, 0)
 
     def get(self, session_id: int) -> Session | None:
         """Return a live session."""
@@ -98,7 +98,7 @@ class SessionsMachine:
 
     def live(self) -> Iterator[Session]:
         """Yield the live sessions by ascending id."""
-        for session_id in sorted(self._sessions.keys()):
+        for session_id in self._sessions.sorted_keys():
             yield self._existing(session_id)
 
     def of_user(self, user_id: int) -> tuple[int, ...]:
@@ -116,7 +116,7 @@ class SessionsMachine:
     def check_header(self, request: LoggedRequest) -> HeaderVerdict | SessionRefused:
         """Decide about a request with commands, once, at its first revision.
 
-        A request that is refused does not use up its number: the client may send it again.
+        A refused request does not use up its number: the client may send it again.
         """
         if request.session_id == limits.GATEWAY_SESSION_ID:
             return HeaderVerdict.APPLY
@@ -133,6 +133,7 @@ class SessionsMachine:
             return SessionRefused(self._gap(session, request.number))
         used = Session(session.session_id, session.user_id, session.nonce, request.number)
         self._sessions.put(request.session_id, used)
+        self._undo.settle()  # even a transaction that is taken back has used its number
         return HeaderVerdict.APPLY
 
     def check_principal(self, span: LoggedSpan) -> Error | None:
@@ -147,7 +148,7 @@ class SessionsMachine:
         )
 
     def minimum_above(self, user_id: int, stamp: int) -> int | None:
-        """Return the minimum that a stamp of a user lies below; None if it is in force."""
+        """Return the minimum that a user's stamp lies below; None if the stamp is in force."""
         known = self._minimums.get(user_id)
         if known is None or not known.refuses(stamp):
             return None
@@ -168,10 +169,10 @@ class SessionsMachine:
                 return self._expire(command)
 
     def apply_effect(self, effect: ForSessions, revision: int) -> None:
-        """Apply what a command of users at `revision` means for sessions."""
+        """Apply the effect on sessions of a users command at `revision`."""
         match effect:
             case UserEnded():
-                # Every token of the user was issued for credentials older than its end.
+                # The end is later than the credentials of every token of the user.
                 self._raise_minimum(effect.user_id, revision)
                 for session_id in self._of_user.get(effect.user_id) or ():
                     self._end(self._existing(session_id))
@@ -184,51 +185,59 @@ class SessionsMachine:
 
     def savepoint(self) -> None:
         """Begin to remember changes, so that a transaction can be taken back."""
-        self._undo.savepoint()
+        self._undo.open_savepoint()
+        self._marks = (len(self._ended), len(self._users))
 
     def keep(self) -> None:
         """Let the changes since the savepoint stand."""
-        self._undo.keep()
+        self._undo.keep_savepoint()
 
     def revert(self) -> None:
         """Take back the changes since the savepoint."""
-        self._undo.revert()
+        self._undo.revert_savepoint()
+        ended, users = self._marks
+        del self._ended[ended:], self._users[users:]
 
     def take_changes(self) -> SessionChanges:
         """Return which sessions, and whose credentials, began and ended since the last call."""
         changes = SessionChanges(tuple(self._registered), tuple(self._ended), tuple(self._users))
         for told in (self._registered, self._ended, self._users):
             told.clear()
+        self._undo.settle()
         return changes
 
     def evicted(self, session_id: int) -> Error:
-        """Return the refusal of a request of a session that is no more."""
+        """Return the refusal of a request of an ended session."""
         return self._codec.encode_refusal("SESSION_EVICTED", {"session": str(session_id)})
 
     def entities(self) -> Iterator[Entity]:
         """Return every entity of sessions and minimums as it is now, in no order."""
-        values: list[SessionsValue] = [*self._sessions.values(), *self._minimums.values()]
+        values: list[SessionsValue] = [
+            *self._sessions.rows.values(),
+            *self._minimums.rows.values(),
+        ]
         return encoded(values, self._codec.encode_entity)
 
-    def row_kinds(self) -> tuple[RowKind[Any, Any], ...]:
+    def row_kinds(self) -> tuple[RowKind[None], ...]:
         """Return the kinds of rows, ascending."""
-        sessions, minimums, encode = self._sessions, self._minimums, self._codec.encode_entity
+        encode = self._codec.encode_entity
         return (
-            RowKind(SESSION_KIND, sessions.log, sessions.keys, sessions.get, number_key, encode),
-            RowKind(MINIMUM_KIND, minimums.log, minimums.keys, minimums.get, number_key, encode),
+            RowKind(SESSION_KIND, lambda _: self._sessions, encode, key_of),
+            RowKind(MINIMUM_KIND, lambda _: self._minimums, encode, key_of),
         )
 
     def load(self, values: Iterable[SessionsValue]) -> None:
-        """Take over sessions and minimums, which `restoring` has checked, when there are none."""
+        """Load sessions and minimums, which `restoring` has checked, into an empty machine."""
         for value in values:
             if isinstance(value, Session):
-                self._sessions.load(value.session_id, value)
+                self._sessions.put(value.session_id, value)
                 # Ids ascend, and so does the tuple.
                 others = self._of_user.get(value.user_id) or ()
-                self._of_user.load(value.user_id, (*others, value.session_id))
-                self._of_nonce.load((value.user_id, value.nonce), value.session_id)
+                self._of_user.put(value.user_id, (*others, value.session_id))
+                self._of_nonce.put((value.user_id, value.nonce), value.session_id)
             elif isinstance(value, Minimum):
-                self._minimums.load(value.user_id, value)
+                self._minimums.put(value.user_id, value)
+            self._undo.settle()  # at once: tens of thousands of them would fill the memory
 
     def _register(
         self, command: RegisterSession, user_id: int, revision: int
@@ -259,7 +268,7 @@ class SessionsMachine:
         return SessionApplied(self._codec.encode_session_result(EndResult()), effect)
 
     def _expire(self, command: ExpireSession) -> SessionApplied:
-        """End an idle session; one that was used since the proposal lives on."""
+        """End an idle session; a session used since the proposal lives on."""
         session = self._sessions.get(command.session_id)
         is_idle = session is not None and session.last_number <= command.last_request_number
         effect = self._end(session) if session is not None and is_idle else None
@@ -272,10 +281,9 @@ class SessionsMachine:
         if left:
             self._of_user.put(session.user_id, left)
         else:
-            self._of_user.drop(session.user_id)
-        self._of_nonce.drop((session.user_id, session.nonce))
-        self._sessions.drop(session.session_id)
-        self._undo.record(self._ended.pop)
+            self._of_user.delete(session.user_id)
+        self._of_nonce.delete((session.user_id, session.nonce))
+        self._sessions.delete(session.session_id)
         self._ended.append(session.session_id)
         return self._codec.encode_effect(SessionEnded(session.session_id))
 
@@ -287,7 +295,6 @@ class SessionsMachine:
         )
         if raised != known:
             self._minimums.put(user_id, raised)
-            self._undo.record(self._users.pop)
             self._users.append(user_id)
 
     def _existing(self, session_id: int) -> Session:
@@ -321,7 +328,7 @@ class SessionsMachine:
         )
 
     def _check_limits(self, user_id: int) -> Error | None:
-        """Return why there may be no further session; none is evicted to make room."""
+        """Return why no further session may be opened; none is evicted to make room."""
         if len(self._of_user.get(user_id) or ()) >= limits.SESSIONS_PER_USER_MAX:
             of_user = {"user": str(user_id), "limit": str(limits.SESSIONS_PER_USER_MAX)}
             return self._codec.encode_refusal("SESSION_LIMIT", of_user, "of_user")

@@ -1,4 +1,4 @@
-"""Which snapshots a retention keeps: a pure rule over what is there."""
+"""Which snapshots a retention keeps, as a pure rule."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _DAY_US = 86_400_000_000
 def expired(
     snapshots: Iterable[Snapshot], keep_last: int, keep_daily: int, now_us: int
 ) -> tuple[int, ...]:
-    """Return the generations that may go, ascending, at log time `now_us`.
+    """Return the generations that may be deleted, ascending, at log time `now_us`.
 
     Kept are the last `keep_last` completed ones, the newest of each of the last `keep_daily` days
-    (UTC, by the time of the cut, today included), and pinned ones. The last completed one is
-    always kept, failed ones while they are newer than that, and whatever is under way.
+    (UTC, by the time of the cut, today included), and pinned ones. The last completed one is always
+    kept, as are failed ones newer than that, and every one under way.
     """
     ascending = sorted(snapshots, key=lambda snapshot: snapshot.generation)
     completed = [s for s in reversed(ascending) if s.state is SnapshotState.COMPLETED]
@@ -38,7 +38,7 @@ def _kept(
 ) -> Iterable[int]:
     """Yield the generations that a rule keeps; `completed` is newest first."""
     for snapshot in completed[:keep_last]:
-        # Of its own choice it is one of its day's, and no more.
+        # A snapshot of retention DAILY is kept only as its day's.
         if snapshot.retention is not RetentionClass.DAILY:
             yield snapshot.generation
     first_day = now_us // _DAY_US - keep_daily

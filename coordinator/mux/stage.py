@@ -1,9 +1,11 @@
-"""The stages, in a module of their own so that every other one may name them."""
+"""The stages, in their own module so that every other one may name them."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 from typing import Final
+
+from viewstamp.limits import SECTION_SINCE_LEVEL
 
 
 class Stage(IntEnum):
@@ -16,8 +18,18 @@ class Stage(IntEnum):
     CATALOG = 5
 
 
-# The same as a tuple: to iterate over an enumeration costs more than what is done for a stage.
+# As a tuple, because iterating over an enumeration costs more than the work for a stage.
 STAGES: Final = tuple(Stage)
 
-# The stages that are services: they freeze at a cut when they are told to.
+# The stages that are services: they freeze at a cut when told.
 SERVICE_STAGES: Final = (Stage.USERS, Stage.STREAMS, Stage.CONSUMER_GROUPS)
+
+
+def cut_stages(feature_level: int) -> tuple[Stage, ...]:
+    """Return the stages that a cut at a feature level freezes, ascending."""
+    return tuple(stage for stage in STAGES if SECTION_SINCE_LEVEL.get(stage, 1) <= feature_level)
+
+
+def cut_services(feature_level: int) -> tuple[Stage, ...]:
+    """Return the services that a cut at a feature level freezes."""
+    return tuple(stage for stage in cut_stages(feature_level) if stage in SERVICE_STAGES)

@@ -1,7 +1,7 @@
 """A transaction: its parts pass through the stages under savepoints, then all stand or none.
 
-It keeps every stage to itself until it is decided, but for catalog, if no part is for that. A
-savepoint travels in front of the first items that a stage gets; stages that get none need none.
+It keeps every stage to itself until it is decided, except catalog if no part is for that. A
+savepoint precedes the first items that a stage gets; a stage without items needs none.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TransactionRun(Run):
         sessions: SessionsStage,
         catalog: CatalogStage,
     ) -> None:
-        """Begin before the header check; `index` is the transaction's in its span."""
+        """Begin before the header check; `index` is the transaction's index in its span."""
         super().__init__(prepare.prepare.op, prepare.prepare.feature_level)
         self.prepare = prepare
         self._request = request
@@ -74,7 +74,7 @@ class TransactionRun(Run):
         self._segments: list[Segment] = []
         # The first part that cannot be routed, and why.
         self._unroutable: tuple[int, Error] | None = None
-        # Inner runs that are not over: their segments and the visits left.
+        # Inner runs that are not done: their segments and the remaining visits.
         self._inner: list[tuple[list[Segment], list[Visit]]] = []
         self._pending: list[tuple[Item, Segment]] = []
         self._leads_savepoint = False
@@ -83,7 +83,7 @@ class TransactionRun(Run):
         self._reply = SpanReply(EMPTY_FRAME)
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return every stage that parts or their effects may enter: nothing passes there."""
+        """Return every stage that parts or their effects may enter: no other run passes there."""
         return self._stages
 
     def wanted(self) -> Stage | None:
@@ -95,7 +95,7 @@ class TransactionRun(Run):
         return self._saved[0] if self._saved else None
 
     def needs(self, stage: Stage) -> bool:
-        """Return whether the stage is held until the decision, or waits to hear it."""
+        """Return whether the stage is held until the decision, or has not been told of it."""
         return stage in (self._saved if self._phase is _Phase.CLOSING else self._stages)
 
     def is_ready(self) -> bool:
@@ -103,7 +103,7 @@ class TransactionRun(Run):
         return self._phase is _Phase.CLOSING or self.unanswered == 0
 
     def is_done(self) -> bool:
-        """Return whether every stage has heard and answered."""
+        """Return whether every stage was told and has answered."""
         return self._phase is _Phase.CLOSING and not self._saved and self.unanswered == 0
 
     def compose(self) -> tuple[Item, ...]:
@@ -172,7 +172,7 @@ class TransactionRun(Run):
             self._inner.append((self._segments[plan.start : plan.stop], visits))
 
     def _part(self, route: Route, part: LoggedSpan) -> Segment:
-        """Return a part on its way: it has the principal and revision of the transaction."""
+        """Return a part under way, with the principal and revision of the transaction."""
         if part.count != 1:
             raise MuxError(f"a part of a transaction has count {part.count}; it must be 1")
         span = LoggedSpan(
@@ -229,7 +229,7 @@ class TransactionRun(Run):
             self._decide()
 
     def _decide(self) -> None:
-        """Keep everything if no part was refused; else the first refused part tells why."""
+        """Keep everything if no part was refused; otherwise report the first refused part."""
         failed = self._first_failure()
         codec = self._sessions.codec
         if failed is not None:
@@ -249,7 +249,7 @@ class TransactionRun(Run):
         return self._unroutable
 
     def _close(self, stage: Stage) -> tuple[Item, ...]:
-        """Tell a stage how it ended."""
+        """Tell a stage the outcome."""
         if stage not in (Stage.SESSIONS, Stage.CATALOG):
             return (KeepItem() if self._is_kept else RevertItem(),)
         sessions, catalog = self._sessions.machine, self._catalog.machine
@@ -258,7 +258,7 @@ class TransactionRun(Run):
             machine.keep()
         else:
             machine.revert()
-        # Only what is decided: the other one may still be under its savepoint.
+        # Only of this machine: the other one may still be under its savepoint.
         if machine is sessions:
             self.prepare.note(sessions.take_changes())
         else:
@@ -275,7 +275,7 @@ _ALL_BUT_CATALOG: Final = tuple(stage for stage in Stage if stage != Stage.CATAL
 
 
 def _held_stages(parts: Sequence[LoggedSpan], routes: Mapping[int, Route]) -> tuple[Stage, ...]:
-    """Return the stages kept from everybody else: catalog only if a part is owned there."""
+    """Return the stages kept from all other runs: catalog only if a part is owned there."""
     for part in parts:
         route = routes.get(part.code)
         if route is not None and route.owner == Stage.CATALOG:

@@ -1,6 +1,6 @@
 """The values that pass between the mux and its shell. They mirror the protos; nothing is encoded.
 
-Blobs called `items`, `results` or `contexts` are frames joined (a 0x0A byte, the length as a
+Blobs called `items`, `results` or `contexts` are joined frames (a 0x0A byte, the length as a
 varint, the bytes) that the mux never takes apart. Stages are numbered like `routing.v1.Stage`.
 """
 
@@ -10,78 +10,26 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from coordinator.mux.catalog_types import (
-    GENERATION_ZERO,
-    BeginSnapshot,
     CatalogChanged,
     CatalogCommand,
-    CatalogCounters,
-    CatalogDone,
-    CatalogResult,
-    Change,
-    CompleteSnapshot,
-    CreateSnapshot,
-    CreateSnapshotResult,
     CutTaken,
-    DeleteSnapshot,
-    Description,
-    Entity,
-    FailSnapshot,
-    FeatureLevel,
-    FrozenSection,
-    PruneSnapshots,
-    PruneSnapshotsResult,
-    RaiseFeatureLevel,
-    RaiseFeatureLevelResult,
-    Restored,
-    RetentionClass,
-    SetDescription,
-    SetRetention,
-    Snapshot,
-    SnapshotState,
-    TaskSnapshot,
 )
 from coordinator.mux.stage import SERVICE_STAGES, STAGES, Stage
 
-# What is defined in other modules and passed on here, so that a shell needs this one alone.
+# Defined in other modules, and parts of what is defined here.
 __all__ = [
     "SERVICE_STAGES",
     "STAGES",
     "Stage",
-    "GENERATION_ZERO",
-    "BeginSnapshot",
     "CatalogChanged",
     "CatalogCommand",
-    "CatalogCounters",
-    "CatalogDone",
-    "CatalogResult",
-    "Change",
-    "CompleteSnapshot",
-    "CreateSnapshot",
-    "CreateSnapshotResult",
     "CutTaken",
-    "DeleteSnapshot",
-    "Description",
-    "Entity",
-    "FailSnapshot",
-    "FeatureLevel",
-    "FrozenSection",
-    "PruneSnapshots",
-    "PruneSnapshotsResult",
-    "RaiseFeatureLevel",
-    "RaiseFeatureLevelResult",
-    "Restored",
-    "RetentionClass",
-    "SetDescription",
-    "SetRetention",
-    "Snapshot",
-    "SnapshotState",
-    "TaskSnapshot",
 ]
 
 # An encoded errors.v1.Error: the mux carries refusals and never reads them.
 Error: TypeAlias = bytes
 
-# What stands in a blob where a command was refused, so that indexes never shift.
+# Stands in a blob for a refused command, so that indexes never shift.
 EMPTY_FRAME = b"\x0a\x00"
 
 # The code of SubmitService.Transact, the one command that has parts.
@@ -98,10 +46,10 @@ class MuxError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What the method options say about one code. Commands and reads share the numbering.
+    """The method options of one code. Commands and reads share the numbering.
 
-    `gate` is a routing.v1.Gate number, 0 without a resolve stage. `emits_backward` holds stages
-    before `owner` alone, none of which the method may enter itself. Raises ValueError otherwise.
+    `gate` is a routing.v1.Gate number, 0 without a resolve stage. `emits_backward` holds only
+    stages before `owner` that the method does not enter itself. Raises ValueError otherwise.
     """
 
     code: int
@@ -125,7 +73,7 @@ class Route:
             raise ValueError(f"code {self.code}: sets_grants is for plain commands of users")
 
     def sends_forward(self, stage: Stage) -> bool:
-        """Return whether an effect may go forward to the stage: to any later one but catalog."""
+        """Return whether an effect may go forward to the stage: to any later one except catalog."""
         return self.owner < stage < Stage.CATALOG
 
 
@@ -168,9 +116,9 @@ class LoggedSpan:
     """Consecutive commands of one method by one principal; each takes one revision.
 
     The codec fills `session_commands` and `catalog_commands` for methods that these stages own:
-    one per index, None where `refused` names the index. It fills `parts` for TRANSACT_CODE alone:
-    per index the transaction's parts in order, each a span of count 1, and () where refused. What
-    does not parse is named in `refused` (ascending), on every replica alike.
+    one per index, None where `refused` names the index. It fills `parts` for TRANSACT_CODE only:
+    per index the transaction's parts in order, each a span of count 1, and () where refused.
+    `refused` names what does not parse (ascending), on every replica alike.
     """
 
     code: int
@@ -247,7 +195,7 @@ class ResolveItem:
 
 @dataclass(frozen=True, slots=True)
 class EffectItem:
-    """What a command of another stage means for this one."""
+    """The effect of another stage's command on this one."""
 
     revision: int
     payload: bytes
@@ -258,7 +206,7 @@ class EffectItem:
 class QueryItem:
     """Reads that the stage owns; code 0 is the builtin state digest.
 
-    One that `continues` belongs to the same read as the query before it.
+    An item that `continues` belongs to the same read as the query before it.
     """
 
     query_id: int
@@ -283,22 +231,22 @@ class CutItem:
 
 @dataclass(frozen=True, slots=True)
 class SavepointItem:
-    """From here on changes can be taken back."""
+    """Later changes can be taken back."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeepItem:
-    """Changes since the savepoint stand."""
+    """Keep the changes since the savepoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class RevertItem:
-    """Changes since the savepoint are taken back."""
+    """Take back the changes since the savepoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProposalsItem:
-    """Tell every pending proposal anew."""
+    """Repeat every pending proposal."""
 
 
 Item: TypeAlias = (
@@ -330,7 +278,7 @@ class StageBatch:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What the command at `index` of its span means elsewhere; `payload` is an EffectPayload."""
+    """An effect of the command at `index` of its span; `payload` is an EffectPayload."""
 
     index: int
     to: tuple[Stage, ...]
@@ -339,7 +287,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class CommandOutcome:
-    """What a CommandItem did: a frame per index, refusals by ascending index, effects in order."""
+    """The result of a CommandItem: a frame per index, refusals by index, effects in order."""
 
     results: bytes
     errors: tuple[IndexedError, ...] = ()
@@ -348,7 +296,7 @@ class CommandOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ResolveOutcome:
-    """What a ResolveItem found: a frame per index, refusals by ascending index."""
+    """The result of a ResolveItem: a frame per index, refusals by ascending index."""
 
     contexts: bytes
     errors: tuple[IndexedError, ...] = ()
@@ -356,9 +304,9 @@ class ResolveOutcome:
 
 @dataclass(frozen=True, slots=True)
 class QueryOutcome:
-    """What a QueryItem found; `deferred` announces that it follows through `Mux.deferred`.
+    """The result of a QueryItem; `deferred` announces that it follows through `Mux.deferred`.
 
-    A `postponed` one found nothing: the stage had no time for it.
+    `postponed` means that the stage had no time for it.
     """
 
     query_id: int
@@ -391,10 +339,10 @@ class StageReply:
 
 @dataclass(frozen=True, slots=True)
 class ReadSpan:
-    """Consecutive reads of one method. `owner` is set for STATE_DIGEST_CODE (count 1) alone.
+    """Consecutive reads of one method. Only STATE_DIGEST_CODE (count 1) sets `owner`.
 
-    `is_authorized` spares the resolving stage, for a caller who may read whatever it would say; the
-    owner gets no contexts then. Without it, a `gate` is demanded there instead of the route's.
+    `is_authorized` skips the resolving stage, for a caller who may read all of it; the owner then
+    gets no contexts. Otherwise a `gate` is demanded there instead of the route's.
     """
 
     code: int
@@ -407,9 +355,9 @@ class ReadSpan:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Reads answered together from one revision. `token` is the shell's, returned, never reused.
+    """Reads answered together from one revision. The shell makes `token` and never reuses it.
 
-    `user_id` is None for public methods alone.
+    `user_id` is None only for public methods.
     """
 
     token: int
@@ -436,9 +384,8 @@ class SpanReply:
 class RequestReply:
     """The answer to one request, the same on a retry: `spans`, or `error` if nothing was applied.
 
-    `view`, `op` and `first_revision` are those of the prepare in which the request took effect,
-    which for a duplicate is an earlier one than the applied prepare. `fingerprint` is that of
-    the request.
+    `view`, `op` and `first_revision` are those of the prepare in which the request took effect; for
+    a duplicate that is an earlier prepare. `fingerprint` is that of the request.
     """
 
     session_id: int
@@ -472,7 +419,8 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class ReadAnswered:
-    """A read is done: a reply per span, or the error. It saw all up to `revision`, none later."""
+    """A read is done: a reply per span, or the error. It saw all up to `revision`, nothing
+    later."""
 
     token: int
     revision: int
@@ -483,14 +431,14 @@ class ReadAnswered:
 
 @dataclass(frozen=True, slots=True)
 class ReadPostponed:
-    """A stage had no time for a read, which is done with; start it again, at a later position."""
+    """A stage had no time for a read, which has ended; start it again at a later position."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReadsLeft:
-    """Reads have left the stages, answered or not: no batch of them is under way any more."""
+    """Reads have left the stages, answered or not: none of their batches is under way any more."""
 
     tokens: tuple[int, ...]
 

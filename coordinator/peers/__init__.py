@@ -1,4 +1,4 @@
-"""Peers: what replicas of one cluster say to each other, over gRPC, on an address of its own.
+"""Peers: what replicas of one cluster say to each other, over gRPC, on their own addresses.
 
     peers      `Peers`: what the shell has in hand
     messages   the messages of the shells, beside those of `coordinator.vsr`
@@ -9,16 +9,16 @@
     listener   what peers say to this replica
     hello      who connects, and why it may not
     agreement  the digest over the limits that replicas must agree on
-    tls        certificates that say which replica it is
+    tls        certificates that identify a replica
     files      snapshot files for peers
     fetch      snapshot files from peers
     status     what is known about each peer
     settings   the flags
 
-Between each two replicas there are two streams, one in each direction, each opened by the one that
-speaks on it. Delivery is at most once. Messages keep their order unless more of them wait than fit
-into one packet: then votes and heartbeats overtake entries of the log. The protocol
-(`coordinator.vsr`) asks for no more than that; it repeats what matters.
+Between each two replicas there are two streams, one in each direction, each opened by its sender.
+Delivery is at most once. Messages keep their order unless more of them wait than fit into one
+packet: then votes and heartbeats overtake entries of the log. The protocol (`coordinator.vsr`)
+needs no more than that; it repeats important messages.
 
     events = PeerEvents(receivers=receivers, state=alarm, failed=fail)
     peers = Peers(config, events, snapshots)
@@ -26,5 +26,5 @@ into one packet: then votes and heartbeats overtake entries of the log. The prot
     peers.send(1, message)
     await peers.stop()
 
-Of the core this package knows its message types alone.
+This package knows only the message types of the core.
 """

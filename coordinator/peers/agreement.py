@@ -1,8 +1,8 @@
 """What replicas must agree on: a digest over the limits that decide how a command is applied.
 
 Every whole number in `viewstamp.limits` counts, unless it is a duration in milliseconds (no machine
-sees those), names a feature level, or is listed here with its reason. So a new limit is agreed upon
-until somebody says that it need not be.
+sees those), names a feature level, or is listed here with its reason. So a new limit must agree
+until it is listed here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from blake3 import blake3
 from viewstamp import limits
 
 LOCAL_SUFFIX: Final = "_MS"
-# The level in force comes from the log; these are what a build knows, and how it calls them.
+# The log decides the level in force; these are the levels that a build knows, by name.
 LOCAL_PREFIX: Final = "FEATURE_LEVEL_"
 
 # Limits of one process, which may differ between replicas, as they do during an upgrade.
@@ -39,7 +39,7 @@ LOCAL_LIMITS: Final = frozenset(
         "COMMANDS_PER_RUN",
         # No command sees how many standbys there are; the hello compares the number itself.
         "STANDBYS_MAX",
-        # Words are made by whoever answers.
+        # The replica that answers makes the texts.
         "REFUSAL_TEXT_BYTES_MAX",
         "REFUSAL_METADATA_BYTES_MAX",
         "REPLY_TEXTS_BYTES_MAX",
@@ -90,12 +90,12 @@ LOCAL_LIMITS: Final = frozenset(
         "SERVICE_THREADS_MAX",
         "DEFERRED_QUERIES_MAX",
         "UNIX_SOCKET_PATH_BYTES_MAX",
-        # Came with FEATURE_LEVEL_DESCRIPTION: builds that do not know that level lack it, must run
-        # beside those that do, and never apply a command of the level: they end when it is raised.
-        # All that know the level have one value, since it is part of what the level means: another
-        # value needs another level, as everything does that changes what a command comes to.
+        # Came with FEATURE_LEVEL_DESCRIPTION: builds without that level lack it, must run beside
+        # those with it, and never apply a command of the level, since they end when it is raised.
+        # All builds with the level have one value, because the value is part of the level: another
+        # value needs another level.
         "DESCRIPTION_BYTES_MAX",
-        # Files of one replica: what is compared is digests, whatever the layering.
+        # Files of one replica: replicas compare digests, whatever the layering.
         "SNAPSHOT_COPIES",
         "ENCODE_SLICE_US",
         "SNAPSHOT_COMMANDS",

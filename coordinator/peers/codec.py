@@ -4,8 +4,8 @@ Encoding yields one `ExchangeRequest` per message; joined, such encodings are on
 how messages are packed without touching them. Prepares keep the bytes that journals hold.
 
 Decoding takes any bytes and yields messages or named refusals, never an exception: prepares and
-headers are verified here, at the boundary, and trusted from here on. Cluster and sender are those
-of the stream, which were checked when it began.
+headers are verified here, at the boundary, and trusted afterwards. Cluster and sender are those of
+the stream, which were checked when it began.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ID_BYTES: Final = CHECKSUM_BYTES
 ROOT_BYTES: Final = 32
 REASON_CHARACTERS_MAX: Final = 200
 ADDRESS_CHARACTERS_MAX: Final = 300  # a name of 253, brackets and a port fit
-# A pipeline is sent to every backup, and perhaps once more: encoded once.
+# A pipeline is sent to every backup, and perhaps again, but encoded once.
 ENCODED_PREPARES_MAX: Final = 2 * PIPELINE_PREPARES_MAX
 
 
@@ -59,14 +59,14 @@ class DecodeRule(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Undecodable:
-    """Bytes that were dropped, by which rule, and what was wrong with them."""
+    """Bytes that were dropped, the rule, and what was wrong with them."""
 
     rule: DecodeRule
     detail: str
 
 
 class Encoder:
-    """Encodes what one replica says. A prepare for several backups is encoded once."""
+    """Encodes one replica's messages. A prepare for several backups is encoded once."""
 
     def __init__(self, cluster_id: bytes, replica_id: int) -> None:
         self._cluster_id = cluster_id
@@ -74,8 +74,8 @@ class Encoder:
         self._encoded: dict[tuple[int, bytes], OutgoingMessage] = {}
 
     def encode(self, message: PeerMessage) -> OutgoingMessage:
-        """Return a message ready to be sent. Raises ValueError for one that is not of this sender,
-        or whose fields cannot be: that is a defect here, not of the network."""
+        """Return a message ready to send. Raises ValueError for a message of another sender, or
+        with impossible fields: that is a defect here, not of the network."""
         if (message.cluster_id, message.from_replica) != (self._cluster_id, self._replica_id):
             raise ValueError(
                 f"{type(message).__name__} of replica {message.from_replica} cannot be sent by"
@@ -95,7 +95,7 @@ class Encoder:
 def decode_packet(
     packet: bytes, cluster_id: bytes, from_replica: int
 ) -> Iterator[PeerMessage | Undecodable]:
-    """Yield what a packet from a replica of this cluster holds, in order. Never raises."""
+    """Yield the content of a packet from a replica of this cluster, in order. Never raises."""
     try:
         parts = pb.ExchangeRequest.FromString(packet).messages
     except DecodeError as error:
@@ -158,7 +158,7 @@ def _plain(name: str) -> _Field:
 
 
 def _fixed(name: str, length: int) -> _Field:
-    """A field of so many bytes."""
+    """Return a field of `length` bytes."""
 
     def write(part: Any, _: str, value: bytes) -> None:
         if len(value) != length:
@@ -180,7 +180,7 @@ def _id(name: str) -> _Field:
 
 
 def _write_prepare(part: Any, name: str, value: core.Prepare) -> None:
-    # The core only knows the shape; what it is given are prepares of the format.
+    # The core knows only the shape; the prepares that it is given are of the format.
     setattr(part, name, encode_prepare(cast(SealedPrepare, value)))
 
 
@@ -245,7 +245,7 @@ def _read_tasks(part: Any, name: str, _: bytes) -> tuple[Any, ...]:
 
 
 def _text(name: str, characters_max: int) -> _Field:
-    """A field of at most so many characters."""
+    """Return a field of at most `characters_max` characters."""
 
     def read(part: Any, _: str, __: bytes) -> str:
         text: str = getattr(part, name)
@@ -268,7 +268,7 @@ class _Kind:
     lane: OutboxLane = OutboxLane.URGENT
 
     def __post_init__(self) -> None:
-        # Messages are made of them by position, which is a good deal faster than by name.
+        # Messages are built by position, which is much faster than by name.
         names = [field.name for field in dataclasses.fields(self.message)]
         written = ["cluster_id", "from_replica", *(field.name for field in self.fields)]
         assert names == written, f"{self.name}: {written} are not the fields {names}"

@@ -1,9 +1,8 @@
 """Snapshot files from peers: the reading side of state transfer.
 
-A layer is named by its digest, so what one peer has begun to send another one may finish: a
-transfer goes on at its offset with the next peer, and ends in failure only when none of them sends
-anything more. Whether the bytes are the right ones the caller finds out from the digest of the
-whole file, as for a file of its own.
+A digest names a layer, so any peer may finish what another has begun to send: a transfer continues
+at its offset with the next peer, and fails only when none of them sends anything more. The caller
+checks the bytes by the digest of the whole file, as for its own files.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from viewstamp.api.replication.v1 import replication_service_pb2 as pb
 # Stands for the generation that the peer would restart from.
 ADOPTED: Final = 0
 MANIFEST_TIMEOUT_MS: Final = 10_000
-# The peer looks at its whole copy before the first chunk.
+# The peer verifies its whole copy before the first chunk.
 CHUNK_TIMEOUT_MS: Final = 60_000
 
 
@@ -47,7 +46,7 @@ class SnapshotFetcher:
     async def manifest(self, replica: int, generation: int) -> bytes:
         """Return a peer's manifest file: frame and message, to be decoded and so verified.
 
-        Of generation ADOPTED it is whichever the peer would restart from itself. Raises
+        ADOPTED asks for the generation that the peer itself would restart from. Raises
         PeerFileUnavailable.
         """
         request = pb.ReadManifestRequest(hello=self._hello(replica), generation=generation)
@@ -126,7 +125,7 @@ class SnapshotFetcher:
 
 
 class _WrongAnswerError(Exception):
-    """A peer sends what was not asked for."""
+    """A peer sent something other than was asked for."""
 
 
 async def _next(call: Any) -> pb.ReadLayerResponse | None:

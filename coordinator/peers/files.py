@@ -1,7 +1,7 @@
 """Snapshot files for a peer whose log no longer reaches back far enough: the serving side.
 
-A generation stays pinned while a file of it is read, and every file comes from a copy that was
-verified whole. The caller says the same hello as on a stream, and is judged by the same rules.
+A generation stays pinned while one of its files is read, and every file comes from a copy that was
+verified whole. The caller sends the same hello as on a stream, judged by the same rules.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ async def _send(pinned: PinnedFiles, file: SnapshotFile, offset: int, context: C
             f"{file.name} has {file.size_bytes} bytes: it cannot be read from {offset}",
         )
     position = 0
-    # The whole file is read, as it is to be verified: skipping is rare, and costs no network.
+    # The whole file is read, to verify it: skipping is rare, and costs no network.
     async with aclosing(pinned.read(file, CHUNK_BYTES)) as chunks:
         async for chunk in chunks:
             data = chunk[max(0, offset - position) :]

@@ -1,7 +1,7 @@
-"""What a replica offers its peers before it can start: its snapshot files, as far as they are good.
+"""What a replica offers its peers before it can start: the intact ones of its snapshot files.
 
-Were it to offer nothing, replicas that all come up with damage, each in another file, would wait
-for each other. Whoever wants to exchange messages is told why it has to wait.
+If it offered nothing, replicas that all start with damage, each in another file, would wait for
+each other. A peer that wants to exchange messages is told why it has to wait.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FilesOnly:
     ) -> None:
         """Serve `snapshots`; `adopted` is the generation that this replica would restart from.
 
-        `mends` says what it has to do before, for people at other replicas. Raises ConfigError.
+        `mends` tells people at other replicas what it has to do first. Raises ConfigError.
         """
         self._config = config
         self._credentials = credentials_of(config)
@@ -60,7 +60,7 @@ class FilesOnly:
 
 
 class _Nobody:
-    """Is told nothing: no stream is accepted."""
+    """Receives nothing: no stream is accepted."""
 
     def welcomed(self, replica: int, boot_nonce: bytes) -> None:
         raise AssertionError("a replica that cannot start has accepted a stream")

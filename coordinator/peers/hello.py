@@ -1,7 +1,7 @@
 """Who connects, and whether it may: the first thing on every stream between replicas.
 
-The reasons for a refusal are a table, in the order in which they are looked at: another wire
-version first, since nothing else can be trusted to mean the same there.
+The reasons for a refusal are a table, tested in order: another wire version first, since nothing
+else need mean the same there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class HelloRefusal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who connects, and to whom. `to_replica` is the index of the replica that is meant."""
+    """Who connects, and to whom. `to_replica` is the index of the intended replica."""
 
     cluster_id: bytes
     wire_version: int
@@ -58,7 +58,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class RefusedHello:
-    """A hello that is not accepted: the reason, and what differs, for people."""
+    """A hello that is not accepted: the reason, and the difference, for people."""
 
     reason: HelloRefusal
     detail: str
@@ -80,7 +80,7 @@ def encode_hello(hello: Hello) -> pb.ReplicaHello:
 
 
 def decode_hello(message: pb.ReplicaHello) -> Hello:
-    """Return what the wire carried; `judge` finds what is wrong with it."""
+    """Return the received hello; `judge` finds what is wrong with it."""
     return Hello(
         cluster_id=message.cluster_id,
         wire_version=message.wire_version,
@@ -95,9 +95,9 @@ def decode_hello(message: pb.ReplicaHello) -> Hello:
 
 
 def judge(own: Hello, theirs: Hello, level_in_force: int = 0) -> RefusedHello | None:
-    """Return why `theirs` cannot be accepted by the replica that would say `own`; None: welcome.
+    """Return why the replica with the hello `own` refuses `theirs`; None if it is welcome.
 
-    `level_in_force` is the feature level that the log has reached here, 0 if nobody knows.
+    `level_in_force` is the feature level that the log has reached here, 0 if unknown.
     """
     for reason, rule in _RULES:
         detail = rule(own, theirs)

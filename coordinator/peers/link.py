@@ -1,11 +1,11 @@
-"""The way to one peer: connection, hello, packets of what waits; again and again.
+"""The way to one peer: connection, hello, packets of waiting messages; repeatedly.
 
 A new connection is made for each attempt, so that only this file decides when to try again: after a
 delay that doubles, with jitter, or at once when the peer has said hello to us. An idle stream
-carries an empty packet now and then, for the other side to see that this process is alive.
+carries an empty packet from time to time, to show the other side that this process is alive.
 
-A broken stream loses what was on its way, and what waits is given up with it. The protocol repeats
-what matters; what is old would only mislead a peer that comes back.
+A broken stream loses the messages under way, and waiting ones are given up with it. The protocol
+repeats important messages; old ones would only mislead a peer that comes back.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ RETRY_DELAY_MIN_MS: Final = 50
 RETRY_DELAY_MAX_MS: Final = 2_000
 KEEPALIVE_MS: Final = 2_000
 KEEPALIVE_TIMEOUT_MS: Final = 2_000
-# Beside the largest body it must still fit into a packet.
+# It must fit into a packet beside the largest body.
 ENCODED_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 2 * PREPARE_BODY_BYTES_MAX
 CHANNEL_OPTIONS: Final = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    # Else connections of equal options are shared, and with them the library's own backoff.
+    # Otherwise connections of equal options are shared, and with them the library's own backoff.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-    # Without this the library waits for the answer to a ping for a minute all the same.
+    # Without this the library still waits a minute for the answer to a ping.
     ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_http_proxy", 0),
@@ -58,7 +58,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LinkStatus:
-    """Where a link stands, and what keeps it from being connected."""
+    """The state of a link, and what keeps it from being connected."""
 
     state: LinkState
     why: str = ""
@@ -68,7 +68,7 @@ class LinkStatus:
 def dial(
     address: str, replica: int, credentials: grpc.ChannelCredentials | None
 ) -> grpc.aio.Channel:
-    """Return a channel to a replica, which with TLS must prove that it is that replica."""
+    """Return a channel to a replica; with TLS the replica must prove its identity."""
     if credentials is None:
         return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
     named = ("grpc.ssl_target_name_override", certificate_name(replica))
@@ -76,13 +76,13 @@ def dial(
 
 
 def retry_delay_ms(failures: int) -> int:
-    """Return how long to wait after so many failures in a row, at least 1: half of it is chance."""
+    """Return how long to wait after `failures` (at least 1) in a row; half of it is random."""
     longest = min(RETRY_DELAY_MAX_MS, RETRY_DELAY_MIN_MS << min(failures - 1, 16))
     return longest // 2 + random.randint(0, longest // 2)
 
 
 class PeerLink:
-    """The way to one peer. `run` keeps it up until cancelled; `changed` is told of new states."""
+    """The way to one peer. `run` maintains it until cancelled; `changed` is told of new states."""
 
     def __init__(
         self,
@@ -109,11 +109,11 @@ class PeerLink:
 
     @property
     def connected(self) -> bool:
-        """Whether what is sent now goes out now."""
+        """Whether a message sent now leaves now."""
         return self.standing.state is LinkState.CONNECTED
 
     def send(self, outgoing: OutgoingMessage) -> None:
-        """Send, or keep the message until there is a connection; it may be given up, counted."""
+        """Send, or keep the message for a later connection; a message given up is counted."""
         if len(outgoing.data) > ENCODED_BYTES_MAX:
             self.too_large += 1
             _log.error(
@@ -127,10 +127,10 @@ class PeerLink:
             self.outbox.put_newest(outgoing)
 
     def heard_hello(self, boot_nonce: bytes) -> None:
-        """The peer has said hello to us and is welcome: it is there, so try again at once.
+        """Try again at once: the peer has said hello to us and is welcome.
 
-        One that refuses us is tried at once only when it is a new process: else two replicas of
-        which one refuses could keep each other busy.
+        A peer that refuses us is tried at once only when it is a new process: otherwise two
+        replicas of which one refuses could keep each other busy.
         """
         is_new = boot_nonce != self._known_boot
         self._known_boot = boot_nonce
@@ -154,7 +154,7 @@ class PeerLink:
                 pass  # nobody called: try anyway
 
     async def _attempt(self) -> LinkStatus:
-        """Hold one stream as long as it lasts; return why there is none any more."""
+        """Hold one stream as long as it lasts; return why it ended."""
         channel = dial(self.address, self._hello.to_replica, self._credentials)
         try:
             call: Any = channel.stream_stream(EXCHANGE_PATH)()
@@ -219,9 +219,9 @@ class PeerLink:
                 self._wake.set()
 
     def _become(self, standing: LinkStatus) -> None:
-        """Remember where the link stands; log and tell if that is new, not every other reason.
+        """Record the link's state; log and report a new state, but not every new reason.
 
-        What a peer that refuses us says of it is told whenever it changes: people are to see it.
+        A refusing peer's explanation is reported whenever it changes, because people need it.
         """
         before, self.standing = self.standing, standing
         if (before.state, before.refusal) == (standing.state, standing.refusal):

@@ -1,8 +1,7 @@
-"""What peers say to this replica: their streams, each begun by a hello, on an address of its own.
+"""What peers say to this replica: their streams, each begun by a hello, on their own address.
 
-One stream per peer is live. A newer one of the same process ends the older; one of *another*
-process with the same id is refused as long as the first shows signs of life, and ends it after
-that.
+Each peer has one live stream. A newer stream of the same process ends the older; one of *another*
+process with the same id is refused as long as the first shows signs of life, and later ends it.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ SERVER_OPTIONS: Final = (
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.http2.max_pings_without_data", 0),
-    # Peers ask for signs of life as often as that.
+    # Peers send pings this often.
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
 )
 
@@ -64,7 +63,7 @@ class ListenerEvents(Protocol):
 
     @property
     def handlers(self) -> Mapping[type, Handler]:
-        """Who takes which message; what they raise ends the process."""
+        """Return who takes which message; an exception of theirs ends the process."""
         ...
 
     def fell_silent(self, replica: int) -> None:
@@ -72,7 +71,7 @@ class ListenerEvents(Protocol):
         ...
 
     def failed(self, error: BaseException) -> None:
-        """Going on would be wrong."""
+        """Report a defect after which continuing would be wrong."""
         ...
 
 
@@ -107,11 +106,11 @@ class Listener:
         mends: Callable[[], str] = lambda: "",
         level_in_force: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`mends` says what this replica has to do before it can speak, empty for nothing."""
+        """`mends` says what this replica has to do before it can exchange messages, or is empty."""
         members = range(own.replica_count + own.standby_count)
         self.heard = {replica: Heard() for replica in members if replica != own.replica_id}
         self.refused: Counter[str] = Counter()
-        """Hellos that were refused, by reason."""
+        """Refused hellos, by reason."""
         self._own = own
         self._events = events
         self._clock_ms = clock_ms
@@ -134,9 +133,9 @@ class Listener:
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     def refusal_of(self, message: pb.ReplicaHello, context: _Context) -> RefusedHello | None:
-        """Return why a caller is refused, None if it is welcome; refusals are logged and counted.
+        """Return why a caller is refused, None if it is welcome; log and count refusals.
 
-        Of a caller that already has a stream this says nothing: `_admit` does.
+        It does not check whether the caller already has a stream; `_admit` does.
         """
         hello = decode_hello(message)
         refusal = judge(self._own, hello, self._level_in_force()) or _check_certificate(
@@ -194,7 +193,7 @@ class Listener:
             try:
                 self._events.handlers[type(found)](found)
             except Exception as error:
-                # gRPC would log it and go on; a defect of the core must end the process.
+                # gRPC would log it and continue; a defect of the core must end the process.
                 self._events.failed(error)
                 raise
 
@@ -234,7 +233,7 @@ class Listener:
     def _refused(self, hello: Hello, refusal: RefusedHello, context: _Context) -> None:
         self.refused[refusal.reason.value] += 1
         heard = self.heard.get(hello.replica_id)
-        # Callers try again and again: one line for each new reason.
+        # Callers try again and again: log one line for each new reason.
         if heard is None:
             is_new = self.refused[refusal.reason.value] == 1
         else:
@@ -253,7 +252,7 @@ class Listener:
 
 
 def _check_certificate(replica: int, names: frozenset[str] | None) -> RefusedHello | None:
-    """Return a refusal unless the certificate, if there must be one, is that replica's."""
+    """Return a refusal unless the certificate, if one is required, is that replica's."""
     due = certificate_name(replica)
     if names is None or due in names:
         return None

@@ -1,4 +1,4 @@
-"""What replicas say to each other beside the core's messages: the shells' own, and the union.
+"""Messages between replicas beside the core's: the shells' own, and the union.
 
 Like the core's messages they are frozen and name cluster and sender.
 """
@@ -28,11 +28,11 @@ class SnapshotDurableMessage:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReportMessage:
-    """How far the sender is, and where it serves clients. Nothing rests on it.
+    """How far the sender is, and where it serves clients. Safety does not depend on it.
 
-    `status` is the number of a `cluster.v1.ReplicaStatus`; `generation` the snapshot that it would
-    restart from, 0 for none; `client_address` is HOST:PORT. `unfit` is what speaks against the
-    sender as the primary, empty for nothing. `feature_level_max` is the highest level that its
+    `status` is the number of a `cluster.v1.ReplicaStatus`; `generation` the snapshot from which it
+    would restart, 0 for none; `client_address` is HOST:PORT. `unfit` is what speaks against the
+    sender as primary, empty for nothing. `feature_level_max` is the highest level that its
     coordinator and its services know.
     """
 

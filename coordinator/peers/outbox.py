@@ -1,12 +1,12 @@
 """What waits to be sent to one replica: two lanes, bounded, packed into few large messages.
 
-Bodies (entries of the log) wait apart from everything else, so that a heartbeat or a vote never
-waits behind more than one packet. When the outbox is full the oldest bodies go first, then the
-oldest of the rest; the protocol repeats what matters. Within a packet the order of sending is kept:
-messages that overtake each other without need make the receiver ask for what is on its way.
+Bodies (entries of the log) wait apart from all other messages, so that a heartbeat or a vote never
+waits behind more than one packet. When the outbox is full the oldest bodies are given up first,
+then the oldest of the rest; the protocol repeats important messages. A packet keeps the order of
+sending: needless overtaking makes the receiver ask for entries already on their way.
 
-Without a connection nothing waits but the newest message of each kind: a replica that comes back
-should hear how things are, not how they were.
+Without a connection only the newest message of each kind waits: a replica that comes back should
+hear the present state, not the past.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from viewstamp.limits import KIB, MIB, PREPARE_BODY_BYTES_MAX
 
 OUTBOX_MESSAGES_MAX: Final = 1_024
 OUTBOX_BYTES_MAX: Final = 32 * MIB
-# One body of the largest size and its company. More at once would only delay the next heartbeat.
+# One body of the largest size and other messages. More would only delay the next heartbeat.
 PACKET_BYTES_MAX: Final = PREPARE_BODY_BYTES_MAX + 64 * KIB
 PACKET_MESSAGES_MAX: Final = 256
 
@@ -34,7 +34,7 @@ class OutboxLane(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """An encoded message. `kind` is its type; of one kind the newest is worth most."""
+    """An encoded message. `kind` is its type; the newest of a kind is worth most."""
 
     lane: OutboxLane
     kind: type
@@ -55,7 +55,7 @@ class Outbox:
     ) -> None:
         self.bytes = 0
         self.dropped = 0
-        """Messages given up for want of room, or of a connection."""
+        """Messages given up for lack of room, or of a connection."""
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self._packet_bytes_max = packet_bytes_max
@@ -76,7 +76,7 @@ class Outbox:
             self._drop(self._bodies or self._urgent)
 
     def put_newest(self, outgoing: OutgoingMessage) -> None:
-        """Add a message that has no connection yet; it replaces an older one of its kind."""
+        """Add a message while there is no connection; it replaces an older one of its kind."""
         lane = self._bodies if outgoing.lane is OutboxLane.BODY else self._urgent
         for _ in range(len(lane)):
             number, waiting = lane.popleft()
@@ -88,7 +88,7 @@ class Outbox:
         self.put(outgoing)
 
     def clear(self) -> None:
-        """Give up everything: the connection is lost, and with it the order."""
+        """Give up everything: the connection is lost, and the order with it."""
         self.dropped += len(self)
         self._bodies.clear()
         self._urgent.clear()
@@ -97,7 +97,7 @@ class Outbox:
     def packet(self) -> tuple[bytes, int]:
         """Take the next messages: their joined encodings, and how many; at least one if any wait.
 
-        Urgent ones first; a body goes along with each packet, so that neither lane starves.
+        Urgent ones go first; each packet also carries a body, so that neither lane starves.
         """
         taken: list[_Numbered] = []
         size = self._take(self._urgent, taken, 0)

@@ -1,4 +1,4 @@
-"""All peers of one replica: what the shell has in hand."""
+"""All peers of one replica, for the shell."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ STOP_GRACE_MS: Final = 100
 class PeersConfig:
     """Who this replica is, and how it reaches the others. `boot_nonce` is new at each start.
 
-    `replica_count` of them vote; `settings` say which standbys there are beside.
-    Every replica must know the cluster's id before it can speak to another.
+    `replica_count` replicas vote; `settings` name the standbys. Every replica must know the
+    cluster's id before it can speak to another.
     """
 
     cluster_id: bytes
@@ -55,9 +55,8 @@ class PeersConfig:
 class PeerEvents:
     """What the shell is told, on the event loop.
 
-    `receivers` take verified messages, as `routing` says; what they raise goes to `failed`.
-    `state`: a peer's link changed, or its stream to us ended. `failed`: a defect; the process must
-    end.
+    `receivers` take verified messages, as `routing` says; their exceptions go to `failed`. `state`:
+    a peer's link changed, or its stream to us ended. `failed`: a defect; the process must end.
     """
 
     receivers: Mapping[Receiver, Handler]
@@ -100,7 +99,7 @@ class Peers:
         self._server: grpc.aio.Server | None = None
         self._is_stopping = False
         self.fetcher = SnapshotFetcher(own, config.settings.addresses, self._channel_credentials)
-        """Reads snapshot files of peers."""
+        """Reads snapshot files from peers."""
 
     # --- For the shell ---
 
@@ -132,7 +131,7 @@ class Peers:
     def send(self, to_replica: int, message: PeerMessage) -> None:
         """Send, soon and at most once: it may be lost, and may overtake entries of the log.
 
-        Raises ValueError for a message of another sender, KeyError for a replica that is none.
+        Raises ValueError for a message of another sender, KeyError for an unknown replica.
         """
         self._links[to_replica].send(self._encoder.encode(message))
 
@@ -140,7 +139,6 @@ class Peers:
         """Return what is known of every peer, by replica."""
         return tuple(self._status(replica) for replica in self._links)
 
-    @property
     def refused_hellos(self) -> Mapping[str, int]:
         """How many hellos were refused here, by reason."""
         return dict(self._listener.refused)
@@ -148,22 +146,22 @@ class Peers:
     # --- For the listener ---
 
     def welcomed(self, replica: int, boot_nonce: bytes) -> None:
-        """A peer said hello: it can be reached again, so try at once."""
+        """Try a peer that said hello again at once: it is reachable."""
         self._links[replica].heard_hello(boot_nonce)
 
     def fell_silent(self, replica: int) -> None:
-        """A peer's stream to us has ended: tell the shell, unless this replica ends them all."""
+        """Report to the shell that a peer's stream to us has ended, except during `stop`."""
         if self._is_stopping:
             return
         try:
             self._events.state(self._status(replica))
         except Exception as error:
-            # gRPC would log it and go on; a defect of the core must end the process.
+            # gRPC would log it and continue; a defect of the core must end the process.
             self._events.failed(error)
             raise
 
     def failed(self, error: BaseException) -> None:
-        """Pass on that going on would be wrong."""
+        """Pass on a defect after which continuing would be wrong."""
         self._events.failed(error)
 
     # --- Parts ---
@@ -206,7 +204,7 @@ class Peers:
 
 
 def fetcher_of(config: PeersConfig) -> SnapshotFetcher:
-    """Return what reads snapshot files of peers while this replica does not run yet.
+    """Return a reader of peers' snapshot files, for a replica that does not run yet.
 
     Raises ConfigError.
     """
@@ -219,7 +217,7 @@ def fetcher_of(config: PeersConfig) -> SnapshotFetcher:
 
 
 def credentials_of(config: PeersConfig) -> PeerCredentials | None:
-    """Return what encrypts and proves, None without TLS. Raises ConfigError."""
+    """Return the TLS credentials, None without TLS. Raises ConfigError."""
     tls = config.settings.tls
     return None if tls is None else load_credentials(tls)
 

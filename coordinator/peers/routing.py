@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -48,6 +48,17 @@ ROUTES: Final[tuple[tuple[type[PeerMessage], Receiver], ...]] = (
 )
 
 
-def handlers_of(receivers: Mapping[Receiver, Handler]) -> Mapping[type, Handler]:
-    """Return who handles each kind of message. Raises KeyError if a receiver is missing."""
-    return MappingProxyType({kind: receivers[receiver] for kind, receiver in ROUTES})
+def handlers_of(
+    receivers: Mapping[Receiver, Handler],
+    routes: Iterable[tuple[type[PeerMessage], Receiver]] = ROUTES,
+) -> Mapping[type, Handler]:
+    """Return who handles each kind of message.
+
+    Raises KeyError if a receiver is missing, ValueError if a kind has two rows.
+    """
+    handlers: dict[type, Handler] = {}
+    for kind, receiver in routes:
+        if kind in handlers:
+            raise ValueError(f"{kind.__name__} has two rows: leave one, since one part takes it")
+        handlers[kind] = receivers[receiver]
+    return MappingProxyType(handlers)

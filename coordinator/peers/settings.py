@@ -21,9 +21,9 @@ class PeerTls:
 
 @dataclass(frozen=True, slots=True)
 class PeerSettings:
-    """What one process was told of its peers.
+    """One process's settings about its peers.
 
-    `addresses` has those of all others, by replica, the last of which are the standbys.
+    `addresses` are those of all other replicas, by id; the standbys come last.
     """
 
     listen: str
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def settings_of(
     options: argparse.Namespace, replica_id: int, replica_count: int
 ) -> PeerSettings | None:
-    """Return what was told, None for a cluster of one. Raises ValueError."""
+    """Return the settings, None for a cluster of one. Raises ValueError."""
     tls = _tls(options)
     if replica_count == 1:
         if options.peer_listen or options.peer or options.standby or tls:

@@ -1,4 +1,4 @@
-"""What is known about each peer, for operators and for whoever writes the shell."""
+"""What is known about each peer, for operators and the shell."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coordinator.peers.hello import HelloRefusal
 
 
 class LinkState(Enum):
-    """Where the stream to a peer stands. The other direction is that peer's link to us."""
+    """The state of the stream to a peer. The other direction is that peer's link to us."""
 
     CONNECTING = "connecting"
     CONNECTED = "connected"
@@ -22,10 +22,10 @@ class PeerStatus:
     """One peer. Counts are since the start of this process.
 
     `why` says what keeps the link from being connected, and `refusal` why the peer refuses it.
-    `refused_hello` is what was wrong with the last hello that claimed to be this peer, empty once
-    one was accepted. `is_heard` tells whether its stream to us is open; `last_heard_ms` is the age
-    of its last sign of life, None before the first. `sent_packets` counts empty ones too, and
-    `undecodable` received messages that were dropped, by rule.
+    `refused_hello` says what was wrong with the last hello that claimed to be this peer; it is
+    empty once one was accepted. `is_heard` tells whether its stream to us is open; `last_heard_ms`
+    is the age of its last sign of life, None before the first. `sent_packets` includes empty ones,
+    and `undecodable` counts received messages that were dropped, by rule.
     """
 
     replica: int

@@ -1,8 +1,8 @@
-"""Certificates of replicas: each side proves by its own which replica it is.
+"""Certificates of replicas: each side proves by its certificate which replica it is.
 
-A replica's certificate names it as DNS subject alternative name `replica-<id>.viewstamp`, and is
-good for server and client authentication. One authority signs those of one cluster, and nothing
-else. Files are read when the process starts; new ones need a restart.
+A replica's certificate names it by the DNS subject alternative name `replica-<id>.viewstamp`, and
+is valid for server and client authentication. One authority signs the certificates of one cluster,
+and nothing else. Files are read when the process starts; new ones need a restart.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SUBJECT_NAMES_KEY: Final = "x509_subject_alternative_name"
 
 @dataclass(frozen=True, slots=True)
 class PeerCredentials:
-    """What encrypts and proves, in both directions."""
+    """The TLS credentials of a replica, for both directions."""
 
     server: grpc.ServerCredentials
     channel: grpc.ChannelCredentials
@@ -35,7 +35,7 @@ def certificate_name(replica: int) -> str:
 def load_credentials(files: PeerTls) -> PeerCredentials:
     """Return the credentials of this replica. Raises ConfigError."""
     try:
-        # Looks at the files and whether they belong together; gRPC would only fail to connect.
+        # Checks that the files belong together; gRPC would only fail to connect.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(files.certificate, files.key)
         context.load_verify_locations(files.authority)
@@ -60,7 +60,7 @@ def names_of(context: Any) -> frozenset[str] | None:
     """Return the names that the caller's certificate proves, None where TLS is off."""
     properties = context.auth_context()
     if SUBJECT_NAMES_KEY not in properties:
-        # With TLS a caller without any name is one whose certificate proves nothing.
+        # With TLS, a caller without names has a certificate that proves nothing.
         is_secure = properties.get("transport_security_type", [b"insecure"]) != [b"insecure"]
         return frozenset() if is_secure else None
     return frozenset(name.decode() for name in properties[SUBJECT_NAMES_KEY])

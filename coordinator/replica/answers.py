@@ -1,4 +1,4 @@
-"""Answers of the mux as callers wait for them: one reply per request, one per loose command."""
+"""Answers of the mux for those who wait: one reply per request, one per loose command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from viewstamp.framing import frame, unframe
 
 
 def fail(batch: PrepareBatch, refusal: Refusal) -> None:
-    """Fail everyone who waits for a batch that did not get into the log."""
+    """Fail every waiter of a batch that did not get into the log."""
     for waiter in batch.waiters:
         for future in (
             [waiter] if isinstance(waiter, asyncio.Future) else [w.future for w in waiter]
@@ -25,7 +25,7 @@ def fail(batch: PrepareBatch, refusal: Refusal) -> None:
 
 
 def no_space() -> Refusal:
-    """Return what ordinary commands are refused with while the disk is full."""
+    """Return the refusal of ordinary commands while the disk is full."""
     return Refusal(
         Reason.REASON_NO_SPACE,
         "the journal's disk is full: the cluster is read-only until space returns",
@@ -33,7 +33,7 @@ def no_space() -> Refusal:
 
 
 def answer(batch: PrepareBatch, replies: Sequence[mux_types.RequestReply]) -> None:
-    """Give each waiter of an applied batch its reply; there is one reply per request, in order."""
+    """Give each waiter of an applied batch its reply: one per request, in order."""
     for waiter, reply in zip(batch.waiters, replies, strict=True):
         if isinstance(waiter, asyncio.Future):
             if not waiter.done():

@@ -32,9 +32,9 @@ from viewstamp.limits import CATCH_UP_OPS, PIPELINE_PREPARES_MAX, TICK_MS
 EntryMessage: TypeAlias = PrepareMessage | RepairMessage | CommittedMessage
 ENTRIES: Final = (PrepareMessage, RepairMessage, CommittedMessage)
 QUESTIONS: Final = (RequestPrepareMessage, RequestCommittedMessage)
-# What may come at once: a pipeline, and what was asked for.
+# What may arrive at once: a pipeline, and the entries asked for.
 WAITING_MAX: Final = PIPELINE_PREPARES_MAX + CATCH_UP_OPS
-# How often a replica without room asks each of the others for the same committed entries.
+# How often a replica without room asks each peer for the same committed entries.
 FULL_QUESTION_MS: Final = 2_000
 
 
@@ -43,19 +43,19 @@ class AppendCore(Protocol):
 
     @property
     def marks(self) -> vsr.Marks:
-        """How far the log is."""
+        """Return how far the log is."""
         ...
 
     def holds(self, op: int, checksum: bytes) -> bool:
-        """Whether the log has this very entry, intact: it would not be journaled once more."""
+        """Return whether the log has exactly this entry intact, so it is not journaled again."""
         ...
 
 
 class AppendBackpressure:
     """Lets entries into the core, by `step`.
 
-    `may_use_reserve` says whether an entry may go into the space that is reserved for snapshots,
-    and `room` whether the journal has room for another one.
+    `may_use_reserve` says whether an entry may use the space reserved for snapshots, and `room`
+    whether the journal has room for another one.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class AppendBackpressure:
         self._may_use_reserve = may_use_reserve
         self._room = room
         self._clock_ticks = clock_ticks
-        # When a replica was asked for the entries from an op on, while there is no room.
+        # When each replica was last asked for the entries from an op on, without room.
         self._asked_ticks: dict[tuple[int, int], int] = {}
         self._waiting: deque[EntryMessage] = deque()
         self.refused = 0
 
     def received(self, message: Message) -> None:
-        """Take a message of another replica; an entry may wait, or not be taken."""
+        """Take a message of another replica; an entry may have to wait, or be refused."""
         if isinstance(message, ENTRIES) and (self._waiting or not self._has_place(message)):
             self._waiting.append(message)
             self.look()
@@ -85,7 +85,7 @@ class AppendBackpressure:
             self._step(vsr.Received(message))
 
     def look(self) -> None:
-        """Let in what waits, as far as there is room; on a full disk nothing waits."""
+        """Let waiting entries in while there is room; on a full disk none waits."""
         while self._waiting and self._has_place(self._waiting[0]):
             self._step(vsr.Received(self._waiting.popleft()))
         if self._waiting and (
@@ -95,8 +95,8 @@ class AppendBackpressure:
             self._waiting.clear()
 
     def may_send(self, effect: vsr.Send) -> bool:
-        """Whether a message is to be sent now: no question for entries that would not be taken, but
-        after a while, to each replica, for what is committed."""
+        """Return whether to send a message now. Without room, entries are not asked for, except
+        committed ones, from each replica once in a while."""
         if not isinstance(effect.message, QUESTIONS):
             return True
         if self._room() not in (JournalRoom.FULL, JournalRoom.EXHAUSTED):
@@ -107,7 +107,8 @@ class AppendBackpressure:
         return False
 
     def _is_due(self, replica: int, first_op: int) -> bool:
-        """Whether a replica was not asked for these for some time; it counts as asked from now."""
+        """Return whether a replica was not asked for these entries recently, and count it as
+        asked."""
         oldest = self._clock_ticks() - FULL_QUESTION_MS // TICK_MS
         self._asked_ticks = {
             question: asked for question, asked in self._asked_ticks.items() if asked > oldest
@@ -120,7 +121,7 @@ class AppendBackpressure:
     def _has_place(self, message: EntryMessage) -> bool:
         prepare = message.prepare
         if isinstance(message, PrepareMessage) and prepare.op <= self._core.marks.op:
-            return True  # it is here, and only acknowledged again
+            return True  # the entry is here, and is only acknowledged again
         if self._core.holds(prepare.op, prepare.checksum):
-            return True  # so is this one, which its primary read back from its journal
+            return True  # the entry is here too: its primary read it back from its journal
         return self._room() is JournalRoom.FREE or self._may_use_reserve(prepare)

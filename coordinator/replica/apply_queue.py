@@ -28,8 +28,8 @@ from coordinator.replica.ports import Progress
 from viewstamp import limits
 from viewstamp.limits import UNAPPLIED_PREPARES_MAX
 
-# How long a commit waits for others at most, and how many wait. The other half of those that the
-# core hands out may be in the stages meanwhile.
+# How long a commit waits for others at most, and how many may wait. The stages may meanwhile hold
+# the other half of the commits that the core hands out.
 RUN_DELAY_MS: Final = 20
 RUN_PREPARES_MAX: Final = UNAPPLIED_PREPARES_MAX // 2
 
@@ -38,11 +38,11 @@ RUN_PREPARES_MAX: Final = UNAPPLIED_PREPARES_MAX // 2
 class HandoverPorts:
     """What the handover acts through.
 
-    `read` returns an entry of the journal, None if it is not there, and raises CorruptRecord.
-    `take_apart` makes of an entry what `hand_over` is given with it, in steps that change nothing.
-    `faulty` is told of an op whose record is damaged, and why. `start` runs work in the background,
-    whose failure ends the process, as does what `guard` is given. `is_urgent` says whether somebody
-    waits for what a commit does.
+    `read` returns an entry of the journal, or None, and raises CorruptRecord. `take_apart` prepares
+    the second argument of `hand_over` from an entry, in steps that change nothing. `faulty` is told
+    of an op whose record is damaged, and why. `start` runs work in the background and `guard` runs
+    an action; a failure of either ends the process. `is_urgent` says whether somebody waits for the
+    effect of a commit.
     """
 
     read: Callable[[int], Awaitable[Any | None]]
@@ -55,13 +55,13 @@ class HandoverPorts:
 
 
 class Handover:
-    """The queue of commits that the mux has not been given yet."""
+    """The queue of commits that the mux has not been given."""
 
     def __init__(self, ports: HandoverPorts, progress: Progress) -> None:
         self._ports = ports
         self._progress = progress
         self._commits: deque[vsr.Commit] = deque()
-        # The first is being read, is fetched from a peer, or takes long to be taken apart.
+        # The first is being read, is fetched from a peer, or takes long to decode.
         self._is_blocked = False
         self._work: tuple[vsr.Commit, SlicedWork[Any]] | None = (
             None  # of the first, if it was begun
@@ -71,19 +71,19 @@ class Handover:
 
     @property
     def next_op(self) -> int | None:
-        """The first op that waits; None if none does."""
+        """The first waiting op; None if none waits."""
         return self._commits[0].op if self._commits else None
 
     def has_given(self, op: int, revision: int) -> bool:
-        """Whether the stages were given the log up to both."""
+        """Return whether the stages were given the log up to both."""
         waiting_op = self.next_op
         given_op = self._progress.committed_op if waiting_op is None else waiting_op - 1
         return op <= given_op and revision <= self._progress.committed_revision
 
     def add(self, commit: vsr.Commit) -> None:
-        """Take a commit: the next, or the damaged one once more.
+        """Take a commit: the next, or a damaged one again.
 
-        A read for a peer may find an entry damaged that waits here still, or was handed over.
+        A read for a peer may find an entry damaged that still waits here, or was handed over.
         """
         if commit.op <= self._last_op:
             return
@@ -99,12 +99,13 @@ class Handover:
             self._advance()
 
     def hurry(self) -> None:
-        """Hand over what waits for others: somebody waits for it, or has waited long enough."""
+        """Hand over the waiting commits now: somebody waits for them, or they waited long
+        enough."""
         if self._timer is not None:
             self._ports.guard(self._advance)
 
     def _may_wait(self, commit: vsr.Commit) -> bool:
-        """Whether more may come before anything is done. A log that is read back is in a hurry."""
+        """Return whether to wait for more commits. A log that is read back does not wait."""
         is_whole = commit.prepare is not None and len(self._commits) < RUN_PREPARES_MAX
         return is_whole and not self._ports.is_urgent()
 
@@ -162,9 +163,9 @@ class Handover:
         self._ports.guard(self._advance)
 
     def _is_first(self, commit: vsr.Commit) -> bool:
-        """Whether a commit is the first still.
+        """Return whether a commit is still the first.
 
-        Found damaged by another read, it may have come once more, and have gone its way meanwhile.
+        If another read found it damaged, it may have come again and been handed over meanwhile.
         """
         return bool(self._commits) and self._commits[0] is commit
 
@@ -172,13 +173,13 @@ class Handover:
 def check_decided(level: int) -> None:
     """Raise HaltedError if the log has decided for a level that this build does not know.
 
-    It comes before any entry of that level, and so before this replica could lead and make one.
+    The decision comes before any entry of that level, and so before this replica could make one.
     """
     check_known(level, "the log has decided for feature level")
 
 
 def _check_level(prepare: vsr.Prepare) -> None:
-    """Refuse to execute what other builds would execute in a way that this one does not know."""
+    """Raise HaltedError for an entry that this build would execute differently from others."""
     header = prepare.header
     check_known(header.feature_level, f"op {header.op} is of feature level")
 

@@ -33,20 +33,20 @@ from viewstamp.errors import Refusal
 from viewstamp.framing import frame
 from viewstamp.routing import methods_of_file
 
-# What a loose command may add to a request beside its payload: a span of its own, a trace parent,
-# and the request around them.
+# What a loose command may add to a request beside its payload: its own span, a trace parent, and
+# the enclosing request.
 LOOSE_COMMAND_OVERHEAD_BYTES: Final = 192
-# What a waiting request takes of memory beside its bytes, roughly.
+# The memory of a waiting request beside its bytes, roughly.
 WAITING_OVERHEAD_BYTES: Final = 512
-# While one prepare is under way, so many commands must wait until another one is worth its cost,
-# and twice as many with every further one: the fuller the pipeline, the larger its prepares...
+# While one prepare is under way, this many commands must wait until another is worth its cost, and
+# twice as many with every further one: the fuller the pipeline, the larger its prepares...
 GATHERED_COMMANDS: Final = 128
-# ... or so many bytes, which cost more than the prepare itself.
+# ... or this many bytes, which cost more than the prepare itself.
 GATHERED_BYTES: Final = 256 * limits.KIB
 WAITING_BYTES_MAX: Final = 64 * limits.MIB
-# Of callers; each takes a prepare of its own, whether it is permitted or not.
+# Of callers; each takes its own prepare, permitted or not.
 SNAPSHOT_COMMANDS_WAITING_MAX: Final = 64
-# The cut itself, its outcome, and what frees space.
+# The cut, its outcome, and the commands that free space.
 SNAPSHOT_COMMANDS: Final = frozenset(
     {"BeginSnapshot", "CompleteSnapshot", "FailSnapshot", "DeleteSnapshot", "PruneSnapshots"}
 )
@@ -67,7 +67,7 @@ class AnsweredSpan:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to one request: its place in the log, and spans or an error of the whole."""
+    """The answer to one request: its place in the log, and its spans or one error for all."""
 
     view: int
     op: int
@@ -76,7 +76,7 @@ class Reply:
     error: errors_pb2.Error | None = None
 
     def errors_of(self, position: int) -> Sequence[errors_pb2.IndexedError]:
-        """Return what was refused of a span.
+        """Return the refusals of a span.
 
         A reply that was kept without a fingerprint may be that of a request with fewer spans.
         """
@@ -85,7 +85,7 @@ class Reply:
 
 @dataclass(slots=True)
 class SessionRequest:
-    """One request of a session, ready for the log, and who waits for its reply."""
+    """One request of a session, ready for the log, and the future of its reply."""
 
     logged: log_pb2.LoggedRequest
     future: asyncio.Future[Reply]
@@ -117,7 +117,7 @@ class LooseCommand:
 
 @dataclass(slots=True)
 class PrepareBatch:
-    """One prepare's worth: its body, and who waits for it, request by request."""
+    """The content of one prepare: its body, and its waiters, request by request."""
 
     body: bytes
     command_count: int
@@ -128,8 +128,8 @@ class PrepareBatch:
     runs: int = 1
 
 
-# A request with its measures: bytes, commands, and what it takes of a turn. A turn counts commands,
-# or bytes or runs where those cost more. A plain tuple: one is made for each command.
+# A request with its measures: bytes, commands, and its cost in a turn. The cost counts commands, or
+# bytes or runs where those cost more. A plain tuple, because one is made for each command.
 _Waiting: TypeAlias = tuple[SessionRequest | LooseCommand, int, int, int]
 
 
@@ -141,7 +141,7 @@ class _Builder:
     traces: list[CommandTrace] = field(default_factory=list)
     command_count: int = 0
     size: int = 0
-    # Loose commands that will share the next request, of whichever callers they are.
+    # Loose commands of any callers that will share the next request.
     loose: list[LooseCommand] = field(default_factory=list)
     loose_size: int = 0
     # Runs so far, and what the last of them bars: see `coordinator.mux.run_shapes`.
@@ -149,7 +149,7 @@ class _Builder:
     bars: int = BARS_ALL
 
     def takes(self, waiting: _Waiting) -> bool:
-        """Append a request, or a loose command; False if it does not fit any more."""
+        """Append a request, or a loose command; return False if it no longer fits."""
         request, size, command_count, _ = waiting
         shape = request.shape
         is_joined = self.loose and isinstance(request, LooseCommand)
@@ -172,18 +172,18 @@ class _Builder:
         return True
 
     def end_loose(self) -> None:
-        """Make a request of the loose commands that were taken."""
+        """Make a request of the loose commands taken."""
         if self.loose:
             taken, self.loose, self.loose_size = self.loose, [], 0
             request = pack_loose(taken)
             self._add(frame(request.SerializeToString()), request, len(taken), taken)
 
     def _fits(self, command_count: int, size: int, runs: int) -> bool:
-        """Whether that much more may go into this prepare."""
+        """Return whether that much more fits into this prepare."""
         loose = len(self.loose)
         return (
             self.command_count + loose + command_count <= limits.PREPARE_COMMANDS_MAX
-            # Acknowledgements hold no command, and must not make a prepare endless either.
+            # Acknowledgements hold no command, but must not make a prepare endless either.
             and len(self.requests) + bool(loose) < limits.PREPARE_COMMANDS_MAX
             and self.size + self.loose_size + size <= limits.PREPARE_BODY_BYTES_MAX
             and self.runs + runs <= limits.PREPARE_RUNS_MAX
@@ -204,16 +204,16 @@ class _Builder:
         self.size += len(encoded)
 
     def _trace(self, trace: CommandTrace, index: int) -> None:
-        """Note a sampled call whose first command is the `index`-th of what is added next."""
+        """Note a sampled call whose first command is the `index`-th of the next addition."""
         trace.offset = self.command_count + index
         self.traces.append(trace)
 
 
 class TurnQueues:
-    """What waits, by user. Users take turns: nobody's commands delay those of others for long.
+    """Waiting requests by user. Users take turns: nobody's commands delay others for long.
 
-    A turn is of so many commands, and a request that is larger takes several, so that who sends few
-    large requests gets no more than who sends many small ones. What one user sent keeps its order.
+    A turn has a budget of commands, and a larger request uses up several turns, so that a sender of
+    few large requests gets no more than a sender of many small ones. Each user's order is kept.
     """
 
     def __init__(self) -> None:
@@ -237,9 +237,9 @@ class TurnQueues:
         self._count += 1
 
     def hand_out(self, takes: Callable[[_Waiting], bool]) -> None:
-        """Hand out what is due, turn by turn, until `takes` returns False or nothing waits.
+        """Hand out requests, turn by turn, until `takes` returns False or nothing waits.
 
-        What it returns False for stays where it was.
+        A request that `takes` refuses stays first in its queue.
         """
         while self._order:
             user_id = self._order[0]
@@ -257,7 +257,7 @@ class TurnQueues:
     def _hand_out_turn(
         self, user_id: int, queue: deque[_Waiting], takes: Callable[[_Waiting], bool]
     ) -> bool:
-        """Hand out of one user's queue what the turn allows; False if `takes` wants no more."""
+        """Hand out one user's requests within the turn; return False if `takes` wants no more."""
         credit = self._credit[user_id]
         is_alone = len(self._order) == 1
         goes_on = True
@@ -277,13 +277,13 @@ class TurnQueues:
 
 
 class Batcher:
-    """The requests that wait for a place in the log: of each user in order of arrival, in turn."""
+    """The requests that wait for a place in the log: in order of arrival per user, in turns."""
 
     def __init__(self) -> None:
         self._queues = TurnQueues()
         self._waiting_bytes = 0
         self._waiting_commands = 0
-        # Commands about snapshots: the replica's own, and those of callers.
+        # Snapshot commands: the replica's own, and those of callers.
         self._own: deque[LooseCommand] = deque()
         self._asked: deque[LooseCommand] = deque()
         self._was_asked = False  # whether the last prepare was one of these
@@ -297,7 +297,7 @@ class Batcher:
         return bool(self._own or self._asked)
 
     def is_worth_a_prepare(self, under_way: int) -> bool:
-        """Whether enough waits for one more prepare beside those that are under way."""
+        """Return whether enough waits for one more prepare beside those under way."""
         return (
             self._waiting_commands >= gathered_commands(under_way)
             or self._waiting_bytes >= GATHERED_BYTES
@@ -307,7 +307,7 @@ class Batcher:
         """Queue a request.
 
         Raises Refusal COMMAND_TOO_LARGE if it could never fit into a prepare, OVERLOADED if too
-        many bytes, or commands about snapshots, wait already.
+        many bytes, or snapshot commands, wait already.
         """
         if isinstance(waiting, LooseCommand):
             size, command_count = len(waiting.item) + LOOSE_COMMAND_OVERHEAD_BYTES, 1
@@ -334,7 +334,7 @@ class Batcher:
         self._queues.add((waiting, size, command_count, turn_cost))
 
     def take(self) -> PrepareBatch | None:
-        """Return the next prepare's worth, or None if nothing waits."""
+        """Return the next prepare's content, or None if nothing waits."""
         if not self._queues:
             return None
         self._was_asked = False
@@ -351,7 +351,7 @@ class Batcher:
         )
 
     def take_snapshot_command(self) -> PrepareBatch | None:
-        """Return a prepare of one command about snapshots; None if none is due."""
+        """Return a prepare of one snapshot command; None if none is due."""
         if self._own:
             command = self._own.popleft()
         elif self._asked and not (self._was_asked and self._queues):
@@ -364,13 +364,13 @@ class Batcher:
         return PrepareBatch(body, 1, [request], [[command]], may_use_reserve=True, traces=traces)
 
     def refuse_all(self, refusal: Refusal) -> None:
-        """Fail everything that waits."""
+        """Fail all waiting requests."""
         self.refuse_ordinary(refusal)
         _refuse(self._own, refusal)
         self.refuse_asked(refusal)
 
     def refuse_ordinary(self, refusal: Refusal) -> None:
-        """Fail what waits, but for commands about snapshots."""
+        """Fail all waiting requests except snapshot commands."""
 
         def refuse(waiting: _Waiting) -> bool:
             future = waiting[0].future
@@ -381,7 +381,7 @@ class Batcher:
         self._hand_out(refuse)
 
     def refuse_asked(self, refusal: Refusal) -> None:
-        """Fail what callers asked about snapshots: what is left of the reserve is the replica's."""
+        """Fail callers' snapshot commands: the rest of the reserve is for the replica's own."""
         _refuse(self._asked, refusal)
 
     def _add_snapshot_command(self, command: LooseCommand) -> None:
@@ -397,7 +397,7 @@ class Batcher:
             )
 
     def _hand_out(self, takes: Callable[[_Waiting], bool]) -> None:
-        """Hand out what waits, in turn, until `takes` returns False; keep the sums."""
+        """Hand out waiting requests, in turn, until `takes` returns False; keep the sums."""
         taken_bytes = taken_commands = 0
 
         def counted(waiting: _Waiting) -> bool:
@@ -421,7 +421,7 @@ def _refuse(commands: deque[LooseCommand], refusal: Refusal) -> None:
 
 
 def gathered_commands(under_way: int) -> int:
-    """Return how many commands must wait until one more prepare beside those is worth its cost."""
+    """Return how many commands must wait until one more prepare is worth its cost."""
     if not under_way:
         return 0
     return min(GATHERED_COMMANDS << (under_way - 1), limits.PREPARE_COMMANDS_MAX)
@@ -439,7 +439,7 @@ def pack_loose(commands: Sequence[LooseCommand]) -> log_pb2.LoggedRequest:
         if command.trace_parent:
             request.trace_parent = command.trace_parent
         this = (command.code, command.user_id, command.credential_revision)
-        # A transaction takes one revision and a run of its own, so it never shares a span.
+        # A transaction takes one revision and its own run, so it never shares a span.
         if this != key or command.code == TRANSACT_CODE:
             _add_span(request, key, items)
             key, items = this, []
@@ -464,14 +464,14 @@ def _add_span(
 
 
 def is_about_snapshots(body: bytes) -> bool:
-    """Whether a prepare's body is what `Batcher.take_snapshot_command` makes."""
+    """Return whether a prepare's body is one that `Batcher.take_snapshot_command` makes."""
     requests = log_pb2.PrepareBody.FromString(body).requests
     spans = [span for request in requests for span in request.spans]
     return bool(spans) and all(span.code in SNAPSHOT_CODES for span in spans)
 
 
 def check_size(command_count: int, size: int) -> None:
-    """Raise Refusal COMMAND_TOO_LARGE for what no prepare can hold."""
+    """Raise Refusal COMMAND_TOO_LARGE for a request that no prepare can hold."""
     if size > limits.PREPARE_BODY_BYTES_MAX:
         raise Refusal(
             Reason.REASON_COMMAND_TOO_LARGE,

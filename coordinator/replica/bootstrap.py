@@ -1,4 +1,4 @@
-"""The first entry of a cluster: root with a generated password, in a file before the log has it."""
+"""The first entry of a cluster, which makes root with a generated password."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ FOUND_CODE: Final = next(
 class Bootstrap:
     """Makes op 1 for the initial members that the core names; `found` is given its body.
 
-    An initial member that boots anew changes what op 1 must say, and the core asks again. Hashing
-    takes long, in threads that may end in any order. Only the last question is answered: its
-    password is the one in the file, and a second answer would be a broken duty.
+    An initial member that restarts changes what op 1 must say, and the core asks again. Hashing
+    runs in threads that may end in any order. Only the last question is answered: its password is
+    the one in the file, and a second answer would break the caller's duty.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Bootstrap:
 def write_root_password(data_directory: Path, storage: Storage | None = None) -> str:
     """Generate the root password, make its 0600 file durable, and return it.
 
-    A bootstrap that crashed before it was committed is done again with a new password.
+    A bootstrap that crashed before its commit is repeated with a new password.
     """
     password = secrets.token_urlsafe(ROOT_PASSWORD_BYTES)
     storage = storage or FileStorage()

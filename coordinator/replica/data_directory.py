@@ -1,17 +1,16 @@
 """What a replica finds in its data directory, checked before anything is served.
 
-The order is what recovery relies on. A blank replica makes its journal first, whose segments say
-which cluster it is going to be; the superblock comes with the core's first write of it, once op 1
-is durable. So a journal without a superblock is a bootstrap that was cut short, and the core tells
-whether it can be finished.
+Recovery relies on the order. A blank replica makes its journal first, whose segments name its
+future cluster; the core's first write makes the superblock, once op 1 is durable. So a journal
+without a superblock is a bootstrap that was cut short, and the core decides whether it can be
+finished.
 
-The superblock alone says which snapshot to start from. Its files are verified before the journal
-is opened, which has to reach back to its cut. If a file of it has no intact copy, a member of a
-cluster has it fetched from the others first (`coordinator.app.snapshot_repair`).
+Only the superblock says which snapshot to start from. The snapshot's files are verified before the
+journal is opened, which has to reach back to its cut. If a file has no intact copy, a member of a
+cluster first fetches it from the others (`coordinator.app.snapshot_repair`).
 
-Nothing is written before everything was looked at, but for bad copies of snapshot files, which are
-repaired: what refuses a start leaves the journal as it was found, for whoever brings the missing
-part back.
+Nothing is written before everything was checked, except repaired copies of snapshot files: a
+refused start leaves the journal as it was found, until somebody brings the missing part back.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ from viewstamp.telemetry import fields
 
 _log = logging.getLogger(__name__)
 
-# The message of what a start goes on from; tests and the crash test read it.
+# The message that says from what a start continues; tests and the crash test read it.
 OPENED: Final = "directory opened"
 SUPERBLOCK_FILE: Final = "superblock"
 JOURNAL_DIRECTORY: Final = "journal"
@@ -61,8 +60,8 @@ BOOTSTRAPPED_OP: Final = 1
 class ReplicaFiles:
     """The open files of one replica, and what to tell the core of them.
 
-    `base` is the snapshot to start from, None for the empty state; whoever has read it closes it.
-    `repairs` holds what was found wrong with snapshot files, and is told what will be.
+    `base` is the snapshot to start from, None for the empty state; its reader closes it. `repairs`
+    holds the faults found in snapshot files, and is told of later ones.
     """
 
     lock: StorageLock
@@ -76,11 +75,11 @@ class ReplicaFiles:
 
     @property
     def cluster_id(self) -> bytes:
-        """The cluster this directory belongs to, or is going to be."""
+        """The cluster of this directory, or its future cluster."""
         return self.superblock.state.cluster_id
 
     def close(self) -> None:
-        """Give everything back. Nothing is written: what was acknowledged is durable."""
+        """Close everything. Writes nothing: all acknowledged entries are durable."""
         if self.base is not None:
             self.base.close()
         self.snapshots.close()
@@ -88,11 +87,11 @@ class ReplicaFiles:
         self.lock.release()
 
     def record_commit(self, committed_op: int) -> None:
-        """Durably note how far the log is committed, for a stop: the core never does so alone.
+        """At a stop, durably note how far the log is committed; the core does not do so by itself.
 
-        From then on damage to the last records is refused; without it they would pass for torn.
-        `committed_op` is at most what the journal holds durably of the log: a member executes
-        entries before that, and the disk may have another one in their place.
+        Later damage to the last records is then refused; otherwise it would pass for a torn tail.
+        `committed_op` is at most what the journal durably holds of the log: a member executes
+        entries before they are durable, and the disk may hold another one in their place.
         """
         if self.superblock.exists:
             self.superblock.update(
@@ -104,19 +103,19 @@ class ReplicaFiles:
             )
 
     def record_generation(self, generation: int, cut_op: int) -> None:
-        """Durably restart from a snapshot from now on. Its cut is committed, and says so.
+        """Durably choose the snapshot to restart from. Its cut is recorded as committed.
 
-        Not in the journal's thread: prepares would wait for every sync of it.
+        Do not call it in the journal's thread: prepares would wait for each of its syncs.
         """
 
         self.superblock.record_generation(generation, cut_op)
 
     def record_transferred(self, generation: int, cut_op: int) -> None:
-        """The same, of a snapshot that peers have sent. Raises TransferFailed.
+        """Durably choose a snapshot that peers have sent. Raises TransferFailed.
 
-        Only once it is known on disk whether this replica may vote: a blank one that wrote its
-        first superblock here would pass for an initial member, which has forgotten what it
-        acknowledged.
+        The disk must already record whether this replica may vote: a blank one that wrote its first
+        superblock here would pass for an initial member, although it may have forgotten
+        acknowledgements.
         """
         if not self.superblock.exists:
             raise TransferFailed("this replica has no superblock yet: its core writes the first")
@@ -131,7 +130,7 @@ class SuperblockFile:
         self._path = path
         self._identity = identity
         self._superblock: Superblock | None = None
-        # From the look at what it holds to the end of a write that goes on from that.
+        # Held from reading the state to the end of a write that depends on it.
         self._mutex = threading.Lock()
         if storage.exists(path):
             self._superblock = Superblock.open(storage, path)
@@ -143,16 +142,16 @@ class SuperblockFile:
 
     @property
     def sequence(self) -> int:
-        """How often it was written; 0 before the first time."""
+        """The number of writes; 0 before the first."""
         return 0 if self._superblock is None else self._superblock.sequence
 
     @property
     def state(self) -> SuperblockState:
-        """What it holds; before the first write, the identity it will be written with."""
+        """The state; before the first write, the identity that it will be written with."""
         return self._identity if self._superblock is None else self._superblock.state
 
     def write_core(self, state: vsr.CoreState) -> None:
-        """Replace the core's part; what others have written meanwhile stays."""
+        """Replace the core's part; keep what others have written."""
         self.update(
             lambda found: replace(
                 found,
@@ -168,7 +167,8 @@ class SuperblockFile:
         self.update(lambda _: state)
 
     def record_generation(self, generation: int, cut_op: int) -> None:
-        """Durably restart from a snapshot from now on; nothing changes if it is no newer one."""
+        """Durably choose the snapshot to restart from; an older one than the present changes
+        nothing."""
 
         def recorded(state: SuperblockState) -> SuperblockState | None:
             if generation <= state.generation:
@@ -179,7 +179,7 @@ class SuperblockFile:
         self.update(recorded)
 
     def update(self, change: Callable[[SuperblockState], SuperblockState | None]) -> None:
-        """Return once what `change` makes of the state is durable; None changes nothing.
+        """Return once the state that `change` makes is durable; None changes nothing.
 
         Raises what the superblock raises.
         """
@@ -212,7 +212,7 @@ class DirectoryOptions:
         return self.replica_id >= self.replica_count
 
     def snapshot_directories(self) -> tuple[str, ...]:
-        """Return where the copies of snapshots are kept."""
+        """Return the directories of the copies of snapshots."""
         inside = self.path / SNAPSHOTS_DIRECTORY
         default = (inside / f"copy-{number}" for number in range(SNAPSHOT_COPIES))
         return tuple(map(str, self.snapshots or default))
@@ -220,7 +220,7 @@ class DirectoryOptions:
 
 @dataclass(frozen=True, slots=True)
 class DamagedSnapshot:
-    """The snapshot to restart from, when a file of it has no intact copy here, and where it lies.
+    """A snapshot to restart from with a file that has no intact copy here, and where it lies.
 
     `superblock` may be made to name a newer generation, once that is whole.
     """
@@ -230,7 +230,7 @@ class DamagedSnapshot:
     why: NoIntactCopy
 
 
-# Returns once the snapshot that the superblock names is whole; it blocks.
+# Returns once the snapshot that the superblock names is whole. Blocks.
 Mend: TypeAlias = Callable[[DamagedSnapshot], None]
 
 
@@ -239,7 +239,7 @@ def open_replica(
 ) -> ReplicaFiles:
     """Open the directory, or create it blank.
 
-    `mend` is called if a file of the snapshot has no intact copy; without it that is refused.
+    `mend` is called if a file of the snapshot has no intact copy; without `mend` that is refused.
     Raises DirectoryInUse, WrongDirectoryError, OSError and what journal, superblock and snapshot
     files raise.
     """
@@ -261,7 +261,7 @@ def open_replica(
         undo.callback(journal.close)
         join(journal, cut_of(base), single=options.replica_count == 1)
         if snapshots is None:
-            # Only now: an identity for a cluster that no journal knows would be nobody's.
+            # Only now: before the journal, a new identity would belong to no known cluster.
             snapshots = _open_snapshots(storage, options, superblock.state, repairs)
             undo.callback(snapshots.close)
         if superblock.exists:
@@ -274,7 +274,7 @@ def open_replica(
 
 
 def _tell(journal: Journal, base: Loaded | None) -> None:
-    """Log what this process starts from: a snapshot and what the journal holds after its cut."""
+    """Log what this process starts from: a snapshot and the journal's entries after its cut."""
     base_op = 0 if base is None else base.manifest.cut_op
     head_op = 0 if journal.head is None else journal.head.op
     _log.info(
@@ -325,7 +325,7 @@ def _check_level(base: Loaded) -> None:
 
 
 def cut_of(base: Loaded | None) -> SnapshotCut | None:
-    """The cut of the snapshot that the replica restarts from."""
+    """Return the cut of the snapshot that the replica restarts from."""
     if base is None:
         return None
     manifest = base.manifest
@@ -381,11 +381,12 @@ def _check_identity(options: DirectoryOptions, state: SuperblockState) -> None:
         raise WrongDirectoryError(
             f"{options.path} was bootstrapped for {state.replica_count} replicas, not"
             f" {options.replica_count}: the count is fixed at bootstrap; correct --replica-count"
+            " (--replicas of `viewstamp up`)"
         )
 
 
 def _check_role(options: DirectoryOptions, state: SuperblockState) -> None:
-    """Who votes is fixed at bootstrap: no standby becomes one, and nobody who may have voted."""
+    """Refuse a change of role: a standby never becomes a voter, and a voter never a standby."""
     if state.is_standby and not options.is_standby:
         raise WrongDirectoryError(
             f"{options.path} belongs to standby {state.replica_id} beside {state.replica_count}"
@@ -435,10 +436,10 @@ def _open_journal(
 
 
 def _commit_max(superblock: SuperblockFile, options: DirectoryOptions) -> int:
-    """What is known to be committed here.
+    """Return the highest op known to be committed here.
 
-    A lone replica writes its first superblock once op 1 is durable, and before it knows it as
-    committed. A member may have one before it has any entry, if it comes with an empty disk.
+    A lone replica writes its first superblock once op 1 is durable, before it knows that to be
+    committed. A member that comes with an empty disk may have a superblock before any entry.
     """
     if not superblock.exists:
         return 0

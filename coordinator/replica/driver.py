@@ -1,8 +1,7 @@
-"""The loop of one replica: it feeds the core and the mux, and carries their effects out.
+"""The loop of one replica: it feeds the core and the mux, and carries out their effects.
 
 Everything happens on one event loop, one event at a time: client batches, durable records, answers
-of stages. Nothing in here decides anything; what to do comes from `coordinator.vsr` and
-`coordinator.mux`.
+of stages. The loop decides nothing; `coordinator.vsr` and `coordinator.mux` do.
 """
 
 from __future__ import annotations
@@ -115,8 +114,8 @@ class Driver:
         self.step(vsr.Found(body, wall_clock_us()))
 
     def pump(self) -> None:
-        """Admit what waits while the pipeline and the disk have room; not in the middle of a step,
-        whose own entries may have taken the room only when it is over."""
+        """Admit waiting requests while the pipeline and the disk have room. A call in the middle of
+        a step is deferred, because the step's own entries may take the room when it ends."""
         if self._stepping:
             asyncio.get_running_loop().call_soon(self.pump)
             return
@@ -124,14 +123,14 @@ class Driver:
         self.intake.pump()
 
     def _is_urgent(self) -> bool:
-        """Whether somebody waits for commits: callers, a new primary, reads of a backup."""
+        """Return whether somebody waits for commits: callers, a new primary, reads of a backup."""
         follows = self.progress.status is vsr.ReplicaStatus.NORMAL and not self.serving.is_primary
         return not follows or self.reads.waiting > 0
 
     # --- The core ---
 
     def step(self, event: vsr.Event) -> None:
-        """Give the core one event and carry its effects out; reentrant calls wait their turn."""
+        """Give the core one event and carry out its effects; reentrant calls wait their turn."""
         self._steps.append(event)
         if not self._stepping:
             self.guard(self._drain_steps)
@@ -150,14 +149,14 @@ class Driver:
             self._stepping = False
 
     def guard(self, action: Callable[[], None]) -> None:
-        """Run an action; what it raises ends the process: the state may be half-changed.
+        """Run an action; a failure ends the process, because the state may be half-changed.
 
-        So nothing is done any more from then on, however long the process takes to end.
+        After a failure nothing more is done, however long the process takes to end.
         """
         if self._has_failed:
             return
         if self._is_guarding:
-            action()  # what it raises ends what it is a part of, too
+            action()  # a failure also ends the enclosing action
             return
         self._is_guarding = True
         try:
@@ -180,7 +179,7 @@ class Driver:
         self._writer.persist_prepares(effect.prepares, use_reserve=use_reserve)
 
     def prepares_durable(self, prepares: Sequence[SealedPrepare]) -> None:
-        """Tell the core what the journal has synced."""
+        """Tell the core which records the journal has synced."""
         self._events.persisted(prepares)
         records = tuple(vsr.RecordId(p.op, p.checksum) for p in prepares)
         self.step(vsr.RecordsDurable(records))
@@ -199,7 +198,7 @@ class Driver:
         if self.serving.is_primary:
             self.intake.let_go()
             self.mux.admission.reset()
-        # A new view may have discarded entries, and put no others in their place.
+        # A new view may have discarded entries without replacing them.
         self.progress.op = self.core.marks.op
         self.progress.status = effect.status
         self.progress.view = effect.view
@@ -216,12 +215,12 @@ class Driver:
 
     def _tick(self) -> None:
         self.step(vsr.Tick())
-        self.pump()  # a primary that gives its view up leaves nobody waiting for a place
+        self.pump()  # a primary that gives up its view fails those who wait for a place
 
     # --- Commits ---
 
     def _committed(self, effect: vsr.Commit) -> None:
-        # An entry that was found damaged comes once more, behind later ones.
+        # An entry found damaged comes again, behind later ones.
         self.progress.committed_op = max(self.progress.committed_op, effect.op)
         self._events.committed(effect.op)
         self._handover.add(effect)
@@ -231,7 +230,7 @@ class Driver:
         self.found_faulty(op)
 
     def found_faulty(self, op: int) -> None:
-        """Have a damaged record written anew: at once if it is in memory and the journal has room,
+        """Have a damaged record rewritten: at once if it is in memory and the journal has room,
         else when a peer sends it and there is room."""
         self.step(vsr.RecordFaulty(op, self._events.room() is JournalRoom.FREE))
 
@@ -281,7 +280,7 @@ class Driver:
     def _send(self, batch: mux_types.StageBatch) -> None:
         if batch.stage is mux_types.Stage.CATALOG:
             reply = self._events.local_read(batch)
-            # Not at once: the mux has not finished the step that sent the batch.
+            # Deferred: the mux has not finished the step that sent the batch.
             asyncio.get_running_loop().call_soon(self.mux_effects.stage_replied, reply)
         else:
             self._events.stage(batch.stage).send(codec.encode_batch(batch))

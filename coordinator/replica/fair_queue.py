@@ -1,4 +1,4 @@
-"""A queue of reads in which callers take turns, whatever each of them has waiting."""
+"""A queue of reads in which callers take turns, however many reads each has waiting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class QueuePlace(Generic[Item]):
-    """What waits: whose it is, its token, and its weight, which is how much of a group it takes."""
+    """A waiting read: its caller, its token, and its weight, which is its share of a group."""
 
     caller: int
     token: int
@@ -21,10 +21,10 @@ class QueuePlace(Generic[Item]):
 
 
 class FairQueue(Generic[Item]):
-    """Places by caller. Whoever has just had a turn comes last."""
+    """Places by caller. The caller who last had a turn comes last."""
 
     def __init__(self) -> None:
-        """Begin with nobody."""
+        """Begin without callers."""
         # The callers in the order of their turns.
         self._waiting: OrderedDict[int, OrderedDict[int, QueuePlace[Item]]] = OrderedDict()
 
@@ -32,11 +32,11 @@ class FairQueue(Generic[Item]):
         return bool(self._waiting)
 
     def add(self, place: QueuePlace[Item]) -> None:
-        """Let a place wait, behind those of its caller."""
+        """Add a place behind those of its caller."""
         self._waiting.setdefault(place.caller, OrderedDict())[place.token] = place
 
     def put_back(self, places: Iterable[QueuePlace[Item]]) -> None:
-        """Let places that were taken for nothing come first, in their order."""
+        """Put unused places first again, in their order."""
         for place in reversed(list(places)):
             self.add(place)
             self._waiting[place.caller].move_to_end(place.token, last=False)
@@ -49,7 +49,8 @@ class FairQueue(Generic[Item]):
             del self._waiting[place.caller]
 
     def take(self, weight_max: int) -> list[QueuePlace[Item]]:
-        """Take a group in turns: at least one place, and more as long as they weigh no more."""
+        """Take a group in turns: at least one place, and more while they weigh at most
+        `weight_max`."""
         taken: list[QueuePlace[Item]] = []
         weight = 0
         while self._waiting:

@@ -1,11 +1,11 @@
 """Whether this replica is fit to lead: stages apply, and the disk writes and has room.
 
-An unfit primary gives its view up if another replica is fitter, and leads no later view until the
-reason is gone. A lone replica cannot hand over. Every replica, also a lone one, is not ready while
-its stages make no progress.
+An unfit primary gives up its view if another replica is fitter, and leads no later view until the
+reason is gone. A lone replica cannot hand over. Any replica is not ready while its stages make no
+progress.
 
-A service that returns and replays is not a reason, however long the replay takes, because it makes
-progress. A service that hangs or stays away is a reason.
+A service that returns and replays makes progress, however long the replay takes, and is no reason.
+A service that hangs or stays away is one.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class ServiceState(Enum):
     """How a domain service stands."""
 
     UP = "up"
-    COMING_BACK = "coming_back"  # it is told its state, or what it had been told before
+    COMING_BACK = "coming_back"  # it is being sent its state, or the batches after it
     DOWN = "down"
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What a look at the replica finds. `has_fit_peer`: another replica could lead.
-
-    `writes_done` counts what the journal's thread has finished; it has more to do if `is_writing`.
+    `writes_done` counts the writes that the journal's thread has finished; `is_writing` says
+    whether it has more to do.
     """
 
     committed_op: int
@@ -48,10 +48,10 @@ class Seen:
 
 
 class StallWatch:
-    """How long the stages, or the disk, have not got on.
+    """How long the stages, or the disk, have made no progress.
 
-    What counts is the time between looks, and of a long pause only a little: a process that was
-    stopped, or starved, has not seen its stages stand still meanwhile.
+    Time between looks counts, but only a little of a long pause: a process that was stopped, or
+    starved, has not seen whether its stages stood still.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class StallWatch:
 
 
 def reason_of(stalled: str, is_full: bool) -> str:
-    """Return what speaks against this replica as the primary; empty if nothing does."""
+    """Return what speaks against this replica as primary; empty if nothing does."""
     if stalled:
         return stalled
     return "the disk of its journal is full" if is_full else ""
@@ -103,7 +103,7 @@ def reason_of(stalled: str, is_full: bool) -> str:
 class FitnessPorts:
     """What is looked at, and who is told of every new reason, empty for none.
 
-    `said` is told of what speaks against leading, `stalled` of stages or a disk that do not get on.
+    `said` is told what speaks against leading, `stalled` of stages or a disk without progress.
     """
 
     look: Callable[[], Seen]
@@ -114,9 +114,9 @@ class FitnessPorts:
 
 
 class Fitness:
-    """Looks at one replica, and tells its core when it had better not lead.
+    """Looks at one replica, and tells its core when it should not lead.
 
-    `reason` is what speaks against it, empty for nothing, whether or not another is any better.
+    `reason` is what speaks against it, empty for nothing, whether or not another is fitter.
     """
 
     def __init__(self, ports: FitnessPorts) -> None:
@@ -133,7 +133,7 @@ class Fitness:
             await asyncio.sleep(LOOK_INTERVAL_MS / 1000)
 
     def look(self) -> None:
-        """Look once, and tell what has changed."""
+        """Look once, and report changes."""
         seen = self._ports.look()
         stalled = self._stalls.look(seen, self._ports.clock_ms())
         if stalled != self._stalled:

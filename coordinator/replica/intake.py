@@ -1,4 +1,4 @@
-"""Batches of clients: they wait for a place in the log, and then until they are applied.
+"""Batches of clients, which wait for a place in the log, and then until they are applied.
 
 The intake admits batches while the pipeline and the disk have room. When this replica stops
 leading, the intake answers all waiting callers at once, because only the next primary can decide.
@@ -32,11 +32,11 @@ class IntakeCore(Protocol):
 
     @property
     def unapplied_count(self) -> int:
-        """How many entries of the log are not applied yet."""
+        """Return how many entries of the log are not yet applied."""
         ...
 
     def batch_refusal(self) -> vsr.RefusalReason | None:
-        """Why a batch would be refused now; None if it would be admitted."""
+        """Return why a batch would be refused now; None if it would be admitted."""
         ...
 
 
@@ -45,7 +45,7 @@ class Machines(Protocol):
 
     @property
     def feature_level(self) -> int:
-        """The feature level in force, as far as the log was applied here."""
+        """Return the feature level in force, as far as the log was applied here."""
         ...
 
 
@@ -57,7 +57,7 @@ class IntakeReplica(Protocol):
         ...
 
     def guard(self, action: Callable[[], None]) -> None:
-        """Run an action; what it raises ends the process."""
+        """Run an action; a failure ends the process."""
         ...
 
 
@@ -100,12 +100,13 @@ class Intake:
             raise self._serving.refusal_of(refusal)
         self.batcher.add(waiting)
         if not self._is_pump_due and self._is_worth_a_look:
-            # Whoever else arrives in this turn of the loop shares the prepare.
+            # Requests that arrive in the same turn of the loop share the prepare.
             self._is_pump_due = True
             asyncio.get_running_loop().call_soon(self._pump_due)
 
     def pump(self) -> None:
-        """Admit what waits while the pipeline has room; never called in the middle of a step."""
+        """Admit waiting requests while the pipeline has room; never call it in the middle of a
+        step."""
         self._replica.guard(self._admit_waiting)
 
     def _pump_due(self) -> None:
@@ -124,11 +125,11 @@ class Intake:
             if room is JournalRoom.EXHAUSTED:
                 self.batcher.refuse_asked(no_space())
             if refusal is not None:
-                return  # what makes room in the pipeline calls again
+                return  # whatever makes room in the pipeline calls again
             batch = self.batcher.take_snapshot_command()
             if batch is None:
                 if room is not JournalRoom.FREE or self._is_gathering:
-                    return  # what makes room, or is applied, calls again
+                    return  # whatever makes room, or is applied, calls again
                 batch = self.batcher.take()
                 assert batch is not None
             self._admit(batch)
@@ -141,7 +142,7 @@ class Intake:
     @property
     def _is_gathering(self) -> bool:
         under_way = self._core.unapplied_count
-        # What comes meanwhile must not stand behind prepares that each take long.
+        # Later requests must not stand behind prepares that each take long.
         is_long = under_way > 0 and self._runs_in_log >= limits.PREPARE_RUNS_MAX
         return is_long or not self.batcher.is_worth_a_prepare(under_way)
 
@@ -159,45 +160,45 @@ class Intake:
         return self._batch is not None
 
     def batch_of(self, op: int) -> PrepareBatch | None:
-        """Return what waits for an op; None if it came from a replay, or has been applied."""
+        """Return the batch that waits for an op; None if it was replayed, or has been applied."""
         return self._in_log.get(op)
 
     def may_use_reserve(self, prepare: vsr.Prepare) -> bool:
-        """Whether an entry may go into the space that is reserved for snapshots."""
+        """Return whether an entry may use the space reserved for snapshots."""
         batch = self.batch_of(prepare.op)
         if batch is not None:
             return batch.may_use_reserve
-        # Another primary admitted it. The bodies are looked into only when it makes a difference.
+        # Another primary admitted it. The body is decoded only when it makes a difference.
         return self._room() is not JournalRoom.FREE and is_about_snapshots(prepare.body)
 
     def admitted(self, op: int) -> None:
-        """The batch of this step is entry `op`; the bootstrap entry has none."""
+        """Note that the batch of this step is entry `op`; the bootstrap entry has no batch."""
         if self._batch is not None:
             self._in_log[op] = self._batch
             self._runs_in_log += self._batch.runs
 
     def refused(self, reason: vsr.RefusalReason) -> None:
-        """The batch of this step was not taken."""
+        """Fail the batch of this step, which was not taken."""
         if self._batch is not None:
             fail(self._batch, self._serving.refusal_of(reason))
 
     def applied(self, op: int, replies: Sequence[mux_types.RequestReply]) -> None:
-        """Answer whoever waits for an op."""
+        """Answer those who wait for an op."""
         batch = self._in_log.pop(op, None)
         if batch is not None:
             self._runs_in_log -= batch.runs
             answer(batch, replies)
 
     def let_go(self) -> None:
-        """Let go of everybody who waits here: only the next primary can answer them.
+        """Release everybody who waits here: only the next primary can answer them.
 
-        What is in the log may be committed or not. Sessions send the same number again and get the
-        one result; callers without a session have to look.
+        Batches in the log may be committed or not. Sessions repeat the request under its number and
+        get its one result; callers without a session have to look.
         """
         self.batcher.refuse_all(self._serving.refusal_of(vsr.RefusalReason.VIEW_CHANGE))
         for batch in self._in_log.values():
             fail(batch, left_in_the_log())
-        # The next entries of these ops may be other ones.
+        # Other entries may take these ops.
         self._in_log.clear()
         self._runs_in_log = 0
 

@@ -1,4 +1,4 @@
-"""Refusals in answers as the mux keeps them: decoded when they are looked at, one at a time.
+"""Refusals in answers as the mux keeps them, decoded one at a time when read.
 
 A decoded refusal takes about a kilobyte. Its encoded form takes a sixth of that, and the mux keeps
 the encoded form in any case. An answer may have thousands of refusals, and its client may not read
@@ -15,7 +15,7 @@ from coordinator.mux.replies import ERROR_OVERHEAD_BYTES
 from coordinator.stages import codec
 from viewstamp.api.errors.v1 import errors_pb2
 
-# What a decoded refusal weighs, roughly.
+# The memory of a decoded refusal, roughly.
 DECODED_ERROR_BYTES: Final = 1_024
 
 
@@ -48,12 +48,12 @@ class KeptErrors(Sequence[errors_pb2.IndexedError]):
 
     @property
     def weight(self) -> int:
-        """Bytes that are kept."""
+        """Bytes kept."""
         return sum(ERROR_OVERHEAD_BYTES + len(error.error) for error in self._encoded)
 
 
 def errors_weight(errors: Sequence[errors_pb2.IndexedError]) -> int:
-    """Return how many bytes refusals keep, decoded or not."""
+    """Return how many bytes the refusals keep, decoded or not."""
     if isinstance(errors, KeptErrors):
         return errors.weight
     return DECODED_ERROR_BYTES * len(errors)

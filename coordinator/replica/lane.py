@@ -24,11 +24,11 @@ class _Group(Generic[Item]):
 
 
 class Lane(Generic[Item]):
-    """What waits for the same stages, and which groups are under way."""
+    """Reads that wait for the same stages, and the groups under way."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
-        self.is_called = False  # somebody is about to take groups
+        """Begin empty."""
+        self.is_called = False  # a call that takes groups is scheduled
         self._waiting: FairQueue[Item] = FairQueue()
         self._weight_max = READ_GROUP_CALLS_MAX
         self._groups: list[_Group[Item]] = []
@@ -36,7 +36,7 @@ class Lane(Generic[Item]):
 
     @property
     def may_send(self) -> bool:
-        """Whether there is a group to be taken."""
+        """Whether a group may be taken."""
         return bool(self._waiting) and len(self._groups) < READ_GROUPS_IN_FLIGHT_MAX
 
     def add(self, place: QueuePlace[Item]) -> None:
@@ -44,13 +44,13 @@ class Lane(Generic[Item]):
         self._waiting.add(place)
 
     def remove(self, place: QueuePlace[Item]) -> None:
-        """Forget a read that waits; one that is under way counts until it has left."""
+        """Forget a waiting read; one that is under way counts until it has left."""
         self._waiting.remove(place)
         for group in self._groups:
             group.postponed.pop(place.token, None)
 
     def take(self) -> list[Item]:
-        """Take the next group, which is under way from now on; `may_send` must hold."""
+        """Take the next group, which is then under way; `may_send` must hold."""
         places = self._waiting.take(self._weight_max)
         weight = sum(place.weight for place in places)
         group: _Group[Item] = _Group(len(places), is_full=2 * weight >= self._weight_max)
@@ -60,13 +60,13 @@ class Lane(Generic[Item]):
         return [place.item for place in places]
 
     def postponed(self, place: QueuePlace[Item]) -> None:
-        """A stage had no time for a read under way: it comes first, once its group is done."""
+        """Put a read that its stage had no time for first, once its group is done."""
         group = self._group_of[place.token]
         group.postponed[place.token] = place
         group.was_postponed = True
 
     def left(self, token: int) -> None:
-        """A read has left the stages."""
+        """Note that a read has left the stages."""
         group = self._group_of.pop(token)
         group.left -= 1
         if not group.left:

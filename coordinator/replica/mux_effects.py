@@ -18,13 +18,13 @@ from coordinator.mux.mux import Mux
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 
-# What the apply of one prepare tells is carried out in one turn of the loop, up to its `Applied`:
+# All effects of one prepare's apply up to its `Applied` are carried out in one turn of the loop:
 # the orchestrator must never see a cut without the catalog that shows it.
 _BEFORE_APPLIED: Final = (mux_types.CutTaken, mux_types.CatalogChanged)
 
 
 class MuxEffects:
-    """What the mux is told, and what it wants carried out. All of it happens in `guard`."""
+    """Feeds the mux and carries out its effects, all within `guard`."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class MuxEffects:
         self.lead(lambda: self._mux.fail_reads(stage, error))
 
     def ask_proposals(self) -> None:
-        """Have every stage tell its pending proposals anew."""
+        """Have every stage repeat its pending proposals."""
         self.lead(self._mux.poke_proposals)
 
     def lead(self, effects: Callable[[], Sequence[mux_types.MuxEffect]]) -> None:
-        """Ask for effects, and carry them out behind those that wait."""
+        """Ask for effects, and carry them out after those that wait."""
         self._guard(lambda: self._lead(effects))
 
     def _lead(self, effects: Callable[[], Sequence[mux_types.MuxEffect]]) -> None:
@@ -73,7 +73,7 @@ class MuxEffects:
             self._go_on(own)
 
     def _forget_reads(self, stage: mux_types.Stage) -> None:
-        """Send no batches that are not logged to a stage whose process is gone: nobody waits."""
+        """Drop unlogged batches to a stage whose process is gone: nobody waits for them."""
         self._waiting = deque(
             effect
             for effect in self._waiting

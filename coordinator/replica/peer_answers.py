@@ -1,4 +1,4 @@
-"""Entries of the journal for replicas that lack them; they ask again, so little is queued here."""
+"""Entries of the journal for replicas that lack them. They ask again, so few wait here."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from coordinator.replica.writer import Gone, Reading
 from coordinator.vsr import messages
 from viewstamp.format.prepare import SealedPrepare
 
-# Reads for peers under way; who asks while there are more asks again.
+# Reads for peers under way; a request beyond them is dropped, and its sender asks again.
 READS_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far this replica is: the highest op it knows to be committed, and its newest snapshot."""
+    """How far this replica is: its commit point, and its newest snapshot."""
 
     commit: int
     generation: int
@@ -29,7 +29,7 @@ class JournalEntries(Protocol):
     """The journal as seen from here."""
 
     async def read_held(self, op: int, checksum: bytes) -> SealedPrepare | None:
-        """Return the intact entry of this op and checksum, None if there is none."""
+        """Return the intact entry of this op and checksum, or None."""
         ...
 
     async def read_committed(self, first_op: int, last_op: int) -> Reading:
@@ -60,11 +60,11 @@ class PeerAnswers:
         self._reads = 0
 
     def send_committed(self, effect: vsr.SendCommitted) -> None:
-        """Send committed entries, or say from where on this replica has them."""
+        """Send committed entries, or the op from which on this replica has them."""
         self._begin(self._committed(effect))
 
     def send_held(self, effect: vsr.SendHeld) -> None:
-        """Send the one entry that was asked for, if it is here and intact."""
+        """Send the one entry asked for, if it is here and intact."""
         self._begin(self._held(effect))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:

@@ -1,4 +1,4 @@
-"""The other replicas as the driver sees them: what the core wants said or done beyond this one."""
+"""The other replicas as the driver sees them: how the core's effects reach beyond this one."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def _alone(*_: object) -> None:
 class PeerPorts:
     """How the core's effects on others are carried out.
 
-    `send` is fire and forget. `send_committed` and `send_held` read the journal for a peer.
+    `send` neither waits nor confirms. `send_committed` and `send_held` read the journal for a peer.
     `snapshot_needed` ends in a restart from a peer's snapshot. `stuck` raises an alarm. `address`
-    is where a replica serves clients, empty while unknown.
+    returns where a replica serves clients, empty while unknown.
     """
 
     replica_id: int = 0

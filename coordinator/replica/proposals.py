@@ -24,20 +24,20 @@ from viewstamp.errors import Refusal
 from viewstamp.limits import SYSTEM_USER_ID
 
 RETRY_DELAY_MS: Final = 100
-# Of all that is due so many are sent at a time, and the loop turns in between: a new primary is
-# told everything that waits at once.
+# Of all due proposals this many are sent at a time, with the loop turning in between: a new primary
+# is told all pending ones at once.
 SENT_TOGETHER_MAX: Final = 256
-# A timer far ahead is looked at again after this long, so that clock changes do no harm.
+# A timer far ahead is checked again after this long, so that clock changes do no harm.
 SLEEP_MAX_MS: Final = 60_000
 
 
-# What is pending once: a code with its request, an empty one where any request stands for all.
+# What is pending once: a code with its request, which is empty where one request stands for all.
 Key: TypeAlias = tuple[int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """What was proposed while another of its key was being sequenced."""
+    """A proposal made while another of its key was being sequenced."""
 
     request: bytes
     due: int
@@ -54,11 +54,11 @@ class Rules(Protocol):
     """What is known about codes: the routes as seen from here."""
 
     def may_enter(self, code: int) -> bool:
-        """Whether the feature level in force allows a code."""
+        """Return whether the feature level in force allows a code."""
         ...
 
     def is_one_at_a_time(self, code: int) -> bool:
-        """Whether one request of a code stands for every other."""
+        """Return whether one request of a code stands for every other."""
         ...
 
 
@@ -71,14 +71,14 @@ class Proposals:
         rules: Rules,
         clock_us: Callable[[], int] = wall_clock_us,
     ) -> None:
-        """What the level does not allow is dropped: stages are asked anew once it is raised."""
+        """Drop codes that the level does not allow: stages are asked again once it is raised."""
         self._sequencer = sequencer
         self._rules = rules
         self._clock_us = clock_us
         self._pending: set[Key] = set()
-        # Of those, what is being sequenced, and what was proposed again meanwhile.
+        # Of those, the keys being sequenced, and what was proposed again meanwhile.
         self._sent: dict[Key, Again | None] = {}
-        # What was sent before this replica ceased to lead is settled later, and is not in `_sent`.
+        # Proposals sent in an earlier term settle later, and are not in `_sent`.
         self._term = 0
         self._due: list[tuple[int, int, bytes, Key]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -88,11 +88,11 @@ class Proposals:
         return len(self._pending)
 
     def activate(self) -> None:
-        """Begin to propose: this replica is the primary and has applied its log."""
+        """Begin to propose: this replica is primary and has applied its log."""
         self.active = True
 
     def deactivate(self) -> None:
-        """Propose nothing more: another replica is the primary, or will be."""
+        """Propose nothing more: another replica is primary, or will be."""
         self.active = False
         self._term += 1
         self._pending.clear()
@@ -101,15 +101,15 @@ class Proposals:
         self._schedule()
 
     def add(self, proposal: domain_pb2.Proposal) -> None:
-        """Take a proposal; one that waits already, or comes from a replay, is dropped."""
+        """Take a proposal; drop one that waits already, or comes from a replay."""
         self.propose(proposal.code, proposal.request, proposal.due)
 
     def propose(self, code: int, request: bytes, due: int) -> None:
-        """Sequence a command at log time `due` (microseconds), unless it waits for that already.
+        """Sequence a command at log time `due` (microseconds), unless it already waits.
 
-        What is proposed while it is being sequenced follows once that is settled: the machine asks
-        again because the one under way came too early, as it does after a backward step of clocks,
-        or, one step after the other, because there is more to do.
+        A proposal made while the same command is being sequenced follows once that is settled. The
+        machine asks again because the first came too early, as after a backward step of clocks, or
+        because there is more to do.
         """
         if not self.active or not self._rules.may_enter(code):
             return
@@ -121,7 +121,7 @@ class Proposals:
             return
         self._pending.add(key)
         heapq.heappush(self._due, (due, code, request, key))
-        if self._due[0][0] == due:  # else the timer is right as it is
+        if self._due[0][0] == due:  # else the timer is already right
             self._schedule()
 
     def _key(self, code: int, request: bytes) -> Key:
@@ -158,15 +158,15 @@ class Proposals:
             future.set_exception(refusal)
 
     def _settled(self, request: bytes, key: Key, future: asyncio.Future[Reply], term: int) -> None:
-        failure = future.exception()  # looked at in any case: else it is logged as never retrieved
+        failure = future.exception()  # read in any case: else it is logged as never retrieved
         if term != self._term:
-            return  # every stage was asked anew, and what it answered is under way by itself
+            return  # every stage was asked again, and its answers are under way by themselves
         self._pending.discard(key)
         again = self._sent.pop(key, None)
         code, _ = key
         soon = self._clock_us() + RETRY_DELAY_MS * 1000
         if self.active and isinstance(failure, Refusal):
-            # Not sequenced, so not decided: again, a little later. It does what else was proposed.
+            # Not sequenced, so not decided: retry a little later, which also covers `again`.
             self.propose(code, request, soon)
         elif again is not None:
             is_next_step = again.request != request

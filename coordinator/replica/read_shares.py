@@ -1,4 +1,4 @@
-"""What reads that wait may hold: each caller, and all of them together."""
+"""What waiting reads may hold: each caller, and all of them together."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from viewstamp.limits import (
     READS_WAITING_PER_CALLER_MAX,
 )
 
-# Whoever has no name yet: those who log in, and this replica's own questions.
+# Reads without a user: logins, and this replica's own questions.
 NOBODY: Final = -1
-# So many bytes of requests weigh as much as a call.
+# This many bytes of requests weigh as much as a call.
 BYTES_PER_CALL: Final = 4 * KIB
 
 
@@ -34,18 +34,18 @@ def weight_of(read: mux_types.Read) -> int:
 
 
 def bytes_of(read: mux_types.Read) -> int:
-    """Return what the requests of a read take."""
+    """Return the bytes of a read's requests."""
     return sum(len(span.items) for span in read.spans)
 
 
 class ReadShares:
-    """Counts reads that were not answered yet, and their bytes."""
+    """Counts unanswered reads, and their bytes."""
 
     def __init__(self) -> None:
         """Begin with none."""
         self._count = 0
         self._bytes = 0
-        # By caller; nobody without reads is in here.
+        # By caller; callers without reads are removed.
         self._counts: dict[int, int] = {}
         self._bytes_of: dict[int, int] = {}
 
@@ -64,7 +64,7 @@ class ReadShares:
         self._count, self._bytes = self._count + 1, self._bytes + size
 
     def give_back(self, read: mux_types.Read) -> None:
-        """Count a read no more."""
+        """Stop counting a read."""
         caller, size = caller_of(read), bytes_of(read)
         self._count, self._bytes = self._count - 1, self._bytes - size
         self._counts[caller] -= 1

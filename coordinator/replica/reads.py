@@ -1,10 +1,10 @@
 """Reads of one replica, from their request to their answer.
 
-A read asks the core for its index if it must be linearizable, waits until the log has been handed
-over that far, and then waits for its turn: callers take turns, and a few groups are under way to
-the same stages (`lane`). A stage that had no time for it postpones it; it is then asked again.
-Whoever stops waiting, because of a deadline or because the caller is gone, cancels or fails the
-future: nothing of the read is kept from then on, and what was not sent never is.
+A linearizable read first asks the core for its index. Each read waits until the log has been handed
+over that far, and then for its turn: callers take turns, and a few groups are under way to the same
+stages (`lane`). A stage without time for a read postpones it, and is asked again. A caller that
+stops waiting cancels or fails the future: then nothing of the read is kept, and if it was not sent
+it never is.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class ReadLog(Protocol):
     """The handover as seen from here."""
 
     def has_given(self, op: int, revision: int) -> bool:
-        """Whether the stages were given the log up to both."""
+        """Return whether the stages were given the log up to both."""
         ...
 
     def hurry(self) -> None:
-        """Have the stages given what is committed, at once."""
+        """Have the stages given all commits at once."""
         ...
 
 
@@ -80,7 +80,7 @@ class _Pending:
     future: asyncio.Future[Reply]
     op: int
     revision: int
-    # Once it waits for its turn, or is under way.
+    # Set once it waits for its turn, or is under way.
     lane: Lane[_Pending] | None = None
     place: QueuePlace[_Pending] | None = None
     is_asked: bool = False  # the core was asked for an index, and has not answered
@@ -88,7 +88,7 @@ class _Pending:
 
 
 class ReplicaReads:
-    """Every read that was not answered yet, by token."""
+    """Every unanswered read, by token."""
 
     def __init__(
         self, replica: ReadingReplica, log: ReadLog, mux: ReadMux, effects: Effects
@@ -99,7 +99,7 @@ class ReplicaReads:
         self._mux = mux
         self._pending: dict[int, _Pending] = {}
         self._waiting: dict[int, _Pending] = {}
-        # By the stages that its reads visit.
+        # By the stages that their reads visit.
         self._lanes: dict[tuple[mux_types.Stage, ...], Lane[_Pending]] = {}
         self._lane_of: dict[int, Lane[_Pending]] = {}  # of each read in the stages
         self._shares = ReadShares()
@@ -111,11 +111,11 @@ class ReplicaReads:
 
     @property
     def waiting(self) -> int:
-        """How many wait for the log to reach their revision."""
+        """The number of reads that wait for the log to reach their revision."""
         return len(self._waiting)
 
     def next_token(self) -> int:
-        """Return a token for a read, never used before in this process."""
+        """Return a token never used before in this process."""
         self._last_token += 1
         return self._last_token
 
@@ -136,10 +136,10 @@ class ReplicaReads:
         return future
 
     def confirm(self) -> asyncio.Future[None]:
-        """Return a future that is done once a primary was found to lead, at some moment since now.
+        """Return a future that is done once a primary is confirmed to lead after this call.
 
-        That is this replica, if it leads before and after. The future may fail with Refusal; to
-        stop waiting, cancel it.
+        If this replica leads before and after, that is this replica. The future may fail with
+        Refusal; cancel it to stop waiting.
         """
         token = self.next_token()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -149,7 +149,7 @@ class ReplicaReads:
         return future
 
     def granted(self, effect: vsr.ReadIndexGranted) -> None:
-        """The core has fixed the op that a read must see."""
+        """Take the op that a read must see, which the core has fixed."""
         confirming = self._confirming.pop(effect.token, None)
         if confirming is not None and not confirming.done():
             confirming.set_result(None)
@@ -160,7 +160,7 @@ class ReplicaReads:
             self._place(pending)
 
     def refused(self, token: int, refusal: Refusal) -> None:
-        """The core has refused a read index."""
+        """Fail a read whose index the core has refused."""
         confirming = self._confirming.pop(token, None)
         if confirming is not None and not confirming.done():
             confirming.set_exception(refusal)
@@ -171,7 +171,7 @@ class ReplicaReads:
                 pending.future.set_exception(refusal)
 
     def handed_over(self) -> None:
-        """The stages were given more of the log: reads that waited for it can go."""
+        """Continue the reads that waited for the log just handed over."""
         if self._waiting:
             waiting, self._waiting = self._waiting, {}
             for pending in waiting.values():
@@ -180,7 +180,7 @@ class ReplicaReads:
     def carry_out(
         self, effect: mux_types.ReadAnswered | mux_types.ReadPostponed | mux_types.ReadsLeft
     ) -> None:
-        """Take what the mux says of reads."""
+        """Take an effect of the mux about reads."""
         if isinstance(effect, mux_types.ReadAnswered):
             self.answered(effect)
         elif isinstance(effect, mux_types.ReadPostponed):
@@ -189,7 +189,7 @@ class ReplicaReads:
             self.left(effect.tokens)
 
     def answered(self, answered: mux_types.ReadAnswered) -> None:
-        """The mux has the answer to a read."""
+        """Answer a read as the mux says."""
         pending = self._pending.pop(answered.token, None)
         if pending is None or pending.future.done():
             return
@@ -215,7 +215,8 @@ class ReplicaReads:
         self._call(lane)
 
     def _call(self, lane: Lane[_Pending]) -> None:
-        """Take groups in a moment: reads that arrive in this turn of the loop travel together."""
+        """Take groups a little later: reads that arrive in this turn of the loop travel
+        together."""
         if lane.may_send and not lane.is_called:
             lane.is_called = True
             asyncio.get_running_loop().call_soon(self._send, lane)
@@ -235,14 +236,14 @@ class ReplicaReads:
                 self._effects.lead(partial(self._mux.read, *reads))
 
     def postponed(self, token: int) -> None:
-        """A stage had no time for a read: it is sent again in its turn."""
+        """Queue a read again that its stage had no time for."""
         pending = self._pending.get(token)
         if pending is not None and pending.place is not None:
             pending.is_sent = False
             self._lane_of[token].postponed(pending.place)
 
     def left(self, tokens: Sequence[int]) -> None:
-        """Reads have left the stages, answered or not."""
+        """Note that reads have left the stages, answered or not."""
         for token in tokens:
             lane = self._lane_of.pop(token)
             lane.left(token)
@@ -253,7 +254,7 @@ class ReplicaReads:
             self._replica.step(vsr.ReadIndexAbandoned(token))
 
     def _forget(self, read: mux_types.Read) -> None:
-        """Keep nothing of a read whose future is done; neither does the core, nor the mux."""
+        """Forget a read whose future is done, here, in the core and in the mux."""
         token = read.token
         self._shares.give_back(read)
         self._waiting.pop(token, None)
@@ -268,7 +269,7 @@ class ReplicaReads:
             pending.lane.remove(pending.place)
 
 
-# Nobody sees it: the future it would go to is done.
+# Nobody sees it: its future is done.
 _ABANDONED: Final = (
     Refusal(Reason.REASON_READ_DEADLINE, "the caller of this read no longer waits for it")
     .to_error()

@@ -1,4 +1,4 @@
-"""What callers are told whom this replica cannot serve now."""
+"""Refusals for callers whom this replica cannot serve now."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOT_SERVING: Final = frozenset(
 def not_serving(
     reason: vsr.RefusalReason, primary: int, address_of: Callable[[int], str]
 ) -> Refusal:
-    """Return what the core's reason means for a caller; `primary` is that of the present view."""
+    """Return the refusal for the core's reason; `primary` is that of the present view."""
     if reason is vsr.RefusalReason.NOT_PRIMARY:
         return Refusal(
             Reason.REASON_NOT_PRIMARY,
@@ -42,7 +42,7 @@ def not_serving(
 
 
 def not_read_here(primary: int, address: str, deadline_ms: int) -> Refusal:
-    """Return what the caller of a linearizable read is told whom a backup could not answer."""
+    """Return the refusal of a linearizable read that a backup could not answer."""
     return Refusal(
         Reason.REASON_NOT_PRIMARY,
         f"this backup could not answer the read within {deadline_ms} ms: read at the primary, which"
@@ -55,19 +55,18 @@ def not_read_here(primary: int, address: str, deadline_ms: int) -> Refusal:
 
 
 def outcome_unknown(deadline_ms: int) -> Refusal:
-    """Return what the caller of a command is told that got no answer in time."""
+    """Return the refusal of a command that got no answer in time."""
     return Refusal(
         Reason.REASON_OUTCOME_UNKNOWN,
         f"the command got no answer within {deadline_ms} ms and may still take effect:"
-        " send it again"
-        " under its request number, or check before you repeat it",
+        " send it again under its request number, or check before you repeat it",
         deadline_ms=deadline_ms,
         outcome="unknown",
     )
 
 
 def left_in_the_log() -> Refusal:
-    """Return what those are told whose commands the next primary may commit, or not."""
+    """Return the refusal of commands that the next primary may or may not commit."""
     return Refusal(
         Reason.REASON_OUTCOME_UNKNOWN,
         "the replica is no longer the primary, and the command may still take effect: send it"

@@ -1,4 +1,4 @@
-"""What was found wrong with copies of snapshot files, kept until somebody listens."""
+"""Faults found in copies of snapshot files, kept until somebody listens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from coordinator.snapshot.copies import CopyVerdict
 
 
 class Repairs:
-    """Takes reports of any thread; those that came before there was a listener are not lost."""
+    """Takes reports from any thread, and keeps those that come before a listener."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -26,7 +26,7 @@ class Repairs:
         listener(name, verdicts)
 
     def listen(self, listener: Callable[[str, Sequence[CopyVerdict]], None]) -> None:
-        """Tell all that came so far, and all that comes, in whatever thread it comes."""
+        """Pass on all reports so far and all later ones, each in the thread that it comes from."""
         with self._mutex:
             self._listener = listener
             waiting, self._waiting = self._waiting, []

@@ -15,12 +15,12 @@ class ServedCore(Protocol):
     """The core as seen from here."""
 
     def batch_refusal(self) -> vsr.RefusalReason | None:
-        """Why a batch would be refused now; None if it would be admitted."""
+        """Return why a batch would be refused now; None if it would be admitted."""
         ...
 
 
 class Serving:
-    """Follows `progress`; commands are served by the primary, reads by every replica."""
+    """Follows `progress`; the primary serves commands, every replica serves reads."""
 
     def __init__(self, core: ServedCore, progress: Progress, peers: PeerPorts) -> None:
         self._core = core
@@ -45,17 +45,17 @@ class Serving:
             raise self.refusal_of(reason)
 
     def check_reading(self) -> None:
-        """Raise Refusal unless reads are answered here; a backup does so, too."""
+        """Raise Refusal unless this replica answers reads; backups do so, too."""
         if self._progress.status is not vsr.ReplicaStatus.NORMAL:
             raise self.refusal_of(vsr.RefusalReason.VIEW_CHANGE)
 
     def late_read(self, deadline_ms: int) -> Refusal | None:
-        """Return where a linearizable read belongs that got no answer here; None: nowhere else."""
+        """Return where to send a linearizable read without an answer here; None if nowhere else."""
         primary = self._progress.primary
         if primary == self._peers.replica_id:
-            return None  # whether it serves by now or not, nobody else can answer
+            return None  # nobody else can answer, whether it serves by now or not
         return not_read_here(primary, self._peers.address(primary), deadline_ms)
 
     def refusal_of(self, reason: vsr.RefusalReason) -> Refusal:
-        """Return what the core's reason means for a caller."""
+        """Return the refusal for the core's reason."""
         return not_serving(reason, self._progress.primary, self._peers.address)

@@ -1,4 +1,4 @@
-"""Keeps spare segments ahead of the journal, and says when the disk is too full for that."""
+"""Keeps spare segments ahead of the journal, and tells when the disk is too full for that."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from viewstamp.format.record import CONTENT_BYTES_MAX, record_bytes
 
 RETRY_DELAY_MS: Final = 1_000
 RECORD_BYTES_MAX: Final = record_bytes(CONTENT_BYTES_MAX)
-# A record never spans segments: up to one record's worth stays unused at the end of one.
+# A record never spans segments: up to one record's worth stays unused at the end of each.
 MARGIN_BYTES: Final = 2 * RECORD_BYTES_MAX
 
 
@@ -21,16 +21,16 @@ class JournalRoomPort(Protocol):
     """The journal as seen from here."""
 
     def space(self) -> JournalSpace:
-        """How much room there is."""
+        """Return how much room there is."""
         ...
 
     def prepare_spares(self) -> int:
-        """Make spare segments; raises NoSpace."""
+        """Make spare segments. Raises NoSpace."""
         ...
 
 
 class SpaceWatch:
-    """Room for prepares: what the journal has, less what is on its way there."""
+    """Room for prepares: the journal's room, less the prepares on their way there."""
 
     def __init__(
         self,
@@ -56,17 +56,17 @@ class SpaceWatch:
         return JournalRoom.FULL if self._journal.space().reserve_intact else JournalRoom.EXHAUSTED
 
     def sent(self, prepares: Sequence[Any]) -> None:
-        """Prepares are on their way to the journal."""
+        """Count prepares on their way to the journal."""
         self._on_the_way_bytes += sum(map(_bytes_of, prepares))
 
     def written(self, prepares: Sequence[Any]) -> None:
-        """They have arrived there."""
+        """Count prepares as written."""
         self._on_the_way_bytes -= sum(map(_bytes_of, prepares))
         if self._journal.space().spare_segments < SPARE_SEGMENTS:
             self._wake.set()
 
     async def look_again(self) -> None:
-        """Segments were dropped, or files removed: make spare segments of the room, if any."""
+        """Make spare segments after segments were dropped, or files removed."""
         try:
             await asyncio.to_thread(self._journal.prepare_spares)
         except NoSpace:
@@ -93,7 +93,7 @@ class SpaceWatch:
             self._wake.set()
         else:
             self.full = False
-        # Waiting commands are let in, or told that the disk is full.
+        # Admits the waiting commands, or tells them that the disk is full.
         self._has_room()
 
 
@@ -105,5 +105,5 @@ def _bytes_of(prepare: Any) -> int:
     )
 
 
-# More than an encoded prepare header ever has.
+# More than an encoded prepare header can have.
 _HEADER_ALLOWANCE_BYTES: Final = 512

@@ -1,10 +1,10 @@
 """What the core is told of a disk: a journal and a snapshot's cut, brought together.
 
-A single replica's journal reaches the cut and goes on from it, or the start is refused. A member
-may have been given a snapshot by its peers because it was too far behind. Then the superblock
-names a generation that the journal knows nothing of, or whose cut the journal has as another
-entry: one that was never committed. Such a journal is forgotten (`Journal.restart_at`) and goes on
-behind the cut. A crash in between leaves it as it was, and the next start does the same.
+A single replica's journal reaches the cut and continues from it, or the start is refused. A member
+that was too far behind may have been given a snapshot by its peers. Then the superblock names a
+generation whose cut the journal does not reach, or holds as another entry that was never committed.
+Such a journal is forgotten (`Journal.restart_at`) and continues behind the cut. A crash in between
+leaves it as it was, and the next start repeats this.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class SnapshotCut:
 
 
 def join(journal: Journal, cut: SnapshotCut | None, *, single: bool) -> None:
-    """Let the journal go on behind the cut, if it does not yet.
+    """Let the journal continue behind the cut, if it does not yet.
 
-    Raises WrongDirectoryError if the journal's committed entries tell of another history than the
-    snapshot, NoSpace, JournalFailed.
+    Raises WrongDirectoryError if the journal's committed entries contradict the snapshot,
+    NoSpace, JournalFailed.
     """
     if cut is None or continues(journal, cut):
         return
@@ -49,7 +49,7 @@ def join(journal: Journal, cut: SnapshotCut | None, *, single: bool) -> None:
 
 
 def continues(journal: Journal, cut: SnapshotCut) -> bool:
-    """Whether the journal reaches the cut, or goes on behind it, and has no other entry there."""
+    """Return whether the journal reaches the cut, or continues behind it, with the same entry."""
     found = journal.header(cut.op)
     if found is not None:
         return found.checksum == cut.checksum
@@ -57,12 +57,12 @@ def continues(journal: Journal, cut: SnapshotCut) -> bool:
     if following is not None:
         return following.parent == cut.checksum
     head = journal.head
-    # Without entries at the cut it holds older ones alone, or none, or newer ones past a hole.
+    # Without entries at the cut it holds only older ones, or none, or newer ones past a hole.
     return journal.restart_op >= cut.op or (head is not None and head.op > cut.op)
 
 
 def is_committed(journal: Journal, op: int) -> bool:
-    """Whether an entry that continues what the journal holds at `op` says that it is committed."""
+    """Return whether an entry that continues the journal at `op` says that `op` is committed."""
     later = op + 1
     while (header := journal.header(later)) is not None:
         if header.commit >= op:
@@ -74,12 +74,11 @@ def is_committed(journal: Journal, op: int) -> bool:
 def start_event(
     known: vsr.CoreState | None, journal: Journal, cut: SnapshotCut | None
 ) -> vsr.Start:
-    """Return the first event of the core, with a boot nonce of its own.
+    """Return the first event of the core, with a new boot nonce.
 
-    Nothing is left out in silence: what lacks above the cut is listed as faulty.
+    Nothing is left out in silence: ops missing above the cut are listed as faulty.
     """
     base_op = 0 if cut is None else cut.op
-    following = ((op, journal.header(op + 1)) for op in journal.missing_ops)
     return vsr.Start(
         known,
         suffix(journal, base_op),
@@ -87,16 +86,23 @@ def start_event(
         base_op,
         journal.missing_ops,
         journal.head_uncertain,
-        tuple((op, header.parent) for op, header in following if header is not None),
+        tuple(sorted(missing_checksums(journal).items())),
     )
 
 
-def suffix(journal: Journal, base_op: int) -> tuple[vsr.PrepareHeader, ...]:
-    """The headers of the last entries held, oldest first: as many as the core keeps.
+def missing_checksums(journal: Journal) -> dict[int, bytes]:
+    """Return the checksums by op of missing entries: the next entry names one, or its own frame."""
+    following = ((op, journal.header(op + 1)) for op in journal.missing_ops)
+    named = {op: header.parent for op, header in following if header is not None}
+    return {**journal.missing_checksums, **named}
 
-    What is faulty is left out: the entry after it tells its checksum, by which a peer gives it that
-    does not know it to be committed. Below the snapshot a pipeline before the head suffices, and
-    below a gap there nothing matters any more.
+
+def suffix(journal: Journal, base_op: int) -> tuple[vsr.PrepareHeader, ...]:
+    """Return the headers of the last entries held, oldest first: as many as the core keeps.
+
+    Faulty entries are left out: the entry after one names its checksum, by which a peer gives it
+    without knowing that it is committed. Below the snapshot a pipeline before the head suffices,
+    and nothing below a gap there matters.
     """
     head_op = 0 if journal.head is None else journal.head.op
     least_op = min(base_op, head_op - PIPELINE_PREPARES_MAX - 1)

@@ -16,7 +16,7 @@ from typing import Final
 from coordinator.base.clock import now_ticks
 from viewstamp.limits import TICK_MS
 
-# A tick that is this late means that the process was held up: a free one ticks within 1 or 2 ms.
+# A tick this late means that the process was held up: normally ticks are 1 or 2 ms late.
 LATE_MS: Final = 50
 # Messages waiting in sockets reach the core within this, unless the process is held up again.
 HEARING_MS: Final = 50
@@ -33,7 +33,7 @@ class Ticker:
         self._hearing_until_s = 0.0
 
     def arm(self, at_ticks: int | None) -> None:
-        """Tick at a time, and not before; never, for None."""
+        """Tick at the given time and not before; None never ticks."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,6 +1,6 @@
 """The one thread that writes: groups of prepares into the journal, states into the superblock.
 
-It reads the journal for peers, too, a chunk at a time, so that no write waits for long.
+It also reads the journal for peers, a chunk at a time, so that no write waits for long.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 from coordinator.journal.errors import CorruptRecord, NoSpace
 from viewstamp.limits import DISK_STALL_MS, KIB, MIB
 
-# What one answer to a peer carries at most, but for a single prepare that is larger.
+# The most that one answer to a peer carries, except a single prepare that is larger.
 REPAIR_BYTES_MAX: Final = 1 * MIB
-# What is read between two writes at most, but for a single prepare that is larger.
+# The most that is read between two writes, except a single prepare that is larger.
 READ_CHUNK_BYTES: Final = 256 * KIB
 
 Result = TypeVar("Result")
@@ -36,7 +36,7 @@ class WritableJournal(Protocol):
         """Durably take every op above `op` out of the log."""
 
     def mark_repaired(self) -> bool:
-        """Durably note that what was lost is held again, if it is."""
+        """Durably note that every loss is repaired, if it is."""
 
     def read(self, op: int) -> Any | None:
         """Return the prepare of an op; raises CorruptRecord."""
@@ -46,7 +46,7 @@ class WritableJournal(Protocol):
 
     @property
     def first_available_op(self) -> int:
-        """The op below which nothing is held."""
+        """The lowest op that the journal can hold."""
 
     @property
     def is_settled(self) -> bool:
@@ -57,16 +57,16 @@ class WritableSuperblock(Protocol):
     """What the writer needs of a superblock."""
 
     def write_core(self, state: Any) -> None:
-        """Return once the core's part of it is durable."""
+        """Return once the core's part is durable."""
 
 
 class DiskHangsError(Exception):
-    """A write does not come back: the process ends without it, as after a crash."""
+    """A write does not return: the process ends without it, as after a crash."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldEntries:
-    """What the journal holds from an op on: as many as fit into one answer, perhaps none.
+    """The journal's entries from an op on: as many as fit into one answer, perhaps none.
 
     `damaged_op` is the op at which reading found damage, None if there was none.
     """
@@ -77,7 +77,7 @@ class HeldEntries:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The journal no longer reaches back to what was asked for, only to `first_held_op`."""
+    """The journal no longer holds the entry asked for, only those from `first_held_op` on."""
 
     first_held_op: int
 
@@ -90,9 +90,9 @@ def _nobody_listens(op: int) -> None:
 
 
 class JournalWriter(Generic[State]):
-    """Runs journal and superblock calls one at a time, in the order in which they were asked for.
+    """Runs journal and superblock calls one at a time, in the order of the requests.
 
-    Prepares that arrive while a write is under way form the next group: one sync for all of them.
+    Prepares that arrive while a write is under way form the next group, with one sync for all.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class JournalWriter(Generic[State]):
         self._wake = asyncio.Event()
         self._is_normal = False
         self.is_writing = False
-        """Whether anything is being written. On a disk that hangs it stays so for ever."""
+        """Whether anything is being written. On a disk that hangs it stays true for ever."""
         self.writes_done = 0
 
     def persist_prepares(self, prepares: Sequence[Any], *, use_reserve: bool = False) -> None:
-        """Append prepares to the journal; snapshot commands may use what is reserved for them."""
+        """Append prepares to the journal; snapshot commands may use the reserve."""
         last = self._queue[-1] if self._queue else None
         if isinstance(last, _Prepares):
             last.prepares.extend(prepares)
@@ -121,21 +121,21 @@ class JournalWriter(Generic[State]):
         self._wake.set()
 
     def persist_superblock(self, state: State) -> None:
-        """Write the core's part of the superblock; `superblock_durable` is told when it is."""
+        """Write the core's part of the superblock; then `superblock_durable` is called."""
         self._queue.append(_Superblock(state))
         self._wake.set()
 
     def discard_after(self, op: int) -> None:
-        """Take every op above `op` out of the journal, between what was asked for before and after;
-        `discarded` is told when that is durable."""
+        """Take every op above `op` out of the journal, in the order of requests; `discarded` is
+        called when that is durable."""
         self._queue.append(_Discard(op))
         self._wake.set()
 
     def status_changed(self, *, is_normal: bool) -> None:
         """Say whether the replica is in status normal.
 
-        While it is, it holds the cluster's log. So as soon as all that recovery found lost is
-        journaled again, the journal is told that this is made good.
+        In status normal it holds the cluster's log. So once every loss that recovery found is
+        journaled again, the journal is told that it is repaired.
         """
         self._is_normal = is_normal
         self._wake.set()
@@ -147,7 +147,8 @@ class JournalWriter(Generic[State]):
     async def read_committed(self, first_op: int, last_op: int) -> Reading:
         """Return the prepares from `first_op` on, as many as one answer carries.
 
-        Every chunk waits its turn among the writes. What is not held, or damaged, ends the answer.
+        Every chunk waits its turn among the writes. An op that is damaged or not held ends the
+        answer.
         """
         first_available_op = await self.call(lambda: self._journal.first_available_op)
         if first_op < first_available_op:
@@ -180,9 +181,9 @@ class JournalWriter(Generic[State]):
         superblock_durable: Callable[[State], None],
         discarded: Callable[[int], None] = _nobody_listens,
     ) -> None:
-        """Write until cancelled, and tell what became durable.
+        """Write until cancelled, and report what became durable.
 
-        Any failure to write is raised, and must end the process.
+        Raises any failure to write, which must end the process.
         """
         while True:
             await self._wake.wait()
@@ -205,7 +206,7 @@ class JournalWriter(Generic[State]):
 
     async def _settle(self) -> None:
         if self._is_normal and not self._journal.is_settled:
-            # Without space for it the next start reports the faults again, and no harm is done.
+            # Without space for it the next start reports the faults again, which does no harm.
             with suppress(NoSpace):
                 await self.call(self._journal.mark_repaired)
 
@@ -246,9 +247,9 @@ def _read_chunk(journal: WritableJournal, first_op: int, last_op: int) -> HeldEn
 
 
 class _Thread:
-    """Runs calls one after another. A pool's futures of two kinds would cost several times more.
+    """Runs calls one after another. The two kinds of futures of a pool would cost much more.
 
-    It does not keep the process alive: what it has not finished then is as after a crash.
+    It does not keep the process alive: unfinished calls are then as after a crash.
     """
 
     def __init__(self) -> None:
@@ -273,14 +274,14 @@ class _Thread:
             try:
                 loop.call_soon_threadsafe(how, *arguments)
             except RuntimeError:
-                # The loop was closed meanwhile: nobody is left to be told.
+                # The loop was closed meanwhile: nobody is left to tell.
                 assert loop.is_closed()
 
         self._calls.put(run)
         return future
 
     def close(self) -> None:
-        """Finish what was asked for, and end. Raises DiskHangsError if that takes too long."""
+        """Finish the calls asked for, and end. Raises DiskHangsError if that takes too long."""
         self._calls.put(None)
         self._thread.join(DISK_STALL_MS / 1000)
         if self._thread.is_alive():
@@ -292,7 +293,7 @@ class _Thread:
 
 
 def _succeed(future: asyncio.Future[Result], result: Result) -> None:
-    if not future.done():  # whoever waited may have been cancelled
+    if not future.done():  # the waiter may have been cancelled
         future.set_result(result)
 
 

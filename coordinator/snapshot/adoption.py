@@ -1,8 +1,8 @@
-"""Makes a generation the one that the replica restarts from, and lets go of what it replaces.
+"""Makes a generation the one that the replica restarts from, and releases what it replaces.
 
-The order is what a crash relies on: the superblock first, durably; then nothing needs what came
-before the cut, and stages, item logs and journal forget it; then the files of deleted generations
-go. A crash in between leaves too much, never too little.
+A crash relies on the order: the superblock first, durably; then nothing needs the state before the
+cut, and stages, item logs and journal forget it; then the files of deleted generations are removed.
+A crash in between leaves too much, never too little.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from coordinator.mux.stage import Stage
-from coordinator.snapshot.bases import section_base
+from coordinator.snapshot.bases import section_bases
 from coordinator.snapshot.errors import (
     CompactionFailed,
     CopyNotWritten,
@@ -54,12 +54,12 @@ class AdoptionPorts:
     """What an adoption changes.
 
     `record` makes (generation, cut op) durable in the superblock, `truncate` drops the journal
-    before an op; both block. `release` is told of the generation, `kept` returns those whose files
-    must stay, `copied` is told where a generation lies; `freed` returns once the journal has taken
-    what room there is, before the reserve for snapshots does.
-    `start` runs work in the background, and ends the process with what it raises. `compacted` is
-    told of the generation, the stage, when the merge began (nanoseconds since 1970) and its bytes.
-    `unreadable` is told, after each collection, of kept manifests that no copy of is intact.
+    before an op; both block. `release` is told of the generation, `kept` returns the generations
+    whose files must stay, `copied` is told where a generation lies; `freed` returns once the
+    journal has taken the available room, before the reserve for snapshots does. `start` runs work
+    in the background; its failure ends the process. `compacted` is told of the generation, the
+    stage, when the merge began (nanoseconds since 1970) and its bytes. `unreadable` is told, after
+    each collection, of kept manifests without an intact copy.
     """
 
     writer: AdoptionWriter
@@ -79,8 +79,8 @@ class AdoptionPorts:
 class Adoption:
     """Adopts generations, one at a time; collects garbage once the journal was replayed.
 
-    Garbage waits for that because the catalog of the cut, which a restart begins with, does not
-    know what was kept since.
+    Garbage waits because a restart begins with the catalog of the cut, which does not know the
+    generations kept since.
     """
 
     def __init__(self, files: SnapshotFiles, ports: AdoptionPorts) -> None:
@@ -92,16 +92,16 @@ class Adoption:
         self._cleaning = asyncio.Lock()
 
     def start_from(self, manifest: SnapshotManifest | None) -> None:
-        """Begin with what the replica was restored from."""
+        """Begin with the generation from which the replica was restored."""
         self._adopted = manifest
 
     @property
     def adopted(self) -> SnapshotManifest | None:
-        """What this process would restart from, None for the empty state."""
+        """The generation from which this process would restart, None for the empty state."""
         return self._adopted
 
     async def adopt(self, generation: int) -> None:
-        """Restart from `generation` from now on. What it raises must end the process."""
+        """Restart from `generation` from now on. A failure must end the process."""
         ports = self._ports
         steps = ports.pace.begin()
         manifest = await asyncio.to_thread(self._files.written_manifest, generation)
@@ -109,8 +109,8 @@ class Adoption:
         await steps.rest()
         await asyncio.to_thread(ports.record, generation, manifest.cut_op)
         await steps.rest()
-        for stage, service in ports.services.items():
-            service.move_base(section_base(self._files, manifest, stage))
+        for stage, base in section_bases(self._files, manifest).items():
+            ports.services[stage].move_base(base)
         ports.release(generation)
         self._adopted = manifest
         await steps.rest()
@@ -124,12 +124,12 @@ class Adoption:
         await self.clean()
 
     async def replayed(self) -> None:
-        """The catalog is up to date: collect what a crash, or an earlier process, has left."""
+        """Note that the catalog is up to date, and collect what earlier processes left."""
         self._is_replayed = True
         await self.clean()
 
     async def clean(self) -> None:
-        """Remove files that nobody needs, make the reserve anew, and begin to compact."""
+        """Remove files that nobody needs, rebuild the reserve, and begin to compact."""
         if not self._is_replayed or self._adopted is None:
             return
         async with self._cleaning:
@@ -151,7 +151,7 @@ class Adoption:
             self._ports.start(self._compact_all(adopted, stages))
 
     def _prepare_next(self, adopted: SnapshotManifest) -> Sequence[int]:
-        """Make the reserve anew; return the stages that are to be compacted."""
+        """Rebuild the reserve; return the stages to compact."""
         try:
             self._files.rebuild_reserve(adopted)
         except CopyNotWritten as error:

@@ -1,7 +1,7 @@
-"""What replicas say of a generation that is durable with them, counted: pure functions.
+"""Counting the replicas' reports about a durable generation: pure functions.
 
-A generation is completed with the root that a majority of all that have a vote have, and the tasks
-that the first of those has. Roots alone are compared, since replicas that agree may differ in their
+A generation is completed with the root that a majority of all voters have, and the tasks that the
+first of those reported. Only roots are compared, since replicas that agree may differ in their
 layers.
 """
 
@@ -42,7 +42,7 @@ class Agreed:
 class Disagreed:
     """All replicas have reported, and no root has a majority: nobody knows who is right.
 
-    `sections` are those that differ between some two of them.
+    `sections` are those in which any two replicas differ.
     """
 
     roots: tuple[tuple[int, bytes], ...]
@@ -58,9 +58,9 @@ def majority_of(replica_count: int) -> int:
 
 
 def judge(reports: Mapping[int, DurableReport], replica_count: int) -> Verdict:
-    """Return what the reports about one generation, by replica, add up to.
+    """Return the verdict of the reports about one generation, by replica.
 
-    Replicas from `replica_count` on are standbys, and have no say.
+    Replicas from `replica_count` on are standbys, and do not count.
     """
     reports = {replica: reports[replica] for replica in reports if replica < replica_count}
     needed = majority_of(replica_count)
@@ -79,7 +79,7 @@ def different_sections(
 ) -> tuple[str, ...]:
     """Return the names of the sections whose state differs, in stage order.
 
-    None of them: the roots differ in what they say of the cut, or in the sections' versions.
+    If there are none, the roots differ in the cut, or in the sections' versions.
     """
     found = {task.stage: task.state_digest for task in ours}
     other = {task.stage: task.state_digest for task in theirs}
@@ -88,9 +88,9 @@ def different_sections(
 
 
 class Reports:
-    """The last report of each replica, of which so many have a vote; this one is `replica_id`.
+    """The last report of each replica; `replica_count` of them vote, this one is `replica_id`.
 
-    Only one generation can be undecided at a time, the newest: so one report of each is enough.
+    Only the newest generation can be undecided, so one report of each replica is enough.
     """
 
     def __init__(self, replica_id: int = 0, replica_count: int = 1) -> None:
@@ -99,19 +99,19 @@ class Reports:
         self._last: dict[int, tuple[int, DurableReport]] = {}
 
     def take(self, replica: int, generation: int, report: DurableReport) -> None:
-        """Take in what another replica says."""
+        """Take another replica's report."""
         self._last[replica] = (generation, report)
 
     def clear(self) -> None:
-        """Forget all: they are said again to whoever is the primary."""
+        """Forget all reports: replicas repeat them to the next primary."""
         self._last.clear()
 
     def of(self, generation: int) -> dict[int, DurableReport]:
-        """Return what other replicas say of a generation."""
+        """Return the other replicas' reports about a generation."""
         return {replica: report for replica, (g, report) in self._last.items() if g == generation}
 
     def judge(self, generation: int, own: DurableReport | None) -> Verdict:
-        """Return what all reports of a generation add up to, with this replica's own if any."""
+        """Return the verdict of all reports about a generation, including this replica's own."""
         reports = self.of(generation)
         if own is not None:
             reports[self.replica_id] = own
@@ -119,7 +119,7 @@ class Reports:
 
     @property
     def others_suffice(self) -> bool:
-        """Whether a generation can complete that this replica cannot write."""
+        """Whether a generation can complete although this replica cannot write it."""
         is_standby = self.replica_id >= self.replica_count
         others = self.replica_count if is_standby else self.replica_count - 1
         return others >= majority_of(self.replica_count)

@@ -1,12 +1,12 @@
-"""What the stages start from: the sections of the snapshot that the superblock names."""
+"""The base of each stage: its section of the snapshot that the superblock names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from coordinator.mux.catalog_types import Entity, Restored
-from coordinator.mux.stage import Stage
+from coordinator.mux.catalog_types import Restored
+from coordinator.mux.stage import Stage, cut_services
 from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.inner_sections import entities_of, is_rewritten
 from coordinator.snapshot.restore import Loaded
@@ -16,13 +16,14 @@ from viewstamp.api.snapshots.v1.manifest_pb2 import SectionManifest, SnapshotMan
 from viewstamp.format.digest import StateDigest
 from viewstamp.format.manifest import section_of
 from viewstamp.format.merge import merge
+from viewstamp.machine.freezing import Entity
 
 # Sections that the mux keeps; the others are installed into their services.
 INNER_STAGES: Final = (Stage.SESSIONS, Stage.CATALOG)
 
 
 def restored_mux(base: Loaded) -> Restored:
-    """Return what a mux goes on from. Raises FormatVersionError; see `inner_sections`."""
+    """Return what a mux starts from. Raises FormatVersionError; see `inner_sections`."""
     manifest = base.manifest
     return Restored(
         op=manifest.cut_op,
@@ -38,7 +39,7 @@ def restored_mux(base: Loaded) -> Restored:
 
 
 def restored_tallies(manifest: SnapshotManifest) -> Mapping[tuple[Stage, int], Tallied]:
-    """Return what the mux's sections add up to, for the digests of the next cut."""
+    """Return the tallies of the mux's sections, for the digests of the next cut."""
     return {
         (stage, manifest.generation): _tallied(section_of(manifest, int(stage)))
         for stage in INNER_STAGES
@@ -48,7 +49,7 @@ def restored_tallies(manifest: SnapshotManifest) -> Mapping[tuple[Stage, int], T
 def section_base(
     files: SnapshotFiles, manifest: SnapshotManifest, stage: Stage
 ) -> InstalledSection:
-    """Return what a service is to start from. Its files are verified anew at each reading."""
+    """Return the base of a service. Its files are verified again at each reading."""
     section = section_of(manifest, int(stage))
     return InstalledSection(
         generation=manifest.generation,
@@ -60,6 +61,14 @@ def section_base(
         layers=len(section.layers),
         blocks=lambda: _blocks(files, manifest.generation, stage),
     )
+
+
+def section_bases(
+    files: SnapshotFiles, manifest: SnapshotManifest
+) -> dict[Stage, InstalledSection]:
+    """Return the base of each service that has a section. The others start empty."""
+    stages = cut_services(manifest.feature_level)
+    return {stage: section_base(files, manifest, stage) for stage in stages}
 
 
 def _blocks(files: SnapshotFiles, generation: int, stage: Stage) -> Iterator[tuple[int, bytes]]:

@@ -1,19 +1,19 @@
 """Merging layers of a chain into one, so that chains stay short and cheap to read.
 
-Deltas that have grown beyond their part of the base are merged with it into a new base. As long as
-they have not, but are many, the last of them are merged with each other, so that a large base is
-not written anew for small changes: how often an entity is written grows with the logarithm of the
-size, as in trees of sorted tables.
+Deltas that have grown beyond their part of the base are merged with it into a new base. If they
+have not, but are many, the last of them are merged with each other, so that a large base is not
+rewritten for small changes: how often an entity is written grows with the logarithm of the size, as
+in log-structured merge trees.
 
-The merged layer is one more file that nobody names yet: the next generation begins its chain with
-it. The chain that it was made of stays as it is, for the generations that name it.
+The merged layer is a file that no manifest names yet: the next generation begins its chain with it.
+The chain from which it was made stays as it is, for the generations that name it.
 
-Merging is done from files, block by block, in bounded memory. It takes seconds of computing where a
-section is large, so the coordinator has it done by a process of low priority,
+Merging works on files, block by block, in bounded memory. A large section takes seconds of
+computing, so the coordinator uses a process of low priority,
 `python -m coordinator.snapshot.compaction`, which calls the same function: it reads a job from its
-standard input and writes an answer, both JSON, see `CompactionJob` and `answer_of`. To start that
-process takes a processor for a third of a second; small chains, which small sections need merged
-with almost every snapshot, are merged in less by the process that writes snapshot files.
+standard input and writes an answer, both JSON, see `CompactionJob` and `answer_of`. Starting that
+process takes a processor for a third of a second. The process that writes snapshot files merges
+small chains, which small sections need with almost every snapshot, in less time.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ from viewstamp.limits import (
 )
 
 MODULE: Final = "coordinator.snapshot.compaction"
-# Before compression, all layers of a chain together: some milliseconds of work.
+# All layers of a chain together, before compression: some milliseconds of work.
 SMALL_CHAIN_BYTES_MAX: Final = LAYER_BLOCK_BYTES_MAX
-# As low as it goes: the event loop of the coordinator shares the machine.
+# The lowest priority: the event loop of the coordinator shares the machine.
 NICENESS: Final = 19
 _PERCENT: Final = 100
-# A delta goes with those behind it if it is at most so many times as large as all of them.
+# A delta joins the later ones if it is at most this many times as large as all of them.
 TAIL_FACTOR: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionJob:
-    """A section whose layers from `first` on are to be merged, as its manifest has it.
+    """A section, as its manifest describes it, whose layers from `first` on are to be merged.
 
-    With `first` 0 they become a base, else a delta against what comes before them.
+    With `first` 0 they become a base, otherwise a delta against the layers before.
     """
 
     cluster_id: bytes
@@ -74,7 +74,7 @@ class CompactionJob:
         return self.section.layers[self.first :]
 
     def to_json(self, directories: Sequence[str]) -> str:
-        """The job for another process, with the copy directories."""
+        """Return the job, with the copy directories, as JSON for another process."""
         return json.dumps(
             {
                 "directories": list(directories),
@@ -101,9 +101,9 @@ def job_from_json(text: str) -> tuple[CompactionJob, list[str]]:
 def first_to_merge(
     section: SectionManifest, bytes_min: int = COMPACT_DELTAS_BYTES_MIN
 ) -> int | None:
-    """From which layer on a chain is to be merged: 0 for all of it, None for not yet.
+    """Return the layer from which on a chain is to be merged: 0 for all of it, None for not yet.
 
-    Deltas count as grown beyond `COMPACT_DELTAS_PERCENT` of the base; up to `bytes_min` only their
+    Deltas are too large beyond `COMPACT_DELTAS_PERCENT` of the base; up to `bytes_min` only their
     number counts.
     """
     if len(section.layers) < 2:
@@ -118,7 +118,8 @@ def first_to_merge(
 
 
 def _first_of_tail(layers: Sequence[LayerReference]) -> int:
-    """The deltas at the end that are not much larger than all behind them; at least half of all."""
+    """Return the first of the last deltas that are not much larger than later ones; at least
+    half."""
     first = len(layers) - 1
     behind_bytes = layers[first].size_bytes
     while first > 1 and layers[first - 1].size_bytes <= TAIL_FACTOR * behind_bytes:
@@ -128,10 +129,10 @@ def _first_of_tail(layers: Sequence[LayerReference]) -> int:
 
 
 def merge_chain(copies: CopyDirectories, job: CompactionJob) -> LayerReference:
-    """Write the layer that a job's layers add up to; return once it is durable in every directory.
+    """Write the merged layer of a job; return once it is durable in every directory.
 
-    Raises CompactionFailed if a whole chain does not add up to the section's digest and counts,
-    AllCopiesBad, SnapshotNoSpace, CopyNotWritten, CopiesFailed.
+    Raises CompactionFailed if a whole chain does not match the section's digest and counts,
+    NoIntactCopy, SnapshotNoSpace, CopyNotWritten, CopiesFailed.
     """
     opened: list[StoredLayer] = []
     try:
@@ -176,7 +177,7 @@ def _write(
 
 
 def _add_all(writer: SectionWriter, job: CompactionJob, entries: Iterable[SectionEntry]) -> None:
-    """Add a whole section, and hold it to what the manifest says of it."""
+    """Add a whole section, and check it against the manifest."""
     tally = SectionTally()
     writer.add_entries(_counted(entries, tally))
     wrong = difference(job.section, tally)
@@ -191,21 +192,21 @@ def _counted(entries: Iterable[SectionEntry], tally: SectionTally) -> Iterator[S
 
 
 class Compactor(Protocol):
-    """Where merging is done, if not in the calling thread."""
+    """Merges elsewhere than in the calling thread."""
 
     def merge(self, copies: CopyDirectories, job: CompactionJob) -> LayerReference:
         """As `merge_chain`."""
         ...
 
     def stop(self) -> None:
-        """Give up what is under way, from another thread; harmless if there is nothing."""
+        """Cancel the merge under way, from another thread; harmless if there is none."""
         ...
 
 
 class ProcessCompactor:
-    """Merges in a process of low priority. What it leaves behind when killed is garbage.
+    """Merges in a process of low priority. A killed process leaves only garbage.
 
-    Chains of at most `small_bytes_max` raw bytes are merged by the writer process, which is there.
+    The writer process, which already runs, merges chains of at most `small_bytes_max` raw bytes.
     """
 
     def __init__(
@@ -214,8 +215,8 @@ class ProcessCompactor:
         merge_small: Callable[[str], str],
         small_bytes_max: int = SMALL_CHAIN_BYTES_MAX,
     ) -> None:
-        """`report` is told of the copies that were repaired over there; `merge_small` does in the
-        writer process what `answer_of` does."""
+        """`report` is told of copies repaired there; `merge_small` does in the writer process what
+        `answer_of` does."""
         self._report = report
         self._merge_small = merge_small
         self._small_bytes_max = small_bytes_max
@@ -224,7 +225,7 @@ class ProcessCompactor:
         self._stopped = False
 
     def merge(self, copies: CopyDirectories, job: CompactionJob) -> LayerReference:
-        """As `merge_chain`; CompactionFailed stands for whatever else went wrong over there."""
+        """As `merge_chain`; any other failure there raises CompactionFailed."""
         text = job.to_json(copies.directories)
         if sum(layer.raw_bytes for layer in job.layers) <= self._small_bytes_max:
             self._check_running()
@@ -261,7 +262,7 @@ class ProcessCompactor:
         for name, verdicts in repairs:
             self._report(name, [CopyVerdict(*each) for each in verdicts])
         if answer["must_end"]:
-            # The kernel tells of a failed write once, and it told the other process.
+            # The kernel reports a failed write once, and it told the other process.
             copies.local.fail(f"in the compaction process: {answer['failure']}")
         if answer["failure"]:
             raise CompactionFailed(str(answer["failure"]))
@@ -276,10 +277,10 @@ class ProcessCompactor:
 
 
 def answer_of(text: str) -> str:
-    """Do the job of a text and return the answer.
+    """Do the job in a text and return the answer.
 
     Its fields: `layer`, the encoded LayerReference in hexadecimal digits, or "" after a failure;
-    `failure`, what went wrong, or ""; `must_end`, whether the coordinator must end, too, since a
+    `failure`, what went wrong, or ""; `must_end`, whether the coordinator must end too, since a
     sync failed; `repairs`, (name, verdicts) of files with damaged copies.
     """
     repairs: list[tuple[str, list[list[str | None]]]] = []
@@ -288,7 +289,7 @@ def answer_of(text: str) -> str:
         repairs.append((name, [[v.directory, v.damage, v.unrepaired] for v in verdicts]))
 
     job, directories = job_from_json(text)
-    # A coordinator that was killed may have left another one of us running.
+    # A killed coordinator may have left another compaction process running.
     copies = CopyDirectories(FileStorage(), directories, report, f"compaction-{os.getpid()}")
     layer, failure, must_end = "", "", False
     try:
@@ -301,7 +302,7 @@ def answer_of(text: str) -> str:
 
 
 def main() -> None:
-    """Be the process of low priority."""
+    """Run the process of low priority."""
     os.nice(NICENESS)
     sys.stdout.write(answer_of(sys.stdin.read()))
 

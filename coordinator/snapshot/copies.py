@@ -1,9 +1,8 @@
 """Each file three times: reading all copies, and repairing the bad ones.
 
-**Reading** looks at all copies. A missing, damaged or unreadable one is written anew from an intact
-one, which is reported. If none is intact, nothing is changed and AllCopiesBad says what is wrong
-with each. How files are written is said in `local_writer`; whose last sync failed there reads no
-more, either.
+**Reading** checks all copies. A missing, damaged or unreadable one is rewritten from an intact one,
+and reported. If none is intact, nothing is changed and NoIntactCopy says what is wrong with each.
+`local_writer` describes writing; after a failed sync there, nothing is read either.
 
 Everything here blocks. Threads may share `CopyDirectories`; a `CopiesFile` belongs to one thread at
 a time.
@@ -30,7 +29,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CopyVerdict:
-    """What was found of one copy. `damage` is None if it was intact; `unrepaired` if it is now."""
+    """The state of one copy. `damage` is None if it was intact; `unrepaired` if it is intact
+    now."""
 
     directory: str
     damage: str | None
@@ -49,7 +49,7 @@ class CopyVerdict:
         return f"{self.damage}; not repaired: {self.unrepaired}"
 
 
-# Told of each file of which a copy was not intact: its name, and the verdicts on all copies.
+# Gets the name of each file with a copy that was not intact, and the verdicts on all copies.
 Report: TypeAlias = Callable[[str, Sequence[CopyVerdict]], None]
 
 
@@ -59,7 +59,7 @@ class CopyDirectories:
     def __init__(
         self, storage: Storage, directories: Sequence[str], report: Report, tag: str
     ) -> None:
-        """`tag` tells this process's temporary files from those of others in these directories."""
+        """`tag` marks this process's temporary files among those of others in these directories."""
         self.directories = tuple(directories)
         self.local = LocalWriter(storage, directories, tag)
         """Writes from this process, as repairs do."""
@@ -67,14 +67,15 @@ class CopyDirectories:
         self._report = report
 
     def names(self, folder: str) -> list[str]:
-        """The names of the files that any directory has in a folder, sorted, without folder."""
+        """Return the sorted names of the files that any directory has in a folder, without the
+        folder."""
         found: set[str] = set()
         for directory in self.directories:
             found.update(self._storage.names(f"{directory}/{folder}"))
         return sorted(name for name in found if not name.endswith(TEMPORARY_SUFFIX))
 
     def has(self, name: str) -> bool:
-        """Whether any directory has a file of this name, intact or not."""
+        """Return whether any directory has a file of this name, intact or not."""
         paths = (self.local.path(copy, name) for copy in range(len(self.directories)))
         return any(self._storage.exists(path) for path in paths)
 
@@ -87,7 +88,7 @@ class CopyDirectories:
             file.close()
 
     def scrub(self, name: str, check: Check) -> tuple[CopyVerdict, ...]:
-        """Look at every copy and repair bad ones; raises AllCopiesBad, having changed nothing."""
+        """Check every copy and repair bad ones. Raises NoIntactCopy, having changed nothing."""
         self.local.check_usable()
         damages = [self.local.damage(copy, name, check) for copy in range(len(self.directories))]
         if None not in damages:
@@ -105,13 +106,13 @@ class CopyDirectories:
         return verdicts
 
     def open(self, name: str, check: Check) -> CopiesFile:
-        """Verify and repair a file, and open it for reading; raises AllCopiesBad."""
+        """Verify and repair a file, and open it for reading. Raises NoIntactCopy."""
         verdicts = self.scrub(name, check)
         paths = [f"{each.directory}/{name}" for each in verdicts if each.is_intact]
         return CopiesFile(self._storage, name, paths)
 
     def _repaired(self, source: int, target: int, name: str, check: Check) -> str | None:
-        """Write one copy anew from an intact one; why that was not possible, or None."""
+        """Rewrite one copy from an intact one; return why that failed, or None."""
         try:
             self._repair(source, target, name, check)
         except CopyNotWritten as error:
@@ -136,7 +137,7 @@ class CopyDirectories:
 
 
 class CopiesFile:
-    """A verified file, open for reading. Where one copy fails, the next intact one is read."""
+    """A verified file, open for reading. If one copy fails, the next intact one is read."""
 
     def __init__(self, storage: Storage, name: str, paths: Sequence[str]) -> None:
         """Use `CopyDirectories.open`."""
@@ -148,11 +149,12 @@ class CopiesFile:
 
     @property
     def size_bytes(self) -> int:
-        """Its size."""
+        """Return the size of the file."""
         return self._attempt(lambda file: file.size())
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes from `offset` on; raises AllCopiesBad once no copy can be read."""
+        """Return up to `size` bytes from `offset` on. Raises NoIntactCopy once no copy can be
+        read."""
         return self._attempt(lambda file: file.read(offset, size))
 
     def _attempt(self, action: Callable[[StorageFile], T]) -> T:
@@ -166,12 +168,12 @@ class CopiesFile:
         raise NoIntactCopy(self.name, self._failed)
 
     def give_up_copy(self, reason: str) -> None:
-        """Go on with the next copy, since the one that is being read turned out to be damaged."""
+        """Continue with the next copy, since the present one turned out to be damaged."""
         self.close()
         self._failed.append((folder_of(self._paths.pop(0)), reason))
 
     def close(self) -> None:
-        """Give the file back. Closing twice is harmless."""
+        """Close the file. Closing twice is harmless."""
         file, self._file = self._file, None
         if file is not None:
             file.close()

@@ -1,7 +1,7 @@
-"""What a replica does about a generation, as a table: what the log says, against what is here.
+"""What a replica does about a generation, by the log's state and the local one, as a table.
 
-`WRITE`, `REPORT`, `ADOPT` and `DELETE` are done by every replica; `BEGIN`, `COMPLETE` and `FAIL`
-are proposed by the primary, for the log to decide.
+Every replica does `WRITE`, `REPORT`, `ADOPT` and `DELETE`; the primary proposes `BEGIN`, `COMPLETE`
+and `FAIL`, for the log to decide.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 
 class CatalogState(Enum):
-    """What the applied log says of a generation."""
+    """The state of a generation in the applied log."""
 
     ABSENT = "absent"  # deleted, or never heard of
     ASKED = "asked"  # CREATED, not cut
@@ -32,7 +32,7 @@ class LocalState(Enum):
 
 
 class Action(Enum):
-    """What is to be done next."""
+    """What to do next."""
 
     NONE = "wait, or nothing is left to do"
     BEGIN = "propose the cut"
@@ -58,7 +58,7 @@ _NOTHING, _FROZEN, _BROKEN, _DURABLE = LocalState
 
 DECISIONS: Final[Mapping[Situation, Action]] = MappingProxyType(
     {
-        # Deleted in the meantime. What the superblock names stays until a newer one is adopted.
+        # Deleted in the meantime. The superblock's generation stays until a newer one is adopted.
         Situation(_ABSENT, _NOTHING, False): Action.NONE,
         Situation(_ABSENT, _FROZEN, False): Action.DELETE,
         Situation(_ABSENT, _BROKEN, False): Action.DELETE,
@@ -70,29 +70,29 @@ DECISIONS: Final[Mapping[Situation, Action]] = MappingProxyType(
         Situation(_ASKED, _BROKEN, False): Action.IMPOSSIBLE,
         Situation(_ASKED, _DURABLE, False): Action.IMPOSSIBLE,
         Situation(_ASKED, _DURABLE, True): Action.IMPOSSIBLE,
-        # Cut, and not agreed upon yet. Without anything here other replicas may hold it; the
-        # deadline decides.
+        # Cut, and not agreed upon yet. If nothing is here, other replicas may hold it; the deadline
+        # decides.
         Situation(_CUT, _NOTHING, False): Action.NONE,
         Situation(_CUT, _FROZEN, False): Action.WRITE,
         Situation(_CUT, _BROKEN, False): Action.NONE,
         Situation(_CUT, _DURABLE, False): Action.REPORT,
-        # A generation's own catalog section shows it as CREATED: so it looks after a restore, until
-        # the decision behind the cut is replayed, or was lost with the old cluster.
+        # A generation's own catalog section shows it as CREATED. So it looks after a restore until
+        # the decision behind the cut is replayed, or if that was lost with the old cluster.
         Situation(_CUT, _DURABLE, True): Action.REPORT,
-        # Completed. One that was abandoned here is never adopted; a later one will be.
+        # Completed. A generation abandoned here is never adopted; a later one will be.
         Situation(_COMPLETED, _NOTHING, False): Action.NONE,
         Situation(_COMPLETED, _FROZEN, False): Action.WRITE,
         Situation(_COMPLETED, _BROKEN, False): Action.WRITE,
         Situation(_COMPLETED, _DURABLE, False): Action.ADOPT,
         Situation(_COMPLETED, _DURABLE, True): Action.NONE,
-        # Failed. Its number is consumed, its frozen changes are folded into the next cut.
+        # Failed. Its number is used up, and its frozen changes belong to the next cut.
         Situation(_FAILED, _NOTHING, False): Action.NONE,
         Situation(_FAILED, _FROZEN, False): Action.DELETE,
         Situation(_FAILED, _BROKEN, False): Action.DELETE,
         Situation(_FAILED, _DURABLE, False): Action.DELETE,
         Situation(_FAILED, _DURABLE, True): Action.IMPOSSIBLE,
     }
-    # What was adopted is durable.
+    # An adopted generation is durable.
     | {
         Situation(catalog, local, True): Action.IMPOSSIBLE
         for catalog in CatalogState
@@ -100,8 +100,8 @@ DECISIONS: Final[Mapping[Situation, Action]] = MappingProxyType(
     }
 )
 
-# What the deadline, or somebody who gives the generation up, puts an end to. Not what this replica
-# restarts from: it was completed once.
+# Situations that the deadline, or giving the generation up, ends. Not the generation from which
+# this replica restarts: it was completed once.
 ENDED_BY_DEADLINE: Final = frozenset(
     {
         Situation(_ASKED, _NOTHING, False),
@@ -116,8 +116,8 @@ ENDED_BY_DEADLINE: Final = frozenset(
 def decide(situation: Situation, is_overdue: bool, is_agreed: bool = False) -> Action:
     """Return what to do.
 
-    `is_overdue` if the generation is to be given up by now; `is_agreed` if a majority of the
-    replicas has reported it with the same root, as only the primary knows.
+    `is_overdue` says that the generation should be given up by now; `is_agreed` that a majority of
+    the replicas has reported it with the same root, as only the primary knows.
     """
     if situation.catalog is _CUT and is_agreed and DECISIONS[situation] is not Action.IMPOSSIBLE:
         return Action.COMPLETE

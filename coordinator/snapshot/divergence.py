@@ -1,4 +1,4 @@
-"""What is said when replicas' states differ, and who must not go on."""
+"""The reports when replicas' states differ, and the end of the replica that is wrong."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class DivergedError(HaltedError):
 
 
 def check_root(durable: Durable, decided: Snapshot, tell_others: Callable[[Durable], None]) -> None:
-    """Raise DivergedError if this replica has another root than was decided, once it is told.
+    """Raise DivergedError if this replica has another root than was decided, after reporting that.
 
-    The others can name the section in their alarms only if they know what is durable here, and
-    what is decided already is not reported otherwise.
+    The others can name the section in their alarms only if they know this replica's report, and
+    decided generations are not reported otherwise.
     """
     if durable.root != decided.root:
         tell_others(durable)
@@ -31,7 +31,7 @@ def check_root(durable: Durable, decided: Snapshot, tell_others: Callable[[Durab
 
 
 def nobody_is_right(generation: int, found: Disagreed) -> DivergedError:
-    """Return what ends a primary that has the reports of all, and no majority among them."""
+    """Return the error that ends a primary with all reports and no majority among them."""
     roots = ", ".join(f"replica {replica}: {root.hex()}" for replica, root in found.roots)
     return DivergedError(
         f"generation {generation} has no root with a majority ({roots}): {_named(found.sections)}."

@@ -41,7 +41,7 @@ class NoIntactCopy(SnapshotStorageError):
 
 
 class DirectoriesUnused(NoIntactCopy):
-    """All copy directories are as new, though a snapshot to restart from was kept in them."""
+    """All copy directories are new, although they held a snapshot to restart from."""
 
     def __init__(self, name: str, directories: Sequence[str]) -> None:
         super().__init__(name, [(directory, "the directory is new") for directory in directories])
@@ -56,23 +56,23 @@ class CopiesFailed(SnapshotStorageError):
 
 
 class CopyNotWritten(SnapshotStorageError):
-    """A file could not be written. No final name was touched by what was not complete."""
+    """A file could not be written. An incomplete file never has a final name."""
 
 
 class SnapshotNoSpace(CopyNotWritten):
-    """The disk is full, and the reserve, if the write was entitled to it, is given up already."""
+    """The disk is full, and the reserve, if the write may use it, is already given up."""
 
 
 class WrongCopyDirectory(SnapshotStorageError):
-    """The copy directories are not the three that this replica was given before."""
+    """The copy directories are not the three that this replica had before."""
 
 
 class ConflictingManifest(SnapshotStorageError):
-    """The generation is here already, with another root: two histories were written."""
+    """The generation exists here with another root: two histories were written."""
 
 
 class GenerationDamaged(SnapshotStorageError):
-    """Intact files that do not add up to what the manifest says. `problems` says what differs."""
+    """Intact files that do not match the manifest. `problems` says what differs."""
 
     def __init__(self, generation: int, problems: Sequence[str]) -> None:
         self.generation = generation
@@ -85,16 +85,15 @@ class GenerationDamaged(SnapshotStorageError):
 
 
 class TransferFailed(SnapshotStorageError):
-    """A generation could not be brought here; the message says what is in the way. It is tried
-    again."""
+    """A generation could not be brought here; the message says why. It is tried again."""
 
 
 class CompactionFailed(SnapshotStorageError):
-    """A chain could not be merged. The chain itself is as it was and stays in use."""
+    """A chain could not be merged. The chain itself is unchanged and stays in use."""
 
 
 class PeerFileUnavailable(Exception):
-    """No peer that was asked sends the file, or the rest of it; the message has each one's words.
+    """No peer that was asked sends the file, or the rest of it; the message has each one's answer.
 
     Try again later, or ask others.
     """

@@ -1,20 +1,20 @@
-"""The face of everything that touches snapshot files.
+"""The entry point to everything that touches snapshot files.
 
-**Threads.** Every call blocks: make it from a thread that may wait. One thread opens and closes.
-In between any thread may call any method; what is handed out, a `SectionWriter`, a `Loaded`,
-belongs to one thread at a time, and the section writers of one generation may be in different
-threads. One mutex is held while layers are pinned and while garbage is collected; writing, loading,
-scrubbing and compacting go on beside each other.
+**Threads.** Every call blocks: make it from a thread that may wait. One thread opens and closes. In
+between any thread may call any method. A `SectionWriter` or a `Loaded` belongs to one thread at a
+time, and the section writers of one generation may be in different threads. One mutex is held while
+layers are pinned and while garbage is collected; writing, loading, scrubbing and compacting run
+side by side.
 
 **Order of a generation's life.** A section writer per stage → `write_manifest`: durable here.
 Adopted (the superblock names it, durably) → `collect_garbage` → `rebuild_reserve`. Failed or
-abandoned → `delete` → `collect_garbage`. After a restart
-`collect_garbage` may be called only once the journal was replayed: before that the catalog is the
-one of the cut, and does not know what was kept since.
+abandoned → `delete` → `collect_garbage`. After a restart call `collect_garbage` only once the
+journal was replayed: before that the catalog is that of the cut, and does not know what was kept
+since.
 
 **Errors.** CopiesFailed ends the process. SnapshotNoSpace and CopyNotWritten fail the generation
-that was being written, which must be deleted. AllCopiesBad and GenerationDamaged say what
-an operator can do.
+being written, which must be deleted. NoIntactCopy and GenerationDamaged say what an operator can
+do.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from viewstamp.format.manifest import encode_manifest, sections
 from viewstamp.limits import COMPACT_DELTAS_BYTES_MIN, SNAPSHOT_RESERVE_BYTES_MIN
 
 TAG: Final = "coordinator"
-# Manifests in memory: of the generation that is restarted from, and of the one that comes next.
+# Manifests in memory: of the generation to restart from, and of the next one.
 MANIFESTS_WRITTEN_MAX: Final = 2
 
 
@@ -67,7 +67,7 @@ MANIFESTS_WRITTEN_MAX: Final = 2
 class SnapshotDirectories:
     """Whose snapshots, and where: three different directories, in an order that never changes.
 
-    `generation` is the one that the superblock names, which must be there; 0 for none.
+    `generation` is the one that the superblock names, which must exist; 0 for none.
     """
 
     paths: tuple[str, ...]
@@ -78,7 +78,7 @@ class SnapshotDirectories:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Merged:
-    """Layers that stand for the first ones of a chain; the last is not named by a manifest yet."""
+    """Layers that replace the first ones of a chain; no manifest names the last one yet."""
 
     prefix: tuple[bytes, ...]
     layers: tuple[LayerReference, ...]
@@ -98,12 +98,12 @@ class SnapshotFiles:
         compact_bytes_min: int = COMPACT_DELTAS_BYTES_MIN,
         has_writer_process: bool = False,
     ) -> None:
-        """Open the directories, making those that are new; a temporary file of a crash goes.
+        """Open the directories, making new ones; temporary files of a crash are removed.
 
-        `report` is told of each file of which a copy was bad, and what was done. With a writer
-        process new files are written, and chains merged, by processes of their own; then `storage`
-        must be the file system. Raises WrongCopyDirectory, DirectoryInUse, DirectoriesUnused,
-        CopyNotWritten, CopiesFailed.
+        `report` is told of each file with a bad copy, and what was done. With a writer process new
+        files are written, and chains merged, by other processes; then `storage` must be the file
+        system. Raises WrongCopyDirectory, DirectoryInUse, DirectoriesUnused, CopyNotWritten,
+        CopiesFailed.
         """
         self._cluster_id = directories.cluster_id
         copies, self._locks = open_directories(
@@ -130,9 +130,9 @@ class SnapshotFiles:
         self._merged: dict[int, Merged] = {}
         self._compacting = 0
         self._compact_bytes_min = compact_bytes_min
-        # Manifests do not change, so what a kept one names is read once...
+        # Manifests do not change, so the layers of a kept one are read once...
         self._named: dict[int, frozenset[bytes]] = {}
-        # ... and the last ones that were written here, and verified, not at all.
+        # ... and those written and verified here are not read at all.
         self._written: dict[int, SnapshotManifest] = {}
 
     @property
@@ -141,7 +141,7 @@ class SnapshotFiles:
         return self._copies.directories
 
     def close(self) -> None:
-        """End a compaction that is under way and let others use the directories."""
+        """End a compaction under way and let others use the directories."""
         if self._compactor is not None:
             self._compactor.stop()
         if self._process is not None:
@@ -153,8 +153,8 @@ class SnapshotFiles:
     def section_writer(
         self, generation: int, stage: int, header: Callable[[], LayerHeader]
     ) -> SectionWriter:
-        """Return what writes the layer of a stage; its layer stays until the manifest is durable,
-        or the generation is released."""
+        """Return the writer of a stage's layer; the layer stays until the manifest is durable, or
+        the generation is released."""
         return SectionWriter(
             self._writer,
             f"section-{stage}-of-{generation}",
@@ -164,12 +164,12 @@ class SnapshotFiles:
         )
 
     def write_manifest(self, manifest: SnapshotManifest) -> SnapshotManifest:
-        """Return once the generation is durable here, with the manifest that is stored.
+        """Return once the generation is durable here, with the stored manifest.
 
-        One that is here already with the same root stays; with another root ConflictingManifest is
-        raised. Raises FormatError for one that is wrong in itself.
+        An existing one with the same root stays; another root raises ConflictingManifest. Raises
+        FormatError for an invalid one.
         """
-        # Else somebody would see that some directories lack the manifest, and repair that.
+        # Otherwise a reader would see that some directories lack the manifest, and repair that.
         with self._pins.mutex:
             stored = self.stored_manifest(manifest.generation)
             if stored is None:
@@ -185,8 +185,8 @@ class SnapshotFiles:
         return stored or manifest
 
     def _put_manifest(self, manifest: SnapshotManifest) -> None:
-        """Write a manifest, copy by copy, each by a rename: whichever comes first after a crash,
-        all become it. The next generation goes on from it, so it is remembered."""
+        """Write a manifest, copy by copy, each by a rename: the first one found after a crash
+        replaces the others. The next generation continues from it, so it is remembered."""
         name = manifest_file(manifest.generation)
         self._writer.write(name, encode_manifest(manifest), use_reserve=True)
         copy = SnapshotManifest()
@@ -203,13 +203,14 @@ class SnapshotFiles:
     def incoming(
         self, manifest: SnapshotManifest, adopted: int, *, replaces: bool = False
     ) -> IncomingGeneration:
-        """Begin to take in a generation of another replica, which keeps it until that is closed.
+        """Begin to take in a generation of another replica; the result keeps its files until
+        closed.
 
-        If it is here already, equal in its root, it goes on from what is here; with `replaces` from
-        the layers of the manifest given: some of those here cannot be read any more. `adopted` is
-        the generation that the superblock names: what is here of that one is no other cut's. Raises
-        ConflictingManifest if the same cut led to another root here, or that one has another cut;
-        AllCopiesBad if that one's manifest is damaged and not to be replaced.
+        An existing generation with an equal root continues from the files here; with `replaces`,
+        from the layers of the given manifest, because some of those here cannot be read. `adopted`
+        is the generation that the superblock names: it is never replaced by one of another cut.
+        Raises ConflictingManifest if the same cut led to another root here, or the adopted one has
+        another cut; NoIntactCopy if the adopted one's manifest is damaged and not to be replaced.
         """
         check = self._replacing if replaces else self._known_as
         manifest = check(manifest, is_adopted=manifest.generation == adopted)
@@ -234,7 +235,7 @@ class SnapshotFiles:
         self.load(manifest.generation).close()
 
     def _replacing(self, manifest: SnapshotManifest, *, is_adopted: bool) -> SnapshotManifest:
-        """Return the manifest given. What is here stays until that one takes its place."""
+        """Return the given manifest. The one here stays until it is replaced."""
         try:
             stored = self.stored_manifest(manifest.generation)
         except NoIntactCopy:
@@ -244,7 +245,7 @@ class SnapshotFiles:
         return manifest
 
     def _known_as(self, manifest: SnapshotManifest, *, is_adopted: bool) -> SnapshotManifest:
-        """Return the manifest of the same generation that is here, or else the one given."""
+        """Return the manifest of the same generation that is here, or else the given one."""
         try:
             stored = self.stored_manifest(manifest.generation)
         except NoIntactCopy:
@@ -259,8 +260,8 @@ class SnapshotFiles:
         return manifest
 
     def chain(self, stage: int, section: SectionManifest) -> list[LayerReference]:
-        """The layers that the next generation's chain begins with: those of the last adopted
-        generation's section, or what they were merged into."""
+        """Return the layers with which the next generation's chain begins: those of the last
+        adopted generation's section, or their merged replacement."""
         layers = list(section.layers)
         with self._pins.mutex:
             merged = self._merged.get(stage)
@@ -271,8 +272,8 @@ class SnapshotFiles:
     def keep_chain(
         self, generation: int, stage: int, section: SectionManifest
     ) -> list[LayerReference]:
-        """Return `chain`, whose layers stay for a generation that goes on from it until that is
-        durable or released. Raises CopyNotWritten if one of them is gone."""
+        """Return `chain`, whose layers stay until the generation that continues from it is durable
+        or released. Raises CopyNotWritten if one of them is gone."""
         with self._pins.mutex:
             base = self.chain(stage, section)
             lost = [each for each in base if not self._copies.has(layer_file(each.digest))]
@@ -285,19 +286,19 @@ class SnapshotFiles:
         return base
 
     def stored_manifest(self, generation: int) -> SnapshotManifest | None:
-        """The manifest of a generation that is durable here, all copies repaired; None if no
-        directory has one. Raises AllCopiesBad."""
+        """Return the manifest of a generation that is durable here, all copies repaired; None if no
+        directory has one. Raises NoIntactCopy."""
         if not self._copies.has(manifest_file(generation)):
             return None
         return read_manifest(self._copies, self._cluster_id, generation)
 
     def written_manifest(self, generation: int) -> SnapshotManifest | None:
-        """What `stored_manifest` returns, but for one that was written, and verified, just now:
-        that is not read again. Not to be changed."""
+        """Return what `stored_manifest` returns, without reading one again that was just written
+        and verified. Do not change the result."""
         return self._written.get(generation) or self.stored_manifest(generation)
 
     def generations(self) -> list[int]:
-        """The generations of which any directory has a manifest, ascending."""
+        """Return the generations of which any directory has a manifest, ascending."""
         return stored_generations(self._copies)
 
     # --- Reading ---
@@ -305,7 +306,7 @@ class SnapshotFiles:
     def load(self, generation: int) -> Loaded:
         """Verify and repair every copy of a generation's files, and open it for reading.
 
-        Raises AllCopiesBad, GenerationDamaged, FormatVersionError.
+        Raises NoIntactCopy, GenerationDamaged, FormatVersionError.
         """
         manifest, let_go = self._held(generation)
         try:
@@ -316,11 +317,11 @@ class SnapshotFiles:
         return Loaded(manifest, layers, let_go)
 
     def pinned(self, generation: int) -> PinnedGeneration:
-        """Keep the files of a generation until that is closed; raises AllCopiesBad."""
+        """Keep the files of a generation until the result is closed. Raises NoIntactCopy."""
         return PinnedGeneration(self._copies, *self._held(generation))
 
     def _held(self, generation: int) -> tuple[SnapshotManifest, Callable[[], None]]:
-        """Keep a generation until what is returned with its manifest is called."""
+        """Keep a generation until the returned function is called; return its manifest too."""
         owner = object()
         with self._pins.mutex:
             manifest = read_manifest(self._copies, self._cluster_id, generation)
@@ -328,9 +329,9 @@ class SnapshotFiles:
         return manifest, lambda: self._pins.release(owner)
 
     def problems(self, generation: int) -> list[str]:
-        """Compute every digest and count of a generation anew from its layers; what differs.
+        """Recompute every digest and count of a generation from its layers; return what differs.
 
-        Raises AllCopiesBad, GenerationDamaged, FormatVersionError.
+        Raises NoIntactCopy, GenerationDamaged, FormatVersionError.
         """
         with self.load(generation) as loaded:
             return problems_of(loaded.manifest, loaded.layers)
@@ -338,9 +339,9 @@ class SnapshotFiles:
     # --- Deciding ---
 
     def delete(self, generation: int) -> None:
-        """Remove the manifest of a generation that failed or was abandoned; layers go as garbage.
+        """Remove the manifest of a failed or abandoned generation; its layers become garbage.
 
-        Never of the one that the superblock names. One that is being taken in stays.
+        Never call it for the one that the superblock names. One that is being taken in stays.
         """
         with self._pins.mutex:
             if generation in self._incoming:
@@ -351,10 +352,11 @@ class SnapshotFiles:
             self._written.pop(generation, None)
 
     def collect_garbage(self, live: Collection[int], adopted: int) -> Collected:
-        """Remove what nobody keeps. `live` are the generations of the catalog, `adopted` is the
-        one that the superblock names; those above it are kept until they are deleted.
+        """Remove what nobody keeps. `live` are the generations of the catalog, `adopted` is the one
+        that the superblock names; those above it are kept until they are deleted.
 
-        Raises AllCopiesBad if the adopted one cannot be read, which others may go on from.
+        Raises NoIntactCopy if the manifest of the adopted one, from which others may continue, is
+        bad.
         """
         with self._pins.mutex:
             self._forget_named(adopted)
@@ -370,7 +372,7 @@ class SnapshotFiles:
             )
 
     def _forget_named(self, adopted: int) -> None:
-        """Let go of merged layers that the adopted generation names, or can no longer use."""
+        """Release merged layers that the adopted generation names, or can no longer use."""
         if not self._merged:
             return
         manifest = read_manifest(self._copies, self._cluster_id, adopted)
@@ -383,7 +385,7 @@ class SnapshotFiles:
     # --- Compaction ---
 
     def stages_to_compact(self, manifest: SnapshotManifest) -> list[int]:
-        """The stages whose chain should be merged, given the last adopted manifest."""
+        """Return the stages whose chain should be merged, given the last adopted manifest."""
         return [
             stage
             for stage, section in sections(manifest)
@@ -394,12 +396,11 @@ class SnapshotFiles:
         return first_to_merge(SectionManifest(layers=layers), self._compact_bytes_min)
 
     def compact(self, manifest: SnapshotManifest, stage: int) -> LayerReference:
-        """Merge layers of a section's chain into one, which `chain` answers from now on.
+        """Merge layers of a section's chain into one, which `chain` returns from then on.
 
-        The layer is a base unless it is enough to merge the last deltas.
-
-        Takes long; raises CompactionFailed, AllCopiesBad, SnapshotNoSpace, CopyNotWritten,
-        CopiesFailed. The chain stays as it is whatever happens.
+        The layer is a base unless merging the last deltas is enough. Takes long. Raises
+        CompactionFailed, NoIntactCopy, SnapshotNoSpace, CopyNotWritten, CopiesFailed; the chain
+        stays unchanged then.
         """
         section = dict(sections(manifest))[stage]
         first = self._first_to_merge(section.layers) or 0
@@ -432,7 +433,7 @@ class SnapshotFiles:
     def rebuild_reserve(self, manifest: SnapshotManifest) -> Sequence[str]:
         """Make the reserves that were given up or are too small for the last generation.
 
-        Returns the directories that have no room for it yet: try again after freeing space.
+        Return the directories that have no room for it yet: try again after freeing space.
         """
         return self._reserve.rebuild(sum(layers_of(manifest).values()))
 

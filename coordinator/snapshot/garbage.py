@@ -1,13 +1,13 @@
-"""What may be removed: manifests of generations that nobody keeps, layers that nobody names.
+"""Removing files without a reference: manifests of generations that nobody keeps, and their layers.
 
 Roots are the generations of the catalog, the one that the superblock names, every generation above
-that (it is being written, or waits for its decision, or for `delete`), and pins: layers that are in
-use though no manifest says so yet, or any more.
+that (it is being written, or waits for its decision, or for `delete`), and pins: layers in use that
+no manifest names yet, or any more.
 
 A layer is pinned before it gets its name, and stays pinned until the manifest that names it is
-durable. Collecting holds the same mutex from its look at the manifests to its last removal. So a
-layer that somebody found and is about to name is never taken away in between. Manifests go first,
-durably; a crash in between leaves layers without a manifest, never the other way round.
+durable. Collecting holds the same mutex from reading the manifests to its last removal. So a layer
+that somebody found and is about to name is never removed in between. Manifests go first, durably; a
+crash in between leaves layers without a manifest, never the other way round.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 class Collected:
     """What was removed. `postponed`: layers were left alone, since a compaction is under way.
 
-    `unreadable` says of each kept manifest without an intact copy what is wrong with it.
+    `unreadable` says what is wrong with each kept manifest without an intact copy.
     """
 
     generations: tuple[int, ...]
@@ -45,7 +45,7 @@ class Collected:
 
 
 class Pins:
-    """Layers and manifests in use, by who uses them. Holding `mutex` keeps collection out."""
+    """Layers and manifests in use, by user. Holding `mutex` keeps collection out."""
 
     def __init__(self) -> None:
         self.mutex = threading.RLock()
@@ -53,7 +53,7 @@ class Pins:
         self._generations: dict[object, int] = {}
 
     def add(self, owner: object, digests: Iterable[bytes]) -> None:
-        """Keep layers until the owner is released; waits for a collection that is under way."""
+        """Keep layers until the owner is released; waits for a collection under way."""
         with self.mutex:
             self._held.setdefault(owner, set()).update(digests)
 
@@ -64,24 +64,24 @@ class Pins:
             self.add(owner, layers_of(manifest))
 
     def release(self, owner: object) -> None:
-        """Keep them no longer. Releasing twice is harmless."""
+        """Stop keeping them. Releasing twice is harmless."""
         with self.mutex:
             self._held.pop(owner, None)
             self._generations.pop(owner, None)
 
     def generations(self) -> set[int]:
-        """The generations whose manifests somebody uses."""
+        """Return the generations whose manifests somebody uses."""
         with self.mutex:
             return set(self._generations.values())
 
     def digests(self) -> set[bytes]:
-        """Every layer that somebody uses."""
+        """Return every layer that somebody uses."""
         with self.mutex:
             return set[bytes]().union(*self._held.values())
 
 
 def layers_of(manifest: SnapshotManifest) -> dict[bytes, int]:
-    """The layers that a manifest names: size in bytes by digest."""
+    """Return the layers that a manifest names: size in bytes by digest."""
     return {
         reference.digest: reference.size_bytes
         for _, section in sections(manifest)
@@ -90,12 +90,12 @@ def layers_of(manifest: SnapshotManifest) -> dict[bytes, int]:
 
 
 def stored_generations(copies: CopyDirectories) -> list[int]:
-    """The generations of which any directory has a manifest, ascending."""
+    """Return the generations of which any directory has a manifest, ascending."""
     return sorted(_parsed(copies.names(MANIFESTS), generation_of))
 
 
 def stored_layers(copies: CopyDirectories) -> list[bytes]:
-    """The digests of the layers that any directory has, ascending."""
+    """Return the digests of the layers that any directory has, ascending."""
     return sorted(_parsed(copies.names(LAYERS), digest_of))
 
 
@@ -110,12 +110,12 @@ def collect(
     *,
     is_compacting: bool,
 ) -> Collected:
-    """Remove what has no root, durably, in every directory.
+    """Remove files without a root, durably, in every directory.
 
-    `known` are the layers of kept manifests that were read, or written, before; it is brought up to
-    date. What a manifest names that is kept and cannot be read nobody knows; but a layer is never
-    older than the first manifest that names it. So all layers up to that generation stay, until the
-    manifest is brought back or its generation is not kept any more, and the rest goes.
+    `known` are the layers of kept manifests that were read or written before; it is updated. The
+    layers of a kept but unreadable manifest are unknown, but no layer is older than the first
+    manifest that names it. So all layers up to that generation stay until the manifest is brought
+    back or its generation is no longer kept; the others go.
     """
     copies.local.check_usable()
     with pins.mutex:
@@ -151,7 +151,7 @@ def collect(
 
 
 def _generation(copies: CopyDirectories, digest: bytes) -> int:
-    """The generation that a layer was written for; 0 if no copy tells."""
+    """Return the generation that a layer was written for; 0 if no copy tells."""
     for copy in range(len(copies.directories)):
         with contextlib.suppress(FormatError, OSError):
             return decode_header(
@@ -161,7 +161,7 @@ def _generation(copies: CopyDirectories, digest: bytes) -> int:
 
 
 def _parsed(names: Iterable[str], parse: Callable[[str], T]) -> Iterator[T]:
-    """What the names say; other files are none of ours and stay where they are."""
+    """Yield the parsed names; other files are not ours and stay."""
     for name in names:
         with contextlib.suppress(FormatError):
             yield parse(name)

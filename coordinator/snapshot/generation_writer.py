@@ -32,7 +32,7 @@ class StoredGenerations:
         self._cluster_id = cluster_id
 
     def find(self, generation: int) -> Durable | None:
-        """Return a generation whose manifest is here. Raises AllCopiesBad."""
+        """Return a generation whose manifest is here. Raises NoIntactCopy."""
         manifest = self._files.stored_manifest(generation)
         return None if manifest is None else durable_of(manifest)
 
@@ -56,7 +56,7 @@ class StoredGenerations:
     def delete(self, generation: int) -> None:
         """Delete the manifest, if there is one; layers that nobody names become garbage.
 
-        What a disk does not let go of, which may be what the generation failed of, stays until a
+        If the disk refuses, which may be why the generation failed, the manifest stays until a
         newer one is adopted: nobody asks for it any more.
         """
         try:
@@ -67,19 +67,19 @@ class StoredGenerations:
 
 
 class GenerationWriter:
-    """A generation on its way to the disk. Its sections may be written by different threads."""
+    """A generation being written. Different threads may write its sections."""
 
     def __init__(self, files: SnapshotFiles, manifest: SnapshotManifest) -> None:
-        """`manifest` says of which cut it is; its sections and its root are filled in here."""
+        """`manifest` names the cut; its sections and its root are filled in here."""
         self._files = files
         self._manifest = manifest
         self._chains: dict[Stage, list[LayerReference]] = {}
         self._sections: dict[Stage, SectionManifest] = {}
 
     def section(self, stage: Stage, head: SectionHead) -> SectionWriter:
-        """Begin a section, or begin once more. Does not block.
+        """Begin a section, or begin it again. Does not block.
 
-        The writer raises GenerationFailed, too, if the chain that it goes on from is not here.
+        The writer also raises GenerationFailed if the chain that it continues is not here.
         """
         return self._files.section_writer(
             self._manifest.generation, int(stage), lambda: self._header(stage, head)
@@ -119,7 +119,7 @@ class GenerationWriter:
         )
 
     def _chain(self, stage: Stage, base_generation: int) -> list[LayerReference]:
-        """The layers to go on from, which stay until the generation is durable or given up."""
+        """Return the layers to continue, which stay until the generation is durable or given up."""
         if base_generation == 0:
             return []
         base = self._files.written_manifest(base_generation)
@@ -133,7 +133,7 @@ class GenerationWriter:
 
 
 def durable_of(manifest: SnapshotManifest) -> Durable:
-    """Return what the orchestrator knows of a generation that is stored."""
+    """Return what the orchestrator knows of a stored generation."""
     return Durable(
         manifest.generation,
         manifest.cut_op,

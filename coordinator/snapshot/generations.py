@@ -1,4 +1,4 @@
-"""What a replica knows of its generations: what the applied log says, and what is here."""
+"""What a replica knows of its generations: their state in the applied log, and here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coordinator.snapshot.work import Durable, LocalCut
 
 @dataclass(slots=True)
 class FrozenHere:
-    """A generation that was frozen here, and how far the work on it has come."""
+    """A generation frozen here, and the progress of the work on it."""
 
     cut: LocalCut
     tasks: tuple[Stage, ...]
@@ -59,7 +59,7 @@ class Generations:
         return [g for g, s in self.catalog.items() if s.state is SnapshotState.CREATED]
 
     def catalog_state(self, generation: int) -> CatalogState:
-        """Return what the log says of a generation."""
+        """Return the state of a generation in the log."""
         snapshot = self.catalog.get(generation)
         if snapshot is None:
             return CatalogState.ABSENT
@@ -75,7 +75,7 @@ class Generations:
         return self.adopted.generation if self.adopted else 0
 
     def local_state(self, generation: int) -> LocalState:
-        """Return what is here of a generation."""
+        """Return the local state of a generation."""
         if generation == self.adopted_generation:
             return LocalState.DURABLE
         work = self.works.get(generation)
@@ -94,7 +94,7 @@ class Generations:
         return Durable(generation, cut.taken.op, cut.checksum, work.root, work.durable_tasks)
 
     def report(self, generation: int) -> DurableReport | None:
-        """Return what this replica says of a generation, None unless it is durable here."""
+        """Return this replica's report about a generation, None unless it is durable here."""
         if self.local_state(generation) is not LocalState.DURABLE:
             return None
         durable = self.durable(generation)
@@ -113,13 +113,13 @@ class Generations:
     # --- Both ---
 
     def current(self) -> Snapshot:
-        """Return the newest generation, with what was reported here if it is under way here."""
+        """Return the newest generation, with the tasks reported here if it is under way here."""
         newest = self.newest()
         work = self.works.get(newest.generation)
         return newest if work is None else work.snapshot
 
     def at_hand(self) -> list[int]:
-        """Return the generations about which anything may be to do, oldest first.
+        """Return the generations that may need an action, oldest first.
 
         Only the newest one of the catalog can be undecided.
         """
@@ -131,12 +131,12 @@ class Generations:
         return Situation(self.catalog_state(generation), self.local_state(generation), is_adopted)
 
     def is_to_be_adopted(self, generation: int) -> bool:
-        """Whether nothing is left to do but to adopt it."""
+        """Return whether it only remains to be adopted."""
         return decide(self.situation(generation), is_overdue=False) is Action.ADOPT
 
 
 def created_by(taken: CutTaken) -> Snapshot:
-    """Return what the catalog says of a cut, as far as the cut itself tells."""
+    """Return the catalog's entry for a cut, as far as the cut itself tells."""
     return Snapshot(
         generation=taken.generation,
         state=SnapshotState.CREATED,

@@ -1,4 +1,4 @@
-"""Whose directory a copy directory is.
+"""The identity of a copy directory.
 
 Each has a file IDENTITY of 64 bytes. Integers are unsigned, little-endian.
 
@@ -15,9 +15,9 @@ offset size field
 48     16   reserved, zero
 ====== ==== =====================================================
 
-It is written before anything else is. So a directory with files but without an identity is not one
-of ours, and is refused; an empty one is a new disk, and is taken into use. A damaged identity is
-written anew as long as another directory of the three has an intact one that fits.
+It is written before anything else. So a directory with files but without an identity is not ours,
+and is refused; an empty one is a new disk, and is taken into use. A damaged identity is rewritten
+as long as another of the three directories has an intact one that fits.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CHECKED: Final = struct.Struct("<4sHHII16s16x")
 
 @dataclass(frozen=True, slots=True)
 class CopyIdentity:
-    """A directory's place: of which cluster, which replica, which of its three directories."""
+    """The place of a directory: its cluster, its replica, and which of the three it is."""
 
     cluster_id: bytes
     replica_id: int
@@ -49,7 +49,7 @@ class CopyIdentity:
 
 
 def encode_identity(identity: CopyIdentity) -> bytes:
-    """The 64 bytes of the file."""
+    """Return the 64 bytes of the file."""
     checked = _CHECKED.pack(
         IDENTITY_MAGIC,
         IDENTITY_VERSION,
@@ -82,7 +82,7 @@ def decode_identity(data: bytes) -> CopyIdentity:
 
 @dataclass(frozen=True, slots=True)
 class FoundDirectory:
-    """What was found: an identity, or why there is none; whether there is anything else."""
+    """A directory: its identity, or why there is none; and whether it holds anything else."""
 
     directory: str
     identity: CopyIdentity | None
@@ -100,9 +100,9 @@ def check_directories(directories: Sequence[str]) -> None:
 
 
 def to_be_written(found: Sequence[FoundDirectory], cluster_id: bytes, replica_id: int) -> list[int]:
-    """The copies whose identity is missing or damaged, and may be written.
+    """Return the copies whose identity is missing or damaged, and may be written.
 
-    Raises WrongCopyDirectory for what belongs elsewhere. Nothing has been changed then.
+    Raises WrongCopyDirectory for a directory that belongs elsewhere, before anything is changed.
     """
     for copy, each in enumerate(found):
         if each.identity is not None:

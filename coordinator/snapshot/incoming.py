@@ -1,4 +1,4 @@
-"""A generation of another replica on its way to the disk: its layers, then its manifest."""
+"""Taking in a generation of another replica: its layers, then its manifest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from viewstamp.format.manifest import sections
 
 
 class IncomingGeneration:
-    """Keeps what it brings until `close`; after `finish` the generation is like one made here.
+    """Keeps its files until `close`; after `finish` the generation is like one made here.
 
     All methods block. Layers may be added in any order.
     """
@@ -39,7 +39,7 @@ class IncomingGeneration:
         pins.add_generation(self, manifest)
 
     def lacking(self) -> list[LayerReference]:
-        """The layers of which there is no intact copy here; of others bad copies are repaired."""
+        """Return the layers without an intact copy here; repair bad copies of the others."""
         references = {
             reference.digest: reference
             for _, section in sections(self.manifest)
@@ -58,7 +58,7 @@ class IncomingGeneration:
         return True
 
     def add_layer(self, reference: LayerReference, chunks: Iterable[bytes]) -> None:
-        """Return once a layer is durable and verified in every directory, by its digest.
+        """Return once a layer is durable and verified, by its digest, in every directory.
 
         Raises SnapshotNoSpace once the reserve is given up, CopyNotWritten, CopiesFailed.
         """
@@ -72,14 +72,14 @@ class IncomingGeneration:
             self._writer.discard(key)
 
     def finish(self) -> None:
-        """Return once the generation is durable here, all of it read back and found to fit.
+        """Return once the generation is durable here, read back as a whole and verified.
 
-        Raises GenerationDamaged, AllCopiesBad, and what `SnapshotFiles.write_manifest` does.
+        Raises GenerationDamaged, NoIntactCopy, and what `SnapshotFiles.write_manifest` does.
         """
         self._write(self.manifest)
 
     def close(self) -> None:
-        """Let it go to garbage, and be deleted, like any other. Closing twice is harmless."""
+        """Stop keeping it, so that it can be deleted like any other. Closing twice is harmless."""
         with self._pins.mutex:
             self._ended(self.manifest.generation)
             self._pins.release(self)
@@ -90,8 +90,8 @@ def check_same_history(
 ) -> None:
     """Raise ConflictingManifest if no cluster can have made both manifests of a generation.
 
-    One cut has one root. A manifest of another cut may be of an entry that was never committed; not
-    the one here if this replica restarts from it.
+    One cut has one root. A manifest of another cut may be of an entry that was never committed,
+    unless this replica restarts from it.
     """
     if stored.cut_checksum != other.cut_checksum:
         if is_adopted:

@@ -1,9 +1,9 @@
 """The two sections that the mux keeps, read back: version, migration, digest and counts.
 
-Services check their own sections (`services.runtime.installing`); these are checked here. What the
-manifest says of a section is about the bytes as they are stored, so these are counted before they
-are migrated. The mux takes nothing over before it has read both sections to their ends, where a
-difference is raised: no machine has changed by then.
+Services check their own sections (`services.runtime.installing`); these are checked here. The
+manifest describes the stored bytes, so entries are counted before they are migrated. The mux loads
+nothing before it has read both sections to their ends, where a difference raises: no machine has
+changed by then.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from coordinator.mux.catalog_types import Entity
 from coordinator.mux.entities import REPLY_KIND, RestoreError
 from coordinator.mux.stage import Stage
 from coordinator.snapshot.verify import difference
@@ -22,16 +21,17 @@ from viewstamp.api.sessions.v1 import sessions_pb2
 from viewstamp.api.snapshots.v1.manifest_pb2 import SectionManifest
 from viewstamp.format import FormatVersionError
 from viewstamp.format.section import SectionEntry, SectionTally
+from viewstamp.machine.freezing import Entity
 
 # Rewrites the entities of one version as those of the next, in the same order.
 Migration: TypeAlias = Callable[[Iterator[Entity]], Iterator[Entity]]
 
-# Schema versions. Of sessions: 2 since errors in kept replies are reasons without words.
+# Schema versions. Version 2 of sessions: errors in kept replies are reasons without texts.
 VERSIONS: Final[Mapping[Stage, int]] = MappingProxyType({Stage.SESSIONS: 2, Stage.CATALOG: 1})
 
 
 def is_rewritten(stage: Stage, section: SectionManifest) -> bool:
-    """Whether a section is migrated, so that its next layer has to be a new base."""
+    """Return whether a section is migrated, so that its next layer must be a new base."""
     return section.version != VERSIONS[stage]
 
 
@@ -41,7 +41,7 @@ def entities_of(
     """Yield the entities of a section, as this build would write them.
 
     Raises FormatVersionError at once for a section of a newer build, or of one too old; the
-    iterator raises RestoreError at its end, if the entries were not what the manifest says.
+    iterator raises RestoreError at its end if the entries do not match the manifest.
     """
     _check_version(stage, section.version)
     entities = _checked(stage, section, entries)
@@ -79,7 +79,7 @@ def _checked(
 
 
 def _replies_without_texts(entities: Iterator[Entity]) -> Iterator[Entity]:
-    """Sessions, version 1 to 2: replies keep the reasons of refusals, and their words no more."""
+    """Sessions, version 1 to 2: replies keep only the reasons of refusals, without texts."""
     for kind, key, canonical in entities:
         if kind == REPLY_KIND:
             yield kind, key, _without_texts(canonical)

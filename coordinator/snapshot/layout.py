@@ -1,4 +1,4 @@
-"""What lies where below a copy directory, and how each file is checked.
+"""The paths below a copy directory, and how each file is checked.
 
 ====================================== ==================================================
 `IDENTITY`                             whose directory it is (`coordinator.snapshot.identity`)
@@ -35,22 +35,22 @@ MANIFESTS: Final = "manifests"
 RESERVE_FILE: Final = "reserve"
 FOLDERS: Final = (LAYERS, MANIFESTS)
 
-# Says what is wrong with an open file, or None. May raise OSError: then it is unreadable.
+# Returns what is wrong with an open file, or None. May raise OSError: then it is unreadable.
 Check: TypeAlias = Callable[[StorageFile], str | None]
 
 
 def layer_file(digest: bytes) -> str:
-    """The name of a layer below a copy directory."""
+    """Return the name of a layer below a copy directory."""
     return f"{LAYERS}/{layer_name(digest)}"
 
 
 def manifest_file(generation: int) -> str:
-    """The name of a manifest below a copy directory."""
+    """Return the name of a manifest below a copy directory."""
     return f"{MANIFESTS}/{manifest_name(generation)}"
 
 
 def chunks_of(file: StorageFile) -> Iterator[bytes]:
-    """The bytes of a file, up to READ_CHUNK_BYTES at a time."""
+    """Yield the bytes of a file, up to READ_CHUNK_BYTES at a time."""
     for offset in range(0, file.size(), READ_CHUNK_BYTES):
         yield file.read(offset, READ_CHUNK_BYTES)
 
@@ -63,7 +63,7 @@ class DigestCheck:
     size_bytes: int
 
     def __call__(self, file: StorageFile) -> str | None:
-        """Say what is wrong."""
+        """Return what is wrong, or None."""
         if file.size() != self.size_bytes:
             return f"has {file.size()} bytes, must have {self.size_bytes}"
         found = file_digest(chunks_of(file))
@@ -73,12 +73,12 @@ class DigestCheck:
 
 
 def layer_check(reference: LayerReference) -> DigestCheck:
-    """A layer is intact if its size and its digest are those of the reference."""
+    """Return the check of a layer: size and digest are those of the reference."""
     return DigestCheck(reference.digest, reference.size_bytes)
 
 
 def equality_check(data: bytes) -> Check:
-    """A file is intact if it has exactly these bytes."""
+    """Return the check of a file with exactly these bytes."""
 
     def check(file: StorageFile) -> str | None:
         if file.size() != len(data):
@@ -91,7 +91,7 @@ def equality_check(data: bytes) -> Check:
 class ManifestCheck:
     """A manifest is intact if it decodes, and is of this cluster and generation.
 
-    Copies that differ are made equal to the first intact one, which `manifest` and `data` are then:
+    The first intact copy sets `manifest` and `data`; copies that differ are made equal to it, since
     only a defect can have written two.
     """
 
@@ -102,7 +102,8 @@ class ManifestCheck:
         self.manifest: SnapshotManifest | None = None
 
     def __call__(self, file: StorageFile) -> str | None:
-        """Say what is wrong. Raises FormatVersionError for a later build's, which is no damage."""
+        """Return what is wrong, or None. Raises FormatVersionError for a later format, not
+        damage."""
         data = file.read(0, FRAME_BYTES + MANIFEST_BYTES_MAX + 1)
         if self.data is not None:
             return None if data == self.data else "differs from an intact copy"

@@ -1,21 +1,21 @@
 """Writes each file three times, in three directories that operators can put on three disks.
 
-A file goes, in each directory: temporary file, fsync, rename, fsync of the directory, read back and
-verify. A file of a final name was therefore complete and durable before it got its name. One that
-is there already and intact is not written again; its directory is synced all the same, since a
-process that ended in between may have left an entry that is not durable.
+In each directory a file takes these steps: temporary file, fsync, rename, fsync of the directory,
+read back and verify. So a file was complete and durable before it got its final name. An existing
+intact file is not rewritten, but its directory is synced, since a process that ended in between may
+have left an entry that is not durable.
 
-The coordinator has new files written by a process of its own (`writer_process.WriterProcess`),
-which calls the same methods over there. `LocalWriter` is what works there, and in whatever process
-calls it: where a directory is opened or a copy repaired, in the process that merges large chains,
-and wherever the storage is simulated.
+The coordinator has another process write new files (`writer_process.WriterProcess`), which calls
+the same methods there. `LocalWriter` works in that process and in others that call it: where a
+directory is opened or a copy repaired, in the process that merges large chains, and wherever the
+storage is simulated.
 
-**Errors.** A failed fsync is never tried again: whatever is called afterwards raises CopiesFailed.
-A full disk raises SnapshotNoSpace once the reserve, if the file may use it, is given up; any other
-error of a write raises CopyNotWritten. Both leave temporary files behind, which `discard` and the
-next `open` remove, and never a file of a final name.
+**Errors.** A failed fsync is never retried: every later call raises CopiesFailed. A full disk
+raises SnapshotNoSpace once the reserve, if the file may use it, is given up; any other error of a
+write raises CopyNotWritten. Both leave temporary files behind, which `discard` and the next `open`
+remove, and never a file with a final name.
 
-Everything here blocks. Threads may share a writer; a file in the making belongs to one at a time.
+Everything here blocks. Threads may share a writer; a file being made belongs to one at a time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from coordinator.storage import Storage, StorageFile
 TEMPORARY_SUFFIX: Final = ".tmp"
 NO_SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 MISSING: Final = "missing"
-# These say something about this process, not about a copy.
+# These concern this process, not a copy.
 _OWN_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Staged:
-    """A file in the making: the same bytes in a temporary file of each directory."""
+    """A file being made: the same bytes in a temporary file of each directory."""
 
     name: str
     use_reserve: bool
@@ -59,14 +59,14 @@ class LocalWriter:
     """
 
     def __init__(self, storage: Storage, directories: Sequence[str], tag: str) -> None:
-        """`tag` tells this process's temporary files from those of others in these directories."""
+        """`tag` marks this process's temporary files among those of others in these directories."""
         self.directories = tuple(directories)
         self._storage = storage
         self._tag = tag
         self._failure: str | None = None
         self._numbers = itertools.count(1)
         self._staged: dict[str, _Staged] = {}
-        # Whoever finds the disk full meanwhile waits until the space is really free.
+        # A thread that finds the disk full meanwhile waits until the space is really free.
         self._giving_up = threading.Lock()
 
     # --- Small files ---
@@ -100,7 +100,7 @@ class LocalWriter:
 
     def _stage(self, label: str, copies: Iterable[int], use_reserve: bool) -> str:
         self.check_usable()
-        # A file may be written and repaired at the same time: each has temporary files of its own.
+        # A file may be written and repaired at the same time: each has its own temporary files.
         name = f"{label}.{self._tag}-{next(self._numbers)}{TEMPORARY_SUFFIX}"
         staged = self._staged[name] = _Staged(name, use_reserve)
         try:
@@ -112,7 +112,7 @@ class LocalWriter:
         return name
 
     def append(self, key: str, data: bytes) -> None:
-        """Put bytes behind those before."""
+        """Append bytes."""
         staged = self._of(key)
         self.check_usable()
         for copy, file in staged.files.items():
@@ -123,8 +123,8 @@ class LocalWriter:
     def place(self, key: str, name: str, check: Check) -> None:
         """Return once the file has its final name everywhere, durable and read back.
 
-        Each step is taken in every directory before the next one: where they share a file system,
-        its first sync of a directory makes the other names durable, too.
+        Each step is taken in every directory before the next step: on a shared file system, the
+        first sync of a directory makes the other names durable, too.
         """
         staged = self._of(key)
         copies = list(staged.files)
@@ -141,8 +141,8 @@ class LocalWriter:
             self._check_read_back(copy, name, check)
 
     def discard(self, key: str) -> None:
-        """Forget a file, and remove what has not got its final name. What cannot be removed goes at
-        the next open."""
+        """Forget a file, and remove it where it has no final name. The next open removes what
+        cannot be removed now."""
         staged = self._staged.pop(key, None)
         while staged is not None and staged.files:
             copy, file = staged.files.popitem()
@@ -176,7 +176,7 @@ class LocalWriter:
         for copy in range(len(self.directories)):
             for name in names:
                 self.remove(copy, name)
-        # Where they share a file system, its first sync makes all of it durable.
+        # On a shared file system, the first sync makes all of it durable.
         for directory in self.directories:
             for folder in folders:
                 self.sync_directory(f"{directory}/{folder}" if folder else directory)
@@ -192,9 +192,9 @@ class LocalWriter:
         self.attempt(copy, f"removing {path}", unlink)
 
     def remove_temporaries(self, folders: Sequence[str]) -> None:
-        """Remove what was left of files in the making, and make every name that is there durable.
+        """Remove leftover temporary files, and make every existing name durable.
 
-        Only the process that holds the directories may, before it writes anything itself.
+        Only the process that holds the directories may call it, before it writes anything itself.
         """
         for copy, directory in enumerate(self.directories):
             for folder in folders:
@@ -205,7 +205,7 @@ class LocalWriter:
                 self.sync_directory(path)
 
     def give_up_reserve(self, copy: int) -> None:
-        """Remove the reserve of a directory, if it is there; its space is free at return."""
+        """Remove the reserve of a directory, if it exists; its space is free at return."""
         with self._giving_up:
             if self._storage.exists(self.path(copy, RESERVE_FILE)):
                 self.remove(copy, RESERVE_FILE)
@@ -214,11 +214,11 @@ class LocalWriter:
     # --- The disk ---
 
     def path(self, copy: int, name: str) -> str:
-        """Where one copy of a file lies."""
+        """Return the path of one copy of a file."""
         return f"{self.directories[copy]}/{name}"
 
     def damage(self, copy: int, name: str, check: Check) -> str | None:
-        """What is wrong with one copy, or None."""
+        """Return what is wrong with one copy, or None."""
         try:
             file = self._storage.open(self.path(copy, name))
         except FileNotFoundError:
@@ -233,7 +233,7 @@ class LocalWriter:
             file.close()
 
     def create(self, copy: int, name: str, use_reserve: bool = False) -> StorageFile:
-        """A new, empty file."""
+        """Return a new, empty file."""
         path = self.path(copy, name)
         return self.attempt(
             copy, f"creating {path}", partial(self._storage.create, path), use_reserve
@@ -242,14 +242,14 @@ class LocalWriter:
     def attempt(
         self, copy: int, what: str, action: Callable[[], T], use_reserve: bool = False
     ) -> T:
-        """Do it; on a full disk give up the reserve and do it once more. Never for a sync."""
+        """Run `action`; on a full disk give up the reserve and repeat it. Never for a sync."""
         self.check_usable()
         try:
             return action()
         except OSError as error:
             if error.errno not in NO_SPACE_ERRORS:
                 raise _not_written(what, error) from error
-        # Once more also if nothing was given up just now: another thread may have done so.
+        # Repeat even if nothing was given up just now: another thread may have done so.
         if use_reserve:
             self.give_up_reserve(copy)
         try:
@@ -278,18 +278,18 @@ class LocalWriter:
             raise CopiesFailed(self._failure)
 
     def fail(self, what: str) -> NoReturn:
-        """Refuse all work from now on; raises CopiesFailed."""
+        """Refuse all later work. Raises CopiesFailed."""
         self._failure = f"snapshot files: {what}. What is durable is unknown; this process must end"
         raise CopiesFailed(self._failure)
 
 
 def folder_of(path: str) -> str:
-    """Return what a path says before its last slash."""
+    """Return the part of a path before its last slash."""
     return path.rpartition("/")[0]
 
 
 def damage_of(error: OSError, what: str) -> str:
-    """Return what an error says of a copy; raises it again if it is about this process."""
+    """Return what an error says of a copy; raise it again if it concerns this process."""
     if error.errno in _OWN_ERRORS:
         raise error
     return f"{what}: {error.strerror or error}"

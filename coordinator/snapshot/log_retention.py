@@ -1,4 +1,4 @@
-"""How much of the journal is kept, behind a snapshot that covers it, for replicas that lag.
+"""How much covered journal is kept behind a snapshot for replicas that lag.
 
 A replica that restarts, or is slow for a moment, then gets its missing entries from its peers and
 needs no snapshot from them. The journal keeps covered log for a limited time and up to a limited
@@ -22,20 +22,20 @@ LOOK_INTERVAL_MS: Final = 5_000
 
 
 class TruncatableJournal(Protocol):
-    """The journal as seen from here; called in its own thread alone."""
+    """The journal as seen from here; called only in its own thread."""
 
     def bytes_from(self, op: int) -> int:
-        """Return the size of the segments that hold something from `op` on."""
+        """Return the bytes of the segments that hold an op at or above `op`."""
         ...
 
     def truncate_before(self, op: int) -> int:
-        """Drop segments that hold nothing from `op` on; return how many."""
+        """Drop segments that hold no op at or above `op`; return how many."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """Another replica: what it knew to be committed when it last reported, and how long ago."""
+    """Another replica: the commit point of its last report, and the age of that."""
 
     committed_op: int
     silent_ms: int
@@ -48,7 +48,7 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class RetentionRoom:
-    """How long, and with how many bytes of journal, another replica is waited for."""
+    """How long, and for how many bytes of journal, covered log is retained for other replicas."""
 
     retain_ms: int = RETAIN_FOR_BACKUP_MS
     retain_bytes: int = RETAIN_FOR_BACKUP_BYTES_MAX
@@ -60,10 +60,10 @@ NONE_AT_ALL: Final = RetentionRoom(0, 0)
 def keep_from(
     op: int, followers: Sequence[Follower], bytes_from: Callable[[int], int], room: RetentionRoom
 ) -> int:
-    """Return from which op on the journal is kept, of which a snapshot needs only `op` and later.
+    """Return the op from which on the journal is kept; a snapshot needs only `op` and later.
 
-    The replica that lags most is kept for, of those that were heard lately and do not take too much
-    room; who lags less then has what it needs, too.
+    Covered log is retained for the replica that lags most among those heard lately that do not need
+    too much room; replicas that lag less then have what they need, too.
     """
     lately = [each for each in followers if each.silent_ms < room.retain_ms]
     for needed_op in sorted(each.needed_op for each in lately if each.needed_op < op):
@@ -73,7 +73,7 @@ def keep_from(
 
 
 class LogRetention:
-    """Truncates the journal of one replica; `run` drops later what was kept for others."""
+    """Truncates the journal of one replica; `run` later drops what was retained for others."""
 
     def __init__(
         self,
@@ -96,7 +96,8 @@ class LogRetention:
         return self._truncate()
 
     async def run(self, call: Callable[[Callable[[], int]], Awaitable[int]]) -> None:
-        """Look now and then whether what was kept can go, by `call` in the journal's thread."""
+        """Check from time to time, by `call` in the journal's thread, whether retained log can
+        go."""
         while True:
             await asyncio.sleep(LOOK_INTERVAL_MS / 1000)
             if self._is_kept:

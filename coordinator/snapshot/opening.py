@@ -1,4 +1,4 @@
-"""Opening the copy directories: whose are they, and what did a crash leave in them."""
+"""Opening the copy directories: checking whose they are, and clearing what a crash left."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from coordinator.snapshot.local_writer import TEMPORARY_SUFFIX
 from coordinator.storage import LOCK_FILE, DirectoryInUse, Storage, StorageLock
 from viewstamp.format import FormatError, FormatVersionError
 
-# How long the writer of a coordinator that was killed may go on: one call of it takes milliseconds,
-# and seconds on a disk that is slow.
+# How long the writer of a killed coordinator may continue: one of its calls takes milliseconds, and
+# seconds on a slow disk.
 WRITER_END_MS: Final = 20_000
 WRITER_LOOK_MS: Final = 20
-# What may lie in a directory that was never used: the root of a file system has the second one.
+# What an unused directory may hold: the root of a file system has the second one.
 _NOTHING_OF_OURS: Final = frozenset({LOCK_FILE, "lost+found"})
 
 
@@ -41,12 +41,11 @@ def open_directories(
     tag: str,
     generation: int,
 ) -> tuple[CopyDirectories, Sequence[StorageLock]]:
-    """Make, hold and check the three directories, and clear away what was in the making.
+    """Make, lock and check the three directories, and remove temporary files.
 
-    Returns the copies, and the locks that keep others out.
-
-    Raises WrongCopyDirectory, DirectoryInUse, and DirectoriesUnused if all are new although
-    `generation` is to be there, as where no disk was mounted; nothing was written then.
+    Return the copies, and the locks that keep others out. Raises WrongCopyDirectory,
+    DirectoryInUse, and DirectoriesUnused, before anything is written, if all are new although
+    `generation` should exist, as when no disk was mounted.
     """
     check_directories(directories)
     locks = _lock(storage, directories)
@@ -71,7 +70,7 @@ def open_directories(
 
 
 def release(locks: Sequence[StorageLock]) -> None:
-    """Let others in."""
+    """Release the locks."""
     for lock in locks:
         lock.release()
 
@@ -101,10 +100,10 @@ def _lock_one(storage: Storage, directory: str, *, is_first: bool) -> StorageLoc
 
 
 def _lock_after_a_crash(storage: Storage, directory: str) -> StorageLock:
-    """Hold a directory; one whose holder is dead, as soon as its writer has ended, too.
+    """Lock a directory; if its holder is dead, as soon as its writer has ended, too.
 
-    The writer of a coordinator that was killed finishes what it was doing, and holds the lock till
-    then (`coordinator.snapshot.writer_process`).
+    The writer of a killed coordinator finishes its call, and holds the lock until then
+    (`coordinator.snapshot.writer_process`).
     """
     for _ in range(WRITER_END_MS // WRITER_LOOK_MS):
         try:
@@ -122,7 +121,7 @@ def _is_alive(process_id: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True  # somebody else's
+        return True  # of another user
     return True
 
 

@@ -1,15 +1,15 @@
-"""Drives the generations of one replica: from the cut to what the replica restarts from.
+"""Drives the generations of one replica: from the cut to the snapshot that it restarts from.
 
-The log decides about a generation; this is where a replica does its part. It hears of what was
-applied (`cut_taken`, `catalog_changed`), does the local work, and proposes what only the log can
-decide. What to do next is always a look into one table (`decisions`), by one task (`run`): so the
-actions are in order, and adoption happens once.
+The log decides about a generation; this is a replica's part. It is told what was applied
+(`cut_taken`, `catalog_changed`), does the local work, and proposes what only the log can decide.
+One task (`run`) looks up what to do next in one table (`decisions`): so the actions are in order,
+and adoption happens once.
 
-Everything is called on the event loop. During a replay nothing is proposed; local work goes on.
+Everything is called on the event loop. During a replay nothing is proposed; local work continues.
 
-Of several replicas each does the local work by itself, and tells the primary what is durable with
-it, again and again until the log has decided. Only the primary proposes: to complete a generation
-once a majority has the same root (`agreement`), to give it up at its deadline. A replica that has
+Each of several replicas does the local work by itself, and reports its durable generation to the
+primary repeatedly until the log has decided. Only the primary proposes: to complete a generation
+once a majority has the same root (`agreement`), or to give it up at its deadline. A replica with
 another root than was decided has diverged, and ends.
 """
 
@@ -44,9 +44,9 @@ from coordinator.stages import catalog_codec as codec
 from viewstamp.limits import SNAPSHOT_DEADLINE_MS
 
 CHECK_INTERVAL_MS: Final = 1_000
-# Before a generation that the log has completed is written again, after writing it here has failed.
+# Before a generation that the log has completed is written again, after a failure here.
 REWRITE_DELAY_MS: Final = 5_000
-# A reason is for people; what a disk or a service said can be long.
+# A reason is for people; messages of a disk or a service can be long.
 REASON_CHARACTERS_MAX: Final = 500
 
 _UNDECIDED: Final = (CatalogState.ABSENT, CatalogState.ASKED, CatalogState.CUT)
@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 
 class OrchestrationError(Exception):
-    """What is here does not follow from the log; the message says what. The process must end."""
+    """The local state contradicts the log; the message says how. The process must end."""
 
 
 class SnapshotWork(Protocol):
@@ -66,7 +66,7 @@ class SnapshotWork(Protocol):
         ...
 
     async def delete(self, generation: int) -> None:
-        """Delete what is here of a generation."""
+        """Delete the local files of a generation."""
         ...
 
 
@@ -75,11 +75,12 @@ class Ports:
     """What the orchestrator acts through.
 
     `adopt` makes a generation the one to restart from (superblock, releases, truncation, garbage);
-    it is awaited once for each, in order, and what it raises ends the process. `propose` sequences
-    an internal command, unless the same one is pending. `publish` shows what was reported so far.
-    `next_generation` is the number that BeginSnapshot must have. `tell_primary` sends what is
-    durable here to the primary, if there is one and it is another, `tell_others` to all: the last
-    word of one that has diverged. `diverged` raises an alarm about another and a generation.
+    it is awaited once for each, in order, and its failure ends the process. `propose` sequences an
+    internal command, unless the same one is pending. `publish` shows what was reported so far.
+    `next_generation` is the number that BeginSnapshot must have. `tell_primary` sends this
+    replica's durable generation to the primary, if that is another; `tell_others` sends it to all,
+    as the last message of a diverged replica. `diverged` raises an alarm about another replica and
+    a generation.
     """
 
     work: SnapshotWork
@@ -98,9 +99,9 @@ class Ports:
 class LocalSnapshotOrchestrator:
     """One replica's part in every generation.
 
-    `adopted` is what the replica was restored from, None for the empty state; `snapshots` are the
-    generations of its catalog section. The log behind the cut is replayed through the same calls.
-    `reports` say which replica this is, of how many.
+    `adopted` is the generation from which the replica was restored, None for the empty state;
+    `snapshots` are the generations of its catalog section. The log behind the cut is replayed
+    through the same calls. `reports` know which replica this is, and how many there are.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class LocalSnapshotOrchestrator:
         return self._generations.current().generation
 
     def report(self, generation: int, tasks: Sequence[TaskSnapshot]) -> None:
-        """Take in tasks that are durable here. Raises ReportRefused; then none is taken in."""
+        """Take tasks that are durable here. Raises ReportRefused; then none is taken."""
         work = self._generations.works.get(generation)
         if work is None:
             values.with_reports(self._generations.current(), generation, tasks, ())  # says why not
@@ -155,10 +156,10 @@ class LocalSnapshotOrchestrator:
                 self._ports.publish(updated)
 
     def fail(self, generation: int, reason: str) -> None:
-        """Give the current generation up; for failures that trying again does not cure.
+        """Give up the current generation, for a failure that retrying does not cure.
 
         Raises WrongGeneration, or AlreadyDecided if it is completed or, durable here, about to be;
-        once it has failed, again is no error.
+        failing it twice is no error.
         """
         values.failed(self._generations.current(), generation, reason)
         if self.local_state(generation) is LocalState.DURABLE:
@@ -167,14 +168,15 @@ class LocalSnapshotOrchestrator:
             self._given_up.setdefault(generation, reason)
         self._mark_broken(generation, reason)
 
-    def lookup_generation(self, task: Stage) -> int:
-        """Return the generation that a task has reached here."""
-        return values.lookup_generation(self._generations.current(), task)
-
     def reported(self, generation: int) -> tuple[TaskSnapshot, ...]:
         """Return the tasks of a generation under way that were reported here."""
         work = self._generations.works.get(generation)
         return () if work is None else work.snapshot.tasks
+
+    @property
+    def catalog(self) -> Mapping[int, Snapshot]:
+        """The generations that the applied log knows, by number."""
+        return self._generations.catalog
 
     # --- From the log, when a prepare is applied and during the replay ---
 
@@ -196,7 +198,7 @@ class LocalSnapshotOrchestrator:
         self.wake()
 
     def catalog_changed(self, snapshots: Sequence[Snapshot], deleted: Sequence[int]) -> None:
-        """Take in what an applied prepare has decided."""
+        """Take the decisions of an applied prepare."""
         for snapshot in snapshots:
             was = self._generations.catalog.get(snapshot.generation)
             self._generations.catalog[snapshot.generation] = snapshot
@@ -208,7 +210,7 @@ class LocalSnapshotOrchestrator:
         self.wake()
 
     def activate(self) -> None:
-        """Begin to propose: this replica is the primary and has applied its log.
+        """Begin to propose: this replica is primary and has applied its log.
 
         Deadlines and the interval begin anew.
         """
@@ -226,7 +228,7 @@ class LocalSnapshotOrchestrator:
     # --- From the other replicas ---
 
     def durable_elsewhere(self, replica: int, generation: int, report: DurableReport) -> None:
-        """Take in that a generation is durable with another replica."""
+        """Take another replica's report of a durable generation."""
         self._reports.take(replica, generation, report)
         decided = self._generations.catalog.get(generation)
         if decided is None or decided.state is SnapshotState.CREATED:
@@ -248,18 +250,18 @@ class LocalSnapshotOrchestrator:
     def pins(self) -> frozenset[int]:
         """Return the generations whose files must stay, whatever the catalog says.
 
-        What the replica restarts from, what is being written, and what that is a delta against.
+        They are the one to restart from, those being written, and the bases of those.
         """
         works = [*self._generations.works.values(), *self._abandoned]
         named = {work.base_generation for work in works} | {w.snapshot.generation for w in works}
         return frozenset(named | {self.adopted_generation}) - {0}
 
     def wake(self) -> None:
-        """Have `run` look at what is to be done now."""
+        """Have `run` look for work now."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Do what is to be done, until cancelled. Whatever it raises must end the process."""
+        """Do what is due, until cancelled. Any error must end the process."""
         try:
             while True:
                 try:
@@ -273,7 +275,7 @@ class LocalSnapshotOrchestrator:
             await self._end_work()
 
     async def settle(self) -> None:
-        """Do everything that is to be done now, oldest generation first."""
+        """Do everything that is due now, oldest generation first."""
         await self._clean_up()
         for generation in self._generations.at_hand():
             self._raise_failure(generation)
@@ -288,7 +290,7 @@ class LocalSnapshotOrchestrator:
     # --- Actions ---
 
     async def _wait(self, generation: int) -> None:
-        """Do nothing: what comes next comes from elsewhere."""
+        """Do nothing: the next event comes from elsewhere."""
 
     async def _begin(self, generation: int) -> None:
         if self._is_primary:
@@ -355,7 +357,7 @@ class LocalSnapshotOrchestrator:
         raise OrchestrationError(f"generation {generation} cannot be here like this: {situation}")
 
     def _consider(self) -> None:
-        """Begin a snapshot that nobody asked for, if it is time."""
+        """Begin a snapshot that nobody asked for, if it is due."""
         current = self._generations.newest()
         if not self._is_primary or current.state is SnapshotState.CREATED:
             return
@@ -371,7 +373,7 @@ class LocalSnapshotOrchestrator:
         request = codec.begin_snapshot_request(command)
         self._ports.propose(codec.BEGIN_SNAPSHOT_CODE, request)
 
-    # --- What is the matter ---
+    # --- Reasons ---
 
     def _reason_to_fail(self, generation: int) -> str:
         """Return why a generation is to be given up by now; empty if it is not."""
@@ -387,7 +389,7 @@ class LocalSnapshotOrchestrator:
         return f"not durable within {self._deadline_ms} ms: {lacks}"
 
     def _verdict(self, generation: int) -> agreement.Verdict | None:
-        """Return what the replicas' reports add up to; None if that is not for us to say.
+        """Return the verdict of the replicas' reports; None if it is not this replica's to give.
 
         Raises DivergedError if there will never be a majority.
         """
@@ -454,7 +456,7 @@ class LocalSnapshotOrchestrator:
         self._begun_ms.pop(generation, None)
 
     def _abandon(self, generation: int) -> None:
-        """End the work on a generation; its files go as soon as nobody writes to them."""
+        """End the work on a generation; its files are deleted as soon as nobody writes to them."""
         work = self._generations.works.pop(generation)
         if work.running is not None:
             work.running.cancel()
@@ -476,7 +478,7 @@ class LocalSnapshotOrchestrator:
         await asyncio.gather(*running, return_exceptions=True)
 
     def _raise_failure(self, generation: int) -> None:
-        """Raise what ended the work on a generation, if it was none of the expected failures."""
+        """Raise the error that ended the work on a generation, unless it was expected."""
         work = self._generations.works.get(generation)
         if work is not None and work.running is not None and work.running.done():
             work.running.result()

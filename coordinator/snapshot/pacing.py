@@ -1,20 +1,18 @@
-"""How much of the machine a snapshot takes while commands come in.
+"""How much of the machine a snapshot takes while commands arrive.
 
-The work on a generation is a row of small steps: a section is read, its layer written, then the
-manifest; the superblock, the journal and old files follow once it is completed. Done without a
-pause they queue with commands for processors, disk and interpreter, and whoever asks for one
-snapshot after another only gets more of them by making them cheaper. So while commands come in, the
-work rests after each step, a multiple of the time that the step took: as stores of sorted tables
-limit the rate of their merges. Where the disk is slow or the machine busy, steps take longer, and
-so do rests.
+The work on a generation is a series of small steps: read a section, write its layer, then the
+manifest; the superblock, the journal and old files follow once it is completed. Without pauses they
+queue with commands for processors, disk and interpreter, and a caller who requests one snapshot
+after another would only get more of them if they became cheaper. So while commands arrive, the work
+rests after each step for a multiple of the step's time, as log-structured merge trees limit the
+rate of their merges. On a slow disk or a busy machine, steps take longer, and so do rests.
 
-Nothing slows down what an idle replica does, since its rests would be for nobody; a replica whose
-disk is full or whose item log is long, since a snapshot is what helps; one that still writes what
-the others have completed; or a generation whose rests have taken their part of the deadline. A rest
+Some work never rests: that of an idle replica, where nobody would benefit; of a replica whose disk
+is full or whose item log is long, which a snapshot relieves; of one that still writes what the
+others have completed; and of a generation whose rests have used their part of the deadline. A rest
 ends soon after commands do.
 
-This is about time, which no replica must agree on with another: how long a snapshot takes on one
-has no part in what it says.
+Replicas need not agree on timing: how long a snapshot takes has no influence on its content.
 """
 
 from __future__ import annotations
@@ -28,18 +26,18 @@ from typing import Final, NamedTuple
 
 from viewstamp.limits import SNAPSHOT_DEADLINE_MS
 
-# A rest takes so many times as long as the step before it: so the work has a tenth of the time.
+# A rest takes this many times as long as the step before it: the work has a tenth of the time.
 REST_FACTOR: Final = 9
 # A short step has longer effects, as messages to services and commits of the file system, and each
-# one holds up a few commands: so there are not to be many in a second.
+# one delays a few commands: so there must not be many in a second.
 REST_US_MIN: Final = 20_000
-# A longer step has waited for somebody, most likely.
+# A longer step has most likely waited for somebody.
 REST_US_MAX: Final = 250_000
-# Of the deadline of a generation: what its rests may take together.
+# The part of a generation's deadline that its rests may take together.
 RESTS_PERCENT: Final = 25
-# Without a command for so long there is nobody to rest for.
+# Without a command for this long there is nobody to rest for.
 QUIET_US: Final = 10_000
-# How long to listen for commands before the first step; an idle replica has to spare that.
+# How long to watch for commands before the first step; an idle replica can spare that.
 LISTEN_US: Final = 3_000
 
 _PERCENT: Final = 100
@@ -51,8 +49,8 @@ _NS_PER_US: Final = 1_000
 class PacingSituation(NamedTuple):
     """What a rest depends on, beside the length of the step before it.
 
-    `is_busy` while commands come in, `is_urgent` if the work must get done, whoever waits.
-    `left_us` is what the rests of this generation may still take, in microseconds.
+    `is_busy` while commands arrive, `is_urgent` if the work must get done whoever waits. `left_us`
+    is what the rests of this generation may still take, in microseconds.
     """
 
     is_busy: bool
@@ -61,7 +59,7 @@ class PacingSituation(NamedTuple):
 
 
 def rest_us(step_us: int, situation: PacingSituation) -> int:
-    """Return how many microseconds to rest after a step that took so many."""
+    """Return how many microseconds to rest after a step of `step_us`."""
     if situation.is_urgent or not situation.is_busy:
         return 0
     wanted_us = max(REST_US_MIN, min(step_us * REST_FACTOR, REST_US_MAX))
@@ -70,10 +68,10 @@ def rest_us(step_us: int, situation: PacingSituation) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What the work on snapshots must know of commands, by default that there are none.
+    """What the work on snapshots must know of commands; by default there are none.
 
     `applied` is the revision of the last applied one, `waiting` how many requests and prepares are
-    on their way, `is_urgent` whether the work must get done, whoever waits.
+    under way, `is_urgent` whether the work must get done whoever waits.
     """
 
     applied: Callable[[], int] = lambda: 0
@@ -108,7 +106,7 @@ class SnapshotPace:
         self._turn = asyncio.Lock()
 
     async def begin_generation(self) -> None:
-        """Listen for commands for a moment; the rests of the generation count from now on."""
+        """Watch for commands for a moment; the rests of the generation count from now on."""
         self._left_us = self._rests_us_max
         self._command_us = None
         seen = self.traffic.applied()
@@ -116,12 +114,13 @@ class SnapshotPace:
         self._look(seen)
 
     def begin(self) -> Steps:
-        """Begin a row of steps."""
+        """Begin a series of steps."""
         return Steps(self)
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[Steps]:
-        """Begin a row of steps beside others: while commands come in, one row after another."""
+        """Begin a series of steps beside others: while commands arrive, one series after
+        another."""
         if self._is_busy:
             async with self._turn:
                 yield self.begin()
@@ -129,7 +128,7 @@ class SnapshotPace:
             yield self.begin()
 
     async def rest(self, step_us: int, seen: int) -> None:
-        """Rest after a step, while commands come; `seen` is the revision at the step's begin."""
+        """Rest after a step, while commands arrive; `seen` is the revision at the step's begin."""
         self._look(seen)
         left_us = rest_us(step_us, self._situation())
         while left_us > 0 and rest_us(step_us, self._situation()) > 0:
@@ -148,7 +147,7 @@ class SnapshotPace:
         return self._command_us is not None and self.clock_us() - self._command_us <= QUIET_US
 
     def _look(self, seen: int) -> None:
-        """Note whether commands have been applied since a revision, or are on their way."""
+        """Note whether commands have been applied since a revision, or are under way."""
         if self.traffic.applied() != seen or self.traffic.waiting():
             self._command_us = self.clock_us()
 

@@ -1,7 +1,7 @@
-"""What a state transfer has fetched so far, in a directory of its own: it may be lost at any time.
+"""What a state transfer has fetched so far, in its own directory; it may be lost at any time.
 
-Nothing rests on it, so nothing is synced; whatever is read back is verified like what comes from a
-peer. It is written through `coordinator.storage` like everything else.
+Nothing depends on it, so nothing is synced; content that is read back is verified like content from
+a peer. It is written through `coordinator.storage` like everything else.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class PartialFiles:
         self._storage = storage or FileStorage()
 
     def path(self, name: str) -> str:
-        """Return where a file lies."""
+        """Return the path of a file."""
         return f"{self._directory}/{name}"
 
     def replace(self, name: str, data: bytes) -> None:
@@ -32,7 +32,7 @@ class PartialFiles:
         self._append(name, 0, data)
 
     def append(self, name: str, data: bytes) -> None:
-        """Add to the end of a file, which is made if it is not there."""
+        """Append to a file, which is made if it does not exist."""
         self._append(name, self.size(name), data)
 
     def _append(self, name: str, offset: int, data: bytes) -> None:
@@ -71,12 +71,12 @@ class PartialFiles:
             offset += len(chunk)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         if self._storage.exists(self.path(name)):
             self._storage.unlink(self.path(name))
 
     def remove_all(self) -> None:
-        """Remove every file; the directory stays, and is empty."""
+        """Remove every file; the directory stays."""
         if self._storage.exists(self._directory):
             for name in self._storage.names(self._directory):
                 self._storage.unlink(self.path(name))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
 
 from coordinator.snapshot.copies import CopyDirectories
 from coordinator.snapshot.layout import (
@@ -28,7 +27,7 @@ class StoredFile:
 
 
 class PinnedGeneration:
-    """A generation whose manifest and layers stay where they are until `close`."""
+    """A generation whose manifest and layers stay in place until `close`."""
 
     def __init__(
         self, copies: CopyDirectories, manifest: SnapshotManifest, release: Callable[[], None]
@@ -41,7 +40,7 @@ class PinnedGeneration:
         """Every file once, the manifest last."""
 
     def chunks(self, file: StoredFile, chunk_bytes: int) -> Iterator[bytes]:
-        """Yield a file from a copy that was verified whole just now; raises AllCopiesBad."""
+        """Yield a file from a copy that was just verified whole. Raises NoIntactCopy."""
         opened = self._copies.open(file.name, self._checks[file.name])
         try:
             for offset in range(0, file.size_bytes, chunk_bytes):
@@ -50,24 +49,19 @@ class PinnedGeneration:
             opened.close()
 
     def scrub(self) -> Iterator[LocalFileVerdict]:
-        """Look at every copy of every file and repair what can be, file by file."""
+        """Check every copy of every file and repair what can be, file by file."""
         for number, file in enumerate(self.files, start=1):
             check = self._checks[file.name]
             yield scrub_file(self._copies, file.name, check, len(self.files) - number)
 
     def close(self) -> None:
-        """Let the files go if nothing else keeps them. Closing twice is harmless."""
+        """Release the files. Closing twice is harmless."""
         self._release()
 
     def __enter__(self) -> PinnedGeneration:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

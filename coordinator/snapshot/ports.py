@@ -1,4 +1,4 @@
-"""What the files of a snapshot look like to those who send them on: callers and other replicas."""
+"""The files of a snapshot as callers and other replicas are sent them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class SnapshotFile:
 
 @dataclass(frozen=True, slots=True)
 class CopyVerdicts:
-    """What a look at the copies of one file found.
+    """The result of checking the copies of one file.
 
     `copies` has a text per copy directory, in order: "intact", or what was wrong and what was done
-    about it. `problems` names what could not be made good; empty if every copy is intact by now.
+    about it. `problems` names what could not be repaired; empty if every copy is now intact.
     """
 
     file: str
@@ -30,7 +30,7 @@ class CopyVerdicts:
 
 
 class PinnedFiles(Protocol):
-    """The files of a generation, which stay where they are as long as it is pinned."""
+    """The files of a generation, which stay in place while it is pinned."""
 
     @property
     def files(self) -> Sequence[SnapshotFile]:
@@ -40,12 +40,12 @@ class PinnedFiles(Protocol):
     def read(self, file: SnapshotFile, chunk_bytes: int) -> AsyncGenerator[bytes, None]:
         """Yield a file in chunks of at most `chunk_bytes`, from a copy that was verified whole.
 
-        Raises Refusal if no copy is good.
+        Raises Refusal if no copy is intact.
         """
         ...
 
     def verify(self) -> AsyncGenerator[CopyVerdicts, None]:
-        """Look at every copy of every file, repair what can be repaired, and yield verdicts."""
+        """Check every copy of every file, repair what can be repaired, and yield verdicts."""
         ...
 
     async def check_sections(self) -> Sequence[str]:

@@ -45,12 +45,12 @@ class StoredSnapshots:
         try:
             yield StoredGeneration(self._files, held)
         finally:
-            # It waits for garbage that is being collected.
+            # It waits for a collection of garbage under way.
             await asyncio.to_thread(held.close)
 
 
 class StoredGeneration:
-    """The files of one generation that is held."""
+    """The files of one pinned generation."""
 
     def __init__(self, files: SnapshotFiles, held: pinned.PinnedGeneration) -> None:
         self._files = files
@@ -63,7 +63,7 @@ class StoredGeneration:
         return [SnapshotFile(file.name, file.size_bytes) for file in self._held.files]
 
     async def read(self, file: SnapshotFile, chunk_bytes: int) -> AsyncGenerator[bytes]:
-        """Yield a file in chunks. Raises Refusal if no copy is good."""
+        """Yield a file in chunks. Raises Refusal if no copy is intact."""
         chunks = self._chunks(file.name, chunk_bytes)
         try:
             while (chunk := await asyncio.to_thread(_next, chunks)) is not None:
@@ -75,12 +75,12 @@ class StoredGeneration:
         manifest = self._held.manifest
         if name != manifest_file(manifest.generation):
             return self._held.chunks(self._stored[name], chunk_bytes)
-        # It was read whole when it was pinned. Its copies are not looked at again: a replica that
+        # It was read whole when it was pinned. Its copies are not checked again: a replica that
         # mends its snapshot may be replacing them, and a repair would bring the old one back.
         return _parts(encode_manifest(manifest), chunk_bytes)
 
     async def verify(self) -> AsyncGenerator[CopyVerdicts]:
-        """Look at every copy of every file, and repair what can be repaired."""
+        """Check every copy of every file, and repair what can be repaired."""
         verdicts = self._held.scrub()
         while (verdict := await asyncio.to_thread(_next, verdicts)) is not None:
             yield _told(verdict)

@@ -1,9 +1,9 @@
 """Space that is kept so that a snapshot can complete on a full disk.
 
-The journal is freed by a snapshot, and a snapshot needs space: on a full disk neither could go on.
-So each copy directory has a file that holds nothing but space. When a generation cannot be written
-for lack of space the file is removed, in that directory alone, and the write is tried once more.
-After the journal was truncated it is made anew.
+A snapshot frees the journal, and a snapshot needs space: on a full disk neither could continue. So
+each copy directory has a file that only takes space. When a generation cannot be written for lack
+of space the file is removed, in that directory only, and the write is repeated. After the journal
+was truncated it is made anew.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _PERCENT: Final = 100
 
 
 class Reserve:
-    """The reserve of each copy directory; it is given up by `LocalWriter.give_up_reserve`."""
+    """The reserve of each copy directory; `LocalWriter.give_up_reserve` gives it up."""
 
     def __init__(self, storage: Storage, local: LocalWriter, bytes_min: int) -> None:
-        """`bytes_min` is kept even where generations are smaller."""
+        """`bytes_min` is kept even if generations are smaller."""
         self._storage = storage
         self._local = local
         self._bytes_min = bytes_min
 
     def rebuild(self, generation_bytes: int) -> Sequence[str]:
-        """Make what is missing where the last generation has so many bytes.
+        """Make the missing reserves for a last generation of `generation_bytes`.
 
         Return the directories that have no room for it yet.
         """
@@ -41,7 +41,7 @@ class Reserve:
         ]
 
     def held_bytes(self, copy: int) -> int:
-        """How much is kept in a directory now."""
+        """Return the bytes of a directory's reserve."""
         try:
             file = self._storage.open(self._local.path(copy, RESERVE_FILE))
         except FileNotFoundError:
@@ -52,13 +52,14 @@ class Reserve:
             file.close()
 
     def _make(self, copy: int, size_bytes: int) -> bool:
-        """Make or grow one; False if the disk is too full, which leaves what there was."""
+        """Make or grow a reserve; return False if the disk is too full, which leaves the old
+        one."""
         held_bytes = self.held_bytes(copy)
         if held_bytes >= size_bytes:
             return True
         directory = self._local.directories[copy]
         if self._storage.free_bytes(directory) < size_bytes - held_bytes:
-            # Asked first, so that trying again does not fill the disk for a moment each time.
+            # Checked first, so that retrying does not fill the disk for a moment each time.
             return False
         try:
             self._grow(copy, size_bytes, is_new=held_bytes == 0)
@@ -80,6 +81,6 @@ class Reserve:
             file.close()
 
     def _new(self, copy: int) -> StorageFile:
-        # What a crash left of one may be there, and empty.
+        # A crash may have left an empty one.
         self._local.remove(copy, RESERVE_FILE)
         return self._local.create(copy, RESERVE_FILE)

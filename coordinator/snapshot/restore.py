@@ -1,9 +1,8 @@
-"""Reading a generation back: every file of it verified, in every copy, before anything is used."""
+"""Reading a generation back: every copy of every file is verified before any is used."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
 
 from coordinator.snapshot.copies import CopiesFile, CopyDirectories
 from coordinator.snapshot.errors import GenerationDamaged
@@ -20,18 +19,18 @@ from viewstamp.format.manifest import check_layer_belongs, sections
 
 
 class StoredLayer(LayerReader):
-    """A layer that is read block by block from whichever copy is intact."""
+    """A layer that is read block by block from an intact copy."""
 
     def __init__(self, file: CopiesFile) -> None:
-        """Read and verify header and index; raises FormatError, AllCopiesBad."""
+        """Read and verify header and index. Raises FormatError, NoIntactCopy."""
         self._file = file
         super().__init__(file.read, file.size_bytes)
 
     def read_block(self, index: int) -> bytes:
-        """Return a block as stored, verified but not decompressed; raises AllCopiesBad.
+        """Return a block as stored, verified but not decompressed. Raises NoIntactCopy.
 
-        The file was verified as a whole when it was opened. A block that is damaged by now is read
-        from the next copy.
+        The file was verified as a whole when it was opened. A block damaged since is read from the
+        next copy.
         """
         while True:
             try:
@@ -42,12 +41,12 @@ class StoredLayer(LayerReader):
                 self._file.give_up_copy(str(error))
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._file.close()
 
 
 def open_layer(copies: CopyDirectories, reference: LayerReference) -> StoredLayer:
-    """Verify and repair a layer, and open it; raises AllCopiesBad, FormatError."""
+    """Verify and repair a layer, and open it. Raises NoIntactCopy, FormatError."""
     file = copies.open(layer_file(reference.digest), layer_check(reference))
     try:
         return StoredLayer(file)
@@ -57,7 +56,7 @@ def open_layer(copies: CopyDirectories, reference: LayerReference) -> StoredLaye
 
 
 def read_manifest(copies: CopyDirectories, cluster_id: bytes, generation: int) -> SnapshotManifest:
-    """Return a manifest, all copies of it repaired and equal; raises AllCopiesBad."""
+    """Return a manifest, all its copies repaired and equal. Raises NoIntactCopy."""
     check = ManifestCheck(cluster_id, generation)
     copies.scrub(manifest_file(generation), check)
     assert check.manifest is not None
@@ -65,7 +64,7 @@ def read_manifest(copies: CopyDirectories, cluster_id: bytes, generation: int) -
 
 
 class Loaded:
-    """A generation, open for reading. Its layers stay where they are until `close`."""
+    """A generation, open for reading. Its layers stay in place until `close`."""
 
     def __init__(
         self,
@@ -86,19 +85,14 @@ class Loaded:
                 yield number, layer.read_block(index)
 
     def close(self) -> None:
-        """Give the files back. Closing twice is harmless."""
+        """Close the files. Closing twice is harmless."""
         close_layers(self.layers)
         self._release()
 
     def __enter__(self) -> Loaded:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -107,7 +101,7 @@ def open_sections(
 ) -> dict[int, list[StoredLayer]]:
     """Verify, repair and open every layer of every chain.
 
-    Raises AllCopiesBad, and GenerationDamaged for a layer that is not what the manifest says.
+    Raises NoIntactCopy, and GenerationDamaged for a layer that does not match the manifest.
     """
     opened: dict[int, list[StoredLayer]] = {}
     try:
@@ -125,7 +119,7 @@ def open_sections(
 
 
 def close_layers(layers: Mapping[int, Sequence[StoredLayer]]) -> None:
-    """Close them all."""
+    """Close all layers."""
     for chain in layers.values():
         for layer in chain:
             layer.close()

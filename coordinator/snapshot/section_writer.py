@@ -1,9 +1,9 @@
-"""Writing one layer of a section: blocks in, a file of every directory out.
+"""Writing one layer of a section: blocks in, one file per directory out.
 
-A layer is named by the digest of its bytes, which is known at its end. So the blocks of a large one
-go into temporary files as they come, and the files get their name once the last byte is there. What
-fits into HELD_BYTES_MAX, as most deltas do, is held in memory and written in one go: each way into
-a thread costs the event loop, and each file call the process that makes it.
+A layer is named by the digest of its bytes, which is known only at its end. So the blocks of a
+large layer go into temporary files as they come, and the files get their name after the last byte.
+A layer of at most HELD_BYTES_MAX, as most deltas are, is held in memory and written at once: each
+use of a thread costs the event loop, and each file call the process that makes it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from viewstamp.format.layer import LayerHeader, LayerWriter
 from viewstamp.format.section import SectionEntry
 from viewstamp.limits import MIB
 
-# Of blocks of one layer in memory.
+# The bytes of one layer's blocks in memory.
 HELD_BYTES_MAX: Final = 1 * MIB
-# The chain before the first layer has reached nothing.
+# The generation that an empty chain has reached.
 _NOTHING: Final = 0
 
 
 def reached_by(layers: Sequence[LayerReference]) -> int:
-    """The generation whose state a chain is; 0 for the empty chain."""
+    """Return the generation whose state a chain holds; 0 for the empty chain."""
     return layers[-1].generation if layers else _NOTHING
 
 
@@ -46,8 +46,8 @@ class SectionWriter:
         *,
         use_reserve: bool,
     ) -> None:
-        """`header` is called once, before anything is written, and may block. `pin` is told the
-        digest before the file gets its name, so that no garbage is made of it."""
+        """`header` is called once, before anything is written, and may block. `pin` gets the digest
+        before the file gets its name, so that the file is not collected as garbage."""
         self._writer = writer
         self._label = label
         self._header = header
@@ -82,8 +82,8 @@ class SectionWriter:
         return self._layer
 
     def write(self) -> None:
-        """Write what is held into a file without a name yet. Raises FormatError for a block that is
-        damaged or out of order, SnapshotNoSpace, CopyNotWritten, CopiesFailed."""
+        """Write the held blocks into a file without a name yet. Raises FormatError for a block that
+        is damaged or out of order, SnapshotNoSpace, CopyNotWritten, CopiesFailed."""
         data = self._take(self.begin())
         if self._key is None:
             self._key = self._writer.stage(f"{LAYERS}/{self._label}", self._use_reserve)
@@ -118,14 +118,14 @@ class SectionWriter:
         return reference
 
     def discard(self) -> None:
-        """Remove what has not got its final name."""
+        """Remove the files without a final name."""
         self._blocks.clear()
         key, self._key = self._key, None
         if key is not None:
             self._writer.discard(key)
 
     def _take(self, layer: LayerWriter) -> bytes:
-        """Return what was not written yet; every block is verified on the way."""
+        """Return the unwritten bytes; every block is verified on the way."""
         self._unwritten += map(layer.add, self._blocks)
         data = b"".join(self._unwritten)
         self._unwritten.clear()

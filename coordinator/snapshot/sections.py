@@ -1,8 +1,8 @@
-"""The five sections of a cut as one stream of messages each, wherever they were frozen.
+"""The sections of a cut as one stream of messages each, wherever they were frozen.
 
-Services hand theirs over by ReadSection; sessions and catalog were frozen inside the mux, and are
-encoded here: on the event loop, a slice at a time, so that commands go on between two slices, and
-compressed in a thread. Both look the same to whoever writes them.
+Services send theirs by ReadSection. Sessions and catalog were frozen inside the mux, and are
+encoded here: on the event loop, a slice at a time, so that commands run between two slices, and
+compressed in a thread. Both look the same to the writer.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from viewstamp.format.block import Block, BlockBuilder, EntryTooLargeError, RawB
 from viewstamp.format.section import SectionEntry, SectionTally
 from viewstamp.limits import ENCODE_SLICE_US, KIB
 
-# A look at the clock costs about as much as encoding one entity.
+# Reading the clock costs about as much as encoding one entity.
 ENTITIES_PER_LOOK: Final = 8
-# Of a block before compression, which takes 0.02 ms then.
+# Bytes of a block before compression, which then takes 0.02 ms.
 COMPRESSED_AT_ONCE_BYTES_MAX: Final = 8 * KIB
 
-# Errors of a service that is away, behind in its replay, or was asked by a coordinator that it does
-# not serve yet, or began anew while it was read (its stream broke); all of them pass.
+# Errors of a service that is away, behind in its replay, was asked by a coordinator that it does
+# not serve yet, or restarted while it was read (its stream broke). All of them pass.
 _PASSING: Final = frozenset(
     {
         grpc.StatusCode.ABORTED,
@@ -43,23 +43,23 @@ _PASSING: Final = frozenset(
 
 
 class GenerationFailed(Exception):  # noqa: N818  What becomes of the generation, not of us.
-    """The generation cannot be made durable here; the message says why. Trying again is useless."""
+    """The generation cannot be made durable here; the message says why. Retrying is useless."""
 
 
 class SectionUnavailable(Exception):  # noqa: N818  It passes; not an error of ours.
-    """The section cannot be read just now: its service is restarting. Read it again from the start.
+    """The section cannot be read now: its service is restarting. Read it again from the start.
 
-    What was read so far is of no use: a new process may cut its blocks elsewhere.
+    The part read so far is useless: a new process may cut its blocks elsewhere.
     """
 
 
-# What a section consists of: its blocks in order, and last its summary.
+# The parts of a section: its blocks in order, and last its summary.
 SectionPart: TypeAlias = Block | domain_pb2.SectionSummary
 
 
 @dataclass(frozen=True, slots=True)
 class SectionHead:
-    """What a layer's header says, and so must be known before its blocks."""
+    """The content of a layer's header, which must be known before its blocks."""
 
     section_version: int
     base_generation: int
@@ -69,7 +69,7 @@ class SectionSource(Protocol):
     """Where the sections of a cut come from."""
 
     def expected(self, stage: Stage, cut: CutTaken) -> SectionHead:
-        """Return what the summary will most likely say; it is known for certain at its end."""
+        """Return the likely content of the summary, which is certain only at its end."""
         ...
 
     def read(self, stage: Stage, cut: CutTaken) -> AsyncGenerator[SectionPart]:
@@ -84,13 +84,13 @@ class SectionReader(Protocol):
     """The way to one service (`stages.client.StageClient`)."""
 
     def read_section(self, generation: int) -> AsyncGenerator[domain_pb2.ReadSectionResponse]:
-        """Yield what the service froze. Raises grpc.RpcError."""
+        """Yield the section that the service froze. Raises grpc.RpcError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SectionBase:
-    """What a section adds up to at a generation: digest and entities by kind."""
+    """The tally of a section at a generation: digest and entities by kind."""
 
     digest: int = 0
     kinds: tuple[tuple[int, int], ...] = ()
@@ -99,8 +99,8 @@ class SectionBase:
 class CutSections:
     """Reads services over gRPC, and sessions and catalog from what the mux froze.
 
-    `versions` are the services' own, by stage. `restored` has the tallies of the generation that
-    the replica was restored from.
+    `versions` are the services' own, by stage. `restored` has the tallies of the generation from
+    which the replica was restored.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class CutSections:
         self._bases: dict[tuple[Stage, int], SectionBase] = dict(restored or {})
 
     def expected(self, stage: Stage, cut: CutTaken) -> SectionHead:
-        """Return what the section will most likely be a delta against: what the mux's are."""
+        """Return the likely base of the section: that of the mux's sections."""
         version = VERSIONS[stage] if stage in VERSIONS else self._versions(stage)
         frozen = _frozen(stage, cut) if stage in VERSIONS else cut.sessions
         return SectionHead(version, frozen.base_generation)
@@ -128,12 +128,12 @@ class CutSections:
             if stage in VERSIONS
             else _read_service(self._services[stage], cut.generation)
         )
-        async with aclosing(parts):  # whoever stops reading ends the call to the service
+        async with aclosing(parts):  # a reader that stops ends the call to the service
             async for part in parts:
                 yield part
 
     def forget_before(self, generation: int) -> None:
-        """Drop the tallies of generations that no cut is counted from any more."""
+        """Drop the tallies of generations from which no cut counts any more."""
         self._bases = {key: base for key, base in self._bases.items() if key[1] >= generation}
 
     async def _read_frozen(
@@ -162,13 +162,14 @@ class CutSections:
     async def _blocks(self, frozen: FrozenSection, tally: SectionTally) -> AsyncGenerator[Block]:
         builder = BlockBuilder()
         slice_end_ns = self._clock_ns() + _SLICE_NS
-        for index, change in enumerate(frozen.changes()):
-            entry = tally.add(change)
+        for index, change in enumerate(frozen.walk()):
+            entry = None if change is None else tally.add(change)
             if entry is not None:
                 _add(builder, entry)
             if builder.is_full:
                 yield await _compressed(builder.take_raw())
-            if index % ENTITIES_PER_LOOK == 0 and self._clock_ns() >= slice_end_ns:
+            is_look_due = change is None or index % ENTITIES_PER_LOOK == 0
+            if is_look_due and self._clock_ns() >= slice_end_ns:
                 await asyncio.sleep(0)
                 slice_end_ns = self._clock_ns() + _SLICE_NS
         while builder.size_bytes:
@@ -176,7 +177,7 @@ class CutSections:
 
 
 def _add(builder: BlockBuilder, entry: SectionEntry) -> None:
-    """Add an entry. Raises GenerationFailed for one that is too large for a snapshot."""
+    """Add an entry. Raises GenerationFailed for one too large for a snapshot."""
     try:
         builder.add(entry)
     except EntryTooLargeError as error:
@@ -187,7 +188,7 @@ _SLICE_NS: Final = ENCODE_SLICE_US * 1_000
 
 
 async def _compressed(raw: RawBlock) -> Block:
-    """Compress a block: a small one at once, since the way into a thread and back takes longer."""
+    """Compress a block: a small one at once, since using a thread takes longer."""
     if len(raw.raw) <= COMPRESSED_AT_ONCE_BYTES_MAX:
         return compress(raw)
     return await asyncio.to_thread(compress, raw)
@@ -206,7 +207,7 @@ async def _read_service(service: SectionReader, generation: int) -> AsyncGenerat
 
 
 def head_of(summary: domain_pb2.SectionSummary) -> SectionHead:
-    """Return what the summary says of the layer's header."""
+    """Return the summary's content of the layer's header."""
     return SectionHead(summary.section_version, summary.base_generation)
 
 

@@ -1,9 +1,10 @@
 """Writes the catalog view: what operators and tools see of generations, in one SQLite file.
 
 The log decides; this file is written behind it by a task of its own, and is never asked what to do.
-So nothing waits for it. It is always written whole, from the applied catalog, under another name,
-and renamed: so a reader in another process never sees half of one. A failed write marks the view
-stale and is tried again. Nothing is synced: what a loss of power tears, the next start writes anew.
+So nothing waits for it, and reads over gRPC see it only where no replica serves. It is always
+written whole, from the applied catalog, under another name, and renamed: so a reader in another
+process never sees half of one. A failed write marks the view stale and is tried again. Nothing is
+synced: what a loss of power tears, the next start writes anew.
 SQLite does its own input and output: this file is the one thing beside the storage door.
 """
 
@@ -24,7 +25,7 @@ from coordinator.stages.entities import snapshot_message
 from viewstamp.snapshots.catalog_view import SCHEMA, CatalogView, inserts
 
 RETRY_DELAY_MS: Final = 1_000
-# What changes within this time is written together.
+# Changes within this time are written together.
 GATHER_MS: Final = 250
 
 
@@ -34,7 +35,7 @@ def view_of(
     reported: Callable[[int], tuple[TaskSnapshot, ...]],
     copies: Mapping[int, Sequence[str]],
 ) -> CatalogView:
-    """Return the view at an op and revision; what is under way has the tasks reported here."""
+    """Return the view at an op and revision; undecided snapshots have the tasks reported here."""
     shown = {
         s.generation: replace(s, tasks=reported(s.generation))
         if s.state is SnapshotState.CREATED
@@ -89,7 +90,7 @@ class CatalogViewWriter:
             await asyncio.sleep(GATHER_MS / 1000)
 
     async def settle(self) -> None:
-        """Write the view as it is now; a failure marks it stale, and is not raised."""
+        """Write the present view; a failure marks it stale, and is not raised."""
         async with self._writing_lock:
             try:
                 await rebuild(self._path, self._view())

@@ -1,16 +1,16 @@
 """State transfer: a peer's snapshot brought here, for a log that no peer can continue any more.
 
-The manifest comes first, and is verified; then the layers that are lacking, each known by its
-digest, from several peers in turn. What was fetched of a layer stays in a partial file, so that a
-process that dies goes on where it was. Then the generation is written like one that was made here,
-the superblock names it, and the process restarts from it: that is the same start as after any other
-snapshot, and needs no second way for a running one.
+The manifest comes first, and is verified; then the lacking layers, each named by its digest, from
+several peers in turn. The fetched part of a layer stays in a partial file, so that a restarted
+process continues there. Then the generation is written like one made here, the superblock names it,
+and the process restarts from it: the same start as after any other snapshot, so that a running
+process needs no second way.
 
-A replica may also need one because entries are damaged here that all peers have truncated, though
-it has applied them. Then the snapshot that it has itself is as good, if it reaches as far.
+A replica may also need a snapshot because entries that it has applied are damaged here and
+truncated at all peers. Then its own snapshot is as good, if it reaches as far.
 
-One generation is brought at a time. Until the superblock names it nothing of what is here is
-touched; whatever fails before is said, and tried again.
+One generation is brought at a time. Until the superblock names it nothing here is touched; earlier
+failures are reported, and retried.
 """
 
 from __future__ import annotations
@@ -41,23 +41,24 @@ from viewstamp.format import FormatError, FormatVersionError
 from viewstamp.format.layer import LayerReader, file_digest
 from viewstamp.format.manifest import check_layer_belongs, decode_manifest, sections
 from viewstamp.telemetry import fields
+from viewstamp.telemetry.work import working
 
 RETRY_FIRST_MS: Final = 500
 RETRY_MAX_MS: Final = 30_000
 PARTIAL_SUFFIX: Final = ".part"
 MANIFEST_FILE: Final = "manifest"
-# Of a target of which the generation alone is known.
+# The cut of a target of which only the generation is known.
 UNKNOWN_CUT_OP: Final = 0
 
 _log = logging.getLogger(__name__)
 
 
 class RestartNeeded(Exception):  # noqa: N818  How a process ends in good order.
-    """The superblock names a newer snapshot: this process is to be started again, at once."""
+    """The superblock names a newer snapshot: this process must be restarted at once."""
 
 
 class NewerBuildError(FormatVersionError):
-    """What `replicas` have of a snapshot can be read by a newer build only."""
+    """Only a newer build can read the snapshots that `replicas` have."""
 
     def __init__(self, text: str, replicas: Collection[int]) -> None:
         super().__init__(text)
@@ -87,12 +88,12 @@ class Fetcher(Protocol):
 class TransferPorts:
     """What a transfer acts upon.
 
-    `committed_op` is how far this replica has committed entries, executed or not; `own_cut_op`
-    where the snapshot was cut that it would restart from, `adopted` its generation, both 0 for
-    none. `record` makes (generation, cut op) durable in the superblock; it blocks. `say` shows
-    people where the transfer is, `ended` that there is none any more. With `replaces` files here of
-    the generation may be damaged: then the layers that the peer has are brought, though it may have
-    merged its chains otherwise.
+    `committed_op` is how far this replica has committed entries, executed or not; `own_cut_op` is
+    the cut of the snapshot from which it would restart, `adopted` its generation, both 0 for none.
+    `record` makes (generation, cut op) durable in the superblock; it blocks. `say` shows people how
+    far the transfer is, `ended` that there is none any more. `replaces` says that files of the
+    generation here may be damaged: then the peer's layers are brought, although it may have merged
+    its chains differently.
     """
 
     fetcher: Fetcher
@@ -108,10 +109,10 @@ class TransferPorts:
 
 
 class StateTransfer:
-    """Brings a generation of a peer here; `run` raises RestartNeeded once it is."""
+    """Brings a peer's generation here; `run` then raises RestartNeeded."""
 
     def __init__(self, ports: TransferPorts, files: SnapshotFiles, directory: Path) -> None:
-        """Keep what is fetched in `directory` until it is whole; it need not be there."""
+        """Keep what is fetched in `directory`, which need not exist, until it is whole."""
         self._ports = ports
         self._files = files
         self._partial = PartialFiles(str(directory))
@@ -119,11 +120,11 @@ class StateTransfer:
         self._is_for_damage = False
         self._changed = asyncio.Event()
         self._fetched_bytes = 0
-        # Whose manifest is followed; None for one that an earlier process has fetched.
+        # The peer whose manifest is followed; None for one that an earlier process fetched.
         self._source: int | None = None
 
     def needed(self, effect: vsr.SnapshotNeeded) -> None:
-        """Bring this generation, or a newer one; one that is being brought is not given up."""
+        """Bring this generation, or a newer one; a transfer under way is not given up."""
         if self._target is None or effect.generation > self._target.generation:
             self._target = effect
             # Entries that it has already are needed only if they are damaged on its disk.
@@ -149,11 +150,11 @@ class StateTransfer:
                 self._tell_failure(target, error, pause_ms)
                 await self._pause(pause_ms)
                 pause_ms = min(2 * pause_ms, RETRY_MAX_MS)
-            else:  # it was not needed any more
+            else:  # it is no longer needed
                 self._forget(target)
 
     async def _pause(self, pause_ms: int) -> None:
-        """Wait, but not once a newer generation can be had."""
+        """Wait, but no longer once a newer generation is available."""
         with suppress(TimeoutError):
             async with asyncio.timeout(pause_ms / 1000):
                 await self._changed.wait()
@@ -176,7 +177,7 @@ class StateTransfer:
         )
 
     async def _drop_leftovers(self) -> None:
-        """Remove what an earlier process has fetched, unless it is still of use."""
+        """Remove what an earlier process has fetched, unless it is still useful."""
         try:
             manifest = decode_manifest(await in_thread(self._manifest_bytes))
         except (OSError, FormatError):
@@ -195,14 +196,19 @@ class StateTransfer:
     # --- One attempt ---
 
     async def bring(self, target: vsr.SnapshotNeeded) -> None:
-        """Raise RestartNeeded once the generation is here; return if it is not needed any more.
+        """Raise RestartNeeded once the generation is here; return if it is no longer needed.
 
-        On a full disk what is fetched may use the reserve for snapshots, like what is made of it:
-        the journal here, which may be what fills the disk, is dropped as soon as the snapshot
-        stands for it. Raises PASSING for what may be better at the next attempt.
+        On a full disk the fetched files may use the reserve for snapshots, as may the files made
+        from them: the journal here, which may fill the disk, is dropped as soon as the snapshot
+        replaces it. Raises PASSING for failures that the next attempt may not meet.
         """
+        told, before = {"viewstamp.generation": target.generation}, self._fetched_bytes
         try:
-            await self._bring(target)
+            with working("transfer", told, RestartNeeded) as span:
+                try:
+                    await self._bring(target)
+                finally:
+                    span.set_attribute("viewstamp.bytes", self._fetched_bytes - before)
         except OSError as error:
             if error.errno in NO_SPACE_ERRORS:
                 await in_thread(self._files.give_up_reserve)
@@ -211,7 +217,8 @@ class StateTransfer:
     async def _bring(self, target: vsr.SnapshotNeeded) -> None:
         if self._is_for_damage and self._ports.own_cut_op() >= target.cut_op:
             raise RestartNeeded("restart from the own snapshot, which covers what is damaged")
-        manifest = await self._manifest(target)
+        with working("fetch manifest"):
+            manifest = await self._manifest(target)
         is_here = not self._is_moot(manifest) and await self._tried(manifest, target)
         await self._remove_directory()
         if not is_here:
@@ -227,9 +234,10 @@ class StateTransfer:
         raise RestartNeeded(f"restart from snapshot {target.generation}, fetched from peers")
 
     async def _tried(self, manifest: SnapshotManifest, target: vsr.SnapshotNeeded) -> bool:
-        """Return what `_take_in` does. What fails is not begun again with the same manifest.
+        """Return what `_take_in` does. After a failure the same manifest is not used again.
 
-        Another peer may have it otherwise: layered otherwise since, in a form that this build
+        Another peer may have another one: layered differently, in a form that this build reads, or
+        not diverged.
         reads, or not diverged.
         """
         try:
@@ -247,15 +255,16 @@ class StateTransfer:
             raise
 
     async def _take_in(self, manifest: SnapshotManifest, target: vsr.SnapshotNeeded) -> bool:
-        """Return whether the superblock names the generation now; if not it was not needed."""
+        """Return whether the superblock now names the generation; if not it was not needed."""
         incoming = await in_thread(
             lambda: self._files.incoming(
                 manifest, self._ports.adopted(), replaces=self._ports.replaces
             )
         )
         try:
-            if not await self._fill(incoming, target):
-                return False
+            with working("fetch layers"):
+                if not await self._fill(incoming, target):
+                    return False
             await in_thread(incoming.finish)
             if self._is_moot(manifest):
                 return False
@@ -265,17 +274,17 @@ class StateTransfer:
         return True
 
     def _is_moot(self, manifest: SnapshotManifest) -> bool:
-        """Whether the log has come as far by itself: some peer still had the entries."""
+        """Return whether the log has come as far by itself: some peer still had the entries."""
         return not self._is_for_damage and self._ports.committed_op() >= manifest.cut_op
 
     async def _manifest(self, target: vsr.SnapshotNeeded) -> SnapshotManifest:
-        """Return the manifest: the one that was fetched before, or else that of some peer."""
+        """Return the manifest: the one fetched before, or else that of some peer."""
         with suppress(FileNotFoundError, FormatError):
             known = decode_manifest(await in_thread(self._manifest_bytes))
             if (known.cluster_id, known.generation) == (self._ports.cluster_id, target.generation):
                 return known
         data, manifest = await self._fetched_manifest(target)
-        # What there is of layers may be of use, and stays.
+        # Partial layers may be useful, and stay.
         await in_thread(self._partial.replace, MANIFEST_FILE, data)
         return manifest
 
@@ -327,7 +336,7 @@ class StateTransfer:
         return peers[begin:] + peers[:begin]
 
     async def _fill(self, incoming: IncomingGeneration, target: vsr.SnapshotNeeded) -> bool:
-        """Bring the layers that are lacking; return False if they are not needed any more."""
+        """Bring the lacking layers; return False if they are no longer needed."""
         lacking = await in_thread(incoming.lacking)
         total_bytes = sum(reference.size_bytes for reference in lacking)
         _log.info(
@@ -386,7 +395,7 @@ class StateTransfer:
         peers: Sequence[int],
         target: vsr.SnapshotNeeded,
     ) -> int:
-        """Complete a partial file; return how many bytes that took."""
+        """Complete a partial file; return how many bytes were fetched."""
         offset = await in_thread(_opened_bytes, self._partial, partial, reference.size_bytes)
         begun = offset
         chunks = self._ports.fetcher.layer(
@@ -404,12 +413,12 @@ class StateTransfer:
         await in_thread(self._partial.remove, MANIFEST_FILE)
 
 
-# Each is said to the operator, and tried again.
+# Each is reported to the operator, and retried.
 PASSING: Final = (PeerFileUnavailable, FormatError, SnapshotStorageError, OSError)
 
 
 def _opened_bytes(files: PartialFiles, name: str, size_bytes: int) -> int:
-    """Return how much of a partial file is here; one that is too long is begun anew."""
+    """Return the bytes of a partial file; one that is too long is begun anew."""
     found = files.size(name)
     if found > size_bytes:
         files.remove(name)
@@ -420,10 +429,10 @@ def _opened_bytes(files: PartialFiles, name: str, size_bytes: int) -> int:
 def _check_layer(
     files: PartialFiles, name: str, reference: LayerReference, manifest: SnapshotManifest
 ) -> None:
-    """Raise FormatError unless a layer can be read, and is what the manifest says of it.
+    """Raise FormatError unless a layer is readable and matches the manifest.
 
-    Its digest is right; but its peer may run a newer build, and a manifest that names layers which
-    nobody here can read is not to take the place of one.
+    Its digest is right. But its peer may run a newer build, and a manifest with layers that this
+    build cannot read must not replace a readable one.
     """
     layer = LayerReader(partial(files.read, name), reference.size_bytes)
     for stage, section in sections(manifest):

@@ -1,10 +1,11 @@
 """When the primary begins a snapshot by itself.
 
-Thresholds count from the last *completed* cut: what a failed one froze is still not durable and
-its journal is still there, so after a failure the thresholds stay exceeded, and the next attempt
-comes as soon as the back-off allows. A broken disk costs a cut per back-off, not one per second.
+Thresholds count from the last *completed* cut: the changes of a failed one are still not durable
+and their journal is still there. So after a failure the thresholds stay exceeded, and the next
+attempt comes as soon as the back-off allows: a broken disk costs one cut per back-off, not one per
+second.
 
-What CreateSnapshot asked for is begun at once, without a look in here and without a back-off.
+A snapshot requested by CreateSnapshot begins at once, without these thresholds or a back-off.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class TriggerSettings:
 
 
 class Trigger(Enum):
-    """Why a snapshot is begun that nobody asked for, the most urgent first."""
+    """Why a snapshot that nobody asked for is begun, the most urgent first."""
 
     DISK_FULL = "the disk is full"
     ITEM_LOG = "the item log"
@@ -47,9 +48,9 @@ class Trigger(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLoad:
-    """What the replica holds just now.
+    """The present load of the replica.
 
-    `revision` is the last applied one, `journal_bytes` what was handed over from the journal to
+    `revision` is the last applied one, `journal_bytes` the bytes handed over from the journal to
     the stages since this process began, replayed or new, `item_log_bytes` the longest item log.
     """
 
@@ -62,7 +63,7 @@ class ReplicaLoad:
 
 @dataclass(frozen=True, slots=True)
 class _Since:
-    """What there is since the last completed cut."""
+    """What has gathered since the last completed cut."""
 
     commands: int
     journal_bytes: int
@@ -82,7 +83,7 @@ class SnapshotTriggers:
         self._not_before_ms: int | None = None
 
     def restart_interval(self, now_ms: int) -> None:
-        """Count the interval from now on, in full: this replica has become the primary."""
+        """Count the whole interval from now on: this replica has become primary."""
         self._base = _Base(self._base.revision, self._base.journal_bytes, now_ms)
 
     def cut_taken(self, generation: int, revision: int, load: ReplicaLoad) -> None:
@@ -109,7 +110,7 @@ class SnapshotTriggers:
         self._not_before_ms = now_ms + delay_ms
 
     def due(self, load: ReplicaLoad) -> Trigger | None:
-        """Return why a snapshot is to be begun now, none being under way; None if it is not."""
+        """Return why to begin a snapshot now, while none is under way; None if not."""
         if self._not_before_ms is not None and load.now_ms < self._not_before_ms:
             return None
         since = self._since(load)

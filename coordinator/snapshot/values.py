@@ -1,7 +1,7 @@
-"""What may happen to a generation and to the reports about it: pure functions on frozen values.
+"""What may happen to a generation and to reports about it: pure functions on frozen values.
 
-The log decides whether a generation is completed or failed (the catalog machine); these functions
-say what one replica makes of the reports of its own five tasks until then. A task is named by its
+The log decides whether a generation is completed or failed (the catalog machine); until then these
+functions say what one replica makes of the reports of its own tasks. A task is named by its
 stage. Nothing here reads a clock or a file.
 """
 
@@ -18,24 +18,13 @@ from coordinator.mux.catalog_types import (
     SnapshotState,
     TaskSnapshot,
 )
-from coordinator.mux.stage import Stage
+from coordinator.mux.stage import Stage, cut_stages
 from viewstamp import limits
 
-# Which sections a cut freezes, by the feature level in its prepare: a generation's tasks are those
-# of its own cut, whatever later levels add.
-_FIRST_TASKS: Final = (
-    Stage.SESSIONS,
-    Stage.USERS,
-    Stage.STREAMS,
-    Stage.CONSUMER_GROUPS,
-    Stage.CATALOG,
-)
+# The sections that a cut freezes, by the feature level in its prepare: a generation's tasks are
+# those of its own cut, whatever later levels add.
 TASKS_BY_FEATURE_LEVEL: Final[Mapping[int, tuple[Stage, ...]]] = MappingProxyType(
-    {
-        1: _FIRST_TASKS,
-        limits.FEATURE_LEVEL_BOUNDED: _FIRST_TASKS,
-        limits.FEATURE_LEVEL_DESCRIPTION: _FIRST_TASKS,
-    }
+    {level: cut_stages(level) for level in range(1, limits.FEATURE_LEVEL_MAX + 1)}
 )
 
 
@@ -44,7 +33,7 @@ class ReportRefused(Exception):  # noqa: N818  A verdict, named as it is logged.
 
 
 class WrongGeneration(ReportRefused):
-    """It is about another generation than the current one, older or newer: fenced off."""
+    """The report is about another generation than the current one, and is fenced off."""
 
 
 class AlreadyDecided(ReportRefused):
@@ -52,7 +41,7 @@ class AlreadyDecided(ReportRefused):
 
 
 class UnknownTask(ReportRefused):
-    """The task is none of the generation's: the report could never be used."""
+    """The task is not one of the generation's: the report could never be used."""
 
 
 class DuplicateTask(ReportRefused):
@@ -84,8 +73,8 @@ def with_reports(
 ) -> Snapshot:
     """Return `current` with the reports in it, in stage order; all of them or none.
 
-    A task that was reported before, equally, changes nothing. Raises ReportRefused, checked in the
-    order of its subclasses above: WrongGeneration, AlreadyDecided, and for each report UnknownTask,
+    An equal report of a reported task changes nothing. Raises ReportRefused, checked in the order
+    of its subclasses above: WrongGeneration, AlreadyDecided, and for each report UnknownTask,
     DuplicateTask, ConflictingReport.
     """
     _check_open(current, generation)
@@ -102,7 +91,7 @@ def with_reports(
 
 
 def missing_tasks(current: Snapshot, expected: Iterable[Stage]) -> tuple[Stage, ...]:
-    """Return the tasks that were not reported yet, in stage order; none: it can be completed."""
+    """Return the unreported tasks, in stage order; if there are none it can be completed."""
     return tuple(sorted(frozenset(expected) - _by_task(current.tasks).keys()))
 
 

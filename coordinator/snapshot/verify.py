@@ -1,4 +1,4 @@
-"""The full check of a generation: what its layers add up to, computed from nothing but them."""
+"""The full check of a generation: its digests and counts, computed from its layers alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from viewstamp.format.section import SectionEntry, SectionTally
 
 @dataclass(frozen=True, slots=True)
 class LocalFileVerdict:
-    """What was found of one file, by copy directory, and how many files are left to look at."""
+    """The verdict on one file, by copy directory, and the number of files left to check."""
 
     name: str
     copies: tuple[CopyVerdict, ...]
@@ -32,7 +32,7 @@ class LocalFileVerdict:
 def scrub_file(
     copies: CopyDirectories, name: str, check: Check, files_left: int
 ) -> LocalFileVerdict:
-    """Look at every copy and repair what can be; a file without an intact copy is a verdict too."""
+    """Check every copy and repair what can be; a file without an intact copy is a verdict too."""
     try:
         verdicts = copies.scrub(name, check)
     except NoIntactCopy as error:
@@ -52,7 +52,7 @@ def tally_of(entries: Iterable[SectionEntry]) -> SectionTally:
 
 
 def difference(section: SectionManifest, tally: SectionTally) -> str | None:
-    """How a section's layers differ from what its manifest says, or None."""
+    """Return how a section's layers differ from its manifest, or None."""
     found = tally.digest.to_bytes()
     if found != section.state_digest:
         return f"state digest is {section.state_digest.hex()}, its layers give {found.hex()}"
@@ -65,10 +65,10 @@ def difference(section: SectionManifest, tally: SectionTally) -> str | None:
 def problems_of(
     manifest: SnapshotManifest, layers: Mapping[int, Sequence[LayerReader]]
 ) -> list[str]:
-    """Compute every section's digest and counts anew; what differs from the manifest.
+    """Recompute every section's digest and counts; return what differs from the manifest.
 
-    The root needs no look: it follows from the digests, and reading the manifest compared it.
-    Raises AllCopiesBad, FormatError.
+    The root needs no check: it follows from the digests, and reading the manifest compared it.
+    Raises NoIntactCopy, FormatError.
     """
     problems = []
     for stage, section in sections(manifest):

@@ -1,9 +1,8 @@
-"""One generation made durable on this replica: five sections read, written and reported, then the
-manifest.
+"""Making one generation durable on this replica: all sections, then the manifest.
 
 Sections are read at the same time and written in threads. A section whose service goes away is read
-again from its start. If the manifest of the same cut is here already, from before a restart, then
-nothing is written: what the sections add up to must be what it says.
+again from its start. If the manifest of the same cut is already here, from before a restart,
+nothing is written: the sections must match it.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ from viewstamp.format import FormatError
 from viewstamp.format.block import Block
 
 RETRY_DELAY_MS: Final = 100
-# These make a generation fail, and no more than that. A failed sync is none of them: it ends the
-# process.
+# These only make a generation fail. A failed sync is not among them: it ends the process.
 FAILING: Final = (
     NoIntactCopy,
     ConflictingManifest,
@@ -57,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LocalCut:
-    """A cut, and what its manifest names besides.
+    """A cut, and what else its manifest names.
 
     `checksum` (16 bytes) is that of its prepare, `parent` the last completed generation before it,
     generation 0 for none.
@@ -82,8 +80,8 @@ class Durable:
 class _OtherHead(Exception):  # noqa: N818  A detour, not an error.
     """The section is a delta against another generation, or of another version, than expected.
 
-    That is in the header of the layer, which was written before the summary came. It can be
-    expected in vain after a service has restarted from a newer generation than the others.
+    The layer's header, written before the summary came, names the expected ones. They can be wrong
+    after a service has restarted from a newer generation than the others.
     """
 
     def __init__(self, head: SectionHead) -> None:
@@ -98,7 +96,7 @@ class SectionFileWriter(Protocol):
         ...
 
     def write(self) -> None:
-        """Write the blocks that are held."""
+        """Write the held blocks."""
         ...
 
     def discard(self) -> None:
@@ -110,7 +108,7 @@ class GenerationFilesWriter(Protocol[S]):
     """The files of one generation; sections are written from many threads."""
 
     def section(self, stage: Stage, head: SectionHead) -> S:
-        """Begin a section. Does not block, as the others do."""
+        """Begin a section. Does not block, unlike the others."""
         ...
 
     def finish_section(
@@ -127,8 +125,7 @@ class GenerationFilesWriter(Protocol[S]):
 class GenerationFiles(Protocol):
     """The snapshot files of this replica. All methods block.
 
-    What is in FAILING, or GenerationFailed, fails the generation; whatever else is raised ends the
-    process.
+    Errors in FAILING, and GenerationFailed, fail the generation; any other error ends the process.
     """
 
     def find(self, generation: int) -> Durable | None:
@@ -140,7 +137,7 @@ class GenerationFiles(Protocol):
         ...
 
     def delete(self, generation: int) -> None:
-        """Delete the files of a generation that are no other's, if any."""
+        """Delete the files that only this generation has, if any."""
         ...
 
 
@@ -172,7 +169,7 @@ class LocalWork:
         return root
 
     async def delete(self, generation: int) -> None:
-        """Delete what is here of a generation that will never be used."""
+        """Delete the local files of a generation that will never be used."""
         await in_thread(self._files.delete, generation)
 
     def _writer(self, cut: LocalCut) -> GenerationFilesWriter[Any]:
@@ -217,8 +214,8 @@ class LocalWork:
         try:
             summary = await self._copy(section, stage, cut, steps)
             _check_summary(summary, stage, cut)
-            # All up to the cut is in it. What the machine applied last depends on what a restart
-            # began with, and a report must not.
+            # It contains everything up to the cut. What the machine applied last depends on the
+            # base of a restart, and a report must not.
             summary.applied_revision = cut.revision
             if (found := head_of(summary)) != head:
                 raise _OtherHead(found)
@@ -233,7 +230,7 @@ class LocalWork:
     async def _copy(
         self, section: SectionFileWriter, stage: Stage, cut: CutTaken, steps: Steps
     ) -> domain_pb2.SectionSummary:
-        """Write the blocks of a section; return what ends it."""
+        """Write the blocks of a section; return its summary."""
         async with aclosing(self._source.read(stage, cut)) as parts:
             async for part in parts:
                 if isinstance(part, domain_pb2.SectionSummary):
@@ -245,14 +242,14 @@ class LocalWork:
 
 
 class _Comparison:
-    """Stands in for a writer where the generation is durable already."""
+    """Stands in for a writer if the generation is already durable."""
 
     def __init__(self, durable: Durable) -> None:
         self._durable = durable
         self._tasks = {task.stage: task for task in durable.tasks}
 
     def section(self, stage: Stage, head: SectionHead) -> SectionFileWriter:
-        """Return what drops the blocks: the digest says it all."""
+        """Return a writer that drops the blocks: the digest is enough to compare."""
         return _NothingWritten()
 
     def finish_section(
@@ -269,7 +266,7 @@ class _Comparison:
         return task
 
     def finish(self) -> bytes:
-        """Return the root that was written: all that it covers was found equal."""
+        """Return the stored root: everything that it covers was found equal."""
         return self._durable.root
 
 
@@ -303,9 +300,9 @@ def _check_summary(summary: domain_pb2.SectionSummary, stage: Stage, cut: CutTak
 
 
 async def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a blocking call in a thread, and outlive it: also if cancelled, wait until it has ended.
+    """Run a blocking call in a thread; even if cancelled, wait until it has ended.
 
-    Else files would still be written to by a call that everybody takes for cancelled.
+    Otherwise a call that everybody takes for cancelled could still write to files.
     """
     running = asyncio.ensure_future(asyncio.to_thread(call, *args, **kwargs))
     try:
@@ -318,7 +315,7 @@ async def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
 
 
 async def _failing(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a blocking call as `in_thread` does; what is in FAILING becomes GenerationFailed."""
+    """Run a blocking call as `in_thread` does; turn errors in FAILING into GenerationFailed."""
     try:
         return await in_thread(call, *args, **kwargs)
     except FAILING as error:

@@ -1,19 +1,18 @@
 """Snapshot files written by another process, so that the event loop shares no interpreter with it.
 
-To write a generation takes dozens of small file calls. Done by threads of the coordinator they take
-the interpreter from the event loop, call by call, and processors from whoever answers commands: the
-p99 of commands rose four- to sixfold. So the calls are made over there, in a process of lower
-priority (`coordinator.snapshot.writer_server`); what crosses is finished files, or pieces of large
-ones.
+Writing a generation takes dozens of small file calls. In threads of the coordinator they take the
+interpreter from the event loop, call by call, and processors from commands: the p99 of commands
+rose four- to sixfold. So a process of lower priority (`coordinator.snapshot.writer_server`) makes
+the calls; finished files, or pieces of large ones, are sent to it.
 
 The process is started with the first call, and does one at a time. It holds the locks of the copy
-directories together with this process: a coordinator that is started anew never meets a writer of
-the one before. It ends when this process does, since the socket between them ends then.
+directories together with this process: a restarted coordinator never meets a writer of the one
+before. It ends when this process does, since the socket between them ends then.
 
-**Errors** come back as they were raised. A failed sync over there ends this process, too. If the
+**Errors** are raised here as they were there. A failed sync there ends this process, too. If the
 process dies, the call fails with CopyNotWritten, which fails the generation, and the next call
-starts another one: a file has its final name only once it is durable and verified, so what the dead
-process left are temporary files, and names that are intact.
+starts another process: a file has its final name only once it is durable and verified, so a dead
+process leaves temporary files, and names of intact files.
 """
 
 from __future__ import annotations
@@ -35,19 +34,19 @@ from viewstamp.telemetry import fields
 
 MODULE: Final = "coordinator.snapshot.writer_server"
 STOP_GRACE_S: Final = 5.0
-# What the other process may raise; anything else is a defect, and its end.
+# What the other process may raise; any other error is a defect, and ends it.
 RAISED: Final = {each.__name__: each for each in (SnapshotNoSpace, CopyNotWritten, CopiesFailed)}
 
 _log = logging.getLogger(__name__)
 
 
 class WriterProcess:
-    """The other process, started when it is needed. It is asked for what `LocalWriter` does."""
+    """The other process, started on demand. It has the methods of `LocalWriter`."""
 
     def __init__(self, local: LocalWriter, descriptors: Sequence[int]) -> None:
-        """Write where `local` does, which refuses all work once a sync has failed over there.
+        """Write where `local` does, which refuses all work once a sync has failed there.
 
-        `descriptors` are of the locks that the process holds, too.
+        `descriptors` are those of the locks, which the process holds, too.
         """
         self._local = local
         self._descriptors = tuple(descriptors)
@@ -101,7 +100,7 @@ class WriterProcess:
             self._end()
 
     def _call(self, method: str, *arguments: Any) -> Any:
-        """Have a method called over there. Raises what is in RAISED."""
+        """Call a method there. Raises what is in RAISED."""
         self._local.check_usable()
         with self._mutex:
             connection = self._connected()
@@ -111,7 +110,7 @@ class WriterProcess:
             except (EOFError, OSError) as lost:
                 raise self._died(method) from lost
         if error == CopiesFailed.__name__:
-            # The kernel tells of a failed write once, and it told the other process.
+            # The kernel reports a failed write once, and it told the other process.
             self._local.fail(f"in the process that writes them: {value}")
         if error is not None:
             raise RAISED[error](value)
@@ -167,5 +166,5 @@ class WriterProcess:
             self._process = None
 
 
-# Whatever writes new files: this process on a simulated disk, else the other one.
+# The writer of new files: this process on a simulated disk, otherwise the other one.
 FileWriter: TypeAlias = LocalWriter | WriterProcess

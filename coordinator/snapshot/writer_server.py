@@ -1,7 +1,7 @@
 """The process that writes snapshot files for a coordinator: see `writer_process`.
 
-`python -m coordinator.snapshot.writer_server <descriptor> <directories>`. It is asked over the
-socket of that descriptor, one call at a time, and ends with it.
+`python -m coordinator.snapshot.writer_server <descriptor> <directories>`. It answers calls over the
+socket of that descriptor, one at a time, and ends with it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from coordinator.snapshot.local_writer import LocalWriter
 from coordinator.snapshot.writer_process import RAISED
 from coordinator.storage import FileStorage
 
-# Below whoever answers commands, above compaction: what frees the journal must not starve.
+# Below the processes that answer commands, above compaction: what frees the journal must not
+# starve.
 NICENESS: Final = 10
-# Of `LocalWriter`; besides, `merge` is asked for.
+# Of `LocalWriter`; `merge` may be called, too.
 METHODS: Final = frozenset({"write", "stage", "append", "place", "discard", "delete"})
 
 
 def answer(writer: LocalWriter, request: tuple[str, tuple[Any, ...]]) -> tuple[str | None, Any]:
-    """Do what is asked; return the name of an error of RAISED, if there was one, and its text or
-    what was returned."""
+    """Carry out a call; return the name of an error of RAISED, if there was one, and its text or
+    the result."""
     method, arguments = request
     if method == "merge":
         return None, answer_of(*arguments)
@@ -40,13 +41,13 @@ def answer(writer: LocalWriter, request: tuple[str, tuple[Any, ...]]) -> tuple[s
 
 def main() -> None:
     """Answer until the other end of the socket is closed."""
-    # The coordinator is told to stop, and closes the socket once nothing is left to be written.
+    # The coordinator is told to stop, and closes the socket once nothing is left to write.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICENESS)
     connection = Connection(int(sys.argv[1]))
-    # Keys of a process before this one are unknown here, since each has a tag of its own.
+    # Keys of an earlier process are unknown here, since each has its own tag.
     writer = LocalWriter(FileStorage(), json.loads(sys.argv[2]), f"writer-{os.getpid()}")
-    # Whoever asks may die at any time.
+    # The coordinator may die at any time.
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             connection.send(answer(writer, connection.recv()))

@@ -1,7 +1,7 @@
 """What a service starts from: the section of a snapshot, installed before its first batch.
 
-In two phases: every section is checked by its service, and only once all of them are whole, and
-belong together, is any of them served.
+In two phases: each service checks its section, and only once all sections are whole, and belong
+together, is any of them served.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ BLOCKS_TOGETHER: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class InstalledSection:
-    """One section of a snapshot, and where its stage goes on from it.
+    """One section of a snapshot, and where its stage continues from it.
 
-    `sequence` is that of the batch with the cut, 0 if that was sent by an earlier process. `blocks`
-    yields (layer index, block as stored), reads files, and may be called again.
+    `sequence` is that of the batch with the cut, 0 if an earlier process sent it. `blocks` yields
+    (layer index, block as stored), reads files, and may be called again.
     """
 
     generation: int
@@ -54,11 +54,11 @@ class Gathering(Protocol):
     """Holds a service back until it may serve what was installed."""
 
     async def installed(self, stage: int, installed: pb.Installed) -> None:
-        """Return once the section may be activated; raises what must end the process."""
+        """Return once the section may be activated. Raises errors that must end the process."""
 
 
 class BaseRefusedError(Exception):
-    """A service does not accept its section; the message says why. Trying again would not help."""
+    """A service does not accept its section; the message says why. Retrying would not help."""
 
 
 async def install(
@@ -66,8 +66,8 @@ async def install(
 ) -> pb.Installed:
     """Send a section over an open Apply stream and return the service's verdict.
 
-    `took` is told of every block that the transport has taken. However long the service walks over
-    its entities then, nothing is given up: who lives is waited for, and told of.
+    `took` is told of every block that the transport has taken. The service may take any time to
+    check its entities: a live service is waited for, and reported as slow.
 
     Raises grpc.RpcError if the service is gone, or refuses.
     """
@@ -80,14 +80,14 @@ async def install(
     await _write(call, pb.Install(end=pb.InstallEnd()))
     message = await call.read()
     if message is grpc.aio.EOF:
-        # Reading the status raises the error the service ended the stream with.
+        # Reading the status raises the error with which the service ended the stream.
         await call.read()
         raise TimeoutError
     return pb.ApplyResponse.FromString(message).installed
 
 
 async def activate(call: Any) -> None:
-    """Have the service serve what was installed."""
+    """Have the service serve the installed section."""
     await _write(call, pb.Install(activate=pb.InstallActivate()))
 
 

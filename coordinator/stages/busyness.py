@@ -1,6 +1,6 @@
-"""How long a service has been at one batch: what is slow is told, and never taken for dead.
+"""How long a service has been at one batch: a slow service is reported, and never taken for dead.
 
-That a service lives is known from its connection alone (ADR 19).
+Only its connection tells whether a service lives (ADR 19).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 from viewstamp.limits import STAGE_BUSY_MS
 
 LOOK_INTERVAL_MS: Final = 250
-# What one look may count. A coordinator that was stopped has not seen anybody owe an answer.
+# The most that one look counts: a stopped coordinator did not see whether an answer was owed.
 PAUSE_MS_MAX: Final = 2 * LOOK_INTERVAL_MS
 
 
@@ -25,11 +25,11 @@ class Busyness:
 
     @property
     def is_busy(self) -> bool:
-        """Whether one answer has been due for so long that somebody should know."""
+        """Whether an answer has been due long enough to report."""
         return self.owed_ms >= STAGE_BUSY_MS
 
     def look(self, answers: int, *, is_due: bool, now_ms: int) -> None:
-        """Count on: `answers` came so far, and whether one `is_due` now."""
+        """Count on: `answers` have come so far, and one `is_due` or not."""
         elapsed_ms = min(now_ms - self._looked_ms, PAUSE_MS_MAX)
         self._looked_ms = now_ms
         gets_on = answers != self._answers
@@ -37,5 +37,5 @@ class Busyness:
         self.owed_ms = self.owed_ms + elapsed_ms if is_due and not gets_on else 0
 
     def reset(self) -> None:
-        """Nothing is due any more."""
+        """Note that nothing is due any more."""
         self.owed_ms = 0

@@ -1,7 +1,7 @@
 """Commands of the catalog to and from protobuf.
 
-A command that is not well formed raises Refusal, ValueError or DecodeError, of which the codec of
-the log makes a refusal, on every replica the same.
+A malformed command raises Refusal, ValueError or DecodeError, which the codec of the log turns into
+a refusal, the same on every replica.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from coordinator.mux import catalog_types as catalog
 from coordinator.mux import types as mux
 from coordinator.stages.entities import task_message, tasks_of
 from viewstamp import limits
@@ -33,23 +34,23 @@ SET_DESCRIPTION_CODE: Final = 409
 _STAGES: Final = frozenset(int(stage) for stage in mux.Stage)
 
 
-def encode_catalog_result(result: mux.CatalogResult) -> bytes:
+def encode_catalog_result(result: catalog.CatalogResult) -> bytes:
     """Return the response message as one frame."""
     match result:
-        case mux.CreateSnapshotResult():
+        case catalog.CreateSnapshotResult():
             created = snapshots_pb2.CreateSnapshotResponse(generation=result.generation)
             return frame(created.SerializeToString(deterministic=True))
-        case mux.PruneSnapshotsResult():
+        case catalog.PruneSnapshotsResult():
             pruned = snapshots_pb2.PruneSnapshotsResponse(generations=result.generations)
             return frame(pruned.SerializeToString(deterministic=True))
-        case mux.RaiseFeatureLevelResult():
+        case catalog.RaiseFeatureLevelResult():
             raised = cluster_pb2.RaiseFeatureLevelResponse(feature_level=result.level)
             return frame(raised.SerializeToString(deterministic=True))
-        case mux.CatalogDone():
-            return mux.EMPTY_FRAME  # the other responses have nothing but their header
+        case catalog.CatalogDone():
+            return mux.EMPTY_FRAME  # the other responses have only their header
 
 
-def begin_snapshot_request(command: mux.BeginSnapshot) -> bytes:
+def begin_snapshot_request(command: catalog.BeginSnapshot) -> bytes:
     """Return the request that a primary proposes to cut a generation."""
     request = snapshots_pb2.BeginSnapshotRequest(
         generation=command.generation,
@@ -59,7 +60,7 @@ def begin_snapshot_request(command: mux.BeginSnapshot) -> bytes:
     return request.SerializeToString(deterministic=True)
 
 
-def complete_snapshot_request(command: mux.CompleteSnapshot) -> bytes:
+def complete_snapshot_request(command: catalog.CompleteSnapshot) -> bytes:
     """Return the request that a primary proposes once enough replicas hold a generation."""
     request = snapshots_pb2.CompleteSnapshotRequest(
         generation=command.generation,
@@ -69,7 +70,7 @@ def complete_snapshot_request(command: mux.CompleteSnapshot) -> bytes:
     return request.SerializeToString(deterministic=True)
 
 
-def fail_snapshot_request(command: mux.FailSnapshot) -> bytes:
+def fail_snapshot_request(command: catalog.FailSnapshot) -> bytes:
     """Return the request that a primary proposes to give a generation up."""
     request = snapshots_pb2.FailSnapshotRequest(
         generation=command.generation, reason=command.reason
@@ -77,52 +78,52 @@ def fail_snapshot_request(command: mux.FailSnapshot) -> bytes:
     return request.SerializeToString(deterministic=True)
 
 
-def _create(item: bytes) -> mux.CreateSnapshot:
-    return mux.CreateSnapshot(
+def _create(item: bytes) -> catalog.CreateSnapshot:
+    return catalog.CreateSnapshot(
         _retention(snapshots_pb2.CreateSnapshotRequest.FromString(item).retention)
     )
 
 
-def _delete(item: bytes) -> mux.DeleteSnapshot:
-    return mux.DeleteSnapshot(snapshots_pb2.DeleteSnapshotRequest.FromString(item).generation)
+def _delete(item: bytes) -> catalog.DeleteSnapshot:
+    return catalog.DeleteSnapshot(snapshots_pb2.DeleteSnapshotRequest.FromString(item).generation)
 
 
-def _prune(item: bytes) -> mux.PruneSnapshots:
+def _prune(item: bytes) -> catalog.PruneSnapshots:
     request = snapshots_pb2.PruneSnapshotsRequest.FromString(item)
-    return mux.PruneSnapshots(request.keep_last, request.keep_daily, request.validate_only)
+    return catalog.PruneSnapshots(request.keep_last, request.keep_daily, request.validate_only)
 
 
-def _set_retention(item: bytes) -> mux.SetRetention:
+def _set_retention(item: bytes) -> catalog.SetRetention:
     request = snapshots_pb2.SetSnapshotRetentionRequest.FromString(item)
-    return mux.SetRetention(request.generation, _retention(request.retention))
+    return catalog.SetRetention(request.generation, _retention(request.retention))
 
 
-def _begin(item: bytes) -> mux.BeginSnapshot:
+def _begin(item: bytes) -> catalog.BeginSnapshot:
     request = snapshots_pb2.BeginSnapshotRequest.FromString(item)
-    return mux.BeginSnapshot(request.generation, request.keep_last, request.keep_daily)
+    return catalog.BeginSnapshot(request.generation, request.keep_last, request.keep_daily)
 
 
-def _complete(item: bytes) -> mux.CompleteSnapshot:
+def _complete(item: bytes) -> catalog.CompleteSnapshot:
     request = snapshots_pb2.CompleteSnapshotRequest.FromString(item)
     for task in request.tasks:
         if task.stage not in _STAGES:
             raise Refusal.of(
                 Reason.REASON_MALFORMED_REQUEST, "snapshot_stage", stage=int(task.stage)
             )
-    return mux.CompleteSnapshot(request.generation, request.root, tasks_of(request.tasks))
+    return catalog.CompleteSnapshot(request.generation, request.root, tasks_of(request.tasks))
 
 
-def _fail(item: bytes) -> mux.FailSnapshot:
+def _fail(item: bytes) -> catalog.FailSnapshot:
     request = snapshots_pb2.FailSnapshotRequest.FromString(item)
-    return mux.FailSnapshot(request.generation, request.reason)
+    return catalog.FailSnapshot(request.generation, request.reason)
 
 
-def _raise_level(item: bytes) -> mux.RaiseFeatureLevel:
+def _raise_level(item: bytes) -> catalog.RaiseFeatureLevel:
     request = cluster_pb2.RaiseFeatureLevelRequest.FromString(item)
-    return mux.RaiseFeatureLevel(request.level, request.expected, request.validate_only)
+    return catalog.RaiseFeatureLevel(request.level, request.expected, request.validate_only)
 
 
-def _set_description(item: bytes) -> mux.SetDescription:
+def _set_description(item: bytes) -> catalog.SetDescription:
     request = cluster_pb2.SetClusterDescriptionRequest.FromString(item)
     check_name(
         request.description,
@@ -133,16 +134,16 @@ def _set_description(item: bytes) -> mux.SetDescription:
     )
     is_expected = request.HasField("expected_revision")
     expected = request.expected_revision if is_expected else None
-    return mux.SetDescription(request.description, expected, request.validate_only)
+    return catalog.SetDescription(request.description, expected, request.validate_only)
 
 
-def _retention(number: int) -> mux.RetentionClass:
-    """Return a retention class; the unspecified one is that of most snapshots."""
+def _retention(number: int) -> catalog.RetentionClass:
+    """Return a retention class; an unspecified one means LAST."""
     if number == snapshots_pb2.RETENTION_CLASS_UNSPECIFIED:
-        return mux.RetentionClass.LAST
+        return catalog.RetentionClass.LAST
     if number not in snapshots_pb2.RetentionClass.values():
         raise Refusal.of(Reason.REASON_MALFORMED_REQUEST, "retention", retention=number)
-    return mux.RetentionClass(number)
+    return catalog.RetentionClass(number)
 
 
 # Code -> how its request is read.

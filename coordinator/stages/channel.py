@@ -1,4 +1,4 @@
-"""How the connection to a service is kept: how soon it is tried again, and given up."""
+"""The settings of the connection to a service: when to retry it, and when to give it up."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _UNIX_PREFIX: Final = "unix:"
 
 
 def ping_timeout_ms(target: str) -> int:
-    """Return for how long the connection to a service may be silent.
+    """Return how long the connection to a service may be silent, in milliseconds.
 
-    A sign of life waits behind what was sent before it. Beside the coordinator that is nothing; on
-    a network it may be `STAGE_UNANSWERED_BYTES_MAX`, or one message of any size.
+    A sign of life waits behind everything sent before it. On one machine that is nothing; on a
+    network it may be `STAGE_UNANSWERED_BYTES_MAX`, or one message of any size.
     """
     if target.startswith(_UNIX_PREFIX):
         return limits.STAGE_PING_TIMEOUT_MS
@@ -31,10 +31,10 @@ def channel_options(target: str) -> list[tuple[str, int]]:
         ("grpc.initial_reconnect_backoff_ms", RECONNECT_DELAY_MIN_MS),
         ("grpc.min_reconnect_backoff_ms", RECONNECT_DELAY_MIN_MS),
         ("grpc.max_reconnect_backoff_ms", RECONNECT_DELAY_MAX_MS),
-        # Whether the service lives: gRPC's own threads ask and answer, so no handler holds that up.
+        # Whether the service lives: gRPC's own threads send and answer, so no handler delays that.
         ("grpc.keepalive_time_ms", limits.STAGE_PING_MS),
         ("grpc.keepalive_timeout_ms", timeout_ms),
-        # Without this the library waits for the answer to a ping for a minute all the same.
+        # Without this the library still waits a minute for the answer to a ping.
         ("grpc.http2.ping_timeout_ms", timeout_ms),
         ("grpc.http2.max_pings_without_data", 0),
     ]

@@ -1,12 +1,11 @@
 """One domain service as the coordinator reaches it: connection, Apply stream, replay.
 
-Batches go out in the order in which they were given, commands through the item log, reads not.
-When the stream breaks, reads in flight fail, and the next stream starts with the whole item log:
-answers that were given before are compared and discarded, the others are delivered as if nothing
-had happened. The mux never learns of it.
+Batches leave in the order given, commands through the item log, reads not. When the stream breaks,
+reads in flight fail, and the next stream starts with the whole item log: repeated answers are
+compared and discarded, new ones are delivered as if nothing had happened. The mux never notices.
 
-Once a snapshot was adopted, a new stream begins with its section instead of the empty state, and
-the item log with what came after its cut.
+Once a snapshot is adopted, a new stream begins with its section instead of the empty state, and the
+item log begins after its cut.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2_grpc as domain_grpc
 
 APPLY_PATH: Final = "/viewstamp.api.domain.v1.DomainService/Apply"
-# How a service says that a section cannot be its own, whoever sends it.
+# The codes by which a service says that a section can never be its own.
 _REFUSALS_OF_BASE: Final = (grpc.StatusCode.DATA_LOSS, grpc.StatusCode.INVALID_ARGUMENT)
 _HEARD: Final = domain_pb2.ApplyRequest(heard=domain_pb2.AttemptHeard()).SerializeToString()
 
@@ -47,7 +46,7 @@ class ItemLogDroppedError(Exception):
 
 
 class WrongServiceError(Exception):
-    """Another service than the one expected answers; the message says what to correct."""
+    """Another service than expected answers; the message says what to correct."""
 
 
 class FencedError(Exception):
@@ -64,7 +63,7 @@ class CoordinatorIdentity:
 
 
 def as_it_came(reply: domain_pb2.BatchReply) -> Steps[Any]:
-    """Return an answer without a step."""
+    """Return an answer unchanged, in no steps."""
     yield from ()
     return reply
 
@@ -73,10 +72,11 @@ def as_it_came(reply: domain_pb2.BatchReply) -> Steps[Any]:
 class StageEvents:
     """What the client tells its owner. All are called on the event loop.
 
-    `replied` is given what `decode` makes of an answer, in steps between which the loop may turn.
-    `busy` is told for how long the service has been at one batch, at every look at one that is at
-    it for too long, and 0 once it has got on. `gave_up` is told of a command that has ended too
-    many processes, and is refused from now on.
+    `replied` gets what `decode` makes of an answer, in steps between which the loop may turn.
+    `busy` gets how long the service has been at one batch, at every look while that is too long,
+    and 0 once it continues. `gave_up` gets a command that has ended too many processes, and is
+    refused from then on. `item_log_dropped` is told when the item log can no longer restart the
+    service, and when it can again.
     """
 
     replied: Callable[[Any], None]
@@ -85,25 +85,31 @@ class StageEvents:
     lost: Callable[[str], None]
     busy: Callable[[int], None] = lambda ms: None
     gave_up: Callable[[domain_pb2.Attempt], None] = lambda attempt: None
+    item_log_dropped: Callable[[bool], None] = lambda is_dropped: None
     decode: Callable[[domain_pb2.BatchReply], Steps[Any]] = as_it_came
 
 
 class StageClient:
     """The way to one service. `run` keeps the stream up until it is cancelled.
 
-    `base` is what a new stream starts from, None for the empty state; `gathering` holds it back
-    until every section is known to be whole.
+    `base` is the section from which a new stream starts, None for the empty state; `gathering`
+    holds the stream back until every section is known to be whole.
     """
 
     def __init__(
-        self, stage: int, target: str, events: StageEvents, gathering: Gathering | None = None
+        self,
+        stage: int,
+        target: str,
+        events: StageEvents,
+        gathering: Gathering | None = None,
+        base: InstalledSection | None = None,
     ) -> None:
         self.stage = stage
         self.target = target
-        self.item_log = ItemLog()
+        self.item_log = ItemLog(tell=events.item_log_dropped)
         self.restarts = 0
         self.connected = False
-        self.base: InstalledSection | None = None
+        self.base = base
         self._gathering = gathering
         self._sequence = 0  # of this coordinator, once `run` knows it
         self._events = events
@@ -114,17 +120,17 @@ class StageClient:
         self._has_lost_reads = False
         self._replay_left = 0
         self._is_greeted = False
-        self._is_loading = False  # a section: from its first block until it says what it has
+        self._is_loading = False  # a section: from its first block until its verdict
         self._steps = 0  # blocks taken and answers given on this stream
-        self._steps_needed = 0  # to have got further than those who died while coming back
+        self._steps_needed = 0  # to get further than processes that died while coming back
         self._busyness = Busyness()
         self._poison = Poison(events.gave_up)
         self._channel: grpc.aio.Channel | None = None
 
     def send(self, batch: domain_pb2.Batch, trace_parents: Sequence[str] = ()) -> None:
-        """Send a batch: logged first if it has a sequence.
+        """Send a batch; log it first if it has a sequence.
 
-        `trace_parents` are for those who look on: they are not logged, so a replay has none.
+        `trace_parents` are for tracing: they are not logged, so a replay has none.
         """
         message = domain_pb2.ApplyRequest(batch=batch).SerializeToString()
         if batch.sequence:
@@ -132,7 +138,7 @@ class StageClient:
             outgoing = OutgoingBatch(
                 message + traced(trace_parents),
                 entry,
-                # What is added to an encoded message belongs to that one batch.
+                # The addition to an encoded message belongs to that one batch.
                 may_share=not trace_parents,
             )
         else:
@@ -140,27 +146,28 @@ class StageClient:
         if self.connected:
             self._put(outgoing)
         elif outgoing.entry is None:
-            # Reads die with the connection; the mux is in the middle of a step, so later.
+            # Reads die with the connection; tell later, because the mux is in the middle of a step.
             self._has_lost_reads = True
             asyncio.get_running_loop().call_soon(self._tell_lost_reads)
 
     def move_base(self, base: InstalledSection) -> None:
-        """Start from the section of an adopted cut from now on, and forget what it includes.
+        """Start from the section of an adopted cut from now on, and forget the batches it includes.
 
-        `base.sequence` is ignored: it is that of the cut's batch.
+        `base.sequence` is ignored: the sequence of the cut's batch is used.
         """
         if not self.item_log.move_base(base.generation):
             raise ValueError(f"stage {self.stage} was never sent the cut {base.generation}")
         self.base = replace(base, sequence=self.item_log.base_sequence)
         self._poison.forget(self.item_log.base_sequence)
-        self._steps_needed = 0  # there is less to tell
+        self._steps_needed = 0  # there is less to replay
         if self.connected:
             release = domain_pb2.ReleaseCut(generation=base.generation)
             message = domain_pb2.ApplyRequest(release=release).SerializeToString()
             self._put(OutgoingBatch(message, None, is_answered=False))
 
     async def read_section(self, generation: int) -> AsyncGenerator[domain_pb2.ReadSectionResponse]:
-        """Yield what the service froze at a cut. Raises grpc.RpcError: ask again later."""
+        """Yield the section that the service froze at a cut. Raises grpc.RpcError: ask again
+        later."""
         stub = domain_grpc.DomainServiceStub(self._connect())
         request = domain_pb2.ReadSectionRequest(
             generation=generation, coordinator_sequence=self._sequence
@@ -183,14 +190,14 @@ class StageClient:
 
     @property
     def replaying(self) -> bool:
-        """Whether answers to batches sent before the last restart are still coming in."""
+        """Whether answers to batches sent before the last restart are still arriving."""
         return self._replay_left > 0
 
     @property
     def coming_back(self) -> bool:
-        """Whether a service is being told what it is to know, and gets further than the last.
+        """Whether a service is being brought up to date, and gets further than the last one.
 
-        What ends one process after the other at the same place does not come back.
+        A service whose processes die one after the other at the same place is not coming back.
         """
         if self.is_busy or self._steps < self._steps_needed:
             return False
@@ -198,11 +205,11 @@ class StageClient:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it lives and has been at one batch for so long that somebody should know."""
+        """Whether it lives and has been at one batch long enough to report."""
         return self._busyness.is_busy
 
     async def describe(self) -> domain_pb2.DescribeResponse:
-        """Wait for the service and ask what it claims. Raises grpc.RpcError."""
+        """Wait for the service and return what it claims. Raises grpc.RpcError."""
         stub = domain_grpc.DomainServiceStub(self._connect())
         response: domain_pb2.DescribeResponse = await stub.Describe(
             domain_pb2.DescribeRequest(),
@@ -230,7 +237,7 @@ class StageClient:
         """Keep an Apply stream open, over deaths of the service, until cancelled.
 
         Raises FencedError, WrongServiceError, ItemLogDroppedError, ReplayDivergedError or
-        BaseRefusedError where going on would be wrong: the process must end.
+        BaseRefusedError where continuing would be wrong: the process must end.
         """
         self._sequence = identity.coordinator_sequence
         while True:
@@ -274,7 +281,7 @@ class StageClient:
     async def _talk(self, call: Any, describe: domain_pb2.DescribeResponse) -> None:
         if not await self._start_from_base(call):
             self._is_greeted = False  # nobody was lost
-            return  # the base has moved on meanwhile: once more, from there
+            return  # the base has moved on meanwhile: try again from there
         self._opened(describe)
         writer = asyncio.create_task(self._write(call))
         reader = asyncio.create_task(self._read(call))
@@ -295,7 +302,7 @@ class StageClient:
                 if self._gathering is not None:
                     await self._gathering.installed(self.stage, installed)
                 await activate(call)
-            # It ended the stream while we were writing, or while it was held back.
+            # The service ended the stream while we were writing, or while it was held back.
             except asyncio.InvalidStateError:
                 await call.read()  # raises the status that it ended with
                 raise TimeoutError from None
@@ -320,10 +327,10 @@ class StageClient:
             )
 
     def _opened(self, describe: domain_pb2.DescribeResponse) -> None:
-        # Once more: what was sent while the service was away may have been too much. A machine
+        # Check again: what was sent while the service was away may have been too much. A machine
         # that was told nothing would answer reads from its empty state.
         self._check_item_log()
-        # Before the first read of this connection, which must not be taken for one of those.
+        # Before the first read of this connection, which must not count as lost.
         self._tell_lost_reads()
         self._outgoing = deque(self._replayed())
         self._forget_unanswered()
@@ -335,7 +342,7 @@ class StageClient:
         self._events.connected(describe)
 
     def _replayed(self) -> Iterator[OutgoingBatch]:
-        """Yield the item log as it is told again: what a service has died of with a warning."""
+        """Yield the item log for a replay: batches that killed a service follow a warning."""
         for entry in self.item_log:
             isolate = self._poison.isolation(entry.sequence)
             if isolate is not None:
@@ -376,7 +383,7 @@ class StageClient:
             await self._wake.wait()
 
     def _may_send(self) -> bool:
-        """Whether signs of life behind one more message would not wait for too long."""
+        """Return whether a sign of life would not wait too long behind one more message."""
         size = self._unanswered_bytes + len(self._outgoing[0].message)
         if not self._unanswered or size <= limits.STAGE_UNANSWERED_BYTES_MAX:
             return True
@@ -406,7 +413,7 @@ class StageClient:
                 await self._decode_and_tell(response.batch)
 
     def _hear(self, attempt: domain_pb2.Attempt) -> None:
-        """Note what is tried before it is, and say so, before anything else."""
+        """Note an attempt before it is made, and confirm that before sending anything else."""
         self._poison.tries(attempt)
         if attempt.awaits_heard:
             self._outgoing.appendleft(OutgoingBatch(_HEARD, None, is_answered=False))
@@ -420,7 +427,7 @@ class StageClient:
         work = SlicedWork(as_it_came(reply) if is_known else self._events.decode(reply))
         own = TimeSlice()
         decoded = await work.finish()
-        await own.give_way()  # what it leads to takes a slice of its own
+        await own.give_way()  # its consequences take their own slice
         self._answered(reply, decoded)
 
     def _answered(self, reply: domain_pb2.BatchReply, decoded: Any) -> None:
@@ -445,7 +452,7 @@ class StageClient:
             self._events.replied(decoded)
 
     async def _watch_busyness(self) -> None:
-        """Tell of a service that is at one batch for long. It lives: nothing is done about it."""
+        """Report a service that is long at one batch. It lives, so nothing else is done."""
         while True:
             await asyncio.sleep(LOOK_INTERVAL_MS / 1000)
             was_busy = self.is_busy
@@ -467,7 +474,7 @@ class StageClient:
 
 
 def cut_generation(batch: domain_pb2.Batch) -> int:
-    """Return the generation of the cut that a batch holds, 0 if it holds none."""
+    """Return the generation of the cut in a batch, 0 if it holds none."""
     if len(batch.items) == 1 and batch.items[0].HasField("cut"):
         return batch.items[0].cut.generation
     return 0
@@ -487,6 +494,6 @@ async def _read_hello_reply(call: Any) -> None:
     async with asyncio.timeout(limits.STAGE_TIMEOUT_MS / 1000):
         message = await call.read()
     if message is grpc.aio.EOF:
-        # Reading the status raises the error the service ended the stream with.
+        # Reading the status raises the error with which the service ended the stream.
         await call.read()
         raise TimeoutError

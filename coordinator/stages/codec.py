@@ -1,7 +1,7 @@
 """The mux's values to and from protobuf.
 
-What the log holds is parsed here in the same way on every replica: what does not parse becomes a
-refusal in the request, never an error of the replica.
+The log is parsed here in the same way on every replica: an unparsable part becomes a refusal in the
+request, never an error of the replica.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from coordinator.base.slices import STEP_ITEMS, Steps, at_once
+from coordinator.mux import catalog_types as catalog
 from coordinator.mux import codec as mux_codec
 from coordinator.mux import types as mux
 from coordinator.stages.catalog_codec import CATALOG_PARSERS, encode_catalog_result
@@ -109,7 +110,7 @@ def _parse_items(
     refused: tuple[mux.IndexedError, ...],
     parse: Callable[[bytes, log_pb2.LoggedSpan], Any],
 ) -> Steps[tuple[list[Any], tuple[mux.IndexedError, ...]]]:
-    """Parse each item, one at a step; those that are refused already, or now, are None."""
+    """Parse each item, one per step; refused items are None."""
     errors = {error.index: error for error in refused}
     values: list[Any] = [None] * span.count
     try:
@@ -131,7 +132,7 @@ def _parse_items(
 
 
 def _items_of(span: log_pb2.LoggedSpan) -> list[bytes]:
-    """Return the encoded commands of a span. Raises Refusal unless it holds what it claims."""
+    """Return the encoded commands of a span. Raises Refusal if their number is not as claimed."""
     try:
         items = unframe(span.items)
     except FramingError as error:
@@ -174,7 +175,7 @@ def _parse_transaction(item: bytes, span: log_pb2.LoggedSpan) -> tuple[mux.Logge
 
 
 def _logged_part(code: int, item: bytes, span: log_pb2.LoggedSpan) -> mux.LoggedSpan:
-    """Return a part of a transaction of `span`; what does not parse is refused there."""
+    """Return a part of a transaction of `span`; an unparsable part is refused there."""
     refused: tuple[mux.IndexedError, ...] = ()
     catalog_commands: tuple[mux.CatalogCommand | None, ...] = ()
     if code in CATALOG_PARSERS:
@@ -215,7 +216,7 @@ def _indexed_errors(errors: Collection[errors_pb2.IndexedError]) -> tuple[mux.In
 
 
 def _without_words(error: errors_pb2.Error) -> bytes:
-    """Return an error as it is kept: words are no state, whoever sent or logged them."""
+    """Return an error as it is kept: texts are not state, whoever sent or logged them."""
     if error.message:
         copy = errors_pb2.Error()
         copy.CopyFrom(error)
@@ -361,7 +362,7 @@ def decode_query(outcome: domain_pb2.QueryOutcome) -> mux.QueryOutcome:
     )
 
 
-# --- What the mux itself must encode and decode --------------------------------------------------
+# --- What the mux itself encodes and decodes -----------------------------------------------------
 
 
 class ProtobufCodec(EntityCodec):
@@ -372,7 +373,7 @@ class ProtobufCodec(EntityCodec):
         if isinstance(result, mux_codec.RegisterResult):
             response = sessions_pb2.RegisterSessionResponse(session_id=result.session_id)
             return frame(response.SerializeToString(deterministic=True))
-        return mux.EMPTY_FRAME  # the other responses have nothing but their header
+        return mux.EMPTY_FRAME  # the other responses have only their header
 
     def encode_transaction_result(self, results: Sequence[bytes]) -> bytes:
         """Return a TransactResponse as one frame."""
@@ -387,7 +388,7 @@ class ProtobufCodec(EntityCodec):
         return payload.SerializeToString(deterministic=True)
 
     def decode_effect(self, payload: bytes) -> mux_codec.ForSessions | None:
-        """Return what an effect means for sessions."""
+        """Return the meaning of an effect for sessions, None if it has none."""
         effect = effects_pb2.EffectPayload.FromString(payload)
         kind = effect.WhichOneof("kind")
         if kind == "user_deleted":
@@ -407,7 +408,7 @@ class ProtobufCodec(EntityCodec):
             return mux_codec.UserSessionsEnded(ended.user_id, session_id, ended.kept_session_id)
         return None
 
-    def encode_catalog_result(self, result: mux.CatalogResult) -> bytes:
+    def encode_catalog_result(self, result: catalog.CatalogResult) -> bytes:
         """Return the response message as one frame."""
         return encode_catalog_result(result)
 

@@ -6,12 +6,14 @@ frozen sections may be encoded in any thread.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from coordinator.mux import catalog_types as catalog
 from coordinator.mux import entities as mux_entities
 from coordinator.mux import types as mux
 from coordinator.mux.entities import CatalogValue, SessionsValue
@@ -40,7 +42,7 @@ class EntityCodec:
         return _decoded(_CATALOG, kind, canonical)
 
 
-def snapshot_message(snapshot: mux.Snapshot) -> snapshots_pb2.Snapshot:
+def snapshot_message(snapshot: catalog.Snapshot) -> snapshots_pb2.Snapshot:
     """Return a snapshot as entities and answers carry it."""
     return snapshots_pb2.Snapshot(
         generation=snapshot.generation,
@@ -58,7 +60,7 @@ def snapshot_message(snapshot: mux.Snapshot) -> snapshots_pb2.Snapshot:
     )
 
 
-def task_message(task: mux.TaskSnapshot) -> snapshots_pb2.SnapshotTask:
+def task_message(task: catalog.TaskSnapshot) -> snapshots_pb2.SnapshotTask:
     """Return one section of a snapshot as commands, entities and answers carry it."""
     return snapshots_pb2.SnapshotTask(
         stage=routing_pb2.Stage.ValueType(task.stage),
@@ -69,10 +71,12 @@ def task_message(task: mux.TaskSnapshot) -> snapshots_pb2.SnapshotTask:
     )
 
 
-def tasks_of(messages: Iterable[snapshots_pb2.SnapshotTask]) -> tuple[mux.TaskSnapshot, ...]:
+def tasks_of(
+    messages: Iterable[snapshots_pb2.SnapshotTask],
+) -> tuple[catalog.TaskSnapshot, ...]:
     """Return sections of a snapshot in the mux's form. Raises ValueError for an unknown stage."""
     return tuple(
-        mux.TaskSnapshot(
+        catalog.TaskSnapshot(
             mux.Stage(task.stage),
             task.applied_revision,
             task.state_digest,
@@ -86,25 +90,10 @@ def tasks_of(messages: Iterable[snapshots_pb2.SnapshotTask]) -> tuple[mux.TaskSn
 # --- To bytes ------------------------------------------------------------------------------------
 
 
-def _session(value: mux_entities.Session) -> Message:
-    return sessions_pb2.SessionEntity(
-        session_id=value.session_id,
-        user_id=value.user_id,
-        nonce=value.nonce,
-        last_number=value.last_number,
-    )
-
-
-def _minimum(value: mux_entities.Minimum) -> Message:
-    return sessions_pb2.MinimumEntity(
-        user_id=value.user_id, minimum=value.minimum, minimum_token=value.minimum_token
-    )
-
-
-def _window(value: mux_entities.WindowRow) -> Message:
-    return sessions_pb2.WindowEntity(
-        session_id=value.session_id, acked=value.acked, last_applied=value.last_applied
-    )
+def _writer(value: type[Any], entity: type[Message]) -> Callable[[Any], Message]:
+    """Return what makes the entity of a value whose fields have the same names."""
+    names = [field.name for field in dataclasses.fields(value)]
+    return lambda written: entity(**{name: getattr(written, name) for name in names})
 
 
 def _reply(value: mux.RequestReply) -> Message:
@@ -128,19 +117,15 @@ def _reply_span(span: mux.SpanReply) -> sessions_pb2.ReplySpan:
     return sessions_pb2.ReplySpan(results=span.results, errors=errors)
 
 
-def _snapshot(value: mux.Snapshot) -> Message:
+def _snapshot(value: catalog.Snapshot) -> Message:
     return snapshots_pb2.SnapshotEntity(snapshot=snapshot_message(value))
 
 
-def _counters(value: mux.CatalogCounters) -> Message:
-    return snapshots_pb2.CatalogCountersEntity(last_generation=value.last_generation)
-
-
-def _feature_level(value: mux.FeatureLevel) -> Message:
+def _feature_level(value: catalog.FeatureLevel) -> Message:
     return cluster_pb2.FeatureLevelEntity(feature_level=value.level)
 
 
-def _description(value: mux.Description) -> Message:
+def _description(value: catalog.Description) -> Message:
     return cluster_pb2.DescriptionEntity(
         description=value.text, modified_revision=value.modified_revision
     )
@@ -148,14 +133,16 @@ def _description(value: mux.Description) -> Message:
 
 _ENCODERS: Final[Mapping[type[Any], Callable[[Any], Message]]] = MappingProxyType(
     {
-        mux_entities.Session: _session,
-        mux_entities.Minimum: _minimum,
-        mux_entities.WindowRow: _window,
+        mux_entities.Session: _writer(mux_entities.Session, sessions_pb2.SessionEntity),
+        mux_entities.Minimum: _writer(mux_entities.Minimum, sessions_pb2.MinimumEntity),
+        mux_entities.WindowRow: _writer(mux_entities.WindowRow, sessions_pb2.WindowEntity),
         mux.RequestReply: _reply,
-        mux.Snapshot: _snapshot,
-        mux.CatalogCounters: _counters,
-        mux.FeatureLevel: _feature_level,
-        mux.Description: _description,
+        catalog.Snapshot: _snapshot,
+        catalog.CatalogCounters: _writer(
+            catalog.CatalogCounters, snapshots_pb2.CatalogCountersEntity
+        ),
+        catalog.FeatureLevel: _feature_level,
+        catalog.Description: _description,
     }
 )
 
@@ -173,19 +160,15 @@ def _decoded(kinds: Mapping[int, Callable[[bytes], Value]], kind: int, canonical
         raise ValueError(f"{canonical[:32].hex()}... is no entity of kind {kind}") from error
 
 
-def _session_of(canonical: bytes) -> mux_entities.Session:
-    entity = sessions_pb2.SessionEntity.FromString(canonical)
-    return mux_entities.Session(entity.session_id, entity.user_id, entity.nonce, entity.last_number)
+def _reader(value: type[Value], entity: type[Message]) -> Callable[[bytes], Value]:
+    """Return what makes a value of its entity, whose fields have the same names."""
+    names = [field.name for field in dataclasses.fields(value)]  # type: ignore[arg-type]
 
+    def read(canonical: bytes) -> Value:
+        found = entity.FromString(canonical)
+        return value(*[getattr(found, name) for name in names])
 
-def _minimum_of(canonical: bytes) -> mux_entities.Minimum:
-    entity = sessions_pb2.MinimumEntity.FromString(canonical)
-    return mux_entities.Minimum(entity.user_id, entity.minimum, entity.minimum_token)
-
-
-def _window_of(canonical: bytes) -> mux_entities.WindowRow:
-    entity = sessions_pb2.WindowEntity.FromString(canonical)
-    return mux_entities.WindowRow(entity.session_id, entity.acked, entity.last_applied)
+    return read
 
 
 def _reply_of(canonical: bytes) -> mux.RequestReply:
@@ -209,22 +192,22 @@ def _span_of(span: sessions_pb2.ReplySpan) -> mux.SpanReply:
     return mux.SpanReply(span.results, errors)
 
 
-def _snapshot_entity_of(canonical: bytes) -> mux.Snapshot:
+def _snapshot_entity_of(canonical: bytes) -> catalog.Snapshot:
     return snapshot_of(snapshots_pb2.SnapshotEntity.FromString(canonical).snapshot)
 
 
-def snapshot_of(snapshot: snapshots_pb2.Snapshot) -> mux.Snapshot:
+def snapshot_of(snapshot: snapshots_pb2.Snapshot) -> catalog.Snapshot:
     """Return a snapshot's message as a value; raises ValueError for a state unknown here."""
-    return mux.Snapshot(
+    return catalog.Snapshot(
         generation=snapshot.generation,
-        state=mux.SnapshotState(snapshot.state),
+        state=catalog.SnapshotState(snapshot.state),
         cut_op=snapshot.cut_op,
         cut_revision=snapshot.cut_revision,
         root=snapshot.root,
         tasks=tasks_of(snapshot.tasks),
         created_at=snapshot.created_at,
-        # Unset means the same; in a section it is not canonical, and refused as such.
-        retention=mux.RetentionClass(snapshot.retention or mux.RetentionClass.LAST),
+        # Unset means the same; in a section it is not canonical, and is refused as such.
+        retention=catalog.RetentionClass(snapshot.retention or catalog.RetentionClass.LAST),
         failure=snapshot.failure,
         decided_at=snapshot.decided_at,
         keep_last=snapshot.keep_last,
@@ -232,33 +215,30 @@ def snapshot_of(snapshot: snapshots_pb2.Snapshot) -> mux.Snapshot:
     )
 
 
-def _counters_of(canonical: bytes) -> mux.CatalogCounters:
-    entity = snapshots_pb2.CatalogCountersEntity.FromString(canonical)
-    return mux.CatalogCounters(entity.last_generation)
-
-
-def _feature_level_of(canonical: bytes) -> mux.FeatureLevel:
+def _feature_level_of(canonical: bytes) -> catalog.FeatureLevel:
     entity = cluster_pb2.FeatureLevelEntity.FromString(canonical)
-    return mux.FeatureLevel(entity.feature_level)
+    return catalog.FeatureLevel(entity.feature_level)
 
 
-def _description_of(canonical: bytes) -> mux.Description:
+def _description_of(canonical: bytes) -> catalog.Description:
     entity = cluster_pb2.DescriptionEntity.FromString(canonical)
-    return mux.Description(entity.description, entity.modified_revision)
+    return catalog.Description(entity.description, entity.modified_revision)
 
 
 _SESSIONS: Final[Mapping[int, Callable[[bytes], SessionsValue]]] = MappingProxyType(
     {
-        mux_entities.SESSION_KIND: _session_of,
-        mux_entities.MINIMUM_KIND: _minimum_of,
-        mux_entities.WINDOW_KIND: _window_of,
+        mux_entities.SESSION_KIND: _reader(mux_entities.Session, sessions_pb2.SessionEntity),
+        mux_entities.MINIMUM_KIND: _reader(mux_entities.Minimum, sessions_pb2.MinimumEntity),
+        mux_entities.WINDOW_KIND: _reader(mux_entities.WindowRow, sessions_pb2.WindowEntity),
         mux_entities.REPLY_KIND: _reply_of,
     }
 )
 _CATALOG: Final[Mapping[int, Callable[[bytes], CatalogValue]]] = MappingProxyType(
     {
         mux_entities.SNAPSHOT_KIND: _snapshot_entity_of,
-        mux_entities.COUNTERS_KIND: _counters_of,
+        mux_entities.COUNTERS_KIND: _reader(
+            catalog.CatalogCounters, snapshots_pb2.CatalogCountersEntity
+        ),
         mux_entities.FEATURE_LEVEL_KIND: _feature_level_of,
         mux_entities.DESCRIPTION_KIND: _description_of,
     }

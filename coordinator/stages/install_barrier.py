@@ -10,10 +10,10 @@ from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 
 
 class SectionGathering:
-    """What the services say of the sections that were installed (`base.Gathering`).
+    """What the services report of the installed sections (`base.Gathering`).
 
     All of `stages` are awaited once, at the start of the process; none if it starts from the empty
-    state. A service that restarts later is not held back: the others serve already.
+    state. A service that restarts later is not held back: the others already serve.
     """
 
     def __init__(self, stages: Collection[int]) -> None:
@@ -26,7 +26,7 @@ class SectionGathering:
     async def installed(self, stage: int, installed: pb.Installed) -> None:
         """Return once the stage may serve.
 
-        Raises BaseRefusedError if two sections of a generation tell different things.
+        Raises BaseRefusedError if two sections of a generation contradict each other.
         """
         self._check(stage, installed)
         self._installed[stage] = installed

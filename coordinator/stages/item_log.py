@@ -1,13 +1,13 @@
-"""What a service was told since its base, so that a restarted one can be told again.
+"""What a service was told since its base, to tell it again to a restarted one.
 
-The base is the empty state at first, and later the section of the snapshot that a restart of the
-service begins from. When the base moves on to a cut, everything up to that cut is forgotten.
+The base is the empty state at first, and later the section of the snapshot from which a restart of
+the service begins. When the base moves to a cut, everything up to that cut is forgotten.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from blake3 import blake3
@@ -34,21 +34,26 @@ class ItemLog:
     """Batches by sequence, without a gap from the base on; entered before they are sent.
 
     Beyond `bytes_max` everything is dropped: the log can then no longer restart its service, and
-    the coordinator has to replay its journal into fresh ones instead. It begins anew behind the
-    next cut, and is whole again once the base has moved there.
+    the coordinator has to replay its journal into new ones instead. The log begins again behind the
+    next cut, and is whole once the base has moved there. `tell` is told whether it is dropped,
+    whenever that changes.
     """
 
-    def __init__(self, bytes_max: int = limits.ITEM_LOG_BYTES_MAX) -> None:
+    def __init__(
+        self, bytes_max: int | None = None, tell: Callable[[bool], None] = lambda _: None
+    ) -> None:
         self.bytes = 0
         self.dropped = False
         self.base_sequence = 0
-        """The batch that the base includes; the first entry has one more."""
+        """The last batch that the base includes; the first entry is the next."""
         self._entries: deque[LoggedBatch] = deque()
-        self._bytes_max = bytes_max
+        self._bytes_max = limits.ITEM_LOG_BYTES_MAX if bytes_max is None else bytes_max
+        self._tell = tell
         self._last_sequence = 0
         # Generation of each cut behind the base -> sequence of its batch.
         self._cuts: dict[int, int] = {}
-        # Whether what comes is kept: always, unless it was dropped and no cut has come since.
+        # Whether new batches are kept: always, unless the log was dropped and no cut has come
+        # since.
         self._keeps = True
         self._first_kept = 1
 
@@ -87,7 +92,7 @@ class ItemLog:
         self._cuts = {g: at for g, at in self._cuts.items() if at > sequence}
         self.base_sequence = sequence
         if self._keeps and self._first_kept <= sequence + 1:
-            self.dropped = False
+            self._set_dropped(False)
             while self._entries and self._entries[0].sequence <= sequence:
                 self.bytes -= len(self._entries.popleft().message)
         return True
@@ -95,8 +100,13 @@ class ItemLog:
     def _drop(self) -> None:
         self._entries.clear()
         self.bytes = 0
-        self.dropped = True
         self._keeps = False
+        self._set_dropped(True)
+
+    def _set_dropped(self, dropped: bool) -> None:
+        if self.dropped is not dropped:
+            self.dropped = dropped
+            self._tell(dropped)
 
     def __iter__(self) -> Iterator[LoggedBatch]:
         return iter(self._entries)

@@ -1,4 +1,4 @@
-"""What goes to a service over an Apply stream, and what shares a message."""
+"""Messages to a service over an Apply stream, and which of them are joined."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.framing import encode_varint
 from viewstamp.telemetry.sampling import TRACE_PARENT_CHARACTERS
 
-# What comes before a traceparent that is added to an encoded batch; all are equally long.
+# The bytes before a traceparent that is added to an encoded batch; all are equally long.
 _TRACED: Final = domain_pb2.ApplyRequest(
     batch=domain_pb2.Batch(trace_parents=["-" * TRACE_PARENT_CHARACTERS])
 ).SerializeToString()[:-TRACE_PARENT_CHARACTERS]
-# Batches that wait together share a message up to so many bytes. Beyond, the first would wait
-# for the others longer than a message costs.
+# Batches that wait together share a message up to this many bytes. Beyond that the first would
+# wait for the others longer than a message costs.
 SHARED_MESSAGE_BYTES_MAX: Final = 64 * limits.KIB
 _BATCHES_TAG: Final = bytes((domain_pb2.ApplyRequest.BATCHES_FIELD_NUMBER << 3 | 2,))
 
@@ -34,7 +34,7 @@ class OutgoingBatch:
 
 
 def take_together(waiting: deque[OutgoingBatch]) -> list[OutgoingBatch]:
-    """Take what goes into the next message: one, or all that may share it and fit."""
+    """Take the batches of the next message: one, or all that may share it and fit."""
     taken = [waiting.popleft()]
     size = len(taken[0].message)
     while taken[0].may_share and waiting and waiting[0].may_share:
@@ -49,13 +49,13 @@ def joined(messages: Sequence[bytes]) -> bytes:
     """Return one message for encoded requests that hold a batch each."""
     if len(messages) == 1:
         return messages[0]
-    # A field of one batch and one of several are alike on the wire: see `Batches`.
+    # On the wire, a field of one batch and one of several look alike: see `Batches`.
     batches = b"".join(messages)
     return _BATCHES_TAG + encode_varint(len(batches)) + batches
 
 
 def traced(trace_parents: Sequence[str]) -> bytes:
-    """Return what adds traceparents to an encoded batch: encodings joined are one message.
+    """Return the bytes that add traceparents to an encoded batch: joined encodings are one message.
 
     Each is as long as `format_trace_parent` makes it.
     """

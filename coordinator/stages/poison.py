@@ -1,9 +1,9 @@
-"""What a service dies of: batches that it has not survived, and the commands in them.
+"""Batches that killed a service, and the commands in them.
 
-A batch that was unanswered when a service died is sent to the next one in isolation: what exhausts
-a process is taken back there and refused. If it dies again, it is asked to tell what it tries, and
-what it was at when it died so often is given up. Every replica meets the same command, so it comes
-to the same end on each.
+A batch that was unanswered when a service died is sent to the next one in isolation: a command that
+exhausts the process is taken back there and refused. If the service dies again, it must report each
+attempt, and a command at which it died too often is given up. Every replica meets the same command,
+so it has the same end on each.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 
-# Processes that one command may end, seen to be at it, before it is given up.
+# Processes that one command may end, seen at that command, before it is given up.
 DEATHS_MAX: Final = 3
 _Place = tuple[int, int]
 
@@ -23,7 +23,7 @@ class Poison:
     """What is known of the batches of one service since its base, by their sequences."""
 
     def __init__(self, gave_up: Callable[[pb.Attempt], None]) -> None:
-        """Know nothing; `gave_up` is told of each command that is not tried any more."""
+        """Begin empty; `gave_up` is told of each command that is no longer tried."""
         self._gave_up = gave_up
         self._suspects: set[int] = set()
         self._deaths: Counter[int] = Counter()  # of processes that were at the batch in isolation
@@ -32,18 +32,18 @@ class Poison:
         self._given_up: dict[int, list[pb.Attempt]] = {}
 
     def tries(self, attempt: pb.Attempt) -> None:
-        """The service is about to run a handler."""
+        """Note that the service is about to run a handler."""
         self._attempt = attempt
 
     def answered(self, sequence: int, *, needs_isolation: bool) -> None:
-        """The service has survived a batch, perhaps because it handled it in isolation."""
+        """Note that the service has survived a batch, perhaps only in isolation."""
         self._attempt = None
         if not needs_isolation:
             self._suspects.discard(sequence)
             self._deaths.pop(sequence, None)
 
     def died(self, unanswered: Sequence[int]) -> None:
-        """The service has died, and these batches of the log had been sent and not answered."""
+        """Note that the service has died with these batches of the log unanswered."""
         attempt, self._attempt = self._attempt, None
         if not unanswered:
             return
@@ -55,7 +55,7 @@ class Poison:
             self._was_at(attempt)
 
     def isolation(self, sequence: int) -> pb.Isolate | None:
-        """Return how a batch is to be handled; None for the way of all others."""
+        """Return how to handle a batch in isolation; None for a normal batch."""
         if sequence not in self._suspects:
             return None
         return pb.Isolate(
@@ -66,7 +66,7 @@ class Poison:
         )
 
     def forget(self, base_sequence: int) -> None:
-        """Nothing up to this batch is sent any more."""
+        """Forget all up to this batch: it is never sent again."""
         self._suspects = {each for each in self._suspects if each > base_sequence}
         self._deaths = Counter({s: n for s, n in self._deaths.items() if s > base_sequence})
         self._ended = Counter({k: n for k, n in self._ended.items() if k[0] > base_sequence})

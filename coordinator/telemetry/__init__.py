@@ -3,6 +3,7 @@
     prepares   one prepare on its way, and the spans that are made of it and its commands
     watch      the hooks in the replica: from the journal until it is applied, stage by stage
     snapshots  the spans of a generation
+    start      the spans of a start
     metrics    the Prometheus page
 
 `coordinator.base.command_traces` has the notes of a sampled command on its way, and

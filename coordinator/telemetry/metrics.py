@@ -23,12 +23,6 @@ from viewstamp.limits import MIB
 from viewstamp.telemetry.metrics import LatencyHistogram
 from viewstamp.telemetry.rpc import OK
 
-WATCHED_STAGES: Final = (
-    mux_types.Stage.USERS,
-    mux_types.Stage.STREAMS,
-    mux_types.Stage.CONSUMER_GROUPS,
-)
-
 # So many prepares are counted at a time, which takes a third of what it takes one by one; or fewer,
 # since their bodies are kept so long.
 COUNTED_TOGETHER: Final = 32
@@ -68,17 +62,26 @@ class Answered(Protocol):
 _Uncounted: TypeAlias = tuple[PrepareBatch, mux_types.Applied, int, int, Sequence[Answered]]
 
 
+def gauge_families(gauges: Sequence[Gauge]) -> Iterable[Metric]:
+    """Yield what is so now, for the page."""
+    for gauge in gauges:
+        labels = [gauge.label] if gauge.label else []
+        family = GaugeMetricFamily(gauge.name, gauge.help, labels=labels)
+        for label, value in gauge.values():
+            family.add_metric([label] if gauge.label else [], value)
+        yield family
+
+
 class ReplicaMetrics:
     """What one replica counts. Written on its event loop, read by the page's thread."""
 
     def __init__(self, name_of: Callable[[int], str]) -> None:
         """Count from zero; `name_of` returns the name of a method's code."""
-        self.gauges: Sequence[Gauge] = ()
         self.unary_requests = 0
         self.packed_requests = 0
         self.file_requests = 0
         self.journal_sync = LatencyHistogram()
-        self.stages = {stage: LatencyHistogram() for stage in WATCHED_STAGES}
+        self.stages = {stage: LatencyHistogram() for stage in mux_types.SERVICE_STAGES}
         self.snapshots: dict[str, int] = {"completed": 0, "failed": 0}
         self._prepare_latency = LatencyHistogram()
         self._prepares = 0
@@ -143,16 +146,10 @@ class ReplicaMetrics:
         self._commands[code, outcome] = self._commands.get((code, outcome), 0) + count
 
     def families(self) -> Iterable[Metric]:
-        """Yield everything, for the page."""
+        """Yield everything that is counted, for the page."""
         self._count()
         yield from self._counters()
         yield from self._histograms()
-        for gauge in self.gauges:
-            labels = [gauge.label] if gauge.label else []
-            family = GaugeMetricFamily(gauge.name, gauge.help, labels=labels)
-            for label, value in gauge.values():
-                family.add_metric([label] if gauge.label else [], value)
-            yield family
 
     def _counters(self) -> Iterable[Metric]:
         requests = CounterMetricFamily(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final, NamedTuple
 
 from coordinator.base.command_traces import (
@@ -20,23 +20,28 @@ from coordinator.replica.batcher import PrepareBatch
 from viewstamp.format.prepare import SealedPrepare
 from viewstamp.telemetry import otlp
 from viewstamp.telemetry.sampling import new_root_bits, root_of
-from viewstamp.telemetry.spans import AttributeValue, SpanRole, TraceSpan
+from viewstamp.telemetry.spans import SpanRole
 
 STEPS: Final = ("queue", "journal", "replicate", "commit", "apply")
-_FIRST_STEP_NUMBER: Final = SERVER_NUMBER + 1  # of those of a call
 _FIRST_STAGE_NUMBER: Final = STEPS_NUMBERED_MAX  # of those of all calls: behind the others
-_STAGES: Final = {stage: {"viewstamp.stage": stage.name.lower()} for stage in mux_types.Stage}
-_STAGE_SPANS: Final = {stage: f"stage {stage.name.lower()}" for stage in mux_types.Stage}
 
-# The same as OTLP JSON, but for what `%` puts in.
+# The spans as OTLP JSON, but for what `%` puts in.
 _INTERNAL: Final = int(SpanRole.INTERNAL)
 _CLIENT: Final = int(SpanRole.CLIENT)
 _SERVER_ID: Final = f"{IDS}{SERVER_NUMBER:x}"
-_STAGE_PATTERNS: Final = {stage: otlp.pattern_of(name) for stage, name in _STAGE_SPANS.items()}
+_STAGE_PATTERNS: Final = {
+    stage: otlp.pattern_of(f"stage {stage.name.lower()}") for stage in mux_types.Stage
+}
 _PLACE: Final = otlp.integers_of("viewstamp.op", "viewstamp.revision")
 _STAGE_ATTRIBUTES: Final = {
-    stage: otlp.attributes_of(told)[1:-1] for stage, told in _STAGES.items()
+    stage: otlp.attributes_of({"viewstamp.stage": stage.name.lower()})[1:-1]
+    for stage in mux_types.Stage
 }
+# Before each step stands all that comes before the last digit of its id.
+_STEP_PATTERN: Final = ",".join(
+    f'%s{number:x}","name":"{name}","startTimeUnixNano":"%s","endTimeUnixNano":"%s"}}'
+    for number, name in enumerate(STEPS, SERVER_NUMBER + 1)
+)
 _PREPARE_KEYS: Final = ("viewstamp.op", "viewstamp.view", "viewstamp.commands", "viewstamp.bytes")
 _PREPARE: Final = otlp.pattern_of("prepare").replace(
     "%s", otlp.shared("%s", "", _INTERNAL, f"[{otlp.integers_of(*_PREPARE_KEYS)}]") + "%s", 1
@@ -147,28 +152,8 @@ class PrepareNotes:
                 count += len(concerned.calls)
         return count
 
-    def spans(self) -> Iterable[TraceSpan]:
-        """Yield the spans of the commands, then that of the prepare."""
-        for trace, calls, visits in self._alike():
-            steps = list(zip(STEPS, self._times(trace, visits), strict=True))
-            for call in calls:
-                for number, (name, times) in enumerate(steps, _FIRST_STEP_NUMBER):
-                    context, place = trace.step(call, number), self._place(trace, call)
-                    parent_id = trace.step(call, SERVER_NUMBER).span_id
-                    yield TraceSpan(name, SpanRole.INTERNAL, context, parent_id, *times, place)
-            for visit, first in visits:
-                name, times = _STAGE_SPANS[visit.stage], (visit.sent_ns, visit.answered_ns)
-                for number, call in enumerate(calls, first):
-                    context, parent_id = (
-                        trace.numbered(call, number),
-                        trace.step(call, SERVER_NUMBER).span_id,
-                    )
-                    at_stage = self._place(trace, call) | _STAGES[visit.stage]
-                    yield TraceSpan(name, SpanRole.CLIENT, context, parent_id, *times, at_stage)
-        yield self._prepare()
-
     def encoded(self) -> Iterable[str]:
-        """Yield the same spans as OTLP JSON."""
+        """Yield the spans of the commands, then that of the prepare, as OTLP JSON."""
         if self.traces:
             yield from self._encoded_commands()
         yield self._encoded_prepare()
@@ -180,7 +165,9 @@ class PrepareNotes:
             trace_ids, ids = trace.trace_ids[calls.start : calls.stop], trace.ids(calls)
             first = self.header.first_revision + trace.offset + calls.start
             revisions = list(map(str, range(first, first + len(calls))))
-            text = self._encoded_steps(f'{steps}"spanId":"{IDS}', self._times(trace, visits))
+            head = f'{steps}"spanId":"{IDS}'
+            values = [(head, *times) for times in self._times(trace, visits)]
+            text = _STEP_PATTERN % tuple(chain.from_iterable(values))
             yield from otlp.rows_of(text, trace_ids, (), ids, revisions)
             for visit, number in visits:
                 attributes = f"[{place},{_STAGE_ATTRIBUTES[visit.stage]}]"
@@ -189,26 +176,6 @@ class PrepareNotes:
                 text = _STAGE_PATTERNS[visit.stage] % (head, PARENT_ID, *times)
                 own_ids = trace.numbered_ids(number, len(calls))
                 yield from otlp.rows_of(text, trace_ids, own_ids, ids, revisions)
-
-    @staticmethod
-    def _encoded_steps(head: str, times: Sequence[tuple[int, int]]) -> str:
-        """Return the steps; `head` is all before the last digit of their ids.
-
-        They are most of what is written, and made at once: in a loop they take twice the time.
-        """
-        (queued, admitted), (_, durable), (replicating, committed), (_, over), (last, end) = times
-        return (
-            f'{head}2","name":"queue",'
-            f'"startTimeUnixNano":"{queued}","endTimeUnixNano":"{admitted}"}},'
-            f'{head}3","name":"journal",'
-            f'"startTimeUnixNano":"{admitted}","endTimeUnixNano":"{durable}"}},'
-            f'{head}4","name":"replicate",'
-            f'"startTimeUnixNano":"{replicating}","endTimeUnixNano":"{committed}"}},'
-            f'{head}5","name":"commit",'
-            f'"startTimeUnixNano":"{committed}","endTimeUnixNano":"{over}"}},'
-            f'{head}6","name":"apply",'
-            f'"startTimeUnixNano":"{last}","endTimeUnixNano":"{end}"}}'
-        )
 
     def _encoded_prepare(self) -> str:
         header, context = self.header, root_of(self.random_bits)
@@ -248,12 +215,6 @@ class PrepareNotes:
             for place, (start, stop) in enumerate(pairwise(bounds)):
                 yield trace, range(start, stop), visits[place]
 
-    def _place(self, trace: CommandTrace, call: int) -> dict[str, AttributeValue]:
-        return {
-            "viewstamp.op": self.header.op,
-            "viewstamp.revision": self.header.first_revision + trace.offset + call,
-        }
-
     def _times(
         self, trace: CommandTrace, visits: Sequence[tuple[SampledVisit, int]]
     ) -> Sequence[tuple[int, int]]:
@@ -268,18 +229,4 @@ class PrepareNotes:
             (replicating_ns, committed_ns),
             (committed_ns, self.handed_over_ns),
             (answered_ns, self.applied_ns),
-        )
-
-    def _prepare(self) -> TraceSpan:
-        header = self.header
-        values = (header.op, header.view, header.command_count, header.size)
-        return TraceSpan(
-            "prepare",
-            SpanRole.INTERNAL,
-            root_of(self.random_bits),
-            "",
-            self.admitted_ns,
-            self.applied_ns,
-            dict(zip(_PREPARE_KEYS, values, strict=True)),
-            [trace.step(call, SERVER_NUMBER) for trace in self.traces for call in trace.calls],
         )

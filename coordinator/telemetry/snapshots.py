@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
+
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, StatusCode, Tracer, set_span_in_context
 
 from coordinator.mux.catalog_types import CutTaken, Snapshot, SnapshotState, TaskSnapshot
 from coordinator.mux.stage import Stage
@@ -17,8 +20,7 @@ from coordinator.snapshot.orchestrator import SnapshotWork
 from coordinator.snapshot.work import LocalCut, Report
 from coordinator.telemetry.metrics import ReplicaMetrics
 from viewstamp.telemetry.rpc import OK
-from viewstamp.telemetry.sampling import TraceContext, new_root, new_span_id
-from viewstamp.telemetry.spans import AttributeValue, Recorder, SpanOutcome, SpanRole, TraceSpan
+from viewstamp.telemetry.spans import Attributes
 
 # Generations whose spans are open, or that are still compacted: a replica has one or two.
 GENERATIONS_MAX: Final = 8
@@ -32,7 +34,7 @@ class _Times:
     """One generation; nanoseconds since 1970, 0 for what has not happened."""
 
     start_ns: int
-    context: TraceContext = field(default_factory=new_root)
+    root: Span
     written_ns: int = 0
     durable_ns: int = 0
     bytes: int = 0
@@ -42,31 +44,31 @@ class _Times:
 class SnapshotWatch:
     """Notes what becomes of generations; does nothing until `serving` is set."""
 
-    def __init__(self, recorder: Recorder | None, metrics: ReplicaMetrics | None) -> None:
-        """Tell `recorder` and `metrics`, if they are there."""
+    def __init__(self, tracer: Tracer, metrics: ReplicaMetrics | None) -> None:
+        """Make spans by `tracer`, and tell `metrics`, if they are there."""
         self.serving = False
-        self._recorder = recorder
+        self._tracer = tracer
         self._metrics = metrics
         self._generations: dict[int, _Times] = {}
 
     def cut_taken(self, taken: CutTaken, admitted_ns: int, handed_over_ns: int) -> None:
         """All stages are frozen; `admitted_ns` and `handed_over_ns` are of the cut's prepare."""
-        if not self.serving or self._recorder is None:
+        if not self.serving:
             return
         while len(self._generations) >= GENERATIONS_MAX:
             del self._generations[next(iter(self._generations))]
-        times = self._generations[taken.generation] = _Times(admitted_ns)
-        attributes: dict[str, AttributeValue] = {"viewstamp.op": taken.op}
-        self._child(taken.generation, times, "cut", handed_over_ns, time.time_ns(), attributes)
+        # A root, whatever call the cut came with or after.
+        root = self._tracer.start_span("snapshot", Context(), start_time=admitted_ns)
+        times = self._generations[taken.generation] = _Times(admitted_ns, root)
+        told = {"viewstamp.op": taken.op}
+        self._child(taken.generation, times, "cut", handed_over_ns, time.time_ns(), told)
 
     def work(self, work: SnapshotWork) -> SnapshotWork:
         """Return the work, watched."""
-        return work if self._recorder is None else _WatchedWork(work, self)
+        return _WatchedWork(work, self)
 
     def adopt(self, adopt: Adopt) -> Adopt:
         """Return the adoption, watched."""
-        if self._recorder is None:
-            return adopt
 
         async def watched(generation: int) -> None:
             started_ns = time.time_ns()
@@ -89,12 +91,12 @@ class SnapshotWatch:
         now_ns = time.time_ns()
         for task in tasks:
             name = task.stage.name.lower()
-            attributes: dict[str, AttributeValue] = {
+            told: Attributes = {
                 "viewstamp.stage": name,
                 "viewstamp.bytes": task.size_bytes,
                 "viewstamp.entities": task.entities,
             }
-            self._child(generation, times, f"section {name}", times.written_ns, now_ns, attributes)
+            self._child(generation, times, f"section {name}", times.written_ns, now_ns, told)
             times.bytes += task.size_bytes
             times.entities += task.entities
             times.durable_ns = now_ns  # the manifest begins after the last of them
@@ -123,28 +125,26 @@ class SnapshotWatch:
             return
         now_ns = time.time_ns()
         start_ns = times.durable_ns or times.start_ns
-        attributes: dict[str, AttributeValue] = {"viewstamp.outcome": outcome}
-        self._child(snapshot.generation, times, "decide", start_ns, now_ns, attributes)
+        told = {"viewstamp.outcome": outcome}
+        self._child(snapshot.generation, times, "decide", start_ns, now_ns, told)
         if snapshot.state is SnapshotState.FAILED:
-            self._root(snapshot.generation, times, now_ns, "FAILED", SpanOutcome.ERROR)
+            times.root.set_status(StatusCode.ERROR)
+            self._end(snapshot.generation, times, now_ns, "FAILED")
             del self._generations[snapshot.generation]
 
     def _adopted(self, generation: int, started_ns: int) -> None:
         if (times := self._generations.get(generation)) is not None:
             now_ns = time.time_ns()
             self._child(generation, times, "adopt", started_ns, now_ns)
-            self._root(generation, times, now_ns, OK, SpanOutcome.UNSET)
+            self._end(generation, times, now_ns, OK)
 
     def compacted(self, generation: int, stage: Stage, started_ns: int, size_bytes: int) -> None:
         """A chain of the generation was merged into a base; its trace is over by then."""
         if (times := self._generations.get(generation)) is not None:
             name = stage.name.lower()
-            attributes: dict[str, AttributeValue] = {
-                "viewstamp.stage": name,
-                "viewstamp.bytes": size_bytes,
-            }
+            told: Attributes = {"viewstamp.stage": name, "viewstamp.bytes": size_bytes}
             now_ns = time.time_ns()
-            self._child(generation, times, f"compact {name}", started_ns, now_ns, attributes)
+            self._child(generation, times, f"compact {name}", started_ns, now_ns, told)
 
     def _child(
         self,
@@ -153,47 +153,25 @@ class SnapshotWatch:
         name: str,
         start_ns: int,
         end_ns: int,
-        more: dict[str, AttributeValue] | None = None,
+        more: Attributes | None = None,
     ) -> None:
-        context = TraceContext(times.context.trace_id, new_span_id())
-        attributes = {"viewstamp.generation": generation, **(more or {})}
-        self._record(
-            TraceSpan(
-                name,
-                SpanRole.INTERNAL,
-                context,
-                times.context.span_id,
-                start_ns or end_ns,
-                end_ns,
-                attributes,
-            )
+        span = self._tracer.start_span(
+            name,
+            set_span_in_context(times.root, Context()),
+            attributes={"viewstamp.generation": generation, **(more or {})},
+            start_time=start_ns or end_ns,
         )
+        span.end(end_ns)
 
-    def _root(
-        self, generation: int, times: _Times, end_ns: int, outcome: str, status: SpanOutcome
-    ) -> None:
-        attributes: dict[str, AttributeValue] = {
+    def _end(self, generation: int, times: _Times, end_ns: int, outcome: str) -> None:
+        attributes: Attributes = {
             "viewstamp.generation": generation,
             "viewstamp.bytes": times.bytes,
             "viewstamp.entities": times.entities,
             "viewstamp.outcome": outcome,
         }
-        self._record(
-            TraceSpan(
-                "snapshot",
-                SpanRole.INTERNAL,
-                times.context,
-                "",
-                times.start_ns,
-                end_ns,
-                attributes,
-                status=status,
-            )
-        )
-
-    def _record(self, span: TraceSpan) -> None:
-        if self._recorder is not None:
-            self._recorder.record(span)
+        times.root.set_attributes(attributes)
+        times.root.end(end_ns)
 
 
 class _WatchedWork:

@@ -2,58 +2,58 @@
 
 `Replica.step(event, now_ticks) -> list[Effect]`. There is no clock, randomness, thread, socket or
 file in here: the driver brings events in and carries effects out. The same events give the same
-effects, on any machine, so whole clusters run in one process and one seed.
+effects on any machine, so whole clusters run in one process from one seed.
 
-The basic rule: *the log view v is written only after the whole log that view v
-began with is durable in the own journal, contiguous and chained.* So a vote is a faithful copy of
-one log whenever its replica may have crashed, and no headers have to be kept beside the journal.
+The basic rule: *log view v is written only after the whole log that view v began with is durable in
+this replica's journal, contiguous and chained.* So a vote is a faithful copy of one log wherever
+its replica may have crashed, and no headers need to be kept beside the journal.
 
 A *standby* is a replica whose index is at or beyond the replica count. It journals and executes
 what the others commit, takes their snapshots, and never votes, vouches, pre-votes or leads. No
-quorum of any kind contains a standby. A standby is like a replica that lost its disk and never asks
+quorum of any kind counts a standby. A standby is like a replica that lost its disk and never asks
 to be admitted.
 
 The caller's duties
 ===================
 1. Give `Start` first, once, with what the disk holds. The journal has verified every record up to
-   the last header of the suffix; the suffix is all of the log or at least the last 8 entries, of a
-   member of a larger cluster the last 9, less those that are damaged, whose ops `faulty` lists.
-   Such a member gives the last 32 above the base: they tell the checksums of what is damaged.
-   `superblock` is None until the core had its first one written. Where the stages were restored
-   from a snapshot, its op is the base: commits are handed out from the next op on.
+   the last header of the suffix. The suffix is the whole log or at least its last 8 entries, less
+   the damaged ones, whose ops `faulty` lists. A member of a larger cluster gives at least 9, and
+   the last 32 above the base if there are damaged ones: their parents are the checksums of damaged
+   entries. `superblock` is None until the core had its first one written. Where the stages were
+   restored from a snapshot, the snapshot's op is the base: commits are handed out after it.
 2. One step at a time, with time in ticks of `limits.TICK_MS` that never goes back.
 3. Carry out the effects of a step in their order, before those of the next step. Writes and sends
-   may then take their time, side by side: they are told back by events, or not at all. Journal
-   writes and discards are carried out in one order, that of their effects.
+   may then run side by side; events report their end. Journal writes and discards are carried out
+   in the order of their effects.
 4. Report `RecordsDurable`, `Discarded` and `SuperblockDurable` only after a sync that succeeded. A
    failed sync ends the process: what it left on the disk is unknown, and a retry may lie.
 5. Verify checksums and the sender's identity of every message before `Received`, also of the
    entry inside it.
 6. Execute each `Commit` in order, and give `PrepareApplied` in op order once it passed all stages.
-   When 16 are not applied no more come. A `Commit` without a body is read from the journal by op;
-   it is one that an earlier process wrote, or one that this replica was slow to execute. Entries
-   come in any status but blank and halted: what is committed is so for ever.
-7. Give `RecordFaulty` when any read of the journal finds a damaged record. The core has the record
+   At most 16 commits are outstanding. Read a `Commit` without a body from the journal by op: an
+   earlier process wrote it, or this replica was slow to execute it. Commits come in any status but
+   blank and halted, because a committed entry stays committed.
+7. Give `RecordFaulty` when a read of the journal finds a damaged record. The core has the record
    rewritten, and repeats a `Commit` that was waiting for the record, with the body.
-8. Deliver `Tick` when the last `Arm` said so. A tick too many does no harm.
-9. On `BootstrapReady` make a body that lists the nonces and give it as `Found`. If it comes again,
-   because an initial member booted anew, do that again.
+8. Deliver `Tick` when the last `Arm` said so. An additional tick does no harm.
+9. On `BootstrapReady` make a body that lists the nonces and give it as `Found`. Do so again if
+   `BootstrapReady` is repeated because an initial member restarted.
 10. Ask `batch_refusal()` before taking a batch together, so that a refusal costs nothing.
 11. Give `Abdicate` to a primary that is to hand over. Give `Unfit` to a replica that should not
     lead because its stages do not answer or its disk is full; `Fit` ends that. Give `Unfit` only
     while another replica is known to be fit: otherwise views change without end, with no leader.
-12. Give `Suspect` when a replica's process seems to be gone. It saves time, and does no harm. Give
-    `ReadIndexAbandoned` when nobody waits for a read any more: it takes no place then.
+12. Give `Suspect` when a replica's process seems to be gone; this saves time and does no harm. Give
+    `ReadIndexAbandoned` when nobody waits for a read any more, to free its place.
 13. On `SnapshotNeeded` fetch that snapshot, write its generation to the superblock, and start the
     process anew with its op as the base. On `Stuck` call people.
-14. Write no commit beyond `recordable_commit` to the superblock at a stop: what was executed may
-    be on its way to the disk still, which can have another entry in its place.
+14. At a stop, write no commit beyond `recordable_commit` to the superblock: an executed entry may
+    still be on its way to the disk, which may hold another entry in its place.
 15. On `InvariantViolation`, or any error but `CallerError`, end the process. After `CallerError`
     nothing changed, and the driver has a bug.
 
-The driver cannot send too early, because the core makes no message that needs durability before
-the durability: the acknowledgement of an entry is an effect of `RecordsDurable`, not of the write.
-A message attached to the write, the usual way, could leave for a view that ended meanwhile.
+The driver cannot send too early, because the core makes a message only once what it promises is
+durable: the acknowledgement of an entry is an effect of `RecordsDurable`, not of the write. A
+message attached to the write could leave for a view that ended meanwhile.
 
 The messages
 ============
@@ -71,11 +71,11 @@ Message
 StartViewChange-     to all: I pre-vote to be in this view or a later one. It counts while it is
 Message              repeated. From the own primary it is a resignation.
 DoViewChangeMessage  to the primary of the view, repeated to all: my vote, which is the log above my
-                     commit point as my disk holds it. Whoever hears one of a later view follows.
+                     commit point as my disk holds it. A receiver in an earlier view follows.
 StartViewMessage     primary whose log is installed: the log of the view, from the commit point on.
 RequestStartView-    to the primary of a view: I am not in that view's log. If the asker is in a
 Message              later view than the receiver, the receiver follows.
-RequestPrepare-      send me the very entry of this op and checksum, committed or not.
+RequestPrepare-      send me exactly the entry with this op and checksum, committed or not.
 Message
 RepairMessage        here it is.
 RequestCommitted-    send me these committed entries. Views do not matter for them.
@@ -101,18 +101,18 @@ for `Found`; Dropped tells of a message without effect; Arm asks for a tick. Mor
 The invariants (`invariants.py` holds every step to them, also under `python -O`)
 ==============
 - applied <= executed <= committed <= logged; none of them, nor view or log view, ever goes back.
-  The log alone does, by a discard, and never to below what is committed.
+  Only a discard shortens the log, and never to below what is committed.
 - log view <= view; in status normal both are on the disk.
-- A view that is taken up has the whole log that it began with on this disk.
+- A replica enters a view only with the whole log that the view began with on its disk.
 - Nobody votes in a view that the disk does not know, nor while a write is under way.
-- A replica vouches only for what is durable, in the present view, to its primary, and only if it
-  has a vote in that view.
+- A replica vouches only for entries that are durable, in its present view, to that view's primary,
+  and only if it has a vote in that view.
 - A standby leads nobody, votes for nobody and pre-votes for nothing, and its disk says so; nobody
   counts it.
 - What a primary commits is durable on a replication quorum; alone, on its disk.
-- The primary is normal only after the inherited log has been applied: went through every stage.
+- A primary becomes normal only after the inherited log went through every stage.
 - At most 8 entries are uncommitted at a primary, and at most 16 not applied anywhere.
-- The superblock tells of no commit whose entry is not durable here.
+- The superblock records no commit whose entry is not durable here.
 """
 
 from __future__ import annotations
@@ -165,15 +165,13 @@ from coordinator.vsr.events import (
     Unfit,
 )
 from coordinator.vsr.invariants import Marks
-from coordinator.vsr.messages import Message, Prepare, PrepareHeader, Seal
+from coordinator.vsr.messages import Message, Prepare, PrepareHeader
 from coordinator.vsr.replica import Replica
-from coordinator.vsr.state import Configuration, Jitter, no_jitter
+from coordinator.vsr.state import Configuration
 
 __all__ = [
     "Replica",
     "Configuration",
-    "Jitter",
-    "no_jitter",
     "ReplicaStatus",
     "Marks",
     "Event",
@@ -220,7 +218,6 @@ __all__ = [
     "Message",
     "Prepare",
     "PrepareHeader",
-    "Seal",
     "CallerError",
     "InvariantViolation",
 ]

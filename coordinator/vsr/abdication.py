@@ -1,12 +1,12 @@
-"""A primary that gives up its view: because it must, or because it is asked to.
+"""How a primary gives up its view: because it must, or because it is asked to.
 
 A primary that can send but not hear keeps its backups from suspecting it, though nothing commits.
-So one that a replication quorum does not answer for long falls silent by itself. So does one whose
-driver says that it cannot go on, or is not to. It admits nothing more, and pre-votes for the next
-view, which its backups take for suspicion enough. Until there is one it still counts copies.
+So a primary falls silent when no replication quorum has answered for long, or when its driver says
+that it cannot or should not lead. It admits nothing more and pre-votes for the next view, which its
+backups take as grounds for suspicion. It still counts copies until the next view begins.
 
-What keeps a replica from leading may last. As long as it is unfit it pre-votes for the next view
-whenever it would lead one, and follows whoever leads instead.
+An unfit replica pre-votes for the next view whenever it would lead one, and follows any other
+leader.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def arm(state: ReplicaState) -> None:
 
 
 def heard_backup(state: ReplicaState, replica: int) -> None:
-    """Primary: a backup answered; once a replication quorum did, the count begins anew."""
+    """Primary: note that a backup answered; restart the count once a replication quorum has."""
     state.heard_backups.add(replica)
     if len(state.heard_backups) + 1 >= state.quorums.replication:
         state.heard_backups.clear()
@@ -43,36 +43,36 @@ def on_abdication_timeout(state: ReplicaState) -> None:
 
 
 def on_abdicate(state: ReplicaState, event: Abdicate) -> None:
-    """Give up on demand. A lone replica has nobody to give up for."""
+    """Give up on demand. A lone replica has no other that could lead."""
     if leads(state):
         give_up(state, state.view + 1)
 
 
 def on_unfit(state: ReplicaState, event: Unfit) -> None:
-    """Lead no more, and no later view, for as long as that lasts."""
+    """Lead neither this view nor a later one until `Fit`."""
     state.is_unfit = state.replica_count > 1
     leave_if_unfit(state)
 
 
 def on_fit(state: ReplicaState, event: Fit) -> None:
-    """Lead again when it is this replica's turn. What was given up meanwhile stays so."""
+    """Lead again when it is this replica's turn. A view given up meanwhile stays given up."""
     state.is_unfit = False
 
 
 def leave_if_unfit(state: ReplicaState) -> None:
-    """Give up what this replica leads, or is to lead, if it is unfit."""
+    """Give up the view that this replica leads, or is to lead, if the replica is unfit."""
     if state.is_unfit and leads(state) and not state.is_abdicating:
         give_up(state, state.view + 1)
 
 
 def decline_if_unfit(state: ReplicaState) -> None:
-    """Primary-elect: pre-vote for the next view at once, and go on with this one until then."""
+    """Primary-elect: pre-vote for the next view at once, and continue with this one until then."""
     if state.is_unfit and leads(state):
         pre_votes.suspect(state, state.view + 1)
 
 
 def leads(state: ReplicaState) -> bool:
-    """Whether this replica leads others in its view, or is to."""
+    """Return whether this replica leads others in its view, or is to."""
     is_in_view = state.status in (ReplicaStatus.VIEW_CHANGE, ReplicaStatus.NORMAL)
     return state.is_primary and is_in_view and state.replica_count > 1
 

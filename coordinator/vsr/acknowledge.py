@@ -1,4 +1,4 @@
-"""Vouching for entries: when a replica says, or counts itself, that it holds one durably."""
+"""When a replica vouches for an entry, to its primary or by counting itself, as durably held."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coordinator.vsr.state import ReplicaState
 
 
 def on_records_durable(state: ReplicaState, event: RecordsDurable) -> None:
-    """Acknowledge what became durable, judged by the view the replica is in now.
+    """Acknowledge the records that became durable, judged by the present view.
 
     The acknowledgement is not prepared when the write begins: the view could end in between.
     """
@@ -25,7 +25,7 @@ def on_records_durable(state: ReplicaState, event: RecordsDurable) -> None:
 
 
 def demand_records(state: ReplicaState, event: RecordsDurable) -> None:
-    """Hold the journal to reporting records that it was asked to write."""
+    """Raise CallerError unless the journal was asked to write these records."""
     for record in event.records:
         demand(
             state.log.awaits_write(record),
@@ -35,7 +35,7 @@ def demand_records(state: ReplicaState, event: RecordsDurable) -> None:
 
 
 def on_discarded(state: ReplicaState, event: Discarded) -> None:
-    """The oldest discard is carried out."""
+    """Note that the oldest discard is carried out."""
     discards = state.log.discards
     demand(
         bool(discards) and discards[0] == event.op,
@@ -46,11 +46,10 @@ def on_discarded(state: ReplicaState, event: Discarded) -> None:
 
 
 def acknowledge(state: ReplicaState, entry: LogEntry) -> None:
-    """The one place where this replica vouches for an entry, to the primary of its present view.
+    """Vouch for an entry to the primary of the present view; nothing else vouches.
 
-    Never for what a crash could take away, never for the log of another view, and never before
-    the disk says that the replica is in this one: each could make an entry look committed that
-    the next view does not know.
+    A replica vouches only for a durable entry of the present view's log, and only once the disk
+    records the view. Otherwise an entry could look committed that the next view does not know.
     """
     if not entry.durable or entry.log_view != state.view or not state.is_installed:
         return
@@ -71,9 +70,9 @@ def acknowledge(state: ReplicaState, entry: LogEntry) -> None:
 
 
 def acknowledge_uncommitted(state: ReplicaState) -> None:
-    """Vouch for what the view's log began with above its commit point, on entering the view.
+    """On entering a view, vouch for the entries of its log above its commit point.
 
-    This replica may know of more commits than the primary, who still counts copies.
+    This replica may know of more commits than the primary, which still counts copies.
     """
     for entry in state.log.above(min(state.vouched_op, state.commit_max)):
         acknowledge(state, entry)

@@ -1,13 +1,12 @@
 """Linearizable reads of a backup: the primary says how far it must have applied the log.
 
-All reads that wait share one question, and those that come while it is under way the next one: its
-index could be older than what their callers have seen. The question joins a round of the primary,
-which begins after it has arrived. So the index is a commit point of a moment when the read was
-asked for already, and the primary still was one.
+All waiting reads share one question. Reads that arrive while it is open wait for the next one,
+because its index could be older than what their callers have seen. The question joins a round of
+the primary that begins after the question arrived. So the index is a commit point of a moment when
+the read had been asked for and the primary was still primary.
 
-An answer counts for the question that is open alone. The token tells it from earlier ones of this
-boot, the nonce from those of earlier boots: an answer that was long on its way would name an op
-that is too old.
+Only an answer to the open question counts. The token tells it from earlier questions of this boot,
+the nonce from those of earlier boots: a delayed answer would name an op that is too old.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from coordinator.vsr.timeouts import TimeoutName
 
 
 def settle(state: ReplicaState) -> None:
-    """Settle rule of a backup: ask for those who wait, unless a question is open."""
+    """Settle rule of a backup: ask for the waiting reads, unless a question is open."""
     reads = state.reads
     if reads.waiting and not reads.running:
         reads.number += 1
@@ -42,14 +41,14 @@ def ask(state: ReplicaState) -> None:
 
 
 def on_read_index_request(state: ReplicaState, message: ReadIndexRequestMessage) -> None:
-    """Primary: let the backup join the next round, unless this very question is in the running."""
+    """Primary: let the backup join the next round, unless the running round has this question."""
     reads = state.reads
     if reads.backups_running.get(message.from_replica) != message:
         reads.backups_waiting[message.from_replica] = message
 
 
 def answer(state: ReplicaState) -> None:
-    """Primary: tell the index to the backups whose round it was."""
+    """Primary: tell the index to the backups that joined the finished round."""
     reads = state.reads
     for replica, question in reads.backups_running.items():
         reply = ReadIndexReplyMessage(

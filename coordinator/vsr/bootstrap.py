@@ -2,12 +2,13 @@
 
 A replica whose disk was lost looks blank too, and must not help to found the cluster again. So the
 bootstrap primary sequences op 1 only when *all* replicas say they are blank. Answers echo its boot
-nonce, so that an old answer does not count. The Founded entry names the boot nonces of all
-initial members, and a replica takes part only if its own of this boot is there: blank then, blank
-now.
+nonce, so that an old answer does not count. The Founded entry names the boot nonces of all initial
+members. A replica takes part only if its present boot is among them: it was blank then and has not
+restarted since.
 
-The entry is durable before the first superblock is written, and that before anyone vouches for the
-entry. So a superblock without op 1 tells of a lost journal, and no cluster is bootstrapped over it.
+The entry is durable before the first superblock is written, and the superblock before anyone
+vouches for the entry. So a superblock without op 1 means that the journal was lost, and no cluster
+is bootstrapped over it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def all_blank(state: ReplicaState) -> bool:
 
 
 def ask_initial_members(state: ReplicaState) -> None:
-    """Bootstrap primary: ask those who have not answered, and again after a while."""
+    """Bootstrap primary: ask those who have not answered, and again after a timeout."""
     if all_blank(state):
         state.emit(BootstrapReady(nonces(state)))
         state.timeouts.stop(TimeoutName.BOOTSTRAP_QUERY)
@@ -70,9 +71,7 @@ def on_blank_query(state: ReplicaState, message: BlankQueryMessage) -> None:
 
 
 def on_blank_answer(state: ReplicaState, message: BlankAnswerMessage) -> None:
-    """Bootstrap primary: note an initial member. An initial member that booted anew changes what op
-    1 must say.
-    """
+    """Bootstrap primary: note an initial member. Its restart changes what op 1 must say."""
     if state.initial_members.get(message.from_replica) == message.nonce:
         return
     state.initial_members[message.from_replica] = message.nonce
@@ -81,9 +80,8 @@ def on_blank_answer(state: ReplicaState, message: BlankAnswerMessage) -> None:
 
 
 def on_found(state: ReplicaState, event: Found) -> None:
-    """Bootstrap primary: sequence op 1 with the body that the driver made for these initial
-    members.
-    """
+    """Bootstrap primary: sequence op 1 with the body that the driver made for the initial
+    members."""
     demand(
         state.is_primary and all_blank(state) and state.log.op == 0,
         "Found answers BootstrapReady, once",

@@ -1,7 +1,7 @@
 """Committed entries, which are the same on every replica in every view, given and taken.
 
-Whoever lacks some asks for them by op. Nothing about views is involved, and nothing is truncated on
-account of them: what is replaced is an own entry that differs from a committed one.
+A replica that lacks some asks for them by op. Views play no part. A committed entry replaces only
+an uncommitted entry that differs from it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from coordinator.vsr.messages import (
     CommittedMessage,
     Prepare,
     RequestCommittedMessage,
+    StartViewMessage,
 )
 from coordinator.vsr.state import ReplicaState
 from viewstamp.limits import CATCH_UP_OPS
@@ -40,24 +41,34 @@ def on_committed(state: ReplicaState, message: CommittedMessage) -> None:
 
 
 def belongs(state: ReplicaState, prepare: Prepare) -> bool:
-    """Whether this may be the entry that is damaged here; if not, that one was never committed.
+    """Return whether `prepare` may be the entry that is damaged here.
 
-    It is not if memory knows of another one, which may even be on its way to the disk, or if what
-    the log has after it cannot follow it.
+    If it may not, the damaged entry was never committed. It may not if memory knows of another
+    entry at that op, possibly on its way to the disk, or if the entries after it cannot follow it.
     """
     return state.log.may_be(prepare.header)
 
 
 def lacks_committed(state: ReplicaState, op: int) -> bool:
-    """Whether an entry after `op` is committed and damaged here, and nothing tells which it was."""
+    """Return whether a committed entry after `op` is damaged here and its checksum unknown."""
     return any(
         op < faulty <= state.commit_max and state.log.checksum_of(faulty) is None
         for faulty in state.log.faulty
     )
 
 
+def head_vouched_for(state: ReplicaState, message: StartViewMessage) -> int:
+    """Return the last op that this replica may have vouched for in the view of the message.
+
+    The log of its own log view, asked for in this boot, has all that it vouched for in that view.
+    Damaged entries above that log were discarded before, and the record of that is lost.
+    """
+    is_proof = message.nonce == state.boot_nonce and message.view == state.log_view
+    return state.log.intact_op if is_proof else state.log.op
+
+
 def hold(state: ReplicaState, prepare: Prepare) -> None:
-    """Make sure that the log has this committed entry after the last one that it has."""
+    """Make sure that the log has this committed entry, as its head if it is new."""
     held = state.log.get(prepare.op)
     if held is not None and held.header.checksum == prepare.checksum:
         return
@@ -72,7 +83,7 @@ def hold(state: ReplicaState, prepare: Prepare) -> None:
 
 
 def on_committed_gone(state: ReplicaState, message: CommittedGoneMessage) -> None:
-    """The peer's journal begins later: only a snapshot can bring this replica up to date."""
+    """Ask for a snapshot: the peer's journal no longer has the entries that this replica lacks."""
     if state.snapshot_generation < message.generation:
         state.snapshot_generation = message.generation
         state.emit(SnapshotNeeded(message.from_replica, message.generation, message.cut_op))

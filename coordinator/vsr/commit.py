@@ -1,6 +1,6 @@
-"""What follows by itself once the state says so: entries commit, in order, with backpressure.
+"""Committing and handing out entries, in op order and with backpressure.
 
-`advance` and `deliver` run after every event, so no handler has to remember to call them.
+`advance` and `deliver` run after every event, so no handler has to call them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ MEMBER_STATUSES = (ReplicaStatus.RECOVERING, ReplicaStatus.VIEW_CHANGE, ReplicaS
 
 
 def advance(state: ReplicaState) -> None:
-    """Primary: an entry that a replication quorum holds durably is committed, in op order.
+    """Primary: commit the entries that a replication quorum holds durably, in op order.
 
-    A later entry may have its quorum first; it waits for its forerunners.
+    A later entry that has its quorum first waits for the earlier ones.
     """
     if not (state.is_primary and state.acts_in_view):
         return
@@ -38,7 +38,7 @@ def has_quorum(state: ReplicaState, op: int) -> bool:
 
 
 def rearm_resend(state: ReplicaState) -> None:
-    """Primary: repeat unacknowledged prepares only while there are some."""
+    """Primary: repeat prepares only while some are unacknowledged."""
     repeats = state.replica_count > 1 and not state.is_abdicating
     if repeats and state.commit_max < state.log.op:
         state.timeouts.arm(TimeoutName.PREPARE_RESEND, state.now_ticks)
@@ -47,7 +47,7 @@ def rearm_resend(state: ReplicaState) -> None:
 
 
 def deliver(state: ReplicaState) -> None:
-    """Hand committed entries out for execution, as far as the driver keeps up with applying."""
+    """Hand committed entries out for execution while the driver keeps up with applying."""
     if not may_deliver(state):
         return
     while (
@@ -61,18 +61,18 @@ def deliver(state: ReplicaState) -> None:
 
 
 def may_deliver(state: ReplicaState) -> bool:
-    """Whether what is known to be committed may be executed.
+    """Return whether entries known to be committed may be executed.
 
-    Among several that is so in any view: it is committed for ever. A lone replica calls its log
-    committed by itself, and the disk has to know of that first.
+    With several replicas they may in any view: a committed entry stays committed. A lone replica
+    declares its own log committed, and its disk must record that first.
     """
     return state.acts_in_view or (state.replica_count > 1 and state.status in MEMBER_STATUSES)
 
 
 def deliver_again(state: ReplicaState, op: int) -> None:
-    """Hand out anew what the driver could not read, now that it is written anew.
+    """Hand out again an entry that the driver could not read, now that it is rewritten.
 
-    One that has left the tail is read from the journal.
+    The driver reads an entry that has left the tail from the journal.
     """
     if op in state.redeliver and op not in state.log.faulty:
         state.redeliver.discard(op)

@@ -1,4 +1,4 @@
-"""What the core wants done. The driver carries effects out in the order in which they come."""
+"""What the core wants done. The driver carries out effects in the order in which they come."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeAlias
 from coordinator.vsr.messages import Message, Prepare
 
 NOT_ADMITTED = 2**64 - 1
-"""The voting view of a replica that lost its disk and was not admitted again yet."""
+"""The voting view of a replica that lost its disk and has not been admitted again."""
 
 
 class ReplicaStatus(Enum):
@@ -23,7 +23,7 @@ class ReplicaStatus(Enum):
 
 
 class RefusalReason(Enum):
-    """Why a batch or a read was not taken. None of them changed anything: it may be tried again."""
+    """Why a batch or a read was not taken. A refusal changed nothing: the caller may try again."""
 
     BLANK = "blank"
     VIEW_CHANGE = "view_change"
@@ -73,14 +73,15 @@ class DropRule(Enum):
     LAGS_BEHIND = "lags_behind"
     STANDBY = "standby"
     LOG_REPLACED = "log_replaced"
+    MALFORMED_LOG = "malformed_log"
 
 
 @dataclass(frozen=True, slots=True)
 class CoreState:
     """The core's part of the superblock. View, log view and commit only ever grow.
 
-    From `voting_view` on the replica votes and vouches for entries: 0 for an initial member. One
-    that lost its disk begins with `NOT_ADMITTED`, and gets its view once.
+    A replica votes and vouches for entries from `voting_view` on: 0 for an initial member. One that
+    lost its disk begins with `NOT_ADMITTED`, and is given its view once.
     """
 
     view: int
@@ -124,8 +125,8 @@ class PersistSuperblock:
 class DiscardAfter:
     """Remove every entry above `op` from the journal, durably; answer with `Discarded(op)`.
 
-    It takes its turn among the `PersistPrepares`: what was to be written before is removed too if
-    it is above `op`, and what comes after is written after.
+    It takes its turn among the `PersistPrepares`: entries above `op` that were to be written before
+    it are removed too, and entries that come after it are written.
     """
 
     op: int
@@ -135,8 +136,8 @@ class DiscardAfter:
 class SendCommitted:
     """Send these committed entries, as the journal holds them, each as a `CommittedMessage`.
 
-    Those that are damaged are left out, and reported by `RecordFaulty`. If the first was truncated,
-    one `CommittedGoneMessage` goes instead.
+    Damaged entries are left out, and reported by `RecordFaulty`. If the first was truncated, one
+    `CommittedGoneMessage` goes instead.
     """
 
     to_replica: int
@@ -146,9 +147,9 @@ class SendCommitted:
 
 @dataclass(frozen=True, slots=True)
 class SendHeld:
-    """Send entry `op` as a `RepairMessage` if the journal holds that very one, intact.
+    """Send entry `op` as a `RepairMessage` if the journal holds it intact with this checksum.
 
-    If its record is damaged report `RecordFaulty(op)`.
+    If its record is damaged, report `RecordFaulty(op)`.
     """
 
     to_replica: int
@@ -167,7 +168,7 @@ class SnapshotNeeded:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """Nothing can settle what entry `op` is, with all replicas heard: an alarm for people."""
+    """All replicas were heard and none can settle what entry `op` is: raise an alarm for people."""
 
     op: int
     reason: str
@@ -178,8 +179,9 @@ class Commit:
     """Entry `op` is committed: execute it. Ops come in order, each exactly once per start.
 
     `prepare` is None when the core no longer holds the body; the driver then reads entry `op` of
-    its own journal. If that is damaged it gives `RecordFaulty(op)`, and the entry comes again with
-    its body; so does one that the driver had read before it found the damage, and may ignore.
+    its own journal. If the record is damaged the driver gives `RecordFaulty(op)`, and the entry
+    comes again with its body. An entry that the driver had read before it found the damage may come
+    again too; the driver may ignore it.
     """
 
     op: int
@@ -188,7 +190,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The batch, or the bootstrap entry, of this very step is entry `op` of the log."""
+    """The batch, or the bootstrap entry, of this same step is entry `op` of the log."""
 
     op: int
     checksum: bytes
@@ -199,7 +201,7 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The batch of this very step was not taken; `primary` is the replica to ask, if known."""
+    """The batch of this same step was not taken; `primary` is the replica to ask, if known."""
 
     reason: RefusalReason
     primary: int | None
@@ -207,7 +209,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class ReadIndexGranted:
-    """A read that waits until entry `op` is applied is linearizable."""
+    """A read answered after entry `op` is applied is linearizable."""
 
     token: int
     op: int
@@ -233,7 +235,7 @@ class StatusChanged:
 
 @dataclass(frozen=True, slots=True)
 class Halted:
-    """This replica can never go on by itself; `reason` says what the operator can do."""
+    """This replica can never continue by itself; `reason` says what the operator can do."""
 
     reason: str
 
@@ -247,7 +249,7 @@ class BootstrapReady:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """`message` had no effect, by `rule`. Count it; nothing else is to be done."""
+    """`message` had no effect, by `rule`. The driver only counts it."""
 
     rule: DropRule
     message: Message
@@ -255,7 +257,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Deliver a `Tick` once `now_ticks >= at_ticks`; None: no tick is needed. Replaces the last."""
+    """Deliver a `Tick` once `now_ticks >= at_ticks`; None cancels. Replaces the previous `Arm`."""
 
     at_ticks: int | None
 

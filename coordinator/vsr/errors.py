@@ -1,8 +1,8 @@
 """The two ways a step can fail, told apart by whose fault it is.
 
-`CallerError` is the driver's: it is raised before anything changed, and the replica goes on.
-`InvariantViolation` is ours: the state can no longer be trusted, and the process must end.
-What peers send is nobody's error here; a message that must not act is dropped by a named rule.
+`CallerError` is the driver's: it is raised before anything changed, and the replica continues.
+`InvariantViolation` is the core's: its state can no longer be trusted, and the process must end.
+A peer's message never raises; one that must not act is dropped by a named rule.
 """
 
 from __future__ import annotations

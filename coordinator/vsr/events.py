@@ -11,7 +11,7 @@ from coordinator.vsr.messages import Message, PrepareHeader
 
 @dataclass(frozen=True, slots=True)
 class RecordId:
-    """One record of the journal: two records of one op differ in their checksum."""
+    """One record of the journal. The checksum tells two records of one op apart."""
 
     op: int
     checksum: bytes
@@ -22,19 +22,19 @@ class Start:
     """The first event: what this process found on its disk.
 
     `superblock` is None if none was ever written. `suffix` holds the headers of the journal's last
-    entries, oldest first: all of them, or as many as a pipeline has prepares; a member of a larger
-    cluster gives one more, since it may have to discard a pipeline, and beyond that all above the
-    base that the log tail keeps: each tells the checksum of the one before it, should that be
-    damaged. Everything in the journal up to the last of them has been verified. `boot_nonce` is 16
-    random bytes, new for every start of the process. `base_op` is the op that the stages were
-    restored to from a snapshot, 0 for none: what comes after it is handed out again, and it was
-    committed.
+    entries, oldest first: all of them, or at least as many as a pipeline has prepares. A member of
+    a larger cluster gives one more, since it may have to discard a pipeline. If there are damaged
+    records it also gives every header above the base that the log tail keeps: each names the
+    checksum of the entry before it. Everything in the journal up to the last header is verified.
+    `boot_nonce` is 16 random bytes, new for every start of the process. `base_op` is the op to
+    which the stages were restored from a snapshot, 0 for none. Entries up to it are committed;
+    those after it are handed out again.
 
     `faulty` are the ops above `base_op` whose records are damaged, in order; the suffix leaves them
-    out, and may end before them. `faulty_checksums` are checksums of those whose next entry tells
-    them, by op: peers give such an entry without knowing that it is committed. With
-    `head_uncertain` there may have been entries above the last op known. A lone replica has none of
-    these: its driver refuses to start.
+    out, and may end before them. `faulty_checksums` maps such ops to the checksum that the next
+    entry or the frame of the damaged record names: peers give such an entry without knowing that it
+    is committed. `head_uncertain` says that there may have been entries above the last op known.
+    For a lone replica none of these is set: its driver refuses to start.
     """
 
     superblock: CoreState | None
@@ -60,10 +60,10 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class ClientBatch:
-    """One future entry's worth of commands; `wall_clock_us` is microseconds since 1970.
+    """The commands of one future entry; `wall_clock_us` is microseconds since 1970.
 
-    `feature_level` is what the log has decided, as far as the shell has applied it. The entry has
-    it in its header, unless the entry before has a higher one.
+    `feature_level` is the level that the log has decided, as far as the shell has applied it. The
+    entry's header records it, unless the previous entry has a higher one.
     """
 
     body: bytes
@@ -112,9 +112,9 @@ class Discarded:
 class RecordFaulty:
     """Reading entry `op` of the journal failed: its record is damaged.
 
-    With `has_room` the journal has room for one that takes its place, if it is still in memory.
-    Without it the entry comes from a peer, once there is room. A read that began before a
-    `DiscardAfter` may say so of what that takes away, until its `Discarded`.
+    With `has_room` the journal has room to rewrite the entry, if it is still in memory. Without it
+    a peer sends the entry once there is room. Until `Discarded`, a read that began before the
+    `DiscardAfter` may report an entry that it removes.
     """
 
     op: int
@@ -123,16 +123,16 @@ class RecordFaulty:
 
 @dataclass(frozen=True, slots=True)
 class Abdicate:
-    """Give up being primary, this once: a step-down, or a graceful stop."""
+    """Give up being primary once: a step-down, or a graceful stop."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """This replica is not to lead until `Fit`: its stages cannot apply, or its disk is full.
+    """This replica should not lead until `Fit`: its stages cannot apply, or its disk is full.
 
-    Only while another replica can: who is unfit among others that are, too, leads as well as they.
+    Give it only while another replica is fit: among unfit replicas this one leads as well as any.
     """
 
     reason: str
@@ -140,14 +140,14 @@ class Unfit:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What was told by `Unfit` is over, or nobody else is any better."""
+    """The reason for `Unfit` is over, or no other replica is fitter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
     """The process of this replica seems to be gone: both of its connections to here broke.
 
-    It may be wrong, and may be left out: it saves the time in which silence would say the same.
+    The suspicion may be wrong, and may be left out: it only saves waiting for the timeout.
     """
 
     replica: int

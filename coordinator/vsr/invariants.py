@@ -1,6 +1,6 @@
-"""What holds after every step, whatever happened; looked at after every step, also in production.
+"""What holds after every step; checked after every step, also in production.
 
-An invariant is a name and a predicate, so that a breach says which one and in which state.
+An invariant is a name and a predicate, so that a breach names the invariant and the state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from viewstamp.limits import PIPELINE_PREPARES_MAX, UNAPPLIED_PREPARES_MAX
 class Marks(NamedTuple):
     """How far a replica is at one moment.
 
-    None of these ever goes back, but for `op` and `durable_op`, which a discard takes back.
+    None of these ever goes back, except that a discard takes back `op` and `durable_op`.
     """
 
     view: int
@@ -46,27 +46,27 @@ class Marks(NamedTuple):
 
 
 def ops_in_order(state: ReplicaState) -> bool:
-    """Applied, handed out, committed, logged: each at most the next."""
+    """Applied <= handed out <= committed <= logged."""
     return 0 <= state.applied_op <= state.commit_min <= state.commit_max <= state.log.op
 
 
 def views_in_order(state: ReplicaState) -> bool:
-    """Nobody holds the log of a view that it did not enter."""
+    """A replica holds only the log of a view that it entered."""
     return state.log_view <= state.view
 
 
 def normal_is_durable(state: ReplicaState) -> bool:
-    """A replica that acts in a view remembers after a crash that it did."""
+    """A replica in status normal remembers its view after a crash."""
     return state.status is not ReplicaStatus.NORMAL or state.is_installed
 
 
 def normal_has_applied_inheritance(state: ReplicaState) -> bool:
-    """Nothing new is admitted or read before the inherited log went through every stage."""
+    """A new primary admits and reads nothing before the inherited log went through every stage."""
     return state.status is not ReplicaStatus.NORMAL or state.applied_op >= state.inherited_op
 
 
 def unapplied_is_bounded(state: ReplicaState) -> bool:
-    """The stages are never given more than they may hold."""
+    """The stages never hold more entries than they may."""
     return state.commit_min - state.applied_op <= UNAPPLIED_PREPARES_MAX
 
 
@@ -83,12 +83,12 @@ def alone_commits_what_is_durable(state: ReplicaState) -> bool:
 
 
 def installed_log_is_whole(state: ReplicaState) -> bool:
-    """The log that a view began with is on the disk before the log view says so."""
+    """The disk holds the log that a view began with before it records the log view."""
     return state.log.durable_op >= state.began_op or state.log_view < state.view
 
 
 def votes_are_durable(state: ReplicaState) -> bool:
-    """Nobody votes in a view that a crash could make it forget."""
+    """A replica votes only in a view that its disk records."""
     voted = state.replica in state.votes
     return not voted or (state.durable is not None and state.durable.view == state.view)
 
@@ -100,7 +100,7 @@ def own_acks_are_durable(state: ReplicaState) -> bool:
 
 
 def standby_only_follows(state: ReplicaState) -> bool:
-    """A standby leads nobody, votes for nobody, pre-votes for nothing, and its disk says so."""
+    """A standby never leads, votes or pre-votes, and its disk records that it has no vote."""
     if not state.is_standby:
         return True
     is_admitted = any(
@@ -111,7 +111,7 @@ def standby_only_follows(state: ReplicaState) -> bool:
 
 
 def voters_alone_are_counted(state: ReplicaState) -> bool:
-    """No standby has a say in which view comes, or with which log."""
+    """No standby counts in the choice of a view or of its log."""
     if state.is_standby or state.configuration.standby_count == 0:
         return True
     counted = (*state.votes, *state.pre_votes, *state.initial_members, *state.reads.confirmed_by)
@@ -137,11 +137,11 @@ INVARIANTS: tuple[Callable[[ReplicaState], bool], ...] = (
 def check_step(before: Marks, state: ReplicaState) -> Marks:
     """Return the marks of `state`; raise InvariantViolation unless the step left it sound.
 
-    `before` is what the step before it returned.
+    `before` are the marks after the previous step.
     """
     after = Marks.of(state)
     for invariant in INVARIANTS:
-        # The details are put together only for a breach: this runs after every step.
+        # The details are built only for a breach: this runs after every step.
         if not invariant(state):
             check(False, invariant.__name__, (state.status, after, state.durable))
     if any(map(lt, after, before)):
@@ -152,7 +152,7 @@ def check_step(before: Marks, state: ReplicaState) -> Marks:
 
 
 def check_what_went_back(before: Marks, after: Marks) -> None:
-    """Only a discard takes the log back, and never to below what was committed."""
+    """Check that only a discard shortened the log, and never to below what was committed."""
     marks = zip(Marks._fields, before, after, strict=True)
     went_back = [mark for mark, old, new in marks if new < old]
     if after.discard_count > before.discard_count:

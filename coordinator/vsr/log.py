@@ -1,12 +1,12 @@
 """The recent end of the replicated log, as far as the core needs it in memory.
 
-The journal holds the log; this holds the head, whose checksum, revision and timestamp the next
-entry continues, and the last `LOG_TAIL_PREPARES` entries with who holds them durably. The bound
-is what a primary can have not applied, and a pipeline on either side of it. An entry leaves the
-tail only once it is durable here, so that the journal can be read for it.
+The journal holds the whole log. This holds the head, whose checksum, revision and timestamp the
+next entry continues, and the last `LOG_TAIL_PREPARES` entries with who holds them durably. The
+bound is the number of entries that a primary may not have applied, plus two pipelines. An entry
+leaves the tail only once it is durable here, so that the journal can be read for it.
 
-A damaged record is known by its op alone: it is in `faulty` until it was written anew. If the head
-itself is damaged, `op` says so and `head` is None.
+Of a damaged record the op is known, and often the checksum: `faulty` holds the op until the record
+is rewritten. If the head itself is damaged, `op` is its op and `head` is None.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class LogEntry:
     """One entry of the tail.
 
     `prepare` is None for an entry that an earlier process journaled. `log_view` is the view whose
-    log the entry belongs to here, which an inherited entry's header does not tell. `acks` are the
+    log the entry belongs to here; an inherited entry's header names an earlier one. `acks` are the
     replicas known, in that view, to hold it durably; only a primary fills it.
     """
 
@@ -48,19 +48,20 @@ class LogTail:
         self.op = 0
         """The op of the head; 0 for the empty log."""
         self.head: PrepareHeader | None = None
-        self.base_op = 0
-        """What a snapshot stood for when the log was begun behind it; 0 if it was not."""
         """The header at `op`; None for the empty log, or if that record is damaged."""
+        self.base_op = 0
+        """The last op that a snapshot stands for, if the log began behind one; otherwise 0."""
         self.durable_op = 0
-        """Every entry up to this op is durable here, but for the faulty ones."""
+        """Every entry up to this op is durable here, except the faulty ones."""
         self.faulty: set[int] = set()
-        """The ops whose records are damaged, and not yet durably written anew."""
+        """The ops whose records are damaged and not yet durably rewritten."""
         self._faulty_checksums: dict[int, bytes] = {}
-        """Checksums that entries behind damaged ones told, also those that the tail has no more."""
+        """Checksums of damaged entries, as named by their own frames, or by entries after them that
+        may have left the tail."""
         self.head_uncertain = False
-        """Whether there may have been entries above `op`, in the part that is damaged."""
+        """Whether there may have been entries above `op`, in the damaged part."""
         self.discards: list[int] = []
-        """The discards under way, in their order."""
+        """The discards under way, in order."""
         self.discard_count = 0
 
     @property
@@ -81,22 +82,30 @@ class LogTail:
         return self.head.timestamp if self.head else 0
 
     @property
+    def intact_op(self) -> int:
+        """The last op whose record is not known to be damaged; 0 for none."""
+        op = self.op
+        while op in self.faulty:
+            op -= 1
+        return op
+
+    @property
     def has_room(self) -> bool:
-        """Whether one more entry can be held without letting go of one that is not durable."""
+        """Whether one more entry fits without dropping one that is not durable."""
         oldest = self._entries.get(self.op + 1 - LOG_TAIL_PREPARES)
         return oldest is None or oldest.durable
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the disk holds the log as it is here: no write and no discard is under way."""
+        """Whether the disk holds this log exactly: no write and no discard is under way."""
         return not self._writes and not self.discards
 
     def get(self, op: int) -> LogEntry | None:
-        """The entry at `op` if the tail still holds it, and it is not damaged."""
+        """Return the intact entry at `op`, or None if the tail does not hold it."""
         return self._entries.get(op)
 
     def checksum_of(self, op: int) -> bytes | None:
-        """The checksum of the entry at `op`, damaged or not, if it or the one after it told."""
+        """Return the checksum of the entry at `op`, damaged or not; None if it is unknown."""
         held, following = self._entries.get(op), self._entries.get(op + 1)
         if held is not None:
             return held.header.checksum
@@ -105,10 +114,9 @@ class LogTail:
         return self._faulty_checksums.get(op) if op in self.faulty else None
 
     def may_be(self, header: PrepareHeader) -> bool:
-        """Whether the entry in the place of `header`, damaged or not, can be that one.
+        """Return whether the entry at the op of `header`, damaged or not, can be that entry.
 
-        Where its checksum is not known, those behind it tell at least that it is of no later view
-        than they are.
+        If its checksum is unknown, the entries after it still bound its view: views never go back.
         """
         known = self.checksum_of(header.op)
         if known is not None:
@@ -121,14 +129,14 @@ class LogTail:
         return max((entry.header.view for entry in self._entries.values()), default=0)
 
     def above(self, op: int) -> Iterator[LogEntry]:
-        """The held entries after `op`, in op order."""
+        """Yield the held entries after `op`, in op order."""
         first = max(op + 1, self.op - LOG_TAIL_PREPARES + 1)
         for later in range(first, self.op + 1):
             if later in self._entries:
                 yield self._entries[later]
 
     def is_being_written(self, op: int) -> bool:
-        """Whether a record of `op` is under way to the disk."""
+        """Return whether a record of `op` is under way to the disk."""
         return any(written == op for written, _ in self._writes)
 
     def append(self, entry: LogEntry) -> None:
@@ -137,7 +145,7 @@ class LogTail:
         check(entry.header.op == self.op + 1, "ops have no gap", (self.op, entry.header.op))
         follows = self.is_at_base or entry.header.parent == self.checksum
         check(follows, "entries chain by parent", entry.header.op)
-        # No start would believe in a journal in which views go back.
+        # The next start would reject a journal in which views go back.
         last_view = self.head.view if self.head else 0
         check(entry.header.view >= last_view, "views of entries never go back", entry.header)
         last_level = self.head.feature_level if self.head else 0
@@ -151,7 +159,7 @@ class LogTail:
         self._written(entry)
 
     def fill(self, entry: LogEntry) -> None:
-        """Have a faulty record written anew; it stays faulty until that is durable."""
+        """Have a faulty record rewritten; it stays faulty until that is durable."""
         op = entry.header.op
         check(op in self.faulty, "only a faulty record is written anew", op)
         fits = self.checksum_of(op - 1) in (None, entry.header.parent)
@@ -180,7 +188,8 @@ class LogTail:
         self.durable_op = self.op
 
     def inherit_faults(self, faulty: tuple[int, ...], checksums: Mapping[int, bytes]) -> None:
-        """Note what of that journal is damaged, and checksums by op; the last may be the head."""
+        """Note the damaged records of that journal, and checksums by op; the last may be the
+        head."""
         self.faulty = set(faulty)
         self._faulty_checksums = dict(checksums)
         if faulty and faulty[-1] > self.op:
@@ -188,7 +197,7 @@ class LogTail:
             self.head = None
 
     def begin_after(self, base_op: int) -> None:
-        """Hold a log whose entries up to `base_op` a snapshot stands for; the head is fetched."""
+        """Begin a log behind a snapshot that stands for all entries up to `base_op`."""
         self._entries.clear()
         self.op = self.durable_op = self.base_op = base_op
         self.head = None
@@ -197,10 +206,10 @@ class LogTail:
 
     @property
     def is_at_base(self) -> bool:
-        """Whether nothing is held but what a snapshot stands for, of which no header is known.
+        """Whether the log begins behind a snapshot and no header is known yet.
 
-        Its last entry is fetched for its header; but peers may have it no more, and then the next
-        one does, which whoever lets it in knows to be committed.
+        The header of the base entry is fetched. Peers may no longer have that entry; then a
+        committed entry that comes next stands in, and the caller vouches that it is committed.
         """
         return self.head is None and 0 < self.op == self.base_op
 
@@ -209,7 +218,8 @@ class LogTail:
         return (record.op, record.checksum) in self._writes
 
     def finish_write(self, record: RecordId) -> LogEntry | None:
-        """Note that a record is durable; returns its entry, None if it was discarded meanwhile."""
+        """Note that a record is durable; return its entry, or None if it was discarded
+        meanwhile."""
         key = (record.op, record.checksum)
         writes = self._writes[key]
         entry = writes.pop(0)
@@ -224,7 +234,7 @@ class LogTail:
         return None
 
     def mark_durable(self, entry: LogEntry) -> None:
-        """Note that `entry` is durable here, and how far the durable prefix reaches now."""
+        """Note that `entry` is durable here, and extend the durable prefix."""
         entry.durable = True
         following = self._entries.get(self.durable_op + 1)
         while following is not None and following.durable:
@@ -232,7 +242,7 @@ class LogTail:
             following = self._entries.get(self.durable_op + 1)
 
     def mark_faulty(self, op: int) -> LogEntry | None:
-        """Note that the record of `op` is damaged; returns what the tail holds of it."""
+        """Note that the record of `op` is damaged; return the entry if the tail holds it."""
         self.faulty.add(op)
         entry = self._entries.get(op)
         if entry is not None:
@@ -240,7 +250,7 @@ class LogTail:
         return entry
 
     def discard_after(self, op: int) -> None:
-        """Let go of all entries after `op`, which is or becomes the head."""
+        """Drop all entries after `op`, which is or becomes the head."""
         for later in range(op + 1, self.op + 1):
             self._entries.pop(later, None)
         held = self._entries.get(op)
@@ -253,7 +263,7 @@ class LogTail:
         self.discard_count += 1
 
     def take_up(self, log_view: int) -> None:
-        """Make what the tail holds the log of `log_view`, of which nobody vouched yet."""
+        """Make the tail the log of `log_view`; nobody has vouched for it yet."""
         for entry in self._entries.values():
             entry.log_view = log_view
             entry.acks = set()

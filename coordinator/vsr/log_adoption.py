@@ -1,10 +1,11 @@
-"""Taking over the log that a view begins with, on the primary-elect and on its backups alike.
+"""Adopting the log that a view begins with, on the primary-elect and on its backups alike.
 
-First what is committed is caught up with, then the entries above are compared with the headers of
-the chosen log. An own entry that equals the chosen one stays on the disk all the time: it may be
-part of the quorum that committed it. One that differs was never committed, and is discarded; it is
-the only time that anything is. What is lacking is fetched by op and checksum. Once all of it is
-durable, and not before, the log view says so; and once that is durable, the view has its log.
+The replica first catches up with committed entries, then compares its entries above them with the
+headers of the chosen log. An entry that equals the chosen one stays on the disk throughout: it may
+be part of the quorum that committed it. An entry that differs was never committed, and is
+discarded; nothing is discarded at any other time. Lacking entries are fetched by op and checksum.
+The log view is recorded only once the whole log is durable, and the view has its log once that
+record is durable.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from coordinator.vsr.state import LogAdoption, ReplicaState
 from viewstamp.limits import BOOT_NONCE_BYTES
 
 NO_NONCE = bytes(BOOT_NONCE_BYTES)
-"""In a StartView that nobody asked for."""
+"""The nonce of a StartView that nobody asked for."""
 
 
 def advance(state: ReplicaState) -> None:
-    """Settle rule: go on with taking the log over, as far as what is here allows."""
+    """Settle rule: continue adopting the log as far as the entries held here allow."""
     installation = state.installation
     if installation is None:
         return
-    # First, since it says how far the logs are compared: an entry that differs above it is
+    # The commit point says how far the logs are compared: an entry that differs above it is
     # discarded before its successor is asked for.
     learn_commits(state, installation)
     if is_superseded(state, installation):
@@ -39,7 +40,7 @@ def advance(state: ReplicaState) -> None:
 
 
 def learn_commits(state: ReplicaState, installation: LogAdoption) -> None:
-    """Own entries that equal committed ones of the chosen log are committed."""
+    """Commit own entries that equal committed ones of the chosen log."""
     for header in installation.headers:
         follows = header.op == state.commit_max + 1
         if header.op <= installation.commit and follows and held_alike(state, header):
@@ -47,19 +48,19 @@ def learn_commits(state: ReplicaState, installation: LogAdoption) -> None:
 
 
 def is_superseded(state: ReplicaState, installation: LogAdoption) -> bool:
-    """Whether a later view went on without the chosen log.
+    """Return whether a later view went on without the chosen log.
 
-    It did if an entry committed here is not in that log, or if one here was made in a later view.
-    Then nothing of that log is fetched, discarded or recorded. This replica waits for the later
-    view, of which it hears by its primary or by the pre-votes of the others. Were it to lead
-    instead, it would put an entry of this view behind one of a later view.
+    It did if an entry committed here is not in that log, or if an entry here was made in a later
+    view. Then nothing of that log is fetched, discarded or recorded. This replica waits to hear of
+    the later view from its primary or from pre-votes. If it led instead, it would append an entry
+    of this view after an entry of a later view.
     """
     is_contradicted = any(contradicts(state, header) for header in installation.headers)
     return is_contradicted or state.log.last_view > state.view
 
 
 def contradicts(state: ReplicaState, header: PrepareHeader) -> bool:
-    """Whether an entry committed here is in the place of this one, or of its parent."""
+    """Return whether an entry committed here differs from this one, or from its parent."""
     if header.op > state.commit_max + 1:
         return False
     if header.op <= state.commit_max:
@@ -68,14 +69,15 @@ def contradicts(state: ReplicaState, header: PrepareHeader) -> bool:
 
 
 def held_alike(state: ReplicaState, header: PrepareHeader) -> bool:
-    """Whether this log has that very entry, intact or on its way to the disk."""
+    """Return whether this log has exactly that entry, intact or on its way to the disk."""
     entry = state.log.get(header.op)
     intact = header.op not in state.log.faulty or state.log.is_being_written(header.op)
     return entry is not None and intact and entry.header.checksum == header.checksum
 
 
 def lacking(state: ReplicaState, installation: LogAdoption) -> list[PrepareHeader]:
-    """The known entries of the chosen log that have to be fetched, what is committed first."""
+    """Return the entries of the chosen log to fetch: up to its commit point, then up to its
+    head."""
     if is_superseded(state, installation):
         return []
     reach = installation.commit
@@ -90,11 +92,11 @@ def lacking(state: ReplicaState, installation: LogAdoption) -> list[PrepareHeade
 
 
 def discard_conflict(state: ReplicaState, installation: LogAdoption) -> None:
-    """Discard from the first entry on that is not of the chosen log, as far as that can be told.
+    """Discard from the first entry on that is known not to be of the chosen log.
 
-    An entry is not if the chosen log has another in its place, or one after it of another parent.
-    A damaged one is compared, too, by the checksum that is known of it: were the chosen entry
-    written in its place, the log would go on with a child of another one.
+    It is not if the chosen log has another entry in its place, or an entry after it with another
+    parent. A damaged entry is compared by its checksum, if known: if the chosen entry were written
+    in its place, the log would continue with a child of another entry.
     """
     for header in lacking(state, installation):
         is_other_parent = state.log.checksum_of(header.op - 1) not in (None, header.parent)
@@ -117,11 +119,11 @@ def discard_from(state: ReplicaState, op: int) -> None:
 
 
 def discard_rest(state: ReplicaState, installation: LogAdoption) -> None:
-    """Discard what lies beyond the chosen log; but what is committed here is part of it."""
+    """Discard entries beyond the chosen log, except committed ones, which are part of it."""
     head_op = max(installation.head_op, state.commit_max)
     if state.log.op > head_op:
         check(
-            state.log_view < state.view,
+            state.log_view < state.view or state.log.intact_op <= head_op,
             "nothing of a view's own log is discarded in it",
             (state.view, state.log.op, head_op),
         )
@@ -136,7 +138,7 @@ def is_complete(state: ReplicaState, installation: LogAdoption) -> bool:
 
 
 def record(state: ReplicaState, installation: LogAdoption) -> None:
-    """Have the log view written, once; a replica that restarted in the view has it already."""
+    """Have the log view written once; a replica that restarted in the view has it already."""
     if state.is_installed:
         state.vouched_op = min(installation.commit, state.commit_max)
         state.installation = None
@@ -151,16 +153,16 @@ def record(state: ReplicaState, installation: LogAdoption) -> None:
 
 
 def take_up(state: ReplicaState) -> None:
-    """The view has its log here, and a crash cannot make this replica forget it any more.
+    """Begin the view: the disk records its log, so a crash cannot make this replica forget it.
 
-    The primary vouches for its copy, tells the others the log, and lets them hear that it lives.
+    The primary vouches for its copy, sends the log to the others, and begins its heartbeat.
     """
     state.installation = None
     if not state.is_primary:
         return
     acknowledge.acknowledge_uncommitted(state)
     if state.is_abdicating:
-        # It was asked to resign while it was being elected: nobody hears of its log.
+        # It was asked to resign while it was being elected: it announces no log.
         return
     if state.replica_count > 1 and state.status is ReplicaStatus.VIEW_CHANGE:
         pre_votes.withdraw(state)

@@ -1,18 +1,19 @@
 """Which log a view begins with: a pure function of the votes.
 
-What lies at or below the highest commit point of the votes is committed and not in question. Above
+Entries at or below the highest commit point of the votes are committed and not in question. Above
 it the votes with the highest log view are *canonical*: their logs hold everything that was
 committed in any view. An entry may be cut off only if it was provably never committed: either no
 canonical log holds it, or enough replicas provably never held it (*nacks*) that no commit quorum
 can exist. A damaged record is no nack: its replica may have vouched for it.
 
-Two canonical logs can differ above what is committed: a replica may have crashed while it took
-over a later view's log. The entry of the later view is preferred; neither is committed, because
-the later view's log, chosen by a quorum, holds everything that is.
+Two canonical logs can differ above the commit point: a replica may have crashed while it adopted a
+later view's log. The entry of the later view is preferred. Neither is committed, because the later
+view's log, chosen by a quorum, holds everything that is.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -29,17 +30,17 @@ class AwaitingVotes:
 
 @dataclass(frozen=True, slots=True)
 class AwaitingRepair:
-    """What entry `op` is cannot be told from these votes; another vote may settle it."""
+    """These votes cannot tell what entry `op` is; another vote may settle it."""
 
     op: int
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The log ends at `head_op`, and all up to `commit` is committed, which `source` knew.
+    """The log ends at `head_op`; all up to `commit` is committed, and `source` knew that.
 
-    `headers` are its entries after `commit`, and before them what the votes tell of committed
-    ones, in op order.
+    `headers` are the log's entries after `commit`, preceded by the committed entries that the
+    votes hold, in op order.
     """
 
     commit: int
@@ -50,7 +51,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Unrecoverable:
-    """Every replica voted, and still nobody can tell what entry `op` is."""
+    """Every replica voted, and the votes still cannot tell what entry `op` is."""
 
     op: int
 
@@ -60,19 +61,19 @@ Choice: TypeAlias = AwaitingVotes | AwaitingRepair | Chosen | Unrecoverable
 
 @dataclass(frozen=True, slots=True)
 class HeldByVote:
-    """A vote has this entry, intact and durable."""
+    """A vote holds this entry, intact and durable."""
 
     header: PrepareHeader
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A vote certainly never had an entry that continues the log chosen so far."""
+    """A vote certainly never held an entry that continues the log chosen so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A vote may have had such an entry: the record is damaged."""
+    """A vote may have held such an entry: the record is damaged."""
 
 
 Finding: TypeAlias = HeldByVote | Absent | Unknown
@@ -105,10 +106,10 @@ def choose(votes: Sequence[DoViewChangeMessage], replica_count: int, quorums: Qu
 
 
 def checksum_of_committed(votes: Sequence[DoViewChangeMessage], commit: int) -> bytes | None:
-    """The checksum of the entry at the highest commit point, None if nobody has it at hand.
+    """Return the checksum of the entry at the highest commit point; None if no vote knows it.
 
-    Those who know that it is committed have it, or one after it, which names it. A vote whose own
-    commit point is lower may hold another entry there.
+    Only votes that know of this commit count: they hold the entry, or the next one, which names
+    it. A vote whose own commit point is lower may hold another entry there.
     """
     headers = [header for vote in votes if vote.commit == commit for header in vote.headers]
     known = [header.checksum for header in headers if header.op == commit]
@@ -118,12 +119,12 @@ def checksum_of_committed(votes: Sequence[DoViewChangeMessage], commit: int) -> 
 
 
 def known_committed(votes: Sequence[DoViewChangeMessage], commit: int) -> list[PrepareHeader]:
-    """The entries up to `commit` that votes hold, and of which they tell that they are committed.
+    """Return the entries up to `commit` that the votes hold and prove committed.
 
-    Some do not know yet that they are committed. The chain of hashes tells it, from the one at the
-    highest commit point on. Canonical logs alone do not: that commit point may be of a later view,
-    which began without a vote that arrives late, and the log of that vote may have been replaced.
-    They are believed only where whoever knows of the commit has the entry damaged.
+    The hash chain from the highest commit point identifies these entries; a vote's log may be
+    stale. Being canonical is no proof: the commit point may be of a later view that began without
+    a late vote, whose log was replaced. Canonical logs are believed only where every vote that
+    knows of the commit has the entry damaged.
     """
     checksum = checksum_of_committed(votes, commit)
     if checksum is None:
@@ -137,7 +138,7 @@ def known_committed(votes: Sequence[DoViewChangeMessage], commit: int) -> list[P
 
 
 def canonical_up_to(votes: Sequence[DoViewChangeMessage], commit: int) -> list[PrepareHeader]:
-    """The entries up to `commit` that canonical votes hold."""
+    """Return the entries up to `commit` that canonical votes hold."""
     log_view = max(vote.log_view for vote in votes)
     known: dict[int, PrepareHeader] = {}
     for header in (each for vote in votes if vote.log_view == log_view for each in vote.headers):
@@ -150,7 +151,7 @@ def canonical_up_to(votes: Sequence[DoViewChangeMessage], commit: int) -> list[P
 def judge(
     votes: Sequence[DoViewChangeMessage], op: int, parent: bytes | None, nack_quorum: int
 ) -> PrepareHeader | Unknown | None:
-    """The entry that the log goes on with at `op`, None if it ends before, or not known."""
+    """Return the entry with which the log continues at `op`; None if the log ends before."""
     log_view = max(vote.log_view for vote in votes)
     canonical = [vote for vote in votes if vote.log_view == log_view]
     if all(finding(vote, op, parent) == ABSENT for vote in canonical):
@@ -168,8 +169,8 @@ def judge(
 
 
 def finding(vote: DoViewChangeMessage, op: int, parent: bytes | None) -> Finding:
-    """What a vote says about an entry at `op` that follows `parent`; None is any parent."""
-    header = next((header for header in vote.headers if header.op == op), None)
+    """Return what a vote says about an entry at `op` that follows `parent`; None is any parent."""
+    header = entry_at(vote, op)
     if header is not None:
         return HeldByVote(header) if parent in (None, header.parent) else ABSENT
     if op in vote.faulty or (op > vote.head_op and vote.head_uncertain):
@@ -178,8 +179,15 @@ def finding(vote: DoViewChangeMessage, op: int, parent: bytes | None) -> Finding
     return ABSENT
 
 
+def entry_at(vote: DoViewChangeMessage, op: int) -> PrepareHeader | None:
+    """Return the entry that a vote holds at `op`; its headers are in op order."""
+    place = bisect_left(vote.headers, op, key=lambda header: header.op)
+    is_held = place < len(vote.headers) and vote.headers[place].op == op
+    return vote.headers[place] if is_held else None
+
+
 def nacks(findings: Sequence[Finding], checksum: bytes | None) -> int:
-    """How many replicas certainly never held the entry of `checksum`; None is one nobody holds."""
+    """Count the votes that certainly never held the entry; None is an entry that nobody holds."""
     return sum(
         found.header.checksum != checksum if isinstance(found, HeldByVote) else found == ABSENT
         for found in findings
@@ -187,9 +195,9 @@ def nacks(findings: Sequence[Finding], checksum: bytes | None) -> int:
 
 
 def eliminate(findings: Sequence[Finding], nack_quorum: int) -> PrepareHeader | Unknown | None:
-    """What is left where no canonical log can tell: an entry that others hold, or nothing.
+    """Decide by elimination where no canonical log can tell: an entry that others hold, or none.
 
-    One that nobody holds intact cannot be kept; it has to be certain that it was not committed.
+    An entry that no vote holds intact cannot be kept; it must be certain that it never committed.
     """
     if nacks(findings, None) < nack_quorum:
         return UNKNOWN
@@ -208,7 +216,7 @@ def candidate(
     op: int,
     parent: bytes | None,
 ) -> bytes | None:
-    """The checksum of what the canonical logs have at `op`, None if none of them can tell.
+    """Return the checksum of the canonical logs' entry at `op`; None if none of them can tell.
 
     Where the record is damaged, the next entry still names it as its parent.
     """
@@ -216,25 +224,22 @@ def candidate(
     if held:
         check_one_per_view(held)
         return max(held, key=lambda header: header.view).checksum
-    later = [
-        header
-        for vote in canonical
-        for header in vote.headers
-        if header.op == op + 1 and finding(vote, op, parent) == UNKNOWN
-    ]
+    damaged = [vote for vote in canonical if finding(vote, op, parent) == UNKNOWN]
+    following = [entry_at(vote, op + 1) for vote in damaged]
+    later = [header for header in following if header is not None]
     return max(later, key=lambda header: header.view).parent if later else None
 
 
 def map_findings(
     votes: Sequence[DoViewChangeMessage], op: int, parent: bytes | None
 ) -> list[HeldByVote]:
-    """What these votes hold at `op`."""
+    """Return the entries that these votes hold at `op`."""
     found = [finding(vote, op, parent) for vote in votes]
     return [each for each in found if isinstance(each, HeldByVote)]
 
 
 def check_one_per_view(headers: Sequence[PrepareHeader]) -> None:
-    """A primary sequences one entry per op in its view, and no other primary has that view."""
+    """Check one entry per op and view: a view has one primary, which sequences each op once."""
     by_view: dict[int, bytes] = {}
     for header in headers:
         known = by_view.setdefault(header.view, header.checksum)

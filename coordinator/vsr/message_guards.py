@@ -1,8 +1,7 @@
-"""Which messages have no effect, and why: named predicates, looked at in order.
+"""Which messages have no effect, and why: named predicates, tested in order.
 
-Whoever asks "why did this replica not react" finds the answer as a `Dropped` effect. A message of
-normal operation in a newer view is dropped too. It leads to a question (`start_view.py`), but says
-too little to act on.
+A `Dropped` effect names the rule that dropped a message. A message of normal operation in a newer
+view is dropped too: it leads to a question (`start_view.py`), but says too little to act on.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from coordinator.vsr import bootstrap, catch_up, repair
+from coordinator.vsr import bootstrap, catch_up, message_shapes, repair
 from coordinator.vsr.effects import NOT_ADMITTED, DropRule, ReplicaStatus
 from coordinator.vsr.messages import (
     PARENT_OF_FIRST,
@@ -51,7 +50,7 @@ Rules: TypeAlias = tuple[tuple[DropRule, Callable[[ReplicaState, Any], bool]], .
 
 
 def other_cluster(state: ReplicaState, message: Message) -> bool:
-    """A cluster id binds the sender's intent: staging does not talk to production."""
+    """The cluster id keeps clusters apart: staging does not talk to production."""
     return message.cluster_id != state.configuration.cluster_id
 
 
@@ -62,7 +61,7 @@ def unknown_sender(state: ReplicaState, message: Message) -> bool:
 
 
 def of_standby(state: ReplicaState, message: Message) -> bool:
-    """What counts for a quorum, or makes one, passes between those that have a vote."""
+    """Messages that make or count towards a quorum pass only between voters."""
     if not isinstance(message, AMONG_VOTERS):
         return False
     return state.is_standby or message.from_replica >= state.replica_count
@@ -74,7 +73,7 @@ def newer_view(state: ReplicaState, message: Viewed) -> bool:
 
 
 def older_view(state: ReplicaState, message: Viewed) -> bool:
-    """The sender is in a view that has ended, and may be a primary no longer."""
+    """The sender is in a view that has ended, and may no longer be primary."""
     return message.view < state.view
 
 
@@ -101,7 +100,7 @@ def prepare_of_other_view(state: ReplicaState, message: PrepareMessage) -> bool:
 
 
 def prepare_out_of_window(state: ReplicaState, message: PrepareMessage) -> bool:
-    """An old entry that left the tail: it was acknowledged long ago."""
+    """The entry has left the tail: it was acknowledged long ago."""
     op = message.prepare.header.op
     return op <= state.log.op and state.log.get(op) is None
 
@@ -112,7 +111,7 @@ def prepare_gap(state: ReplicaState, message: PrepareMessage) -> bool:
 
 
 def broken_chain(state: ReplicaState, message: PrepareMessage) -> bool:
-    """The entry continues another log than this one, or replaces an entry of this view."""
+    """The entry continues another log, or replaces an entry of this view."""
     header = message.prepare.header
     held = state.log.get(header.op)
     if held is not None:
@@ -124,7 +123,7 @@ def broken_chain(state: ReplicaState, message: PrepareMessage) -> bool:
 
 
 def journal_backlog(state: ReplicaState, message: PrepareMessage) -> bool:
-    """The disk here is too far behind to hold more."""
+    """The disk here is too far behind to take more entries."""
     return message.prepare.header.op > state.log.op and not state.log.has_room
 
 
@@ -139,8 +138,13 @@ def not_primary_of(state: ReplicaState, message: DoViewChangeMessage) -> bool:
 
 
 def not_from_primary_of(state: ReplicaState, message: StartViewMessage) -> bool:
-    """Only the primary of a view says what its log is."""
+    """Only the primary of a view announces its log."""
     return message.from_replica != message.view % state.replica_count
+
+
+def malformed_log(state: ReplicaState, message: DoViewChangeMessage | StartViewMessage) -> bool:
+    """The log in the message has a hole, or its entries do not follow each other."""
+    return not message_shapes.is_whole(message)
 
 
 def restarted_primary(state: ReplicaState, message: DoViewChangeMessage) -> bool:
@@ -149,7 +153,7 @@ def restarted_primary(state: ReplicaState, message: DoViewChangeMessage) -> bool
 
 
 def already_installed(state: ReplicaState, message: StartViewMessage) -> bool:
-    """The log of that view is here, or is being taken over."""
+    """This replica has the log of that view, or is adopting it."""
     if message.view != state.view:
         return False
     if state.installation is not None:
@@ -158,23 +162,24 @@ def already_installed(state: ReplicaState, message: StartViewMessage) -> bool:
 
 
 def stale_start_view(state: ReplicaState, message: StartViewMessage) -> bool:
-    """This replica has more of that very view's log, or something of a later one.
+    """This replica has more of that same view's log, or an entry of a later view.
 
-    What it vouched for is not given up. Nor is what it caught up with before it had the log of the
-    view: a restart makes it forget that this is committed. An entry proves that its view began, and
-    the primary of a view never has less of its log than it gave away. Where it cannot tell which
-    entry is committed, as that is damaged, it believes a log alone that it asked for in this boot.
+    It must not give up entries that it vouched for, or committed entries that it fetched before it
+    had the log of the view: a restart makes it forget that they are committed. An entry proves that
+    its view began, and the primary of a view never has less of its log than it gave away. Where a
+    committed entry is damaged and unknown here, only a log asked for in this boot is believed.
     """
     last_view = state.log.last_view
     if last_view > message.view:
         return True
     if message.nonce != state.boot_nonce and catch_up.lacks_committed(state, message.commit):
         return True
-    return message.view in (state.log_view, last_view) and message.head_op < state.log.op
+    is_of_own_log = message.view in (state.log_view, last_view)
+    return is_of_own_log and message.head_op < catch_up.head_vouched_for(state, message)
 
 
 def unasked_start_view(state: ReplicaState, message: StartViewMessage) -> bool:
-    """A late log for a newcomer's previous life may lack entries that it vouched for since."""
+    """A late log meant for a newcomer's earlier boot may lack entries that it vouched for since."""
     is_newcomer = state.voting_view == NOT_ADMITTED and not state.is_standby
     return is_newcomer and message.nonce != state.boot_nonce
 
@@ -188,12 +193,12 @@ def not_installed(state: ReplicaState, message: RequestStartViewMessage) -> bool
 
 
 def leads_no_more(state: ReplicaState, message: ReadIndexRequestMessage) -> bool:
-    """This replica wants to lead no more, and the next primary will know what is committed."""
+    """This replica is giving up the lead, and the next primary will know what is committed."""
     return state.is_abdicating
 
 
 def abdicating(state: ReplicaState, message: RequestStartViewMessage) -> bool:
-    """This replica wants to lead no more."""
+    """This replica is giving up the lead."""
     return state.is_abdicating and message.view <= state.view
 
 
@@ -211,9 +216,10 @@ def not_committed(state: ReplicaState, message: RequestCommittedMessage) -> bool
 
 
 def committed_not_lacking(state: ReplicaState, message: CommittedMessage) -> bool:
-    """The entry is here, or an earlier one has to come first, or it is this primary's to commit.
+    """The entry is here, an earlier one must come first, or it is this primary's to commit.
 
-    It is from the moment on at which this primary took over its log, before its disk knows.
+    The last holds from the moment on at which this primary adopted its log, before its disk
+    records that.
     """
     if not state.may_journal:
         return True
@@ -225,10 +231,10 @@ def committed_not_lacking(state: ReplicaState, message: CommittedMessage) -> boo
 
 
 def log_replaced(state: ReplicaState, message: CommittedMessage) -> bool:
-    """This view's log has another entry there: a later view's has replaced it.
+    """This view's log has another entry there: the log of a later view has replaced it.
 
-    That one's StartView comes first. Whoever votes has rarely such an entry, since the later view
-    began with its log or that of one who acknowledged the same; a standby has.
+    The later view's StartView must come first. A voter rarely holds such an entry, since the later
+    view began with its log or with that of a replica that acknowledged the same; a standby can.
     """
     op = message.prepare.header.op
     if state.status is not ReplicaStatus.NORMAL or not state.commit_max < op <= state.log.op:
@@ -240,7 +246,7 @@ def log_replaced(state: ReplicaState, message: CommittedMessage) -> bool:
 
 
 def head_damaged(state: ReplicaState, message: CommittedMessage | RepairMessage) -> bool:
-    """What the entry follows is damaged here, and comes first, unless only its place is filled."""
+    """The preceding entry is damaged here and must come first, unless this fills a known place."""
     log, header = state.log, message.prepare.header
     if header.op == 1:
         return False
@@ -255,12 +261,12 @@ def head_damaged(state: ReplicaState, message: CommittedMessage | RepairMessage)
 
 
 def committed_backlog(state: ReplicaState, message: CommittedMessage | RepairMessage) -> bool:
-    """The disk here is too far behind to hold more."""
+    """The disk here is too far behind to take more entries."""
     return message.prepare.header.op > state.log.op and not state.log.has_room
 
 
 def repair_not_lacking(state: ReplicaState, message: RepairMessage) -> bool:
-    """The entry is neither lacking here nor held."""
+    """This replica neither lacks the entry nor holds it."""
     if not state.may_journal:
         return True
     header = message.prepare.header
@@ -276,7 +282,7 @@ def repair_gap(state: ReplicaState, message: RepairMessage) -> bool:
 
 
 def snapshot_not_needed(state: ReplicaState, message: CommittedGoneMessage) -> bool:
-    """That snapshot has nothing that is lacking here, or damaged and truncated elsewhere."""
+    """The snapshot covers no entry that is lacking here, or damaged here and truncated there."""
     covered = min(message.cut_op, message.first_held_op - 1)
     is_damage_covered = any(op <= covered for op in state.log.faulty if op != state.log.base_op)
     return message.cut_op <= state.commit_max and not is_damage_covered
@@ -315,18 +321,18 @@ def lags_behind(state: ReplicaState, message: RequestAdmissionMessage) -> bool:
 
 
 def not_a_newcomer(state: ReplicaState, message: AdmissionMessage) -> bool:
-    """This replica has its vote, or asked in another boot."""
+    """This replica has a vote already, or asked in another boot."""
     return state.voting_view != NOT_ADMITTED or message.nonce != state.boot_nonce
 
 
 def abdicating_already(state: ReplicaState, message: AdmissionDurableMessage) -> bool:
-    """This primary resigned already in favour of that view."""
+    """This primary has already resigned in favour of that view."""
     own = state.pre_votes.get(state.replica)
     return own is not None and own.target_view >= message.voting_view
 
 
 def already_bootstrapped(state: ReplicaState, message: Message) -> bool:
-    """Op 1 exists here: nobody bootstraps over it."""
+    """Op 1 exists here: it must not be bootstrapped over."""
     return state.log.op > 0
 
 
@@ -336,18 +342,18 @@ def not_from_bootstrap_primary(state: ReplicaState, message: Message) -> bool:
 
 
 def not_the_bootstrap_prepare(state: ReplicaState, message: PrepareMessage | RepairMessage) -> bool:
-    """A blank replica can begin with op 1 alone."""
+    """A blank replica can begin only with op 1."""
     header = message.prepare.header
     return (header.op, header.parent, header.first_revision) != (1, PARENT_OF_FIRST, 1)
 
 
 def not_an_initial_member(state: ReplicaState, message: PrepareMessage | RepairMessage) -> bool:
-    """This boot of this replica was not asked: it may have acknowledged things it forgot."""
+    """This boot of this replica was not asked: it may have forgotten acknowledgements."""
     return not bootstrap.names_this_boot(state, message)
 
 
 def first_hit(rules: Rules, state: ReplicaState, message: Message) -> DropRule | None:
-    """The first rule by which `message` is dropped; None if it is to be handled."""
+    """Return the first rule that drops `message`; None if it is to be handled."""
     for rule, applies in rules:
         if applies(state, message):
             return rule
@@ -365,7 +371,7 @@ AMONG_VOTERS = (
     AdmissionMessage,
     AdmissionDurableMessage,
 )
-"""The messages that no standby sends, or takes."""
+"""Messages that standbys neither send nor take."""
 
 ANY_RULES: Rules = (
     (DropRule.OTHER_CLUSTER, other_cluster),
@@ -400,28 +406,24 @@ PREPARE_OK_RULES: Rules = (
     *FOR_PRIMARY_RULES,
     (DropRule.PREPARE_UNKNOWN, prepare_unknown),
 )
-COMMIT_OK_RULES: Rules = (
-    *FOR_PRIMARY_RULES,
-    (DropRule.OLD_READ_ROUND, old_read_round),
-)
+COMMIT_OK_RULES: Rules = (*FOR_PRIMARY_RULES, (DropRule.OLD_READ_ROUND, old_read_round))
 READ_INDEX_REQUEST_RULES: Rules = (
     *FOR_PRIMARY_RULES,
     (DropRule.ABDICATING, leads_no_more),
 )
-READ_INDEX_REPLY_RULES: Rules = (
-    *FROM_PRIMARY_RULES,
-    (DropRule.OLD_READ_ROUND, not_asked),
-)
+READ_INDEX_REPLY_RULES: Rules = (*FROM_PRIMARY_RULES, (DropRule.OLD_READ_ROUND, not_asked))
 HEARD_PRIMARY_RULES: Rules = FROM_PRIMARY_RULES
 PRE_VOTE_RULES: Rules = ((DropRule.STALE_PRE_VOTE, stale_pre_vote),)
 VOTE_RULES: Rules = (
     (DropRule.OLDER_VIEW, older_view),
     (DropRule.NOT_FOR_BACKUP, not_primary_of),
     (DropRule.RESTARTED_PRIMARY, restarted_primary),
+    (DropRule.MALFORMED_LOG, malformed_log),
 )
 START_VIEW_RULES: Rules = (
     (DropRule.OLDER_VIEW, older_view),
     (DropRule.NOT_FROM_PRIMARY, not_from_primary_of),
+    (DropRule.MALFORMED_LOG, malformed_log),
     (DropRule.ALREADY_INSTALLED, already_installed),
     (DropRule.STALE_START_VIEW, stale_start_view),
     (DropRule.UNASKED_START_VIEW, unasked_start_view),
@@ -490,9 +492,9 @@ VIEWED = (
 
 
 def rules_of_view(state: ReplicaState, message: Message) -> Rules:
-    """The rules on views, for the messages that they are for.
+    """Return the rules on views that apply to this message.
 
-    A blank replica is in no view: it may hear of a cluster that lives on in a later one.
+    A blank replica is in no view: a CommitMessage may tell it of a cluster in a later one.
     """
     is_news = state.status is ReplicaStatus.BLANK and isinstance(message, CommitMessage)
     return VIEW_RULES if isinstance(message, VIEWED) and not is_news else ()

@@ -17,8 +17,8 @@ PARENT_OF_FIRST = bytes(16)
 class PrepareHeader(Protocol):
     """The header of a log entry; its checksum is the entry's identity and the next one's parent.
 
-    Checksums and ids are 16 bytes; `timestamp` is microseconds, `size` bytes of the body. An entry
-    of 0 commands has a `last_revision` of `first_revision - 1`.
+    Checksums and ids are 16 bytes; `timestamp` is in microseconds, `size` in bytes of the body. An
+    entry of 0 commands has a `last_revision` of `first_revision - 1`.
     """
 
     @property
@@ -105,7 +105,7 @@ class PrepareMessage:
 class PrepareOkMessage:
     """A backup tells the primary of `view` that it holds the entry durably.
 
-    `commit_min` is how far the backup has handed committed entries out: its lag.
+    `commit_min` is the last op that the backup has handed out: its lag.
     """
 
     cluster_id: bytes
@@ -145,7 +145,7 @@ class CommitOkMessage:
 class ReadIndexRequestMessage:
     """A backup asks the primary of `view` how far it must have applied the log for its reads.
 
-    The answer repeats `nonce`, that of the asker's boot, and `token`, which counts the requests of
+    The answer repeats `nonce`, that of the asker's boot, and `token`, which numbers the requests of
     one boot.
     """
 
@@ -158,7 +158,7 @@ class ReadIndexRequestMessage:
 
 @dataclass(frozen=True, slots=True)
 class ReadIndexReplyMessage:
-    """Reads that the asker got before it sent the request are linearizable once it applied `op`."""
+    """Reads that began before the request are linearizable once the asker has applied `op`."""
 
     cluster_id: bytes
     from_replica: int
@@ -200,9 +200,9 @@ class StartViewChangeMessage:
 class DoViewChangeMessage:
     """A vote for `view`, to its primary: the sender's log from `commit` on, as its disk holds it.
 
-    `log_view` is the view whose log it is. `headers` are the intact durable entries of `commit` to
-    `head_op`, in op order; `faulty` the ops after `commit`, up to `head_op`, that are damaged, in
-    order. With `head_uncertain` there may have been entries above `head_op`.
+    `log_view` is the view whose log it is. `headers` are the intact durable entries from `commit`
+    to `head_op`, in op order; `faulty` are the damaged ops after `commit`, up to `head_op`, in
+    order. `head_uncertain` says that there may have been entries above `head_op`.
     """
 
     cluster_id: bytes
@@ -218,9 +218,9 @@ class DoViewChangeMessage:
 
 @dataclass(frozen=True, slots=True)
 class StartViewMessage:
-    """The primary of `view` tells the log that the view begins, or goes on, with.
+    """The primary of `view` announces the log that the view begins, or continues, with.
 
-    `headers` are all entries of `commit + 1` to `head_op`. `nonce` is that of the request it
+    `headers` are all entries from `commit + 1` to `head_op`. `nonce` is that of the request it
     answers, or 16 zero bytes.
     """
 
@@ -245,7 +245,7 @@ class RequestStartViewMessage:
 
 @dataclass(frozen=True, slots=True)
 class RequestPrepareMessage:
-    """Asks for the one entry of this op and checksum, committed or not."""
+    """A replica asks for the one entry with this op and checksum, committed or not."""
 
     cluster_id: bytes
     from_replica: int
@@ -264,7 +264,7 @@ class RepairMessage:
 
 @dataclass(frozen=True, slots=True)
 class RequestCommittedMessage:
-    """Asks for committed entries, by op; at most `CATCH_UP_OPS` of them."""
+    """A replica asks for committed entries, by op; at most `CATCH_UP_OPS` of them."""
 
     cluster_id: bytes
     from_replica: int
@@ -274,7 +274,7 @@ class RequestCommittedMessage:
 
 @dataclass(frozen=True, slots=True)
 class CommittedMessage:
-    """An entry that the sender knows to be committed, and how far it knows of commits."""
+    """An entry that the sender knows to be committed, and the sender's commit point."""
 
     cluster_id: bytes
     from_replica: int
@@ -301,7 +301,7 @@ class CommittedGoneMessage:
 class RequestAdmissionMessage:
     """A replica that lost its disk asks the primary to be made a voter again.
 
-    `commit` is how far it holds the log; `nonce` that of its boot.
+    `commit` is how far it holds the committed log; `nonce` is that of its boot.
     """
 
     cluster_id: bytes
@@ -323,7 +323,7 @@ class AdmissionMessage:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionDurableMessage:
-    """The newcomer's disk says from which view on it votes; the primary of `view` may resign."""
+    """The newcomer's disk records its voting view; the primary of `view` may resign."""
 
     cluster_id: bytes
     from_replica: int

@@ -1,8 +1,9 @@
 """Normal operation: the primary sequences batches and replicates them, backups journal and ack.
 
-Steps 1 to 7 of the protocol's normal case, less the client table, which is a stage of its own:
-batch -> prepare, to the journal and the backups at once -> prepare_ok once durable -> commit at a
-quorum -> backups learn of the commit by the next prepare or by the heartbeat.
+Steps 1 to 7 of normal operation (VSR Revisited, section 4.1), less the client table, which is a
+stage of its own: batch -> prepare, to the journal and the backups at once -> prepare_ok once
+durable -> commit at a quorum -> backups learn of the commit by the next prepare or by the
+heartbeat.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ REFUSAL_BY_STATUS = {
 
 
 def refusal_of_role(state: ReplicaState) -> RefusalReason | None:
-    """Why this replica serves no clients at all now; None if it does."""
+    """Return why this replica serves no clients at all now; None if it does."""
     if state.status is not ReplicaStatus.NORMAL:
         return REFUSAL_BY_STATUS[state.status]
     if not state.is_primary:
@@ -59,7 +60,7 @@ def refusal_of_role(state: ReplicaState) -> RefusalReason | None:
 
 
 def refusal_of_batch(state: ReplicaState) -> RefusalReason | None:
-    """Why a batch would be refused now; None if it would be admitted."""
+    """Return why a batch would be refused now; None if it would be admitted."""
     refusal = refusal_of_role(state)
     if refusal is not None:
         return refusal
@@ -71,7 +72,7 @@ def refusal_of_batch(state: ReplicaState) -> RefusalReason | None:
 
 
 def known_primary(state: ReplicaState) -> int | None:
-    """Whom a refused caller should ask: the primary of a view that is under way."""
+    """Return the replica that a refused caller should ask: the primary of a view under way."""
     is_known = state.status is ReplicaStatus.NORMAL and not state.is_abdicating
     return state.primary if is_known else None
 
@@ -90,7 +91,8 @@ def on_client_batch(state: ReplicaState, batch: ClientBatch) -> None:
 
 
 def demand_batch(batch: ClientBatch) -> None:
-    """Hold the batcher to its limits. No command at all is an acknowledgement, and allowed."""
+    """Hold the batcher to its limits. A batch without commands is an acknowledgement, and
+    allowed."""
     demand(
         0 <= batch.command_count <= PREPARE_COMMANDS_MAX,
         f"a batch has at most {PREPARE_COMMANDS_MAX} commands",
@@ -109,8 +111,8 @@ def append_new(
 ) -> LogEntry:
     """Make the next entry of the log out of `body`, and have it journaled.
 
-    Feature levels are raised by the log alone, and never fall along it: whoever leads next goes on
-    from the level of the head, however little of the log it has applied.
+    Only the log raises feature levels, and they never fall along it: a new primary continues at the
+    level of the head, however little of the log it has applied.
     """
     log = state.log
     check(
@@ -134,7 +136,7 @@ def append_new(
 
 
 def level_before(state: ReplicaState) -> int:
-    """The level of the last entry, or that at which this replica would found its cluster."""
+    """Return the level of the last entry, or the configured level if the log is empty."""
     head = state.log.head
     return state.configuration.feature_level if head is None else head.feature_level
 
@@ -162,7 +164,7 @@ def journal(state: ReplicaState, prepare: Prepare, *, admitted: bool = False) ->
 def send_prepare(state: ReplicaState, entry: LogEntry, to_replicas: tuple[int, ...]) -> None:
     """Primary: ask these replicas to journal `entry`.
 
-    One that an earlier process journaled is sent by the driver; who has it already vouches again.
+    The driver sends an entry that an earlier process journaled; a backup that has it vouches again.
     """
     if entry.prepare is None:
         for replica in to_replicas:
@@ -186,7 +188,7 @@ def on_prepare(state: ReplicaState, message: PrepareMessage) -> None:
 
 
 def learn_commit(state: ReplicaState, commit: int) -> None:
-    """Backup: the primary's commit point holds here as far as the log reaches."""
+    """Backup: adopt the primary's commit point, as far as the log reaches."""
     state.commit_max = max(state.commit_max, min(commit, state.log.op))
     state.hear_commit(commit, state.primary)
 
@@ -208,7 +210,7 @@ def on_commit(state: ReplicaState, message: CommitMessage) -> None:
 
 
 def send_heartbeat(state: ReplicaState) -> None:
-    """Primary: say that it is there and what is committed, then again after a while."""
+    """Primary: announce itself and the commit point, and again after a while."""
     tell_commit(state, state.followers)
     state.timeouts.arm(TimeoutName.HEARTBEAT, state.now_ticks)
 
@@ -216,7 +218,7 @@ def send_heartbeat(state: ReplicaState) -> None:
 def tell_commit(state: ReplicaState, to_replicas: Sequence[int]) -> None:
     """Primary: tell these replicas what is committed, and ask whether they are in its view.
 
-    After a start from a snapshot that entry may be gone from the journal. The next one names it.
+    After a start from a snapshot the journal may lack the committed entry; the next one names it.
     """
     message = CommitMessage(
         state.configuration.cluster_id,
@@ -259,7 +261,7 @@ def enter(state: ReplicaState) -> None:
 
 
 def lead(state: ReplicaState) -> None:
-    """Primary whose log is installed: let the backups hear that it lives, and have them vouch."""
+    """Primary whose log is installed: begin the heartbeat, and have the backups vouch."""
     send_heartbeat(state)
     resend_prepares(state)
     abdication.arm(state)

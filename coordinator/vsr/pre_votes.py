@@ -1,22 +1,21 @@
-"""Leaving a view: nobody does so alone. A replica pre-votes, and moves when a quorum pre-votes.
+"""Leaving a view: a replica pre-votes, and moves only when a quorum pre-votes.
 
 A backup that hears nothing from its primary, or is told that its process seems to be gone,
-pre-votes for the next view, says so to all, and goes on serving the primary meanwhile. One replica
-that is cut off, or hears nothing through a fault of its own, therefore disturbs nobody: those that
-hear the primary do not share its pre-vote. A pre-vote counts as long as it is repeated, so that
-doubts of yesterday do not add up with those of today.
+pre-votes for the next view, tells all, and meanwhile continues to serve the primary. So one replica
+that is cut off disturbs nobody: replicas that hear the primary do not share its pre-vote. A
+pre-vote counts only while it is repeated, so that old doubts do not add up with new ones.
 """
 
 from __future__ import annotations
 
-from coordinator.vsr.effects import SendHeld
+from coordinator.vsr.effects import NOT_ADMITTED, SendHeld
 from coordinator.vsr.messages import StartViewChangeMessage
 from coordinator.vsr.state import PreVote, ReplicaState
 from coordinator.vsr.timeouts import TimeoutName, ticks
 from viewstamp.limits import START_VIEW_CHANGE_RESEND_MS, SUSPICION_JITTER_MS, SUSPICION_MS
 
 PRE_VOTE_TICKS = 4 * ticks(START_VIEW_CHANGE_RESEND_MS)
-"""How long a pre-vote counts that is not repeated: three repetitions may be lost."""
+"""How long an unrepeated pre-vote counts, in ticks: three repetitions may be lost."""
 
 
 def arm_suspicion(state: ReplicaState) -> None:
@@ -29,8 +28,8 @@ def arm_suspicion(state: ReplicaState) -> None:
 def on_suspicion_timeout(state: ReplicaState) -> None:
     """Suspect the primary if it was silent all the time; otherwise listen for the rest of it.
 
-    That the primary was heard is only noted with the tick, which costs the many steps less than to
-    arm the timeout in each of them.
+    Hearing the primary only notes the tick, which costs each of the many steps less than arming
+    the timeout.
     """
     silent_ticks = state.now_ticks - state.primary_heard_ticks
     patience_ticks = ticks(SUSPICION_MS)
@@ -43,16 +42,16 @@ def on_suspicion_timeout(state: ReplicaState) -> None:
 
 
 def lost_primary(state: ReplicaState) -> None:
-    """The primary's process seems to be gone: pre-vote for the next view without waiting.
+    """Pre-vote for the next view without waiting: the primary's process seems to be gone.
 
-    A pre-vote alone does nothing, and is withdrawn as soon as the primary is heard again.
+    A pre-vote alone changes nothing, and is withdrawn as soon as the primary is heard again.
     """
     state.timeouts.stop(TimeoutName.SUSPICION)
     suspect(state, state.view + 1)
 
 
 def heard_primary(state: ReplicaState) -> None:
-    """The primary of this view lives: an own pre-vote to leave it is withdrawn."""
+    """Note that the primary of this view lives, and withdraw a pre-vote to leave the view."""
     state.primary_heard_ticks = state.now_ticks
     if not state.follows_primary:
         withdraw(state)
@@ -60,35 +59,48 @@ def heard_primary(state: ReplicaState) -> None:
 
 
 def withdraw(state: ReplicaState) -> None:
-    """Trust the primary of this view, who may be this replica, and no longer pre-vote to leave."""
+    """Trust the primary of this view, which may be this replica: stop pre-voting to leave."""
     state.follows_primary = True
     state.pre_votes.pop(state.replica, None)
     state.timeouts.stop(TimeoutName.PRE_VOTE_RESEND, TimeoutName.VIEW_CHANGE)
 
 
 def suspect(state: ReplicaState, target_view: int) -> None:
-    """Pre-vote for `target_view`, as the primary of this view is gone, or wants to go."""
+    """Pre-vote for `target_view`, because this view's primary is gone or wants to resign."""
     state.follows_primary = False
     raise_pre_vote(state, max([target_view, *targets(state)]))
 
 
 def raise_pre_vote(state: ReplicaState, target_view: int) -> None:
     """Pre-vote for at least `target_view`, and tell all."""
+    target_view = first_voting_view(state, target_view)
     own = state.pre_votes.get(state.replica)
     if state.is_voter_in(target_view) and (own is None or own.target_view < target_view):
         state.pre_votes[state.replica] = PreVote(target_view, state.now_ticks)
         tell_pre_vote(state)
 
 
-def tell_pre_vote(state: ReplicaState) -> None:
-    """Say what this replica pre-votes. In a view change that is at least its own view.
+def first_voting_view(state: ReplicaState, target_view: int) -> int:
+    """Return the first view from `target_view` on in which this replica has a vote, if it is known.
 
-    So those who missed the pre-votes that began the view change can still follow.
+    The primary may die after the disk of a newcomer has its admission, and before the primary
+    resigns. Then the newcomer pre-votes for the view in which it may vote, and others join it.
     """
-    if not state.is_voter:
-        return
+    durable = state.durable
+    if durable is None or durable.voting_view in (0, NOT_ADMITTED):
+        return target_view
+    return max(target_view, durable.voting_view)
+
+
+def tell_pre_vote(state: ReplicaState) -> None:
+    """Tell all what this replica pre-votes; in a view change at least its own view.
+
+    So replicas that missed the pre-votes that began the view change can still follow.
+    """
     own = state.pre_votes.get(state.replica)
     target_view = own.target_view if own else state.view
+    if not state.is_voter_in(target_view):
+        return
     state.broadcast(
         StartViewChangeMessage(state.configuration.cluster_id, state.replica, target_view)
     )
@@ -98,7 +110,7 @@ def tell_pre_vote(state: ReplicaState) -> None:
 
 
 def offer_bootstrap(state: ReplicaState) -> None:
-    """Send op 1 to all: some may be blank still, and can help only once they have it."""
+    """Send op 1 to all: some may still be blank, and can help only once they have it."""
     bootstrapped = state.log.get(1)
     if bootstrapped is not None:
         for replica in state.others:
@@ -106,7 +118,7 @@ def offer_bootstrap(state: ReplicaState) -> None:
 
 
 def on_start_view_change(state: ReplicaState, message: StartViewChangeMessage) -> None:
-    """Note a peer's pre-vote; share it if nothing speaks for this view any more."""
+    """Note a peer's pre-vote; share it if this replica does not hear the primary either."""
     state.pre_votes[message.from_replica] = PreVote(message.target_view, state.now_ticks)
     if message.from_replica == state.primary:
         suspect(state, message.target_view)
@@ -115,7 +127,7 @@ def on_start_view_change(state: ReplicaState, message: StartViewChangeMessage) -
 
 
 def targets(state: ReplicaState) -> list[int]:
-    """The views that are pre-voted for, by pre-votes that still count; the own one does always."""
+    """Return the views pre-voted for that still count, in order; the own pre-vote always counts."""
     return sorted(
         pre_vote.target_view
         for replica, pre_vote in state.pre_votes.items()
@@ -125,7 +137,7 @@ def targets(state: ReplicaState) -> list[int]:
 
 
 def due_view(state: ReplicaState) -> int | None:
-    """The view that a view-change quorum, this replica included, pre-votes for; None if none."""
+    """Return the view that a view-change quorum, this replica included, pre-votes for, or None."""
     own = state.pre_votes.get(state.replica)
     quorum = state.quorums.view_change
     if own is None or own.target_view <= state.view or len(state.pre_votes) < quorum:

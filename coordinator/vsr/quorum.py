@@ -1,7 +1,7 @@
 """How many replicas must agree. Flexible quorums: commits are frequent, view changes are rare.
 
-A commit needs `replication` durable copies, a view change hears `view_change` replicas. Because
-every replication quorum meets every view-change quorum, a new primary hears of every commit.
+A commit needs `replication` durable copies; a view change needs `view_change` votes. Because every
+replication quorum meets every view-change quorum, a new primary hears of every commit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ QUORUMS = {
 
 
 def check_quorums(table: dict[int, Quorums]) -> None:
-    """Hold a table of quorums, by replica count, to what the protocol's safety rests on."""
+    """Raise InvariantViolation unless the table, by replica count, is safe for the protocol."""
     for replica_count, quorums in sorted(table.items()):
         sizes = (quorums.replication, quorums.view_change)
         check(

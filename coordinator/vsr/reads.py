@@ -1,12 +1,12 @@
 """Read indexes: how far a replica must have applied the log to answer a linearizable read.
 
-The index is the commit point when a round starts. The round proves that this replica still was
-the primary then: a replication quorum, which every view change would have had to meet, confirms
-that it is in status normal of this view. Alone, a replica is its own quorum. Backups have their
-indexes from the primary (`backup_reads.py`), and share its rounds.
+The index is the commit point when a round starts. The round proves that this replica was still
+primary then: a replication quorum, which every view change must meet, confirms that it is in status
+normal of this view. A lone replica is its own quorum. Backups get their indexes from the primary
+(`backup_reads.py`), and share its rounds.
 
-A round asks no more replicas than it needs: those who confirmed the last one. Should one of them be
-gone, the next heartbeat asks all, and from then on others are asked.
+A round asks only as many replicas as it needs: those that confirmed the last round. If one of them
+is gone, the next heartbeat asks all, and later rounds ask those that answered.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from viewstamp.limits import READ_INDEXES_WAITING_MAX
 
 
 def refusal_of_read(state: ReplicaState) -> RefusalReason | None:
-    """Why this replica gets no index for a read now; None if it joins the next round."""
+    """Return why this replica gets no index for a read now; None if it joins the next round."""
     refusal = refusal_of_role(state)
     if refusal not in (None, RefusalReason.NOT_PRIMARY):
         return refusal
@@ -40,7 +40,7 @@ def on_read_index_requested(state: ReplicaState, event: ReadIndexRequested) -> N
 
 
 def on_read_index_abandoned(state: ReplicaState, event: ReadIndexAbandoned) -> None:
-    """Keep nothing of the read. A question of a backup for which nobody waits is not repeated."""
+    """Forget the read. A backup repeats no question for which nobody waits."""
     reads = state.reads
     reads.running.pop(event.token, None)
     reads.waiting.pop(event.token, None)
@@ -72,20 +72,20 @@ def settle(state: ReplicaState) -> None:
 
 
 def waits(reads: ReadRounds) -> bool:
-    """Whether somebody wants a round of the primary."""
+    """Return whether somebody waits for a round of the primary."""
     return bool(reads.waiting or reads.backups_waiting or reads.newcomers_waiting)
 
 
 def runs(reads: ReadRounds) -> bool:
-    """Whether a round of the primary is under way."""
+    """Return whether a round of the primary is under way."""
     return bool(reads.running or reads.backups_running or reads.newcomers_running)
 
 
 def refuse_all(state: ReplicaState, reason: RefusalReason) -> None:
-    """Refuse the reads that wait, as this replica leaves the view, or wants to.
+    """Refuse the waiting reads, because this replica leaves the view, or wants to.
 
     The next round has another number, so that confirmations of this one are recognized as old.
-    Backups that asked are not answered: they leave the view as well.
+    Backups that asked get no answer: they leave the view as well.
     """
     reads = state.reads
     for token in (*reads.running, *reads.waiting):

@@ -2,15 +2,16 @@
 
 Such a replica looks blank, but may have vouched for entries, and promised votes, that it does not
 remember. So it bootstraps nothing, and takes part as a *non-voter*: it journals and executes, and
-no quorum counts it. Its disk says that it is a non-voter before its journal has an entry, so a
+no quorum counts it. Its disk records that it is a non-voter before its journal has an entry, so a
 crash does not change the role. Once it holds the primary's log, it asks to be admitted. A
 replication quorum of voters confirms the primary of view v. Then this primary admits the newcomer
 for view v + 2, because the newcomer may have voted in v + 1 before. When the newcomer's disk has
-the admission, the primary resigns in favour of v + 2.
+the admission, the primary resigns in favour of v + 2. If it dies first, the newcomer pre-votes for
+v + 2 (`pre_votes.first_voting_view`).
 
 With two replicas there is no quorum without the newcomer, and people have to decide.
 
-A standby begins the same way, with an empty disk or another one, and never asks.
+A standby begins the same way, with an empty or replaced disk, and never asks.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ VIEWS_FORGOTTEN = 2
 
 
 def on_bootstrapped_cluster(state: ReplicaState, message: CommitMessage) -> None:
-    """Blank, in a cluster that has committed something: follow it without a vote."""
+    """Follow, without a vote, a cluster that has committed something while this replica is
+    blank."""
     state.voting_view = NOT_ADMITTED
     state.timeouts.stop_all()
     state.change_status(ReplicaStatus.RECOVERING)
@@ -41,9 +43,9 @@ def on_bootstrapped_cluster(state: ReplicaState, message: CommitMessage) -> None
 
 
 def recognize_initial_member(state: ReplicaState) -> None:
-    """Settle rule: whoever op 1 names in this boot only missed the bootstrap, and has a vote.
+    """Settle rule: give its vote to a replica whose present boot op 1 names.
 
-    It was blank when the cluster was bootstrapped, and forgot nothing since.
+    It was blank when the cluster was bootstrapped, and has forgotten nothing since.
     """
     if state.voting_view != NOT_ADMITTED or state.log.op == 0:
         return
@@ -54,7 +56,7 @@ def recognize_initial_member(state: ReplicaState) -> None:
 
 
 def settle(state: ReplicaState) -> None:
-    """Settle rule: a newcomer asks, or reports, now and then; a primary admits whom it may."""
+    """Settle rule: a newcomer asks or reports from time to time; a primary admits newcomers."""
     if state.reads.newcomers_confirmed:
         admit(state)
     is_newcomer = state.status is ReplicaStatus.NORMAL and not (state.is_voter or state.is_standby)
@@ -63,7 +65,7 @@ def settle(state: ReplicaState) -> None:
 
 
 def on_admission_timeout(state: ReplicaState) -> None:
-    """Newcomer: ask the primary for a vote, or tell it that the disk knows of it."""
+    """Newcomer: ask the primary for a vote, or report that the disk records it."""
     state.timeouts.stop(TimeoutName.ADMISSION)
     if state.is_voter or state.status is not ReplicaStatus.NORMAL:
         return
@@ -77,12 +79,12 @@ def on_admission_timeout(state: ReplicaState) -> None:
 
 
 def on_request_admission(state: ReplicaState, message: RequestAdmissionMessage) -> None:
-    """Primary: the newcomer waits for the next round that confirms this view."""
+    """Primary: let the newcomer join the next round that confirms this view."""
     state.reads.newcomers_waiting[message.from_replica] = message.nonce
 
 
 def admit(state: ReplicaState) -> None:
-    """Primary, confirmed by a replication quorum of voters: say from which view on they vote."""
+    """Primary, confirmed by a replication quorum of voters: give newcomers their voting view."""
     confirmed, state.reads.newcomers_confirmed = state.reads.newcomers_confirmed, {}
     for newcomer in sorted(confirmed):
         message = AdmissionMessage(
@@ -96,7 +98,7 @@ def admit(state: ReplicaState) -> None:
 
 
 def on_admission(state: ReplicaState, message: AdmissionMessage) -> None:
-    """Newcomer: have it written from which view on this replica votes."""
+    """Newcomer: have the voting view written."""
     state.voting_view = message.voting_view
     state.persist_superblock()
 

@@ -1,8 +1,8 @@
 """Fetching entries that this disk lacks: committed ones by op, chosen ones by op and checksum.
 
-`needed_ops` says what is lacking, whatever the reason: a backup is behind, a log is being taken
-over, a record is damaged. Peers are asked in turn, and asked again after a while; what they answer
-is judged by `catch_up.py` and by `on_repair` here.
+`needed_ops` lists the lacking entries, whatever the reason: a backup is behind, a log is being
+adopted, a record is damaged. Peers are asked in turn, and again after a timeout; `catch_up.py` and
+`on_repair` here judge their answers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from viewstamp.limits import CATCH_UP_OPS, PIPELINE_PREPARES_MAX
 
 
 def settle(state: ReplicaState) -> None:
-    """Settle rule: ask for what is lacking, and again as soon as that has come."""
+    """Settle rule: ask for lacking entries, and for the next ones as soon as those have come."""
     nothing = state.commit_heard <= state.commit_max
     if not state.may_journal or (nothing and not (state.log.faulty or state.installation)):
         if state.asked_ops:
@@ -37,16 +37,35 @@ def settle(state: ReplicaState) -> None:
         stop_asking(state)
     elif not needed & state.asked_ops:
         begin(state, needed)
+    elif not asked_window(state):
+        ask_for_window(state, needed)
+
+
+def asked_window(state: ReplicaState) -> bool:
+    """Return whether committed entries of the window are on their way, or none lack."""
+    first, last = committed_window(state)
+    return first > last or not state.asked_ops.isdisjoint(range(first, last + 1))
+
+
+def ask_for_window(state: ReplicaState, needed: frozenset[int]) -> None:
+    """Ask for the next committed entries, though something else has found no answer yet.
+
+    Otherwise a damaged entry that nobody has would slow the rest down to one window per timeout,
+    and a busy cluster would leave this replica behind for good.
+    """
+    first, last = committed_window(state)
+    state.asked_ops = (state.asked_ops & needed) | frozenset(range(first, last + 1))
+    state.send(*question_of_window(state))
 
 
 def stop_asking(state: ReplicaState) -> None:
-    """Nothing is lacking."""
+    """Note that nothing is lacking."""
     state.asked_ops, state.peers_asked = frozenset(), 0
     state.timeouts.stop(TimeoutName.REPAIR)
 
 
 def begin(state: ReplicaState, needed: frozenset[int]) -> None:
-    """Ask at once; but in normal operation a pipeline of entries may well be on its way."""
+    """Ask at once; in normal operation wait first, as a pipeline of entries may be on its way."""
     small = state.commit_heard - state.commit_max <= PIPELINE_PREPARES_MAX
     if state.status is ReplicaStatus.NORMAL and small and not state.log.faulty:
         state.asked_ops = needed
@@ -56,7 +75,7 @@ def begin(state: ReplicaState, needed: frozenset[int]) -> None:
 
 
 def on_repair_timeout(state: ReplicaState) -> None:
-    """There was no answer, or not all of it: ask another peer."""
+    """Ask another peer: there was no answer, or not all of it."""
     state.timeouts.stop(TimeoutName.REPAIR)
     needed = needed_ops(state)
     if needed:
@@ -65,7 +84,7 @@ def on_repair_timeout(state: ReplicaState) -> None:
 
 
 def ask(state: ReplicaState, needed: frozenset[int]) -> None:
-    """Send the questions for all that is lacking."""
+    """Send the questions for all lacking entries."""
     state.asked_ops = needed
     for peer, question in questions(state):
         state.send(peer, question)
@@ -73,29 +92,29 @@ def ask(state: ReplicaState, needed: frozenset[int]) -> None:
 
 
 def needed_ops(state: ReplicaState) -> frozenset[int]:
-    """The ops of the entries to ask for now."""
+    """Return the ops of the entries to ask for now."""
     first, last = committed_window(state)
     return frozenset((*range(first, last + 1), *faulty_committed(state), *wanted(state)))
 
 
 def committed_window(state: ReplicaState) -> tuple[int, int]:
-    """The next committed entries to ask for, by first and last op; empty if none is lacking."""
+    """Return the first and last op of the committed entries to ask for next; empty if none lack."""
     first = state.commit_max + 1
     return first, min(state.commit_heard, state.commit_max + CATCH_UP_OPS)
 
 
 def faulty_committed(state: ReplicaState) -> list[int]:
-    """The damaged committed entries to ask for."""
+    """Return the ops of the damaged committed entries to ask for."""
     faulty = sorted(op for op in state.log.faulty if op <= state.commit_max)
     return [op for op in faulty[:CATCH_UP_OPS] if not state.log.is_being_written(op)]
 
 
 def wanted(state: ReplicaState) -> dict[int, bytes]:
-    """The entries to ask for whose checksums are known, by op.
+    """Return the checksums, by op, of the entries to ask for by checksum.
 
-    Those are of a log that is being taken over, and own ones that are damaged, some at a time: what
-    is left in memory of one knows its checksum, or else the entry after it. So where several in a
-    row are damaged, each that comes tells the checksum of the one before it.
+    These are lacking entries of a log that is being adopted, and `CATCH_UP_OPS` damaged ones. The
+    entry in memory, or the entry after it, names the checksum. So where several damaged entries
+    stand in a row, each repaired one names the checksum of the one before it.
     """
     known: dict[int, bytes] = {}
     for op in sorted(state.log.faulty):
@@ -111,12 +130,12 @@ def wanted(state: ReplicaState) -> dict[int, bytes]:
 
 
 def questions(state: ReplicaState) -> Iterator[tuple[int, Message]]:
-    """Whom to ask what."""
+    """Yield each question with the peer to ask."""
     cluster_id, replica = state.configuration.cluster_id, state.replica
     first, last = committed_window(state)
     source = peer_in_turn(state, (state.commit_source,))
     if first <= last:
-        yield source, RequestCommittedMessage(cluster_id, replica, first, last)
+        yield question_of_window(state)
     for op in faulty_committed(state):
         yield source, RequestCommittedMessage(cluster_id, replica, op, op)
     holder = peer_in_turn(state, state.installation.holders if state.installation else ())
@@ -124,11 +143,19 @@ def questions(state: ReplicaState) -> Iterator[tuple[int, Message]]:
         yield holder, RequestPrepareMessage(cluster_id, replica, op, checksum)
 
 
-def peer_in_turn(state: ReplicaState, preferred: tuple[int, ...]) -> int:
-    """The peer to ask: the preferred ones first, then the others, and so on in a circle.
+def question_of_window(state: ReplicaState) -> tuple[int, Message]:
+    """Return the question for the next committed entries, with the peer to ask."""
+    first, last = committed_window(state)
+    cluster_id, replica = state.configuration.cluster_id, state.replica
+    source = peer_in_turn(state, (state.commit_source,))
+    return source, RequestCommittedMessage(cluster_id, replica, first, last)
 
-    Standbys come last. What they hold is as good as anybody's: entries prove themselves by their
-    checksums, and what is committed is so everywhere.
+
+def peer_in_turn(state: ReplicaState, preferred: tuple[int, ...]) -> int:
+    """Return the peer to ask: the preferred ones first, then the others, in a circle.
+
+    Standbys come last. Their entries are as good as anybody's: a checksum proves an entry, and a
+    committed entry is the same everywhere.
     """
     known = tuple(peer for peer in preferred if peer != state.replica)
     peers = known + tuple(peer for peer in state.followers if peer not in known)
@@ -136,7 +163,7 @@ def peer_in_turn(state: ReplicaState, preferred: tuple[int, ...]) -> int:
 
 
 def on_request_prepare(state: ReplicaState, message: RequestPrepareMessage) -> None:
-    """Send the very entry asked for, out of memory or out of the journal."""
+    """Send the entry asked for, from memory or from the journal."""
     entry = state.log.get(message.op)
     if entry is not None and entry.prepare is not None:
         answer = RepairMessage(state.configuration.cluster_id, state.replica, entry.prepare)
@@ -156,25 +183,25 @@ def on_repair(state: ReplicaState, message: RepairMessage) -> None:
 
 
 def joins(state: ReplicaState, header: PrepareHeader) -> bool:
-    """Whether an entry may take the place of a damaged one of which nothing is known.
+    """Return whether an entry may take the place of a damaged one of which nothing is known.
 
-    What was committed here may. Anything else may be of another log than what is before it, and
-    would then say after a restart that this is committed: it has to follow that.
+    An entry committed here may. Any other may be of another log than the entry before it, and would
+    after a restart make that entry look committed; so it must follow that entry.
     """
     before = state.log.checksum_of(header.op - 1)
     if header.op <= state.commit_max or before == header.parent:
         return True
-    # All up to the commit point is in every log. That an entry is not the child of what is there
-    # is a defect then, which the log finds.
+    # Every log has all entries up to the commit point. An entry that does not follow them is then
+    # a defect, which `LogTail.append` or `fill` finds.
     is_next = header.op == state.commit_max + 1
     return is_next and (before is not None or header.op - 1 not in state.log.faulty)
 
 
 def on_record_faulty(state: ReplicaState, event: RecordFaulty) -> None:
-    """Write the record anew, from memory or from a peer; hand it out once more if it was lost.
+    """Rewrite the record, from memory or from a peer; hand the entry out again if that was lost.
 
-    A disk without room is not written to: then a peer is asked, as for everything that lacks. What
-    lies above the log was discarded while it was read.
+    A full disk is not written to: then a peer is asked, as for every lacking entry. An entry above
+    the log was discarded while it was read.
     """
     demand(state.replica_count > 1, "a lone replica ends at a damaged record", event.op)
     demand(event.op > 0, "a damaged record is an entry's", event.op)

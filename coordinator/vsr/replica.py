@@ -78,14 +78,14 @@ Receiver: TypeAlias = tuple[message_guards.Rules, Handler]
 
 
 def by_members(rules: message_guards.Rules, handler: Handler) -> dict[ReplicaStatus, Receiver]:
-    """The same for a member of a bootstrapped cluster in whatever status."""
+    """Return this receiver for every status of a member of a bootstrapped cluster."""
     return dict.fromkeys(commit.MEMBER_STATUSES, (rules, handler))
 
 
 HEARD_PRIMARY: Receiver = (message_guards.HEARD_PRIMARY_RULES, start_view.on_primary_at_work)
 COUNT_COPY: Receiver = (message_guards.PREPARE_OK_RULES, acknowledge.on_prepare_ok)
 
-# A message that has no entry for a status is dropped in it, by the rule "status".
+# A message without an entry for a status is dropped in that status, by the rule "status".
 MESSAGE_HANDLERS: dict[type, dict[ReplicaStatus, Receiver]] = {
     PrepareMessage: {
         ReplicaStatus.BLANK: (
@@ -203,7 +203,7 @@ def on_received(state: ReplicaState, event: Received) -> None:
 
 
 def listen(state: ReplicaState, message: Message) -> None:
-    """Note that the other side of this view is there, whatever else the message says."""
+    """Note that the other side of this view lives, whatever else the message says."""
     if isinstance(message, OF_BACKUPS):
         if state.is_primary:
             abdication.heard_backup(state, message.from_replica)
@@ -216,7 +216,7 @@ def listen(state: ReplicaState, message: Message) -> None:
 
 
 def follow(state: ReplicaState, message: Message) -> None:
-    """A message of normal operation in a later view leads to the question which log that has."""
+    """Ask for the log of a later view if a message of its primary shows that it is at work."""
     if isinstance(message, OF_PRIMARY):
         start_view.on_newer_view(state, message)
 
@@ -224,13 +224,13 @@ def follow(state: ReplicaState, message: Message) -> None:
 def on_tick(state: ReplicaState, event: Tick) -> None:
     """Run the handlers of all timeouts that are due; each arms its own anew."""
     for name in state.timeouts.fired(state.now_ticks):
-        # One that fired before it may have moved the replica on, and stopped this one.
+        # An earlier handler may have moved the replica on, and stopped this timeout.
         if state.timeouts.is_armed(name):
             TIMEOUT_HANDLERS[name](state)
 
 
 def on_records_durable(state: ReplicaState, event: RecordsDurable) -> None:
-    """While blank, the durable record is the bootstrap one."""
+    """Report durable records to the bootstrap while blank, otherwise to the acknowledgements."""
     if state.status is ReplicaStatus.BLANK:
         bootstrap.on_records_durable(state, event)
     else:
@@ -238,13 +238,13 @@ def on_records_durable(state: ReplicaState, event: RecordsDurable) -> None:
 
 
 def on_found(state: ReplicaState, event: Found) -> None:
-    """Only a blank replica can be bootstrapped."""
+    """Accept the Founded body on a blank replica only."""
     demand(state.status is ReplicaStatus.BLANK, "Found goes to a blank replica", state.status)
     bootstrap.on_found(state, event)
 
 
 def on_suspect(state: ReplicaState, event: Suspect) -> None:
-    """Only members who follow that replica have anything to suspect it of."""
+    """Pre-vote for the next view if a member suspects its own primary."""
     demand(event.replica != state.replica, "nobody suspects itself", event.replica)
     if state.status in commit.MEMBER_STATUSES and event.replica == state.primary:
         pre_votes.lost_primary(state)
@@ -269,9 +269,9 @@ EVENT_HANDLERS: dict[type, Handler] = {
     ReadIndexAbandoned: reads.on_read_index_abandoned,
 }
 
-# What follows from the state alone, whatever the event was. In this order, once, is a fixed point:
-# pre-votes begin a view, votes choose its log, which is taken over; committing lets entries be
-# handed out, that ends a view change, and that lets reads be served.
+# What follows from the state alone, whatever the event was. One pass in this order reaches a fixed
+# point: pre-votes begin a view; votes choose its log, which is adopted; commits let entries be
+# handed out; that ends a view change; and that lets reads be served.
 SETTLE_RULES: tuple[Callable[[ReplicaState], None], ...] = (
     view_change.follow_pre_votes,
     view_change.vote,
@@ -286,7 +286,7 @@ SETTLE_RULES: tuple[Callable[[ReplicaState], None], ...] = (
     rejoin.settle,
 )
 
-# Those that can do something in a replica that is normal. Most steps are of such.
+# The rules that can do something in a normal replica, where most steps happen.
 NORMAL_SETTLE_RULES: tuple[Callable[[ReplicaState], None], ...] = (
     view_change.follow_pre_votes,
     commit.advance,
@@ -300,10 +300,10 @@ NORMAL_SETTLE_RULES: tuple[Callable[[ReplicaState], None], ...] = (
 class Replica:
     """One replica of the cluster, as a deterministic function of the events it is given.
 
-    `seal` makes prepares; `read_initial_members` reads the boot nonces out of a Founded body and is
-    needed only if there are other replicas. `jitter(limit)` returns a whole number from 0 to
-    `limit`, which keeps replicas from acting at the same moment. See the package docstring for the
-    caller's duties.
+    `seal` makes prepares. `read_initial_members` reads the boot nonces from a Founded body; only a
+    cluster of several replicas needs it. `jitter(limit)` returns a whole number from 0 to `limit`,
+    which keeps replicas from acting at the same moment. The package docstring lists the caller's
+    duties.
     """
 
     def __init__(
@@ -323,9 +323,9 @@ class Replica:
         self._marks = Marks.of(self._state)
 
     def step(self, event: Event, now_ticks: int) -> list[Effect]:
-        """Take one event at `now_ticks`, which never goes back; returns the effects, in order.
+        """Take one event at `now_ticks`, which never goes back; return the effects, in order.
 
-        Raises CallerError, with nothing changed, when the driver broke a duty; and
+        Raises CallerError, with nothing changed, when the driver broke a duty, and
         InvariantViolation when this replica can no longer be trusted: then end the process.
         """
         state = self._state
@@ -343,7 +343,7 @@ class Replica:
             state.now_ticks = earlier_ticks
             raise
         except BaseException:
-            # Half a step was taken: nothing that this state says can be relied on any more.
+            # Half a step was taken: this state can no longer be relied on.
             self._broken = True
             raise
         self._arm()
@@ -351,7 +351,7 @@ class Replica:
         return effects
 
     def _demand_step(self, event: Event, now_ticks: int) -> None:
-        """What every step asks of the driver, before the event is looked at."""
+        """Check what every step demands of the driver, before the event is handled."""
         demand(not self._broken, "a replica that failed in a step is not stepped again", event)
         demand(
             now_ticks >= self._state.now_ticks,
@@ -365,7 +365,7 @@ class Replica:
         )
 
     def _arm(self) -> None:
-        """Say when the next tick is needed, if that changed."""
+        """Emit when the next tick is needed, if that changed."""
         earliest = self._state.timeouts.earliest_ticks()
         if earliest != self._armed_ticks:
             self._armed_ticks = earliest
@@ -376,14 +376,15 @@ class Replica:
         return normal.refusal_of_batch(self._state)
 
     def holds(self, op: int, checksum: bytes) -> bool:
-        """Whether the recent log has this very entry, and its record is not known as damaged."""
+        """Return whether the tail has exactly this entry, and its record is not known as
+        damaged."""
         log = self._state.log
         entry = log.get(op)
         return entry is not None and entry.header.checksum == checksum and op not in log.faulty
 
     @property
     def unapplied_count(self) -> int:
-        """How many entries of the log are not applied yet."""
+        """How many entries of the log are not yet applied."""
         return self._state.log.op - self._state.applied_op
 
     @property
@@ -398,7 +399,7 @@ class Replica:
 
     @property
     def is_voter(self) -> bool:
-        """Whether this replica counts in its view; one that lost its disk does not at first."""
+        """Whether this replica counts in its view; one that lost its disk at first does not."""
         return self._state.is_voter
 
     @property
@@ -413,12 +414,12 @@ class Replica:
 
     @property
     def recordable_commit(self) -> int:
-        """How far a driver that stops may write to the superblock that the log is committed."""
+        """The highest commit that a stopping driver may write to the superblock."""
         return self._state.recordable_commit
 
     @property
     def marks(self) -> Marks:
-        """The numbers that only grow: view, op, commit and applied op."""
+        """The numbers that tell how far the replica is: views, op, commit and applied op."""
         return Marks.of(self._state)
 
     def __repr__(self) -> str:

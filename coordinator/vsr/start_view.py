@@ -1,9 +1,9 @@
 """How a replica joins a view whose log was chosen without it: StartView, asked for or not.
 
-A restarted member asks the primary of its view. One that hears a primary of a later view asks that
-one, and changes nothing before the answer: a message of normal operation says neither which log
-its view has nor that a quorum wanted the view, and truncating on suspicion can lose what is
-committed.
+A restarted member asks the primary of its view. A member that hears the primary of a later view
+asks that primary, and changes nothing before the answer: a message of normal operation says neither
+which log its view has nor that a quorum wanted the view, and truncating on suspicion can lose
+committed entries.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from coordinator.vsr.timeouts import TimeoutName
 
 
 def recover(state: ReplicaState) -> None:
-    """A restarted member waits for the log of its view, or for the end of that view.
+    """Wait, after a restart, for the log of the view, or for the end of that view.
 
-    A restarted primary never goes on in its view: entries that it sent may have been committed
+    A restarted primary never continues its view: entries that it sent may have been committed
     without a copy of its own.
     """
     state.change_status(ReplicaStatus.RECOVERING)
@@ -35,7 +35,7 @@ def recover(state: ReplicaState) -> None:
 
 
 def ask(state: ReplicaState, view: int) -> None:
-    """Ask the primary of `view` for its log; not more often than now and then."""
+    """Ask the primary of `view` for its log, at most once per START_VIEW_REQUEST_MS and view."""
     if state.timeouts.is_armed(TimeoutName.START_VIEW_REQUEST) and view <= state.asked_view:
         return
     state.asked_view = view
@@ -46,7 +46,7 @@ def ask(state: ReplicaState, view: int) -> None:
 
 
 def question(state: ReplicaState, view: int) -> RequestStartViewMessage:
-    """The request for the log of `view`, recognizable as one of this boot."""
+    """Return the request for the log of `view`; the nonce marks it as one of this boot."""
     return RequestStartViewMessage(
         state.configuration.cluster_id, state.replica, view, state.boot_nonce
     )
@@ -55,8 +55,8 @@ def question(state: ReplicaState, view: int) -> RequestStartViewMessage:
 def on_request_timeout(state: ReplicaState) -> None:
     """Ask again while recovering, now all; anyone else asks when it hears of the view again.
 
-    The others may live in an earlier view, in which this replica can take part no more. They learn
-    from the question that the later one is due.
+    The others may live in an earlier view, in which this replica can no longer take part. The
+    question tells them that the later view is due.
     """
     state.timeouts.stop(TimeoutName.START_VIEW_REQUEST)
     if state.status is ReplicaStatus.RECOVERING and state.installation is None:
@@ -65,13 +65,13 @@ def on_request_timeout(state: ReplicaState) -> None:
 
 
 def on_newer_view(state: ReplicaState, message: PrepareMessage | CommitMessage) -> None:
-    """The primary of a later view is at work: ask it for the log of that view."""
+    """Ask the primary of a later view, which is at work, for the log of that view."""
     if message.from_replica == message.view % state.replica_count:
         ask(state, message.view)
 
 
 def on_primary_at_work(state: ReplicaState, message: PrepareMessage | CommitMessage) -> None:
-    """The primary of this view is at work, and its log is not here yet: ask for it."""
+    """Ask the primary of this view, which is at work, for its log, which is not here yet."""
     if isinstance(message, CommitMessage):
         state.hear_commit(message.commit, message.from_replica)
     if state.installation is None:
@@ -81,8 +81,8 @@ def on_primary_at_work(state: ReplicaState, message: PrepareMessage | CommitMess
 def on_request_start_view(state: ReplicaState, message: RequestStartViewMessage) -> None:
     """Installed primary: answer with the log of this view.
 
-    If the asker is in a later view, a quorum pre-voted for that once, and the asker can take part
-    in no earlier one: the view is due.
+    If the asker is in a later view, a quorum once pre-voted for that view, and the asker can take
+    part in no earlier one: the view is due.
     """
     if message.view > state.view:
         view_change.enter(state, message.view)
@@ -91,7 +91,7 @@ def on_request_start_view(state: ReplicaState, message: RequestStartViewMessage)
 
 
 def on_start_view(state: ReplicaState, message: StartViewMessage) -> None:
-    """Take over the log of the view, which may be a later one than this replica is in."""
+    """Adopt the log of the view, which may be later than this replica's view."""
     if message.view > state.view:
         view_change.enter(state, message.view)
     elif state.status is ReplicaStatus.RECOVERING:

@@ -1,4 +1,4 @@
-"""What a process does with what it found on its disk: a table, exhaustive and exclusive."""
+"""What a process does with what it found on its disk: an exhaustive and exclusive table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def extent(head_op: int) -> Extent:
 
 
 def on_start(state: ReplicaState, event: Start) -> None:
-    """Take over what the disk holds and go the way that the table names."""
+    """Take over what the disk holds, and start as the table says."""
     demand_start(event)
     demand_role(state, event.superblock)
     superblock = event.superblock or CoreState(BOOTSTRAP_VIEW, BOOTSTRAP_VIEW, 0)
@@ -50,7 +50,7 @@ def on_start(state: ReplicaState, event: Start) -> None:
 
 
 def inherit(state: ReplicaState, event: Start) -> None:
-    """Take over the log. What peers sent as a snapshot may reach further than the own journal."""
+    """Take over the log. A snapshot from peers may reach further than the own journal."""
     log = state.log
     log.inherit(event.suffix, state.log_view)
     faulty = tuple(op for op in event.faulty if op > event.base_op)
@@ -85,7 +85,7 @@ def demand_start(event: Start) -> None:
 
 
 def demand_role(state: ReplicaState, superblock: CoreState | None) -> None:
-    """Hold the driver to giving a standby a disk on which nobody ever voted."""
+    """Raise CallerError if a standby is given a disk that once had a vote."""
     demand(
         not state.is_standby or superblock is None or superblock.voting_view == NOT_ADMITTED,
         "the superblock of a standby was never admitted to a view",
@@ -94,7 +94,7 @@ def demand_role(state: ReplicaState, superblock: CoreState | None) -> None:
 
 
 def demand_suffix(event: Start) -> None:
-    """The journal verified each entry; that they follow each other is looked at here once more."""
+    """Check once more that the entries, each verified by the journal, follow each other."""
     suffix, faulty = event.suffix, frozenset(event.faulty)
     first, head = suffix[0], suffix[-1]
     lowest_op = max(event.base_op, head.op - PIPELINE_PREPARES_MAX) + 1
@@ -117,7 +117,7 @@ def demand_suffix(event: Start) -> None:
 
 
 def follows(earlier: PrepareHeader, later: PrepareHeader) -> bool:
-    """Whether `later` can be the entry after `earlier`."""
+    """Return whether `later` can be the entry after `earlier`."""
     return (
         later.op == earlier.op + 1
         and later.parent == earlier.checksum
@@ -128,20 +128,20 @@ def follows(earlier: PrepareHeader, later: PrepareHeader) -> bool:
 
 
 def begin_blank(state: ReplicaState, superblock: CoreState) -> None:
-    """Nothing was ever written: wait to be bootstrapped."""
+    """Wait to be bootstrapped: nothing was ever written."""
     bootstrap.begin(state)
 
 
 def finish_bootstrap(state: ReplicaState, superblock: CoreState) -> None:
-    """The bootstrap crashed after op 1 was durable: nobody was told, and the lone entry is good."""
+    """Finish a bootstrap that crashed after op 1 was durable: a lone replica had told nobody."""
     take_over_alone(state)
 
 
 def take_over_alone(state: ReplicaState) -> None:
-    """Move to the next view, and let the disk know with it that the whole log is committed.
+    """Move to the next view, and with it record that the whole log is committed.
 
     A lone replica is its own quorum, so what its journal holds durably is committed. Once the
-    superblock says so, damage to the last entries is never again taken for a torn tail.
+    superblock says so, damage to the last entries can no longer be taken for a torn tail.
     """
     state.commit_max = state.log.op
     view_change.enter(state, state.view + 1)
@@ -164,7 +164,7 @@ def recover_alone(state: ReplicaState, superblock: CoreState) -> None:
 
 
 def halt_short_log(state: ReplicaState, superblock: CoreState) -> None:
-    """Committed entries are gone, and there is no peer to have them from."""
+    """Halt: committed entries are gone, and there is no peer to fetch them from."""
     halt(
         state,
         f"the journal ends at op {state.log.op}, but the superblock knows of op "
@@ -174,7 +174,7 @@ def halt_short_log(state: ReplicaState, superblock: CoreState) -> None:
 
 
 def halt_base_beyond_log(state: ReplicaState, base_op: int) -> None:
-    """The snapshot covers more than the journal holds, whose last entries were acknowledged."""
+    """Halt: the snapshot covers more than the journal holds, so acknowledged entries were lost."""
     halt(
         state,
         f"the snapshot to restart from was cut at op {base_op}, but the journal ends at op "
@@ -184,7 +184,7 @@ def halt_base_beyond_log(state: ReplicaState, base_op: int) -> None:
 
 
 def halt_without_superblock(state: ReplicaState, superblock: CoreState) -> None:
-    """A longer journal was acknowledged in a view that nobody remembers."""
+    """Halt: a longer journal was acknowledged in a view that nobody remembers."""
     halt(
         state,
         f"the journal reaches op {state.log.op}, but there is no superblock: it was lost; bring "
@@ -193,32 +193,35 @@ def halt_without_superblock(state: ReplicaState, superblock: CoreState) -> None:
 
 
 def await_peers(state: ReplicaState, superblock: CoreState) -> None:
-    """One of several, after a restart: it may not act before its peers brought it up to date.
+    """Wait, as one of several after a restart, for peers to bring this replica up to date.
 
-    Every entry says what was committed when it was made, in this very log; and that it was made
-    says that all before the pipeline was. The superblock tells of
-    no commit that was not durable: if the journal ends before it, entries were lost.
+    Every entry says what was committed when it was made, and proves by its op that all entries
+    before its pipeline were. The superblock records no commit that was not durable: if the journal
+    ends before it, entries were lost. Those at its end may then be ones that a later log replaced,
+    so the superblock does not make them committed.
     """
+    said = max((entry.header.commit for entry in state.log.above(0)), default=0)
+    known = max(said, state.log.op - PIPELINE_PREPARES_MAX)
     if state.log.op < superblock.commit_max:
         state.log.head_uncertain = True
-    last = max((entry.header.commit for entry in state.log.above(0)), default=0)
-    known = max(superblock.commit_max, last, state.log.op - PIPELINE_PREPARES_MAX)
-    state.commit_heard = known
+    else:
+        known = max(known, superblock.commit_max)
+    state.commit_heard = max(known, superblock.commit_max)
     state.commit_max = max(min(known, state.log.op), state.commit_max)
     start_view.recover(state)
 
 
 def await_peers_without_journal(state: ReplicaState, superblock: CoreState) -> None:
-    """The journal is gone, and what was in it was acknowledged: nothing of it may be denied."""
+    """Wait for peers with no journal: its entries were acknowledged, and none may be denied."""
     state.log.head_uncertain = True
     await_peers(state, superblock)
 
 
 def found_anew(state: ReplicaState, superblock: CoreState) -> None:
-    """The bootstrap primary crashed before it told anyone of op 1; the others still are blank.
+    """Found the cluster anew as the bootstrap primary, which crashed before it told anyone of op 1.
 
-    Another initial member has been told, but did not vouch for op 1 yet. It is a member. A standby
-    has lost its superblock, and notes what it is before anything else.
+    Another initial member knew of op 1 without vouching for it, and waits for peers as a member. A
+    standby has lost its superblock, and records its role first.
     """
     if state.is_primary:
         state.discard_after(0)
@@ -230,7 +233,7 @@ def found_anew(state: ReplicaState, superblock: CoreState) -> None:
 
 
 def halt(state: ReplicaState, reason: str) -> None:
-    """Stop for good, and say what the operator can do."""
+    """Halt for good, and say what the operator can do."""
     state.change_status(ReplicaStatus.HALTED)
     state.emit(Halted(reason))
 

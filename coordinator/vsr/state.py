@@ -35,7 +35,7 @@ BOOTSTRAP_VIEW = 0
 """The view in which op 1 is sequenced; its primary is replica 0."""
 
 ACTING = (ReplicaStatus.BLANK, ReplicaStatus.VIEW_CHANGE, ReplicaStatus.NORMAL)
-"""Statuses in which an installed log is acted on; the others wait, or have stopped."""
+"""Statuses in which a replica acts on an installed log; in others it waits, or has stopped."""
 
 ReadInitialMembers: TypeAlias = Callable[[bytes], Sequence[bytes]]
 """Reads the boot nonces, in replica order, out of the body of a Founded entry."""
@@ -46,7 +46,7 @@ Jitter: TypeAlias = Callable[[int], int]
 
 
 def no_jitter(limit: int) -> int:
-    """The jitter of a replica that has nobody to collide with."""
+    """Return 0: a lone replica has nobody to collide with."""
     return 0
 
 
@@ -83,10 +83,10 @@ class Configuration:
 
 @dataclass(slots=True)
 class ReadRounds:
-    """Reads that want an index, by token in order of arrival. One round runs at a time; those who
+    """Reads that want an index, by token in order of arrival. One round runs at a time; reads that
     come later share the next.
 
-    A backup's round is a question to its primary, which it repeats until it is answered.
+    A backup's round is a question to its primary, repeated until it is answered.
     """
 
     number: int = 0
@@ -95,7 +95,7 @@ class ReadRounds:
     waiting: dict[int, None] = field(default_factory=dict)
     confirmed_by: set[int] = field(default_factory=set)
     backups_waiting: dict[int, ReadIndexRequestMessage] = field(default_factory=dict)
-    """The last question of each backup that wants an index for reads of its own."""
+    """The last question of each backup that wants an index for its own reads."""
     backups_running: dict[int, ReadIndexRequestMessage] = field(default_factory=dict)
     newcomers_waiting: dict[int, bytes] = field(default_factory=dict)
     """Replicas that want to be admitted, with their nonces; a round confirms this view to them."""
@@ -115,9 +115,9 @@ class PreVote:
 class LogAdoption:
     """The log that a view begins with, while this replica takes it over.
 
-    `headers` are its entries after `commit`, and before them what is known of committed ones, in
-    op order; `head_op` is the last. `source` knows what is committed, `holders` are asked for what
-    has a header, in turn.
+    `headers` are its entries after `commit`, preceded by the committed ones that are known, in op
+    order; `head_op` is the last. `source` knows what is committed; `holders` are asked in turn for
+    entries whose header is known.
     """
 
     source: int
@@ -131,10 +131,10 @@ class LogAdoption:
 class ReplicaState:
     """The state of one replica between two steps.
 
-    `view` is the view the replica is in or moving to; `log_view` the last view whose log it took
-    over. `durable` is the superblock on disk and `writing` the one on its way there. `commit_max`
-    is the highest op known to be committed and held, `commit_min` the highest handed out for
-    execution, `commit_heard` what peers say is committed.
+    `view` is the view the replica is in or moving to; `log_view` the last view whose log it
+    adopted. `durable` is the superblock on disk and `writing` the one on its way there.
+    `commit_max` is the highest op known to be committed and held, `commit_min` the highest handed
+    out for execution, `commit_heard` the highest that peers say is committed.
     """
 
     configuration: Configuration
@@ -149,34 +149,34 @@ class ReplicaState:
     commit_min: int = 0
     applied_op: int = 0
     inherited_op: int = 0
-    """Primary: that head too; applied before anything is admitted. 0 for a backup."""
+    """Primary: the head of the inherited log, applied before anything is admitted. Backup: 0."""
     recorded_view: int = -1
-    """The last view whose log this process took over as a whole; the disk may not know yet."""
+    """The last view whose log this process adopted as a whole; the disk may not record it yet."""
     began_op: int = 0
-    """The head of the log that this view began with, here."""
+    """The head of the log with which this view began here."""
     vouched_op: int = 0
-    """The commit point that this view's log began with: what is above it is vouched for."""
+    """The commit point with which this view's log began: entries above it are vouched for."""
     durable: CoreState | None = None
     writing: CoreState | None = None
     voting_view: int = 0
     commit_heard: int = 0
     commit_source: int = 0
-    """Who said `commit_heard`, and so holds what is lacking here."""
+    """The replica that said `commit_heard`, and so holds the entries lacking here."""
     peers_asked: int = 0
     """Counts questions without answer, so that the next goes to another peer."""
     asked_ops: frozenset[int] = frozenset()
-    """The ops of the entries that peers were asked for."""
+    """The ops of the entries asked for."""
     asked_view: int = 0
-    """The view whose primary was asked for its log, the last time."""
+    """The view whose primary was last asked for its log."""
     pre_votes: dict[int, PreVote] = field(default_factory=dict)
     votes: dict[int, DoViewChangeMessage] = field(default_factory=dict)
     installation: LogAdoption | None = None
     stuck_op: int = 0
-    """The entry of the last alarm."""
+    """The op of the last `Stuck` alarm."""
     snapshot_generation: int = 0
-    """The newest snapshot that this replica was told to restart from."""
+    """The newest snapshot from which this replica was told to restart."""
     view_changes_failed: int = 0
-    """Views that ended before they were normal here, since the last that was."""
+    """Views that ended before they were normal here, since the last normal one."""
     follows_primary: bool = False
     """Whether the primary of `view` was heard from in time; for itself, whether it is installed."""
     primary_heard_ticks: int = 0
@@ -184,9 +184,9 @@ class ReplicaState:
     quorum_heard_ticks: int = 0
     is_abdicating: bool = False
     is_unfit: bool = False
-    """Whether this replica is not to lead, and others can."""
+    """Whether this replica should not lead while others can."""
     redeliver: set[int] = field(default_factory=set)
-    """Entries handed out without a body that turned out to be damaged here."""
+    """Ops handed out without a body whose records turned out to be damaged here."""
     boot_nonce: bytes = b""
     initial_members: dict[int, bytes] = field(default_factory=dict)
     reads: ReadRounds = field(default_factory=ReadRounds)
@@ -194,7 +194,7 @@ class ReplicaState:
     now_ticks: int = 0
     effects: list[Effect] = field(default_factory=list)
 
-    # What follows from the configuration, looked at many times in every step.
+    # Derived from the configuration, because every step reads them many times.
     replica: int = field(init=False)
     """This replica's index."""
     replica_count: int = field(init=False)
@@ -202,11 +202,11 @@ class ReplicaState:
     member_count: int = field(init=False)
     """How many replicas there are, standbys included."""
     is_standby: bool = field(init=False)
-    """Whether this replica follows for ever, and never counts."""
+    """Whether this replica only follows, and never counts."""
     others: tuple[int, ...] = field(init=False)
     """The indexes of the other replicas that have a vote, in order."""
     followers: tuple[int, ...] = field(init=False)
-    """Primary: whom it keeps up to date: those that vote, then the standbys."""
+    """The replicas that a primary keeps up to date: the voters, then the standbys."""
     quorums: Quorums = field(init=False)
     """The quorum sizes of this cluster."""
 
@@ -231,7 +231,7 @@ class ReplicaState:
 
     @property
     def is_installed(self) -> bool:
-        """Whether the disk says that this replica took over the log of `view`.
+        """Whether the disk records that this replica adopted the log of `view`.
 
         Before that it may neither acknowledge nor commit in the view: after a crash it would not
         remember having been there.
@@ -244,39 +244,39 @@ class ReplicaState:
 
     @property
     def recordable_commit(self) -> int:
-        """How far the superblock may say that this disk's log is committed.
+        """The highest commit that the superblock may record for the log on this disk.
 
-        What is committed may be on its way to the disk, where a crash leaves another entry; so it
-        may leave a damaged one, which may have been another.
+        A committed entry may be on its way to the disk, where a crash leaves another entry; and a
+        damaged record may have been another entry.
         """
         undamaged = (op - 1 for op in self.log.faulty)
         return min(self.commit_max, self.log.durable_op, *undamaged)
 
     @property
     def may_journal(self) -> bool:
-        """Whether the disk remembers that this replica lost its disk, if it did."""
+        """Whether this replica has a vote, or its disk records that it has none."""
         return self.voting_view != NOT_ADMITTED or self.durable is not None
 
     @property
     def is_voter(self) -> bool:
-        """Whether this replica may vote and vouch in `view`: it forgot nothing that it said."""
+        """Whether this replica may vote and vouch in `view`: it has forgotten nothing it said."""
         return self.is_voter_in(self.view)
 
     def is_voter_in(self, view: int) -> bool:
-        """Whether this replica may vote and vouch in `view`."""
+        """Return whether this replica may vote and vouch in `view`."""
         return not self.is_standby and view >= self.voting_view
 
     @property
     def acts_in_view(self) -> bool:
-        """Whether commits of `view` may be found here."""
+        """Whether this replica may commit entries in `view`."""
         return self.is_installed and self.status in ACTING
 
     def emit(self, effect: Effect) -> None:
-        """Add to the effects of this step."""
+        """Add an effect to those of this step."""
         self.effects.append(effect)
 
     def change_status(self, status: ReplicaStatus) -> None:
-        """Enter `status` and say so."""
+        """Enter `status` and report it."""
         self.status = status
         self.emit(StatusChanged(status, self.view, self.primary))
 
@@ -290,7 +290,7 @@ class ReplicaState:
             self.emit(Send(replica, message))
 
     def hear_commit(self, commit: int, source: int) -> None:
-        """Note that `source` says `commit` is committed. What is lacking here is fetched."""
+        """Note that `source` says `commit` is committed; lacking entries are fetched."""
         if commit > self.commit_heard:
             self.commit_heard, self.commit_source = commit, source
 
@@ -303,18 +303,18 @@ class ReplicaState:
         return entry
 
     def discard_after(self, op: int) -> None:
-        """Remove what a chosen log does not have. Nothing that is committed is ever removed."""
+        """Remove entries above `op` that a chosen log does not have; never a committed one."""
         check(op >= self.commit_max, "what is discarded is above the commit point", op)
         self.log.discard_after(op)
         self.emit(DiscardAfter(op))
 
     def persist_superblock(self) -> None:
-        """Have the present view, log view and commit written; after the write under way, if any."""
+        """Have the present views and commit written, after the write under way, if any."""
         if self.writing is None:
             self._write_superblock()
 
     def superblock_written(self) -> None:
-        """The write under way is durable; write again what has changed since."""
+        """Note that the write under way is durable; write again what has changed since."""
         written, self.writing = self.writing, None
         self.durable = written
         if written is not None and self._marks_of_views() != (

@@ -1,7 +1,7 @@
-"""Timeouts as values: a timeout is due at a tick or not armed; time is whatever the driver says.
+"""Timeouts as values: a timeout is due at a tick or not armed; the driver supplies the time.
 
 The clock never decides anything about the log. A timeout makes a replica repeat itself, or suspect
-another, and being wrong in that costs time only.
+another; a wrong suspicion costs only time.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from viewstamp.limits import (
 
 
 def ticks(duration_ms: int) -> int:
-    """The number of ticks that last at least `duration_ms`; at least one."""
+    """Return the number of ticks that last at least `duration_ms`; at least one."""
     return max(1, -(-duration_ms // TICK_MS))
 
 
 class TimeoutName(Enum):
-    """The timeouts of a replica, in the order in which they are looked at."""
+    """The timeouts of a replica, in the order in which they fire."""
 
     BOOTSTRAP_QUERY = "bootstrap_query"
     HEARTBEAT = "heartbeat"
@@ -64,42 +64,42 @@ AFTER_TICKS = {name: ticks(duration_ms) for name, duration_ms in AFTER_MS.items(
 
 
 class Timeouts:
-    """The timeouts of one replica: when each that is armed is due."""
+    """When each armed timeout of one replica is due."""
 
     def __init__(self) -> None:
         self._due_ticks: dict[TimeoutName, int] = {}
         self._earliest_ticks: int | None = None
 
     def arm(self, name: TimeoutName, now_ticks: int, after_ticks: int | None = None) -> None:
-        """Let `name` count from now, for its usual time or for `after_ticks`."""
+        """Arm `name` to fire after its usual time, or after `after_ticks`."""
         self._due_ticks[name] = now_ticks + (after_ticks or AFTER_TICKS[name])
         self._look()
 
     def stop(self, *names: TimeoutName) -> None:
-        """Let these not fire."""
+        """Disarm these timeouts."""
         for name in names:
             self._due_ticks.pop(name, None)
         self._look()
 
     def stop_all(self) -> None:
-        """Let none fire."""
+        """Disarm all timeouts."""
         self._due_ticks.clear()
         self._look()
 
     def is_armed(self, name: TimeoutName) -> bool:
-        """Whether `name` will fire, or has and was not armed anew."""
+        """Return whether `name` will fire, or has fired and was not armed anew."""
         return name in self._due_ticks
 
     def fired(self, now_ticks: int) -> tuple[TimeoutName, ...]:
-        """The timeouts that are due, in their fixed order. They stay due until armed or stopped."""
+        """Return the timeouts due, in fixed order. They stay due until armed anew or stopped."""
         return tuple(
             name for name in TimeoutName if self._due_ticks.get(name, now_ticks + 1) <= now_ticks
         )
 
     def earliest_ticks(self) -> int | None:
-        """When the next timeout is due; None if none is armed."""
+        """Return the tick at which the next timeout is due; None if none is armed."""
         return self._earliest_ticks
 
     def _look(self) -> None:
-        # Once per change, so that the many steps that change none do not pay for it.
+        # Computed once per change, because most steps change no timeout.
         self._earliest_ticks = min(self._due_ticks.values(), default=None)

@@ -1,10 +1,10 @@
 """The view change: from entering a view, over the votes, to the log that it begins with.
 
-The order is what makes it safe, alone or among several: the new view is durable before the replica
+The order makes it safe, with one replica or several: the new view is durable before the replica
 votes in it; the log is chosen once a view-change quorum voted; the whole log is on this disk before
-the log view says so, and the log view is durable before anything of that log is vouched for; the
-inherited log is committed, and applied by every stage, before the status of the primary is normal.
-A vote is therefore a faithful copy of one log, whenever the replica may have crashed.
+the log view is recorded; the log view is durable before anything of that log is vouched for; the
+inherited log is committed, and applied by every stage, before the primary's status is normal. A
+vote is therefore a faithful copy of one log, wherever the replica may have crashed.
 
 A lone replica holds a view change with itself on every start: its vote is the quorum.
 """
@@ -22,7 +22,7 @@ from viewstamp.limits import FORFEIT_LAG_OPS, VIEW_CHANGE_MS, VIEW_CHANGE_MS_MAX
 
 
 def enter(state: ReplicaState, view: int) -> None:
-    """Move to a later view. It counts for nothing before the disk knows."""
+    """Move to a later view. The replica does not act in it before the disk records it."""
     check(view > state.view, "views only grow", (state.view, view))
     state.view = view
     state.pre_votes, state.votes, state.installation = {}, {}, None
@@ -53,14 +53,15 @@ def arm_patience(state: ReplicaState) -> None:
 
 
 def on_view_change_timeout(state: ReplicaState) -> None:
-    """The view did not become normal in time: pre-vote for the next, and go on trying meanwhile."""
+    """Pre-vote for the next view, as this one did not become normal in time; keep trying
+    meanwhile."""
     state.view_changes_failed += 1
     arm_patience(state)
     pre_votes.suspect(state, state.view + 1)
 
 
 def on_superblock_durable(state: ReplicaState, event: SuperblockDurable) -> None:
-    """Note what the disk knows now; the settle rules go on from there."""
+    """Note what the disk now records; the settle rules continue from there."""
     demand(
         event.state == state.writing,
         f"only the outstanding superblock is reported durable: {state.writing}",
@@ -68,16 +69,16 @@ def on_superblock_durable(state: ReplicaState, event: SuperblockDurable) -> None
     )
     was_installed = state.is_installed
     state.superblock_written()
-    # A newcomer's first superblock names a view whose log it has still to take over.
+    # A newcomer's first superblock names a view whose log it has still to adopt.
     took_over = state.status is ReplicaStatus.BLANK or state.recorded_view == state.view
     if state.is_installed and not was_installed and took_over:
         log_adoption.take_up(state)
 
 
 def own_vote(state: ReplicaState) -> DoViewChangeMessage:
-    """What this disk holds of a log, from the last entry on that is known to be committed.
+    """Return this disk's log from the last entry known to be committed.
 
-    That one tells the others' entries apart that follow it from those that follow another one.
+    That entry tells the others' entries that follow it from those that follow another one.
     """
     log = state.log
     return DoViewChangeMessage(
@@ -94,9 +95,9 @@ def own_vote(state: ReplicaState) -> DoViewChangeMessage:
 
 
 def may_vote(state: ReplicaState) -> bool:
-    """Whether the disk knows of the view, and holds the log just as it is here.
+    """Return whether the disk records the view, and holds the log exactly as memory does.
 
-    What is under way to the disk could be lost, and then the vote would have told a lie.
+    A write under way could be lost, and the vote would then have been false.
     """
     return (
         state.status is ReplicaStatus.VIEW_CHANGE
@@ -110,13 +111,13 @@ def may_vote(state: ReplicaState) -> bool:
 
 
 def vote(state: ReplicaState) -> None:
-    """Settle rule: vote as soon as that is allowed, once; it is repeated by time."""
+    """Settle rule: vote once, as soon as that is allowed; a timeout repeats the vote."""
     if state.replica not in state.votes and may_vote(state):
         cast(state)
 
 
 def cast(state: ReplicaState) -> None:
-    """Vote: the primary-elect to itself, the others to it."""
+    """Vote: the primary-elect for itself, the others to the primary-elect."""
     state.votes[state.replica] = own_vote(state)
     if not state.is_primary:
         state.send(state.primary, state.votes[state.replica])
@@ -125,10 +126,10 @@ def cast(state: ReplicaState) -> None:
 
 
 def resend_vote(state: ReplicaState) -> None:
-    """Repeat the vote until the view's log is known, with what the disk holds now; to all.
+    """Repeat the vote to all until the view's log is known, with what the disk holds now.
 
-    It may be that only some saw the quorum of pre-votes, while the others went on in the old view,
-    in which those who left it cannot take part any more. The vote makes all follow.
+    Some replicas may not have seen the quorum of pre-votes and remain in the old view, in which
+    those that left it can no longer take part. The vote makes all follow.
     """
     state.timeouts.stop(TimeoutName.VOTE_RESEND)
     if may_vote(state):
@@ -152,7 +153,7 @@ def on_do_view_change(state: ReplicaState, message: DoViewChangeMessage) -> None
 
 
 def choose_log(state: ReplicaState) -> None:
-    """Settle rule: primary-elect: take over the log that the votes determine, once they do."""
+    """Settle rule, primary-elect: adopt the log that the votes determine, once they do."""
     if not elects(state):
         return
     votes = [state.votes[replica] for replica in sorted(state.votes)]
@@ -165,7 +166,7 @@ def choose_log(state: ReplicaState) -> None:
 
 
 def elects(state: ReplicaState) -> bool:
-    """Whether this replica is to choose a log now, its own vote being in."""
+    """Return whether this replica is to choose a log now, its own vote being in."""
     return (
         state.status is ReplicaStatus.VIEW_CHANGE
         and state.is_primary
@@ -176,7 +177,7 @@ def elects(state: ReplicaState) -> bool:
 
 
 def begin_installation(state: ReplicaState, chosen: log_selection.Chosen) -> None:
-    """Take the chosen log over; one who lacks too much of it rather lets another lead."""
+    """Adopt the chosen log; a replica that lacks too much of it prefers another to lead."""
     holders = sorted(state.votes, key=lambda replica: -len(state.votes[replica].headers))
     state.installation = LogAdoption(
         chosen.source,
@@ -191,11 +192,11 @@ def begin_installation(state: ReplicaState, chosen: log_selection.Chosen) -> Non
 
 
 def finish(state: ReplicaState) -> None:
-    """Settle rule: normal as soon as the inherited log is committed and applied, all of it.
+    """Settle rule: become normal once the whole inherited log is committed and applied.
 
-    Handed out is not enough: until its last entry went through the stages, sessions and replies
-    are missing that clients know of. They would be told that their session ended, or never was.
-    A backup tells clients nothing, and is normal as soon as it has the log.
+    Handed out is not enough: until the last entry went through the stages, sessions and replies
+    that clients know of are missing, and clients would be told that their session ended. A backup
+    answers no clients, and is normal as soon as it has the log.
     """
     if (
         state.status not in (ReplicaStatus.BLANK, ReplicaStatus.VIEW_CHANGE)

@@ -23,7 +23,7 @@ def assign(state: GroupsState, group: Group, call: Call) -> None:
     The group has members.
     """
     members = sorted(state.members_of(group.id), key=_seniority)
-    # A member told to stop may keep a partition after all, but rather one it still reads.
+    # A member told to stop may keep a partition after all, but one that it still reads comes first.
     held = [(*member.owned, *member.revoking) for member in members]
     targets = ASSIGNORS[group.assignor](held, group.partitions_count)
     holders = _holders(members, held, group.partitions_count)
@@ -50,7 +50,7 @@ def assignment_number(owned: Sequence[int], revoking: Sequence[int]) -> int:
 
 
 def waiting_of(members: Sequence[Member]) -> dict[int, int]:
-    """Return for each partition that a target names but another holds who waits for it."""
+    """Return who waits for each partition that a target names but another member holds."""
     waiting = {}
     for member in members:
         owned = set(member.owned)
@@ -79,7 +79,7 @@ def _holders(
 def _move(
     state: GroupsState, member: Member, owned: tuple[int, ...], target: tuple[int, ...], call: Call
 ) -> None:
-    """Give a member its target and what it owns of it; what else it holds is to be revoked."""
+    """Give a member its target and the part of it that it owns; revoke everything else it holds."""
     if target == member.target and owned == member.owned and not member.revoking:
         return
     aimed = set(target)

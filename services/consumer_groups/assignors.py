@@ -1,4 +1,4 @@
-"""How partitions are shared: pure functions from what members hold to what they shall hold.
+"""How partitions are shared: pure functions from held partitions to targets.
 
 Both take the members in the order of their joins, and neither knows anything else of a group.
 """
@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
 
-# Per member the partitions held, the ones to keep rather first. No partition is held twice.
+# Per member the partitions held, those to keep first. No partition is held twice.
 Held: TypeAlias = Sequence[Sequence[int]]
 # Per member the partitions it shall have, ascending. Each of the topic is in exactly one.
 Targets: TypeAlias = list[tuple[int, ...]]
@@ -22,8 +22,8 @@ def uniform(held: Held, partitions_count: int) -> Targets:
     """Share so that sizes differ by at most one, then so that as few as possible move.
 
     Every member keeps what it holds up to its quota. The quotas that are larger by one go to
-    members that can fill them from what they hold; that alone decides how many move. Free
-    partitions fill up in ascending order, members in theirs.
+    members that can fill them from what they hold; only this decides how many partitions move. Free
+    partitions are given in ascending order, to members in theirs.
     """
     quotas = _quotas([len(partitions) for partitions in held], partitions_count)
     kept = [partitions[:quota] for partitions, quota in zip(held, quotas, strict=True)]
@@ -54,7 +54,7 @@ ASSIGNORS: Final[Mapping[int, Assignor]] = {
 def _quotas(sizes: Sequence[int], partitions_count: int) -> list[int]:
     """Return how many partitions each member shall have."""
     size, larger_count = divmod(partitions_count, len(sizes))
-    # Who holds more than the smaller quota comes first, then the earlier join.
+    # A member that holds more than the smaller quota comes first, then the earlier join.
     ranked = sorted(range(len(sizes)), key=lambda index: (sizes[index] <= size, index))
     quotas = [size] * len(sizes)
     for index in ranked[:larger_count]:

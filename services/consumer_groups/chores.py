@@ -1,22 +1,23 @@
-"""What effects leave to do, and how it is done in steps.
+"""The work that effects leave to do, and how it is done in steps.
 
-An effect has been decided by another stage, and may reach far: a session with thousands of
-memberships, a topic with thousands of groups. Its handler goes as far as the allowance of its
-prepare lasts. What is left becomes a *chore*, a row of the state, which internal Sweep commands
-work off, a bounded step each.
+Another stage has decided an effect, which may reach far: a session with thousands of memberships, a
+topic with thousands of groups. Its handler continues as long as the allowance of its prepare lasts.
+The rest becomes a *chore*, a row of the state, which internal Sweep commands work off in bounded
+steps.
 
-Meanwhile nothing may show that should be gone:
+Meanwhile nothing that should be gone may show:
 
 - Groups of a deleted topic cannot be named, since streams resolves the topic first.
-- A session that is over sends nothing. Its places look as they did, as if it had ended later.
-- Deleted partitions are cut off wherever partitions are told (`GroupsState.kept_partitions`). One
-  that was created anew under the number of a deleted one is told once its group has a new target.
+- An ended session sends nothing. Its places look as before, as if it had ended later.
+- Deleted partitions are cut off wherever partitions are listed (`GroupsState.kept_partitions`). A
+  partition created again under the number of a deleted one is listed once its group has a new
+  target.
 
-There is one chore for each session or topic, so there are never more than these. They take turns: a
-Sweep says which chore came first, and the next begins behind it, so that topics which change
-without end keep nothing waiting for ever. The primary has one Sweep under way at a time
-(`one_at_a_time`), since each asks for the next whatever asked for it. Chores about
-different things may be done in any order; a deleted topic replaces what else was to be done there.
+There is one chore for each session or topic, which bounds their number. They take turns: a Sweep
+says which chore came first, and the next begins behind it, so that topics which change without end
+keep nothing waiting for ever. The primary has one Sweep under way at a time (`one_at_a_time`),
+since each asks for the next. Chores about different things may be done in any order; a deleted
+topic replaces its other chores.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ SWEEP_CODE: Final = next(m.code for m in methods_of_file(api.DESCRIPTOR) if m.na
 ChoreKey: TypeAlias = tuple[int, int, int]
 _BEFORE_ALL: Final = (0, 0, 0)
 
-# What the steps cost, in rows: to end a membership, to remove a member of a group that goes, to
-# remove or change a group, to cut a member's partitions; partitions and rows sorted for one more.
-# Partitions that are only copied, as those are that a cut leaves, are cheaper.
+# The cost of steps, in rows: to end a membership, to remove a member of a removed group, to remove
+# or change a group, to cut a member's partitions; partitions and rows sorted for one more.
+# Partitions that are only copied, as those that a cut leaves, are cheaper.
 _ROWS_PER_MEMBERSHIP: Final = 12
 _ROWS_PER_REMOVED_MEMBER: Final = 4
 _ROWS_PER_GROUP: Final = 8
@@ -58,9 +59,9 @@ def session_over(state: GroupsState, session_id: int, call: Call) -> None:
 
 
 def user_gone(state: GroupsState, user_id: int, call: Call) -> None:
-    """End a user's memberships in the sessions that there are, as far as the allowance lasts.
+    """End a user's memberships in the present sessions, as far as the allowance lasts.
 
-    These sessions end with the user; one that begins after a user was activated again is another.
+    These sessions end with the user; after a user is activated again, new sessions are others.
     """
     for session_id in state.sessions_of_user(user_id):
         user_gone_from(state, session_id, user_id, call)
@@ -86,7 +87,7 @@ def topic_gone(state: GroupsState, stream_id: int, topic_id: int, call: Call) ->
 def partitions_changed(
     state: GroupsState, stream_id: int, topic_id: int, partitions_count: int, call: Call
 ) -> None:
-    """Let the topic's groups lose what is gone, as far as the allowance lasts."""
+    """Let the topic's groups lose deleted partitions, as far as the allowance lasts."""
     if (stream_id, topic_id) not in state.topic_groups:
         return
     kind = entities.CHORE_KIND_PARTITIONS
@@ -96,8 +97,8 @@ def partitions_changed(
         chore = Chore(kind, stream_id, topic_id, call.revision, count, count, changes=1)
         _begin(state, chore, call)
         return
-    # Groups that are done already are told again: to lose too much is safe, since a target follows.
-    # But first come the others, or they would never hear while somebody goes on changing.
+    # Groups that are done are visited again: losing too much is safe, since a target follows. The
+    # others come first, or they would never be reached while the changes go on.
     united = chore._replace(
         revision=call.revision,
         lowest_count=min(chore.lowest_count, partitions_count),
@@ -109,9 +110,9 @@ def partitions_changed(
 
 
 def sweep(state: GroupsState, request: api.SweepRequest, call: Call) -> bytes:
-    """Work off some of what is left to do, and ask for the next step if more is left.
+    """Work off some chores, and ask for the next step if more are left.
 
-    Several in one prepare share what internal commands may take; beyond, they ask again.
+    Several in one prepare share the allowance of internal commands; beyond it, they ask again.
     """
     after = (request.after_kind, request.after_first_id, request.after_second_id)
     if not call.afford(limits.SWEEP_ROWS_MAX):
@@ -133,7 +134,7 @@ def propose_sweep(call: Call, after: ChoreKey = _BEFORE_ALL) -> None:
 
 
 def _in_turn(state: GroupsState, after: ChoreKey, feature_level: int) -> list[ChoreKey]:
-    """Return what is to be done, first what comes behind a chore, which may be gone by now.
+    """Return the chores to do, first those behind `after`, which may be gone by now.
 
     Each comes first in its turn, and is then given half of a step, whatever the others need.
     """
@@ -151,7 +152,7 @@ def _work_off(state: GroupsState, keys: Sequence[ChoreKey], call: Call) -> None:
         if allowance.left <= 0:
             break
         chore = state.chores.rows[key]
-        # Half of what is left, so that a chore which begins anew each time leaves some to others.
+        # Half of the rest, so that a chore which begins anew each time leaves some to others.
         rows = allowance.left if len(keys) == 1 else (allowance.left + 1) // 2
         own = Allowance(rows)
         left = _STEPS[chore.kind](state, chore, call, own)
@@ -163,9 +164,9 @@ def _work_off(state: GroupsState, keys: Sequence[ChoreKey], call: Call) -> None:
 
 
 def _begin(state: GroupsState, chore: Chore, call: Call, is_asked: bool = False) -> None:
-    """Do what a new chore asks for, or leave the rest of it; the first one left asks for a step.
+    """Do what a new chore asks for, or keep the rest of it.
 
-    Unless one is asked for already.
+    The first chore kept asks for a step, unless one is asked for already.
     """
     if chore.key in state.chores:
         return
@@ -247,14 +248,14 @@ def _change_groups(
 
 
 def _is_concerned(group: Group, chore: Chore) -> bool:
-    """Return whether the group may hold what is gone, or has another number of partitions."""
+    """Return whether the group may hold deleted partitions, or has another number of them."""
     if chore.changes == 1:
         return group.partitions_count != chore.partitions_count
     return group.created_revision <= chore.revision
 
 
 def _change_partitions(state: GroupsState, group: Group, chore: Chore, call: Call) -> int:
-    """Let a group lose what is gone, and return the rows that its partitions cost."""
+    """Let a group lose deleted partitions; return the rows that its partitions cost."""
     copied = 0
     if chore.lowest_count < group.partitions_count:
         for member in state.members_of(group.id):
@@ -278,7 +279,7 @@ def _truncate(state: GroupsState, member: Member, partitions_count: int) -> int:
 
 
 def _sorting_rows(count: int) -> int:
-    """Return what it costs to sort so many keys; never so much that a step gets nothing done."""
+    """Return the cost of sorting `count` keys, capped so that every step gets something done."""
     return min(count // _SORTED_PER_ROW, limits.SWEEP_ROWS_MAX // 4)
 
 
@@ -289,7 +290,7 @@ def below(ascending: tuple[int, ...], bound: int) -> tuple[int, ...]:
     return ascending[: bisect_left(ascending, bound)]
 
 
-# By kind: do what the allowance lasts for, and return what is left to do, None for nothing.
+# By kind: work as far as the allowance lasts, and return the rest, None for nothing.
 _Step = Callable[[GroupsState, Chore, Call, Allowance], Chore | None]
 _STEPS: Final[Mapping[int, _Step]] = {
     entities.CHORE_KIND_SESSION: _end_memberships,

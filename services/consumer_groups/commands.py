@@ -39,8 +39,8 @@ _ASSIGNORS: Final[Mapping[int, int]] = {
     entities.ASSIGNOR_UNIFORM: entities.ASSIGNOR_UNIFORM,
     entities.ASSIGNOR_RANGE: entities.ASSIGNOR_RANGE,
 }
-# What it costs, in rows: to remove a group, to remove a member with it, to end a membership, to
-# find a target for one; partitions that are told, given, and assigned for one row.
+# Costs in rows: to remove a group, to remove a member with it, to end a membership, to find a
+# target for one; then partitions listed, given, and assigned for one row.
 _ROWS_PER_GROUP: Final = 8
 _ROWS_PER_REMOVED_MEMBER: Final = 4
 _ROWS_PER_MEMBERSHIP: Final = 12
@@ -121,12 +121,12 @@ def leave_consumer_group(
 def heartbeat_consumer_group(
     state: GroupsState, request: api.HeartbeatConsumerGroupRequest, call: Call
 ) -> Message:
-    """Take note of what a member still holds, and tell it what it should hold.
+    """Record which partitions a member still holds, and answer which it should hold.
 
-    A partition that it was told to give up and does not name any more is released, provided that
-    the member has heard of its present epoch and, if it says what it knows, of its present
-    partitions. Other differences mean nothing: it may not have heard of its newest partitions yet.
-    Order and repetitions in the request do not matter.
+    A partition that it was told to give up and no longer names is released, provided that the
+    member knows its present epoch and, if it says what it knows, its present partitions. Other
+    differences mean nothing: it may not know its newest partitions yet. Order and repetitions in
+    the request do not matter.
     """
     session_id = require_session(call)
     group = find_group(state, request, call)
@@ -148,7 +148,7 @@ def heartbeat_consumer_group(
             call.charge(_release_rows(group))
             member = membership.give_up(state, member, released)
     if not member.revoking and member.member_epoch != group.assignment_epoch:
-        # The epoch that the member names stays good until it names a newer one, so that no number
+        # The epoch that the member names stays valid until it names a newer one, so that no number
         # of lost replies can fence it.
         member = member._replace(member_epoch=group.assignment_epoch, previous_member_epoch=epoch)
         state.put_member(member)
@@ -158,7 +158,7 @@ def heartbeat_consumer_group(
 def _has_heard(
     state: GroupsState, request: api.HeartbeatConsumerGroupRequest, member: Member, call: Call
 ) -> bool:
-    """Return whether what a member does not name it has given up, and not never heard of."""
+    """Return whether unnamed partitions were given up, and not merely never heard of."""
     if not call.is_bounded or not request.known_assignment:
         return True  # it names all that it holds
     kept = kept_partitions(state, topic_of(call))
@@ -169,7 +169,7 @@ def _has_heard(
 def _heartbeat_answer(
     state: GroupsState, request: api.HeartbeatConsumerGroupRequest, member: Member, call: Call
 ) -> api.HeartbeatConsumerGroupResponse:
-    """Tell a member its epoch, and its partitions unless it knows them or they are too many."""
+    """Answer a member's epoch, and its partitions unless it knows them or they are too many."""
     kept = kept_partitions(state, topic_of(call))
     owned, revoking = below(member.owned, kept), below(member.revoking, kept)
     answer = api.HeartbeatConsumerGroupResponse(member_epoch=member.member_epoch)
@@ -203,7 +203,7 @@ def assign_target(state: GroupsState, request: api.AssignRequest, call: Call) ->
 def complete_revocation(
     state: GroupsState, request: api.CompleteRevocationRequest, call: Call
 ) -> bytes:
-    """Take from a member what it should have given up by now; a no-op if the deadline changed."""
+    """Take overdue partitions from a member; a no-op if the deadline changed."""
     member = state.member(request.group_id, request.session_id)
     deadline = request.revocation_deadline
     if member is None or not member.revoking or member.revocation_deadline != deadline:
@@ -238,9 +238,9 @@ def _admit(
     request: api.JoinConsumerGroupRequest,
     call: Call,
 ) -> Member:
-    """Add a member, or replace the session of the instance's place, and return the member.
+    """Add a member, or give an instance's place to the new session; return the member.
 
-    Whoever may join may also take a place over: an instance id is a name, not a secret.
+    Everybody who may join may also take over a place: an instance id is a name, not a secret.
     """
     if request.instance_id:
         _check_name("instance_id", request.instance_id, Reason.REASON_INVALID_OPTION)
@@ -254,7 +254,8 @@ def _admit(
             successor = former._replace(
                 session_id=session_id, user_id=call.user_id, rack=request.rack
             )
-            # Not by who waits: what a replica knows of that may be outdated, its size as well.
+            # Not by the waiting members: a replica's knowledge of them, and their number, may be
+            # outdated.
             call.charge(group.partitions_count // _PARTITIONS_PER_ROW)
             membership.take_over(state, former, successor, call)
             return successor
@@ -281,7 +282,7 @@ def _newcomer(
 
 
 def _release_rows(group: Group) -> int:
-    """Return what it costs at most to give partitions to those who wait for them."""
+    """Return the highest cost of giving released partitions to those who wait for them."""
     return group.partitions_count // _GIVEN_PER_ROW
 
 

@@ -1,6 +1,6 @@
-"""What commands of other domains mean for groups, by field name of EffectPayload.
+"""The effects of other domains' commands on groups, by field name of EffectPayload.
 
-Each may reach far, and leave some of it to be done later: see `services.consumer_groups.chores`.
+Each may reach far, and leave work for later: see `services.consumer_groups.chores`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def topic_deleted(state: GroupsState, effect: effects_pb2.TopicDeleted, call: Ca
 def partitions_changed(
     state: GroupsState, effect: effects_pb2.PartitionsChanged, call: Call
 ) -> None:
-    """Let the topic's groups lose what is gone; their new targets follow by Assign."""
+    """Let the topic's groups lose deleted partitions; their new targets follow by Assign."""
     chores.partitions_changed(
         state, effect.stream_id, effect.topic_id, effect.partitions_count, call
     )

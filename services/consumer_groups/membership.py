@@ -1,4 +1,4 @@
-"""What commands and effects share: joining, leaving, releasing, and the epochs that follow."""
+"""What commands and effects share: joining, leaving, releasing, and the resulting epochs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMPLETE_REVOCATION_CODE = _CODES["CompleteRevocation"]
 
 
 def is_assign_pending(group: Group) -> bool:
-    """Return whether the target is to be computed, which also means: Assign was proposed.
+    """Return whether the target is to be computed, which means that Assign was proposed.
 
     A group without members never needs one: its assignment epoch follows at once.
     """
@@ -43,10 +43,9 @@ def propose_revocation(member: Member, call: Call, put_off_revision: int = 0) ->
 
 
 def raise_group_epoch(state: GroupsState, group: Group, call: Call, by: int = 1) -> None:
-    """Let the group's epoch follow a change; ask for a target unless one was asked for already.
+    """Raise the group's epoch by `by` changes; ask for a target unless one was asked for already.
 
-    There may have been several changes, as `by` says. `group` is as it was before, except for
-    fields that the change itself has replaced.
+    `group` is as it was before, except for fields that the change itself has replaced.
     """
     epoch = group.group_epoch + by
     if not state.members_count(group.id):
@@ -59,14 +58,14 @@ def raise_group_epoch(state: GroupsState, group: Group, call: Call, by: int = 1)
 
 
 def end_membership(state: GroupsState, member: Member, call: Call) -> None:
-    """Remove a member; what it held goes to those who wait for it, or is free."""
+    """Remove a member; give its partitions to those who wait for them, or free them."""
     state.remove_member(member)
     release(state, member.group_id, (*member.owned, *member.revoking))
     raise_group_epoch(state, state.groups.rows[member.group_id], call)
 
 
 def give_up(state: GroupsState, member: Member, partitions: Iterable[int]) -> Member:
-    """Let a member lose revoking partitions, give them to who waits, and return what it is now."""
+    """Take revoking partitions from a member, give them to those who wait; return the new row."""
     lost = set(partitions)
     revoking = tuple(partition for partition in member.revoking if partition not in lost)
     member = member._replace(
@@ -78,7 +77,7 @@ def give_up(state: GroupsState, member: Member, partitions: Iterable[int]) -> Me
 
 
 def release(state: GroupsState, group_id: int, partitions: Iterable[int]) -> None:
-    """Give partitions that nobody holds any more to the members whose targets name them."""
+    """Give partitions without a holder to the members whose targets name them."""
     waiting = state.waiting.rows.get(group_id)
     if waiting is None:
         return

@@ -1,16 +1,16 @@
-"""What the domain knows: immutable values in tables, and the indexes over them."""
+"""The state of the domain: immutable values in tables, and the indexes over them."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from services.runtime.tables import Table, UndoLog
 from viewstamp.api.consumer_groups.v1.consumer_groups_pb2 import CHORE_KIND_PARTITIONS
+from viewstamp.machine.tables import Table, TableIndex, UndoLog
 
 FIRST_GROUP_ID: Final = 1
-# Epoch 0 is what a client sends that forgot to name one, so no group ever has it.
+# Clients that forget to name an epoch send 0, so no group ever has it.
 FIRST_GROUP_EPOCH: Final = 1
 # The only key of the counters table.
 NEXT_GROUP_ID: Final = "next_group_id"
@@ -66,7 +66,7 @@ class Chore(NamedTuple):
 
     @property
     def key(self) -> ChoreKey:
-        """What the chore is about: there is one of each at a time."""
+        """The subject of the chore: there is one chore per subject."""
         return self.kind, self.first_id, self.second_id
 
 
@@ -76,31 +76,30 @@ ChoreKey = tuple[int, int, int]
 class GroupsState:
     """All tables of the domain. Rows of `groups`, `members`, `counters`, `chores` are the section.
 
-    What a chore is about may be outdated: whoever reads partitions asks `kept_partitions`.
+    Rows with a pending chore may be outdated: readers of partitions ask `kept_partitions`.
     """
 
     __slots__ = (
-        "undo", "groups", "members", "counters", "names", "topic_groups", "group_members",
+        "groups", "members", "counters", "names", "topic_groups", "group_members",
         "instances", "session_groups", "user_sessions", "waiting", "chores",
     )  # fmt: skip
 
     def __init__(self, undo: UndoLog) -> None:
-        self.undo = undo
         self.groups: Table[int, Group] = Table(undo)
         self.members: Table[tuple[int, int], Member] = Table(undo)  # (group id, session id)
         self.counters: Table[str, int] = Table(undo)
         self.chores: Table[ChoreKey, Chore] = Table(undo)
-        # Indexes. Whatever is below follows from the rows above.
+        # Indexes: everything below is derived from the rows above.
         self.names: Table[tuple[int, int, str], int] = Table(undo)  # (stream, topic, name)
-        self.topic_groups: Table[tuple[int, int], Table[int, None]] = Table(undo)
-        self.group_members: Table[int, Table[int, None]] = Table(undo)  # sessions
+        self.topic_groups: TableIndex[tuple[int, int], int] = TableIndex(undo)
+        self.group_members: TableIndex[int, int] = TableIndex(undo)  # sessions
         self.instances: Table[tuple[int, str], int] = Table(undo)  # (group id, instance id)
-        self.session_groups: Table[int, Table[int, None]] = Table(undo)
+        self.session_groups: TableIndex[int, int] = TableIndex(undo)
         # User -> session -> in how many groups.
-        self.user_sessions: Table[int, Table[int, int]] = Table(undo)
+        self.user_sessions: TableIndex[int, int] = TableIndex(undo)
         # Group id -> partition -> the session that waits for another to release it. The mapping
-        # itself never changes between two targets, so an entry may be outdated: whoever reads one
-        # asks the member's target.
+        # itself never changes between two targets, so an entry may be outdated: readers check the
+        # member's target.
         self.waiting: Table[int, Mapping[int, int]] = Table(undo)
 
     def next_group_id(self) -> int:
@@ -112,11 +111,7 @@ class GroupsState:
         topic = (group.stream_id, group.topic_id)
         self.groups.put(group.id, group)
         self.names.put((*topic, group.name), group.id)
-        groups = self.topic_groups.rows.get(topic)
-        if groups is None:
-            groups = Table(self.undo)
-            self.topic_groups.put(topic, groups)
-        groups.put(group.id, None)
+        self.topic_groups.add(topic, group.id)
 
     def remove_group(self, group: Group) -> None:
         """Remove a group with its members."""
@@ -125,10 +120,7 @@ class GroupsState:
         topic = (group.stream_id, group.topic_id)
         self.groups.delete(group.id)
         self.names.delete((*topic, group.name))
-        groups = self.topic_groups.rows[topic]
-        groups.delete(group.id)
-        if not groups:
-            self.topic_groups.delete(topic)
+        self.topic_groups.take(topic, group.id)
 
     def member(self, group_id: int, session_id: int) -> Member | None:
         """Return the session's place in the group, or None."""
@@ -145,69 +137,47 @@ class GroupsState:
 
     def members_of(self, group_id: int) -> list[Member]:
         """Return the members of a group by ascending session id."""
-        sessions = self.group_members.rows.get(group_id)
-        if sessions is None:
-            return []
         rows = self.members.rows
-        return [rows[group_id, session_id] for session_id in sessions.sorted_keys()]
+        return [rows[group_id, session_id] for session_id in self.group_members.of(group_id)]
 
     def sessions_of_user(self, user_id: int) -> list[int]:
         """Return the sessions in which a user has places, ascending."""
-        sessions = self.user_sessions.rows.get(user_id)
-        return [] if sessions is None else list(sessions.sorted_keys())
+        return list(self.user_sessions.of(user_id))
 
     def insert_member(self, member: Member) -> None:
         """Add a place."""
         group_id, session_id, user_id = member.group_id, member.session_id, member.user_id
         self.members.put((group_id, session_id), member)
-        sessions = self.group_members.rows.get(group_id)
-        if sessions is None:
-            sessions = Table(self.undo)
-            self.group_members.put(group_id, sessions)
-        sessions.put(session_id, None)
+        self.group_members.add(group_id, session_id)
         if member.instance_id:
             self.instances.put((group_id, member.instance_id), session_id)
-        self._index_session(session_id, group_id)
-        self._count_place(user_id, session_id)
+        self.session_groups.add(session_id, group_id)
+        # Counted, so that the last one is known without a look at the others.
+        places = self.user_sessions.rows.get(user_id)
+        count = 0 if places is None else places.rows.get(session_id, 0)
+        self.user_sessions.add(user_id, session_id, count + 1)
 
     def remove_member(self, member: Member) -> None:
-        """Remove a place. What it held is free; nobody is given it here."""
+        """Remove a place and free its partitions, without giving them to anybody."""
         group_id, session_id, user_id = member.group_id, member.session_id, member.user_id
         self.members.delete((group_id, session_id))
-        sessions = self.group_members.rows[group_id]
-        sessions.delete(session_id)
-        if not sessions:
-            self.group_members.delete(group_id)
+        self.group_members.take(group_id, session_id)
+        if group_id not in self.group_members:
             self.set_waiting(group_id, {})
         if member.instance_id:
             self.instances.delete((group_id, member.instance_id))
-        _unindex(self.session_groups, session_id, group_id)
+        self.session_groups.take(session_id, group_id)
         places = self.user_sessions.rows[user_id]
         count = places.rows[session_id]
         if count > 1:
             places.put(session_id, count - 1)
         else:
-            _unindex(self.user_sessions, user_id, session_id)
-
-    def _index_session(self, session_id: int, group_id: int) -> None:
-        groups = self.session_groups.rows.get(session_id)
-        if groups is None:
-            groups = self.session_groups.nested()
-            self.session_groups.put(session_id, groups)
-        groups.put(group_id, None)
-
-    def _count_place(self, user_id: int, session_id: int) -> None:
-        """Count one more place, so that the last one is known without looking at the others."""
-        places = self.user_sessions.rows.get(user_id)
-        if places is None:
-            places = Table(self.undo)
-            self.user_sessions.put(user_id, places)
-        places.put(session_id, places.rows.get(session_id, 0) + 1)
+            self.user_sessions.take(user_id, session_id)
 
     def kept_partitions(self, stream_id: int, topic_id: int, partitions_count: int) -> int:
         """Return how many of a topic's partitions its groups may show: those never deleted.
 
-        `partitions_count` is what the topic has now, which its groups may not have heard of yet.
+        `partitions_count` is the topic's present number, which its groups may not know yet.
         """
         chore = self.chores.rows.get((CHORE_KIND_PARTITIONS, stream_id, topic_id))
         return partitions_count if chore is None else min(partitions_count, chore.lowest_count)
@@ -224,11 +194,3 @@ def contains(ascending: Sequence[int], number: int) -> bool:
     """Return whether the number is among the ascending ones."""
     position = bisect_left(ascending, number)
     return position < len(ascending) and ascending[position] == number
-
-
-def _unindex(table: Table[int, Table[int, Any]], key: int, number: int) -> None:
-    """Take a number from those of a key; a key without numbers has no row."""
-    numbers = table.rows[key]
-    numbers.delete(number)
-    if not numbers:
-        table.delete(key)

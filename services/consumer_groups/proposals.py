@@ -1,4 +1,4 @@
-"""What waits to be proposed: all of it follows from the state, so a new primary can ask anew."""
+"""Pending proposals: all follow from the state, so a new primary can ask for them again."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from viewstamp.api.domain.v1 import domain_service_pb2
 def proposals(state: GroupsState) -> Iterable[domain_service_pb2.Proposal]:
     """Return an Assign for every group behind, and a CompleteRevocation for every deadline.
 
-    And a Sweep if effects left anything to do. If one is under way, the primary drops this one, or
-    has it follow instead of the next; then the turn of chores begins with the lowest again.
+    And a Sweep if chores are left. If one is under way, the primary drops this one, or has it
+    follow instead of the next; then the turn of chores begins with the lowest again.
     """
     call = Call(
         revision=0,

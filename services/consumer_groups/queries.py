@@ -97,7 +97,7 @@ QUERIES: Final[Mapping[str, QueryHandler[GroupsState]]] = {
 
 
 def group_state(group: Group, members: Sequence[Member]) -> entities.GroupState.ValueType:
-    """Return where a group stands. It is stable once every member knows that it is."""
+    """Return the state of a group. It is stable once every member knows its present assignment."""
     if not members:
         return entities.GROUP_STATE_EMPTY
     if is_assign_pending(group):
@@ -111,7 +111,7 @@ def group_state(group: Group, members: Sequence[Member]) -> entities.GroupState.
 
 
 def member_state(member: Member) -> entities.MemberState.ValueType:
-    """Return where a member stands."""
+    """Return the state of a member."""
     if member.revoking:
         return entities.MEMBER_STATE_UNREVOKED_PARTITIONS
     if member.owned != member.target:

@@ -20,19 +20,19 @@ from services.consumer_groups.chores import KINDS_OF_CHORES
 from services.consumer_groups.membership import is_assign_pending
 from services.consumer_groups.model import NEXT_GROUP_ID, Chore, Group, GroupsState, Member
 from services.runtime.section import (
-    WHOLE_TABLE_KEY,
     EntityKind,
     Projected,
     Section,
     SectionError,
 )
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as entities_pb2
+from viewstamp.machine.freezing import WHOLE_TABLE_KEY
 
 SECTION_VERSION: Final = 1
 GROUP_KIND: Final = 1
 MEMBER_KIND: Final = 2
 COUNTERS_KIND: Final = 3
-# Version 1 has them as well: where there are none, which is nearly always, its bytes are the same.
+# Version 1 has them as well: usually there are none, and then its bytes are the same.
 CHORE_KIND: Final = 4
 
 _GROUP_KEY = struct.Struct(">QQQ")
@@ -42,21 +42,7 @@ _CHORE_KEY = struct.Struct(">QQQ")
 
 def encode_group(group: Group) -> bytes:
     """Return the canonical bytes of a group."""
-    return _encode(
-        entities_pb2.ConsumerGroupEntity(
-            id=group.id,
-            stream_id=group.stream_id,
-            topic_id=group.topic_id,
-            name=group.name,
-            assignor=entities_pb2.Assignor.ValueType(group.assignor),
-            group_epoch=group.group_epoch,
-            assignment_epoch=group.assignment_epoch,
-            partitions_count=group.partitions_count,
-            created_at=group.created_at,
-            created_revision=group.created_revision,
-            modified_revision=group.modified_revision,
-        )
-    )
+    return _encode(entities_pb2.ConsumerGroupEntity(**group._asdict()))
 
 
 def encode_member(member: Member) -> bytes:
@@ -87,19 +73,7 @@ def encode_chore(chore: Chore) -> bytes:
 def decode_group(canonical: bytes) -> Group:
     """Return the group of canonical bytes. Raises DecodeError."""
     entity = entities_pb2.ConsumerGroupEntity.FromString(canonical)
-    return Group(
-        id=entity.id,
-        stream_id=entity.stream_id,
-        topic_id=entity.topic_id,
-        name=entity.name,
-        assignor=entity.assignor,
-        group_epoch=entity.group_epoch,
-        assignment_epoch=entity.assignment_epoch,
-        partitions_count=entity.partitions_count,
-        created_at=entity.created_at,
-        created_revision=entity.created_revision,
-        modified_revision=entity.modified_revision,
-    )
+    return Group._make(getattr(entity, name) for name in Group._fields)
 
 
 def decode_member(canonical: bytes) -> Member:
@@ -169,7 +143,7 @@ def _load_counters(state: GroupsState, canonical: bytes) -> Projected:
 
 def _load_chore(state: GroupsState, canonical: bytes) -> Projected:
     entity = entities_pb2.ChoreEntity.FromString(canonical)
-    chore = Chore(*(getattr(entity, name) for name in Chore._fields))
+    chore = Chore._make(getattr(entity, name) for name in Chore._fields)
     if chore.kind not in KINDS_OF_CHORES:
         raise SectionError(
             f"a chore at revision {chore.revision} has the unknown kind {chore.kind}"
@@ -181,7 +155,7 @@ def _load_chore(state: GroupsState, canonical: bytes) -> Projected:
 
 
 def _check_whole(state: GroupsState) -> Iterator[None]:
-    """Raise SectionError if entities are at odds with each other; then find out who waits."""
+    """Raise SectionError if entities contradict each other; then compute who waits."""
     if any(group_id >= state.next_group_id() for group_id in state.groups.sorted_keys()):
         raise SectionError(f"the next group id {state.next_group_id()} is in use already")
     for group_id in state.groups.sorted_keys():

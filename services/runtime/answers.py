@@ -1,4 +1,4 @@
-"""Answers collected one by one, some of them later: reads, and what is resolved."""
+"""Answers collected one by one, some of them deferred: of reads and of resolved items."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from viewstamp.limits import MESSAGE_BYTES_MAX, READ_RETRY_DELAY_MS, READ_TIME_M
 class Answers:
     """The answers of one span in index order, with sparse errors.
 
-    A Refusal is answered as it says, a defect as INTERNAL with an alarm; failures of the process
-    itself pass through. Together the answers fit one message; those past that are refused.
-    `bytes` is what they take so far.
+    A Refusal becomes its error, a defect INTERNAL with an alarm; failures of the process pass
+    through. Together the answers fit one message; those beyond it are refused. `bytes` is their
+    size so far.
     """
 
     __slots__ = (
@@ -78,7 +78,7 @@ class Answers:
         self.skip(internal_error(self._where))
 
     def joined(self) -> bytes:
-        """Return the answers framed, all of which must be there."""
+        """Return the framed answers, all of which must be there."""
         return join([result for result in self._results if isinstance(result, bytes)])
 
     def computed(self, compute: Callable[[Deferred], bytes]) -> Answers:
@@ -101,9 +101,9 @@ class Answers:
 
 
 class ReadAnswers(Answers):
-    """The answers to reads, which stop at their share: behind it no handler runs any more.
+    """The answers to reads, which stop at their share: beyond it no handler runs.
 
-    Refusals count, too. What one read asks for at once leaves room for refusing all the rest of it.
+    Refusals count, too. The share leaves room for refusing all remaining requests of a read.
     """
 
     __slots__ = ("_room_bytes", "_is_gone", "_over")
@@ -133,7 +133,7 @@ class ReadAnswers(Answers):
     def add(self, read: Callable[..., bytes | Deferred], *arguments: Any) -> None:
         """Answer the next index, unless the share of the read is used up.
 
-        A read changes nothing, so one that this process has not the memory or the depth for is a
+        A read changes nothing, so running out of memory or stack in one is a defect like any other.
         defect like another.
         """
         if self._over is None and self._results and self._is_gone():
@@ -179,15 +179,15 @@ class DeferredQuery:
 
     @property
     def costly(self) -> Deferred | None:
-        """The first of its reads that is costly, whose share it belongs to."""
+        """Return the first costly read, to whose share the span belongs."""
         return self.answers.costly()
 
     def run(self) -> pb.QueryOutcome:
-        """Compute what is missing; runs in a thread, without the state."""
+        """Compute the missing answers; runs in a thread, without the state."""
         return self._outcome(self.answers.computed(_compute))
 
     def refused(self, refusal: Refusal) -> pb.QueryOutcome:
-        """Return the answer that refuses what is missing."""
+        """Return the answer that refuses the missing ones."""
 
         def refuse(deferred: Deferred) -> bytes:
             raise refusal

@@ -1,17 +1,17 @@
 """What commands may cost: rows touched, bytes answered, effects. Decided at log order.
 
-A log entry that costs too much is worse than one that is wrong: every replica has to pay for it,
-again after every restart. So a stage has a budget for each prepare, and whatever lies beyond is
-refused or put off, alike on every replica, since what counts is what was counted and no clock.
+A log entry that costs too much is worse than a wrong one: every replica pays for it, again after
+every restart. So a stage has a budget for each prepare, and what lies beyond is refused or put off,
+alike on every replica, since the budget counts rows and bytes and reads no clock.
 
 A *row* is the unit of work: about a microsecond of an ordinary machine.
 
-- Each command may touch a few rows, and answer a few bytes, whatever the others of its prepare
-  did: so nobody's cheap command is refused because of somebody's expensive one.
-- What is beyond comes out of a pool that the commands of a prepare share, first come first served
-  in log order. No command alone may take more rows than the pool has when it is full.
-- Effects have been decided by another stage and cannot be refused. Those that reach far are worked
-  off within an allowance of their own; what is left stays in the state, for later commands.
+- Each command may touch a few rows, and answer a few bytes, whatever the others of its prepare did:
+  so no expensive command causes the refusal of a cheap one.
+- Further rows come out of a pool that the commands of a prepare share, first come first served in
+  log order. No single command may take more rows than the full pool has.
+- Effects have been decided by another stage and cannot be refused. Effects that reach far have
+  their own allowance; the rest stays in the state, for later commands.
 - So do internal commands, which nobody would repeat if they were refused: they are put off.
 
 `docs/adr/0018-cost-at-log-order.md` has the arithmetic.
@@ -27,18 +27,18 @@ from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 
-# When the same command may fit: another prepare begins within this time. Part of the refusal, so
-# it is a constant of the build, like the refusal's reason.
+# When the same command may fit: another prepare begins within this time. It is part of the refusal,
+# so it is a constant of the build, like the refusal's reason.
 RETRY_DELAY_MS: Final = 100
 
 # Bytes of a prepare, and of one session in it. Before the bounds a longer reply never reached its
-# client, and so many replies at once hardly their coordinator.
+# client, and many such replies at once hardly reached their coordinator.
 _ANSWERS: Final = (limits.PREPARE_ANSWERS_BYTES_MAX, limits.PREPARE_ANSWERS_BYTES_MAX)
 _ANSWERS_BEFORE: Final = (limits.APPLY_ANSWERS_BYTES_MAX, limits.MESSAGE_BYTES_MAX)
 
 
 class Pools(NamedTuple):
-    """What a command, and what all of one prepare, may take at one stage."""
+    """What one command, and all of one prepare, may take at one stage."""
 
     command_rows: int
     rows: int
@@ -52,8 +52,8 @@ class Pools(NamedTuple):
 def pools_of(feature_level: int) -> Pools:
     """Return the pools at a level.
 
-    Entries from before the bounds were acknowledged without them. So what they may take is more
-    than the build could carry out that wrote them, and yet so little that each is survived.
+    Entries from before the bounds were acknowledged without them. So their pools are larger than
+    what their build could carry out, and still small enough to survive each entry.
     """
     is_bounded = feature_level >= limits.FEATURE_LEVEL_BOUNDED
     times = 1 if is_bounded else limits.UNBOUNDED_LEVEL_POOLS
@@ -74,7 +74,7 @@ class Allowance:
     __slots__ = ("left",)
 
     def __init__(self, rows: int) -> None:
-        """Begin with so many rows."""
+        """Begin with `rows` rows."""
         self.left = rows
 
     def take(self, rows: int) -> bool:
@@ -85,7 +85,7 @@ class Allowance:
         return True
 
     def spend(self, rows: int) -> None:
-        """Count what the last step has cost beyond what it took: the next one may have to wait."""
+        """Count the last step's cost beyond what it took: the next one may have to wait."""
         self.left -= rows
 
 
@@ -106,7 +106,7 @@ class Budget:
         self._renew(0, limits.FEATURE_LEVEL_BOUNDED)
 
     def begin(self, op: int, feature_level: int) -> None:
-        """Take up a logged batch: the batches of one prepare share one budget, and one level."""
+        """Begin a logged batch: the batches of one prepare share one budget, and one level."""
         if op != self._op:
             self._renew(op, feature_level)
 
@@ -124,7 +124,8 @@ class Budget:
         self._rows_spent = spent
 
     def answer(self, revision: int, count: int) -> bool:
-        """Take so many bytes of an answer for the command of a revision, if they are left."""
+        """Take `count` bytes of an answer for a revision's command; return whether they were
+        left."""
         self._turn_to(revision)
         spent = self._bytes_spent + count
         shared = spent - max(self._bytes_spent, limits.ANSWER_FREE_BYTES)
@@ -134,7 +135,7 @@ class Budget:
         return True
 
     def fitting(self, revision: int, error: errors_pb2.Error) -> errors_pb2.Error:
-        """Return a refusal as it is answered: its reason alone where its details have no room."""
+        """Return a refusal as it is answered: only its reason if its details have no room."""
         if self.answer(revision, error.ByteSize()):
             return error
         return errors_pb2.Error(reason=error.reason)
@@ -152,9 +153,10 @@ class Budget:
         ]
 
     def afford(self, rows: int) -> bool:
-        """Return whether an internal command of so many rows fits into this prepare, and take them.
+        """Take the rows of an internal command if they fit into this prepare; return whether they
+        did.
 
-        The first one always does, however large: it would never fit otherwise.
+        The first one always fits, however large: otherwise it never would.
         """
         if rows <= limits.COMMAND_FREE_ROWS:
             return True
@@ -164,11 +166,12 @@ class Budget:
         return True
 
     def _take_answer(self, count: int) -> bool:
-        """Take so many bytes of what the prepare, and this caller in it, may answer."""
+        """Take bytes of what the prepare, and this caller in it, may answer; return if they were
+        left."""
         if count > self.answer_bytes_left:
             return False
         if self.pools.session_answer_bytes < self.pools.answer_bytes:
-            # Without a session each command is a request of its own.
+            # Without a session each command is its own request.
             caller = self.session_id or -self._revision
             answered = self._answered.get(caller, 0) + count
             if answered > self.pools.session_answer_bytes:
@@ -188,7 +191,7 @@ class Budget:
         self._turn_to(-1)
 
     def _turn_to(self, revision: int) -> None:
-        """Let another command begin. The parts of a transaction are one command."""
+        """Begin another command. The parts of a transaction are one command."""
         if revision != self._revision:
             self._revision = revision
             self._rows_spent = 0
@@ -196,7 +199,7 @@ class Budget:
 
 
 def too_long_an_answer(answer_bytes: int, limit: int) -> errors_pb2.Error:
-    """Return the refusal of a command whose answer has no room any more; it was taken back."""
+    """Return the refusal of a command, taken back, whose answer has no room."""
     return Refusal.of(
         Reason.REASON_ANSWER_TOO_LARGE,
         "prepare",

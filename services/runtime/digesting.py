@@ -1,8 +1,8 @@
 """Digests of whole states, walked beside the applies.
 
-A walk begins with references to all there is, which are copied at once, and goes on in slices, as
-reading a section does. Whoever asks for the digest of the same state shares the walk. One is under
-way at a time; a few may wait.
+A walk begins by copying references to everything, and continues in slices, as reading a section
+does. Callers who ask for the digest of the same state share a walk. One is under way at a time; a
+few may wait.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from services.runtime.freezing import Frozen
 from services.runtime.machine import Machine
 from services.runtime.reading import entries_in_slices
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.format.section import SectionTally
 from viewstamp.limits import DIGESTS_WAITING_MAX, READ_RETRY_DELAY_MS
+from viewstamp.machine.freezing import Frozen
 
 
 class DigestWalks:

@@ -16,9 +16,9 @@ from google.protobuf.message import Message
 
 from services.runtime.cost import Allowance, Budget
 from services.runtime.section import Section
-from services.runtime.tables import UndoLog
 from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2, effects_pb2
+from viewstamp.machine.tables import UndoLog
 
 State = TypeVar("State")
 
@@ -27,8 +27,8 @@ State = TypeVar("State")
 class Call:
     """The command, effect or read being handled. One object serves a whole span.
 
-    For a read, `revision` is the last one it sees and `timestamp` is 0. `user_id` is None for a
-    public method alone. `context` is what the resolving stage said about this item.
+    For a read, `revision` is the last one it sees and `timestamp` is 0. `user_id` is None only for
+    a public method. `context` is the resolving stage's answer about this item.
     """
 
     revision: int
@@ -41,31 +41,32 @@ class Call:
     caller_address: str = ""  # of a read; empty where nobody knows
     effects: list[tuple[tuple[int, ...], bytes]] = field(default_factory=list)
     proposals: list[domain_service_pb2.Proposal] = field(default_factory=list)
-    # What is left to the prepare of this command or effect; None for a read, which costs nothing.
+    # The rest of the prepare's budget for this command or effect; None for a read, which costs
+    # nothing.
     budget: Budget | None = None
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the level in force is one at which answers are kept short."""
+        """Whether answers are kept short at the level in force."""
         return self.feature_level >= limits.FEATURE_LEVEL_BOUNDED
 
     def charge(self, rows: int) -> None:
-        """Pay for rows to be touched, before anything is changed. Raises Refusal COST_EXCEEDED.
+        """Pay for the rows to touch, before anything is changed. Raises Refusal COST_EXCEEDED.
 
-        A command that touches no more than COMMAND_FREE_ROWS need not say so.
+        A command that touches at most COMMAND_FREE_ROWS need not call this.
         """
         if self.budget is not None:
             self.budget.charge(self.revision, rows)
 
     @property
     def cascade(self) -> Allowance:
-        """What effects of this prepare may still touch before the rest has to wait."""
+        """The rows that effects of this prepare may still touch before the rest has to wait."""
         if self.budget is None:
             return Allowance(limits.PREPARE_CASCADE_ROWS_MAX)
         return self.budget.cascade
 
     def afford(self, rows: int) -> bool:
-        """Return whether an internal command may touch so many rows now, and take them if so."""
+        """Take `rows` for an internal command if they are left now; return whether they were."""
         return self.budget is None or self.budget.afford(rows)
 
     def emit(
@@ -74,9 +75,9 @@ class Call:
         payload: effects_pb2.EffectPayload,
         rows: int = limits.EFFECT_ROWS,
     ) -> None:
-        """Tell other stages (routing Stage numbers) what this command means for them.
+        """Send an effect of this command to other stages (routing Stage numbers).
 
-        `rows` is what that costs there. Raises Refusal COST_EXCEEDED.
+        `rows` is its cost there. Raises Refusal COST_EXCEEDED.
         """
         self.charge(rows)
         self.effects.append((to, payload.SerializeToString(deterministic=True)))
@@ -91,8 +92,8 @@ class Call:
 class Deferred:
     """A read that needs time outside the machine: `compute` runs in a thread, without the state.
 
-    It returns the response or raises Refusal. What is costly belongs to a `share`, whose pieces
-    take turns with those of others; trusted shares have places of their own.
+    It returns the response or raises Refusal. Costly work belongs to a `share`, whose pieces take
+    turns with those of others; trusted shares have their own places.
     """
 
     compute: Callable[[], Message]
@@ -103,14 +104,14 @@ class Deferred:
 # A response message without header, or its encoding where that is faster.
 CommandHandler = Callable[[State, Any, Call], Message | bytes]
 QueryHandler = Callable[[State, Any, Call], Message | bytes | Deferred]
-# An effect has been decided: its handler may propose, but neither refuse nor emit.
+# Another stage has decided an effect: its handler may propose, but neither refuse nor emit.
 EffectHandler = Callable[[State, Any, Call], None]
 # (state, encoded items, call, gate) -> context per item; raises Refusal to refuse the item.
 ResolveHandler = Callable[[State, bytes, Call, int], bytes]
 GrantsResolver = Callable[[State, bytes, Call], bytes]
 # (state, encoded requests of consecutive commands, call of the first) -> how many of these it
 # carried out, from the first on, and their framed results. It does exactly what the command handler
-# would do with each of them; it stops where that would refuse, emit, propose, or only validate.
+# would do with each of them. It stops at one that would refuse, emit, propose, or only validate.
 BulkHandler = Callable[[State, Sequence[bytes], Call], tuple[int, bytes]]
 
 
@@ -124,7 +125,7 @@ class Normalized:
 
 @dataclass(frozen=True, slots=True)
 class NormalizeCall:
-    """Where a payload came from: what secrets may be derived from.
+    """The origin of a payload, from which secrets may be derived.
 
     `origin` is unique to the command and the same on a retry.
     """
@@ -136,14 +137,14 @@ class NormalizeCall:
 
 @dataclass(frozen=True, slots=True)
 class Costly:
-    """A part of normalization that takes long: those of one caller take turns with others'."""
+    """A slow part of normalization: those of one caller take turns with others'."""
 
     compute: Callable[[], Normalized]
 
 
 # (state, request, call) -> a function that a thread runs; it must not touch the state.
 Normalizer = Callable[[State, Any, NormalizeCall], Callable[[], Normalized] | Costly]
-# The suffix alone, without the costly part; for a retry of what is already logged.
+# Only the suffix, without the costly part, for a retry of a request that is already logged.
 SuffixFunction = Callable[[Any, NormalizeCall], bytes]
 
 
@@ -162,9 +163,9 @@ class Domain(Generic[State]):
     proposals: Callable[[State], Iterable[domain_service_pb2.Proposal]]
     resolve: ResolveHandler[State] | None = None
     resolve_grants: GrantsResolver[State] | None = None
-    # By RPC name of a command, where a faster way through many of them is worth having.
+    # By RPC name of a command, where a faster way through many of them pays.
     bulk: Mapping[str, BulkHandler[State]] = field(default_factory=dict)
     normalizers: Mapping[str, Normalizer[State]] = field(default_factory=dict)
     suffixes: Mapping[str, SuffixFunction] = field(default_factory=dict)
-    # Told the id of the cluster that is served, before anything is applied.
+    # Gets the id of the cluster to serve, before anything is applied.
     opened: Callable[[bytes], None] = lambda cluster_id: None

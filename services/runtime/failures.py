@@ -11,13 +11,13 @@ from viewstamp.errors import Refusal
 
 
 class ApplyError(Exception):
-    """The coordinator and this service disagree on the protocol: nothing may be applied any more.
+    """The coordinator and this service disagree on the protocol: nothing more may be applied.
 
-    Going on would fork the replicas, so the shell ends the process.
+    Continuing would fork the replicas, so the shell ends the process.
     """
 
 
-# What other replicas do not share, and so must not be answered like a defect of the code.
+# Other replicas do not share these, so they must not be answered like a defect of the code.
 LOCAL_FAILURES: Final = (OSError, MemoryError, RecursionError, ApplyError)
 
 

@@ -1,8 +1,8 @@
-"""Threads that serve many callers in turn: nobody's amount of work keeps others waiting for long.
+"""Threads that serve many callers in turn: no caller's work keeps others waiting for long.
 
-Work belongs to a share: an address, a user. Shares take turns, one piece each, and each may have
-so many pieces waiting. Where all places are taken, the share with most of them gives one up for
-another that has fewer. Trusted shares have places, and every second turn, of their own.
+Work belongs to a share: an address, a user. Shares take turns, one piece each, and each may have a
+few pieces waiting. When all places are taken, the share with most of them gives one up for a share
+with fewer. Trusted shares have their own places, and every second turn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from viewstamp.errors import Refusal
 
 Result = TypeVar("Result")
 
-# When it is worth while to come again.
+# When to come again.
 RETRY_DELAY_MS: Final = 500
 
 
@@ -90,7 +90,7 @@ class FairThreads:
     ) -> None:
         """Run in `workers` threads. Work that waited for `patience_s` is refused, not done."""
         self._threads = ThreadPoolExecutor(workers, name)
-        # What costs nothing never waits for what does.
+        # Free work never waits for costly work.
         self._quick_thread = ThreadPoolExecutor(1, f"{name}-quick")
         self._idle = workers
         self._patience_s = patience_s
@@ -100,13 +100,13 @@ class FairThreads:
 
     @property
     def waiting(self) -> int:
-        """How many pieces wait."""
+        """The number of waiting pieces."""
         return self._open.count + self._trusted.count
 
     async def run(
         self, share: bytes | None, function: Callable[[], Result], *, is_trusted: bool = False
     ) -> Result:
-        """Return what `function` returns, which belongs to a share, or to none if it is quick.
+        """Return the result of `function`; work without a share is quick.
 
         Raises Refusal QUOTA_EXCEEDED where there is no place to wait, or after too long a wait.
         """
@@ -120,7 +120,7 @@ class FairThreads:
         return await future
 
     def shutdown(self) -> None:
-        """Begin nothing any more."""
+        """Begin no more work."""
         for threads in (self._threads, self._quick_thread):
             threads.shutdown(wait=False, cancel_futures=True)
 

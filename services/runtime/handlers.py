@@ -1,4 +1,4 @@
-"""What a domain handles, looked up once: records by method code, checked against its protos."""
+"""The handlers of a domain by method code, checked against its protos."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from viewstamp.routing import Method, MethodKind
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """All that the hot path must know of one method."""
+    """All that the hot path needs of one method."""
 
     full_name: str
     handler: Callable[[Any, Any, Any], Any]
@@ -42,8 +42,8 @@ class Handlers:
 def handlers_of(domain: Domain[Any]) -> Handlers:
     """Return the handlers of a domain by code; methods without a handler are not claimed.
 
-    Raises ValueError for a handler that belongs to no method, and for a method that must be
-    normalized and has no normalizer.
+    Raises ValueError for a handler without a method, and for a method that must be normalized and
+    has no normalizer.
     """
     methods = [m for file in domain.files for m in routing.methods_of_file(file)]
     commands = _select(methods, MethodKind.COMMAND, domain.commands, domain.stage)
@@ -103,7 +103,7 @@ def _record(method: Method, handler: Callable[[Any, Any, Any], Any], domain: Dom
 def resolver_of(
     domain: Domain[State], item: pb.ResolveItem
 ) -> Callable[[State, bytes, Call], bytes]:
-    """Return what resolves an item. Raises ProtocolError if the domain does not resolve that."""
+    """Return the resolver of an item. Raises ProtocolError if the domain does not resolve it."""
     resolve, resolve_grants, gate = domain.resolve, domain.resolve_grants, item.gate
     if item.grants and resolve_grants is not None:
         return resolve_grants

@@ -1,4 +1,4 @@
-"""The installation of a section over an Apply stream: what may come when, and what is answered."""
+"""The installation of a section over an Apply stream: the order of messages, and the answers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from services.runtime.installing import (
 from services.runtime.machine import Machine
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.garbage import spare_what_is_there
+from viewstamp.telemetry.work import begun
 
-# Loading goes on for so long before others, health checks for one, get their turn.
+# How long loading runs before others, such as health checks, get their turn.
 INSTALL_SLICE_MS: Final = 20
 
 _NS_PER_MS: Final = 1_000_000
@@ -30,7 +31,7 @@ _STATUSES: Final = {
 
 
 class InstallRefused(Exception):  # noqa: N818 - the way a stream ends
-    """The installation ends here, with this status; the machine is as it was."""
+    """The installation ends here, with this status; the machine is unchanged."""
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(message)
@@ -47,9 +48,10 @@ class InstallSteps:
         self._machine = machine
         self._installation: SectionInstallation[Any] | None = None
         self._expected = {"begin"}
+        self._span = begun("install")
 
     async def handle(self, message: pb.Install) -> pb.Installed | None:
-        """Handle the next message, and return what is to be answered. Raises InstallRefused."""
+        """Handle the next message, and return the answer, if any. Raises InstallRefused."""
         kind = message.WhichOneof("kind")
         try:
             if kind not in self._expected:
@@ -73,6 +75,8 @@ class InstallSteps:
         return self._installation
 
     def _begin(self, begin: pb.InstallBegin) -> None:
+        told = {"viewstamp.generation": begin.generation, "viewstamp.entities": begin.entities}
+        self._span.set_attributes(told)
         self._installation = SectionInstallation(self._machine.domain, begin)
         self._expected = {"block", "end"}
 
@@ -94,3 +98,4 @@ class InstallSteps:
         spare_what_is_there()
         self._installation = None
         self.is_over = True
+        self._span.end()

@@ -1,6 +1,6 @@
-"""Installing a section: its layers come in blocks, are merged, migrated, loaded and checked.
+"""Installing a section: layers arrive in blocks, are merged, migrated, loaded and checked.
 
-All of it happens in a new state. Nothing of a machine changes before `Machine.activate`.
+All of it happens in a new state. No machine changes before `Machine.activate`.
 """
 
 from __future__ import annotations
@@ -10,22 +10,23 @@ from dataclasses import dataclass
 from typing import Final, Generic
 
 from services.runtime.domain import Domain, State
-from services.runtime.freezing import Base, Freezer
-from services.runtime.section import Entity, Section, SectionError
-from services.runtime.tables import UndoLog
+from services.runtime.freezing import Base, SectionFreezer
+from services.runtime.section import Section, SectionError
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.format import FormatError, FormatVersionError
 from viewstamp.format.block import decode_block
 from viewstamp.format.digest import DIGEST_BYTES, StateDigest
 from viewstamp.format.merge import merge
 from viewstamp.format.section import SectionEntry, SectionTally
+from viewstamp.machine.freezing import Entity
+from viewstamp.machine.tables import UndoLog
 
-# Layers of one chain; compaction begins long before.
+# Layers of one chain; compaction begins long before that.
 INSTALL_LAYERS_MAX: Final = 1024
 
 
 class InstallOrderError(Exception):
-    """A message of an installation that cannot come here."""
+    """An installation message that cannot come here."""
 
 
 class NewerSectionError(Exception):
@@ -33,17 +34,17 @@ class NewerSectionError(Exception):
 
 
 class SectionContentsError(Exception):
-    """A section that is damaged, or not what it was announced to be."""
+    """A section that is damaged, or not as announced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installed(Generic[State]):
-    """A section that was loaded and checked, ready to be a machine's."""
+    """A loaded and checked section, ready for a machine."""
 
     begin: pb.InstallBegin
     state: State
     undo: UndoLog
-    freezer: Freezer[State]
+    freezer: SectionFreezer[State]
     projections: dict[str, bytes]
 
     def answer(self) -> pb.Installed:
@@ -59,7 +60,7 @@ class SectionInstallation(Generic[State]):
     """One section on its way in: `add` its blocks, then run `loading` to its end."""
 
     def __init__(self, domain: Domain[State], begin: pb.InstallBegin) -> None:
-        """Begin. Raises InstallOrderError for numbers that cannot be, NewerSectionError."""
+        """Begin. Raises InstallOrderError for impossible numbers, and NewerSectionError."""
         _check_begin(begin)
         _check_version(domain.section, begin.section_version)
         self.installed: Installed[State] | None = None  # once `loading` has ended
@@ -68,7 +69,7 @@ class SectionInstallation(Generic[State]):
         self._layers: list[list[bytes]] = [[] for _ in range(begin.layers)]
 
     def add(self, block: pb.InstallBlock) -> None:
-        """Keep a block. Raises InstallOrderError for one of a layer that was not announced."""
+        """Keep a block. Raises InstallOrderError for a block of an unannounced layer."""
         if block.layer >= len(self._layers):
             raise InstallOrderError(
                 f"a block of layer {block.layer} of a section of {len(self._layers)} layers"
@@ -99,7 +100,7 @@ class SectionInstallation(Generic[State]):
             begin=self._begin,
             state=state,
             undo=undo,
-            freezer=Freezer(self._domain.section, state, self._base(tally)),
+            freezer=SectionFreezer(self._domain.section, state, self._base(tally)),
             projections=self._domain.section.projection_digests(state),
         )
 
@@ -113,7 +114,7 @@ class SectionInstallation(Generic[State]):
         return entities
 
     def _base(self, tally: SectionTally) -> Base | None:
-        """Return what the next cut is a delta against; none if every entity was rewritten."""
+        """Return the base of the next cut's changes; None if every entity was rewritten."""
         if self._begin.section_version != self._domain.section.version:
             return None
         return Base(self._begin.generation, tally.digest.value, tally.kinds)

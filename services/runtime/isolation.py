@@ -1,11 +1,11 @@
 """Isolation: how a batch is handled that a process has not survived.
 
-One command by one, in a thread of its own, whose depth is always the same: what overflows the
-stack there is taken back and answered like any defect. What exhausts the memory ends the process
-here, too: it may be this machine that has none left. What ends the process is told before it is
-tried, so that the coordinator knows what it was, and can have it given
-up: then it is answered like a defect without being tried. Every replica meets the same command, and
-so comes to the same answer (ADR 19).
+Commands are handled one by one, in a thread whose stack always has the same depth: a command that
+overflows it is taken back and answered like any defect. Exhausted memory ends the process here,
+too, because only this machine may lack it. Each attempt is reported before it is made, so that the
+coordinator knows which command ended the process, and can give it up: then it is answered like a
+defect without being tried. Every replica meets the same command, and so comes to the same answer
+(ADR 19).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class GivenUpError(Exception):
 class Isolation:
     """The isolation of one batch.
 
-    `given_up` are the places that are not tried. `note` is told of each place before it is tried,
-    with what is run there and the revision; it returns once the coordinator will hear of it.
-    `has_helped` is set once something failed that would have ended the process otherwise.
+    `given_up` are the places that are not tried. `note` gets each place before it is tried, with
+    its handler and the revision; it returns once the coordinator is sure to learn of it.
+    `has_helped` is set once something failed that would otherwise have ended the process.
     """
 
     def __init__(

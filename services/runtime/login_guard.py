@@ -1,9 +1,9 @@
-"""Who may try to log in: limits by name and address, so that nobody's guessing keeps others out.
+"""Limits on logins by name and address, so that nobody's guessing keeps others out.
 
-Failures are counted for a name at an address, for an address, and for a name everywhere; known and
-unknown names in tables of their own, so that invented ones take no room, and by the same rules, so
-that a refusal tells nothing. A user who logged in from an address lately is bound by the first
-count alone: what happens elsewhere, or under other names, is not theirs.
+Failures are counted for a name at an address, for an address, and for a name everywhere. Known and
+unknown names have separate tables, so that invented ones take no room, with the same rules, so that
+a refusal tells nothing. Only the first count limits a user who recently logged in from an address:
+failures elsewhere, or under other names, are not theirs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LoginGuard:
         self._lock = threading.Lock()
 
     def is_trusted(self, attempt: Attempt) -> bool:
-        """Whether the user logged in from this address lately."""
+        """Return whether the user recently logged in from this address."""
         if attempt.user_id is None:
             return False
         with self._lock:
@@ -68,7 +68,7 @@ class LoginGuard:
             self._names[known].check(_key("name", attempt.username))
 
     def attempt(self, attempt: Attempt, matches: Callable[[], bool]) -> bool:
-        """Return what `matches` says, which is the costly part. Raises Refusal QUOTA_EXCEEDED."""
+        """Return the result of `matches`, the costly part. Raises Refusal QUOTA_EXCEEDED."""
         self.check(attempt)
         known = attempt.user_id is not None
         succeeded = self._pairs[known].attempt(attempt.pair, matches)
@@ -88,6 +88,6 @@ class LoginGuard:
 
 
 def _key(*parts: str) -> bytes:
-    """Return a key of fixed size: what callers name may be long."""
+    """Return a key of fixed size: callers choose names, which may be long."""
     encoded = [part.encode("utf-8", "surrogatepass") for part in parts]
     return blake3(b"".join(len(part).to_bytes(4, "big") + part for part in encoded)).digest()

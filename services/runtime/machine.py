@@ -1,7 +1,7 @@
 """The machine: one domain's state, and the batches that change it. Pure.
 
-`Machine.apply` handles the items of a batch in order and answers each. What it does depends on
-the batches so far and on nothing else, so that every replica answers the same bytes:
+`Machine.apply` handles the items of a batch in order and answers each. Its result depends only on
+the batches so far, so that every replica answers the same bytes:
 
 - A handler that raises Refusal refuses its command: its changes, effects and proposals are taken
   back, and the others of the batch stand.
@@ -11,8 +11,7 @@ the batches so far and on nothing else, so that every replica answers the same b
   `services.runtime.cost`.
 - OSError, MemoryError and RecursionError may be this process's own troubles, which other replicas
   do not share. They leave `apply`, as ProtocolError does. A machine that raised is half applied:
-  whoever holds it must drop it. The batch is handled again in isolation (`isolation`), by a new
-  process.
+  its holder must drop it. A new process handles the batch again in isolation (`isolation`).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from services.runtime import cost
 from services.runtime.answers import Answers
 from services.runtime.domain import BulkHandler, Call, Deferred, Domain, State
 from services.runtime.failures import LOCAL_FAILURES, Alarm, ApplyError, internal_error
-from services.runtime.freezing import CutError, Freezer
+from services.runtime.freezing import SectionFreezer
 from services.runtime.handlers import Record, handlers_of, resolver_of
 from services.runtime.installing import Installed
 from services.runtime.isolation import Isolation
@@ -41,12 +40,13 @@ from services.runtime.spans import (
     decode_raw,
     join,
 )
-from services.runtime.tables import UndoLog
 from viewstamp import routing
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.errors import Refusal
 from viewstamp.limits import ANSWER_FREE_BYTES, FEATURE_LEVEL_MAX, GATEWAY_SESSION_ID
+from viewstamp.machine.freezing import CutError
+from viewstamp.machine.tables import UndoLog
 
 # Items that a batch outside the log may hold: they change nothing.
 _READ_KINDS: Final = frozenset({"resolve", "query", "proposals"})
@@ -57,8 +57,8 @@ __all__ = ["Machine", "AnsweredQueries", "Alarm", "ApplyError"]
 class Machine(Generic[State]):
     """One domain from its empty state on.
 
-    `revision` is the last one that concerned this stage. `alarms` are the defects met since the
-    holder last emptied the list. A holder that sets `defers_digests` walks over states itself.
+    `revision` is the last one that concerned this stage. `alarms` are the defects since the holder
+    last emptied the list. A holder that sets `defers_digests` walks over states itself.
     """
 
     def __init__(self, domain: Domain[State]) -> None:
@@ -67,7 +67,7 @@ class Machine(Generic[State]):
         self.undo = UndoLog()
         self.state = domain.new_state(self.undo)
         self.undo.settle()
-        self.freezer = Freezer(domain.section, self.state)
+        self.freezer = SectionFreezer(domain.section, self.state)
         self.revision = 0
         self.sequence = 0
         self.alarms: list[Alarm] = []
@@ -89,10 +89,10 @@ class Machine(Generic[State]):
     ) -> AnsweredQueries:
         """Handle a batch and return an outcome per item; only reads may run out of `patience`.
 
-        A batch that some process has not survived is handled in `isolation`.
+        A batch that killed a process is handled in `isolation`.
 
-        Raises ProtocolError for a batch that cannot be next, OSError, MemoryError or RecursionError
-        where this process fails; then the machine must not be used again.
+        Raises ProtocolError for a batch that cannot be next, and OSError, MemoryError or
+        RecursionError if this process fails; then the machine must not be used again.
         """
         self._admit(batch)
         reply = pb.BatchReply(sequence=batch.sequence)
@@ -113,7 +113,7 @@ class Machine(Generic[State]):
         return AnsweredQueries(reply, reads.deferred, reads.digests)
 
     def activate(self, installed: Installed[State]) -> None:
-        """Go on from an installed section instead of the empty state.
+        """Continue from an installed section instead of the empty state.
 
         Raises ProtocolError once a batch of the log was applied.
         """
@@ -124,9 +124,9 @@ class Machine(Generic[State]):
         self._known_digest = None
 
     def normalize(self, request: pb.NormalizeRequest) -> NormalizePlan:
-        """Read what normalization needs; the plan's parts may then run in threads.
+        """Read the state that normalization needs; the plan's parts may then run in threads.
 
-        Raises ProtocolError for a method that is not normalized here.
+        Raises ProtocolError for a method without normalization.
         """
         record = self._handlers.commands.get(request.code)
         if record is None or record.normalizer is None:
@@ -203,9 +203,9 @@ class Machine(Generic[State]):
     ) -> bytes:
         """Run a span by its bulk handler, and return the framed results.
 
-        What that leaves takes the general way, and `width` in all with those that follow: ever
-        more of them while the bulk handler does fewer, so that a span full of refusals costs
-        little more than without one.
+        The first command that it leaves takes the general way, with following ones, `width` in all:
+        more of them as the bulk handler does fewer, so that a span full of refusals costs little
+        extra.
         """
         span = decode_raw(item.items, item.count, ())
         if span.skipped:  # it does not hold what it claims
@@ -228,7 +228,8 @@ class Machine(Generic[State]):
     def _bulk(
         self, where: str, bulk: BulkHandler[State], encoded: Sequence[bytes], call: Call
     ) -> tuple[int, bytes]:
-        """Return what the bulk handler returns, or that it did nothing if it has a defect."""
+        """Return the bulk handler's result; a handler with a defect counts as having done
+        nothing."""
         mark, revision = self.undo.mark(), call.revision
         try:
             return bulk(self.state, encoded, call)
@@ -251,14 +252,14 @@ class Machine(Generic[State]):
     ) -> list[bytes]:
         """Run the commands of a span and return a result per index.
 
-        This loop is all that a command costs beyond its handler: everything it touches is a local
-        name, and what is rare is looked at only when there is some.
+        This loop is the whole cost of a command beyond its handler: everything it touches is a
+        local name, and rare cases are checked only when there are some.
         """
         handler, validates = record.handler, record.validates
         state, undo = self.state, self.undo
         entries, effects, proposals = undo.entries, call.effects, call.proposals
         skipped, settles = span.skipped, undo.savepoint is None
-        # The parts of a transaction share what is free, so each byte of theirs is counted.
+        # The parts of a transaction share the free allowance, so each of their bytes is counted.
         free_bytes = ANSWER_FREE_BYTES if settles else 0
         revision, budget = call.revision, self._budget
         refuse, fitting, has_room = answer.errors.add, budget.fitting, budget.answer
@@ -333,7 +334,7 @@ class Machine(Generic[State]):
         kind = payload.WhichOneof("kind")
         handler = self.domain.effects.get(kind or "")
         if kind is None or handler is None:
-            # To go on without it would leave this replica different from one that knows it.
+            # Continuing without it would leave this replica different from one that knows it.
             raise ApplyError(f"effect {kind} of revision {item.revision} has no handler here")
         call = Call(
             item.revision, item.timestamp, None, 0, 0, self._feature_level, budget=self._budget
@@ -424,7 +425,7 @@ class Machine(Generic[State]):
         answer.state_digest = self._known_digest
 
     def digest_found(self, sequence: int, digest: bytes) -> None:
-        """Remember the digest of the state after batch `sequence`, if it is that state still."""
+        """Remember the digest of the state after batch `sequence`, if that is still the state."""
         if sequence == self.sequence:
             self._known_digest = digest
 
@@ -483,8 +484,8 @@ class Machine(Generic[State]):
             raise ApplyError(str(error)) from error
 
 
-# By the item's kind. Not bound to a machine: one that is dropped must go at once, with its state,
-# since the garbage collector may never look at it again (`viewstamp.garbage`).
+# By the item's kind. Not bound to a machine: a dropped machine must be freed at once, with its
+# state, since the garbage collector may never visit it again (`viewstamp.garbage`).
 _ITEMS: Final[Mapping[str, Callable[[Machine[Any], Any, pb.Outcome], None]]] = {
     "command": Machine._command,
     "resolve": Machine._resolve,

@@ -30,7 +30,7 @@ NormalizedPart = tuple[bytes, bytes] | errors_pb2.Error
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What remains to be computed for one index, free of the machine."""
+    """The remaining computation for one index, independent of the machine."""
 
     run: Callable[[], NormalizedPart]
     is_costly: bool = False
@@ -38,13 +38,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class NormalizePlan:
-    """One part per index; `revision` is where the machine was read."""
+    """One part per index; `revision` is that of the machine when it was read."""
 
     revision: int
     parts: list[Part]
 
     def assemble(self, outcomes: Sequence[NormalizedPart]) -> pb.NormalizeResponse:
-        """Return the response to what the parts returned, in their order."""
+        """Return the response for the parts' outcomes, in their order."""
         response = pb.NormalizeResponse(revision=self.revision)
         items = []
         for index, outcome in enumerate(outcomes):
@@ -69,7 +69,7 @@ def plan_normalization(
 ) -> NormalizePlan:
     """Return the plan for a request of a normalized method.
 
-    Raises ProtocolError for a bad one, and Refusal for one that comes too early.
+    Raises ProtocolError for a bad request, and Refusal for one that comes too early.
     """
     _check_known(request, revision)
     span = decode(record.request, record.batch, request.items, request.count, ())
@@ -94,13 +94,13 @@ def plan_normalization(
 
 
 def _check_known(request: pb.NormalizeRequest, revision: int) -> None:
-    """Raise Refusal if the state is older than the caller's credentials: it does not know them."""
+    """Raise Refusal if the state is older than the caller's credentials, so it cannot know them."""
     if request.credential_revision & ~TOKEN_STAMP > revision:
         raise Refusal.of(Reason.REASON_OVERLOADED, "credentials_ahead")
 
 
 def _origin(request: pb.NormalizeRequest) -> bytes:
-    """Return what is unique to the request and the same on a retry, where there can be one."""
+    """Return bytes unique to the request and, where there can be a retry, the same on it."""
     if request.session_id:
         return _SESSION_AND_NUMBER.pack(request.session_id, request.number)
     if len(request.nonce) != NONCE_BYTES:
@@ -128,14 +128,14 @@ def _encoded(compute: Callable[[], Normalized]) -> Callable[[], NormalizedPart]:
 
 @dataclass(frozen=True, slots=True)
 class _Guard:
-    """Turns what is raised into errors, both while the plan is made and when a part runs."""
+    """Turns exceptions into errors, both while the plan is made and when a part runs."""
 
     where: str
     revision: int
     alarms: list[Alarm]
 
     def plan(self, record: Record, state: Any, item: Any, call: NormalizeCall) -> Part:
-        """Let the normalizer read the state now; return what remains to be computed."""
+        """Let the normalizer read the state now; return the remaining computation."""
         assert record.normalizer is not None  # the caller looked
         try:
             compute = record.normalizer(state, item, call)

@@ -1,7 +1,6 @@
-"""How long reads keep commands waiting, by the time that the machine's thread has worked.
+"""How long reads keep commands waiting, in processor time of the machine's thread.
 
-Not by the clock on the wall: a machine that shares its processor with others would refuse for
-their sake.
+Wall-clock time would refuse reads on a machine that shares its processor with others.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ class SlicePatience:
         self._batch_began_ns = self._read_began_ns = time.thread_time_ns()
 
     def begins(self) -> bool:
-        """Whether one more read may begin; it is taken to begin now in any case."""
+        """Return whether one more read may begin, and start its time."""
         self._read_began_ns = time.thread_time_ns()
         return self._read_began_ns - self._batch_began_ns < _SLICE_NS
 
     def is_gone(self) -> bool:
-        """Whether the read that began last has had its time."""
+        """Return whether the last begun read has used its time."""
         return time.thread_time_ns() - self._read_began_ns >= _READ_NS

@@ -28,7 +28,7 @@ TIMEOUT_MS_DEFAULT: Final = 3_000
 _CHECK_PATH: Final = "/grpc.health.v1.Health/Check"
 _SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 _OPTIONS: Final = (
-    # A proxy named in the environment is for the world outside the pod.
+    # A proxy in the environment is for targets outside the pod.
     ("grpc.enable_http_proxy", 0),
 )
 

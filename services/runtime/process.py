@@ -18,12 +18,14 @@ import signal
 import socket
 import stat
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
+from opentelemetry.trace import Span
 
 from services.runtime.domain import Domain
 from services.runtime.server import DomainServer, new_server
@@ -33,6 +35,7 @@ from viewstamp.garbage import collect_when_quiet
 from viewstamp.limits import UNIX_SOCKET_PATH_BYTES_MAX
 from viewstamp.telemetry import LOG_LEVELS, configure_logging, fields, settings
 from viewstamp.telemetry.settings import Telemetry
+from viewstamp.telemetry.work import begun
 
 logger: Final = logging.getLogger(__name__)
 
@@ -53,12 +56,13 @@ def run(
     add_arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
     arguments: Sequence[str] | None = None,
 ) -> int:
-    """Run the service named until it is told to stop, and return its exit code.
+    """Run the named service until it is told to stop, and return its exit code.
 
-    `build` makes the domain from the parsed command line; it may raise OSError or ValueError with
-    a message for the operator. `add_arguments` adds what it needs to the parser. `arguments` stand
-    for the command line.
+    `build` makes the domain from the parsed command line; it may raise OSError or ValueError with a
+    message for the operator. `add_arguments` adds its flags to the parser. `arguments` replace the
+    command line.
     """
+    begun_ns = time.time_ns()
     parser = _parser(service)
     add_arguments(parser)
     options = parser.parse_args(arguments)
@@ -67,7 +71,8 @@ def run(
     try:
         with closing(_telemetry(service, options)) as telemetry:
             domain = _built(build, options)
-            return event_loop.run(_serve(service, domain, options.listen, telemetry))
+            start = begun("start", {"viewstamp.stage": service}, begun_ns)
+            return event_loop.run(_serve(service, domain, options.listen, telemetry, start))
     except CannotStart as error:
         print(f"{service}: {error}", file=sys.stderr)  # noqa: T201 - for the operator
         return EXIT_CANNOT_START
@@ -84,13 +89,15 @@ def _built(
 
 def _telemetry(service: str, options: argparse.Namespace) -> Telemetry:
     try:
-        return Telemetry(service.replace("_", "-"), settings.settings_of(options))
+        telemetry = Telemetry(service.replace("_", "-"), settings.settings_of(options))
     except (OSError, ValueError) as error:
         raise CannotStart(str(error)) from error
+    telemetry.speak_for_process()
+    return telemetry
 
 
 def _watch(service: str, telemetry: Telemetry) -> ApplyWatch | None:
-    """Return what looks on, None if nobody wants to know."""
+    """Return the watch, None if no telemetry is wanted."""
     if telemetry.recorder is None and not telemetry.is_metered:
         return None
     watch = ApplyWatch(service, telemetry)
@@ -116,7 +123,9 @@ def _parser(service: str) -> argparse.ArgumentParser:
     return parser
 
 
-async def _serve(service: str, domain: Domain[Any], listen: str, telemetry: Telemetry) -> int:
+async def _serve(
+    service: str, domain: Domain[Any], listen: str, telemetry: Telemetry, start: Span
+) -> int:
     """Serve until a signal or a failure; return the exit code. Raises CannotStart."""
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -127,6 +136,7 @@ async def _serve(service: str, domain: Domain[Any], listen: str, telemetry: Tele
     garbage = asyncio.create_task(collect_when_quiet(lambda: domain_server.batches))
     ready = {"ready": True, "service": service, "listen": address, "pid": os.getpid()}
     print(json.dumps(ready), flush=True)  # noqa: T201 - the supervisor waits for it
+    start.end()
     logger.info("serving", extra=fields(listen=address))
     failed = await _first(stopping, domain_server.failure)
     garbage.cancel()
@@ -152,7 +162,7 @@ def _remove_socket(address: str) -> None:
 def bind(server: grpc.aio.Server, listen: str) -> str:
     """Bind the server, and return the address with the port that port 0 became.
 
-    Raises CannotStart where the address is malformed, taken, or not ours to bind.
+    Raises CannotStart if the address is malformed, taken, or not permitted.
     """
     if listen.startswith(_UNIX):
         try:
@@ -176,7 +186,7 @@ def _add_port(server: grpc.aio.Server, address: str, listen: str) -> int:
 
 
 def _check_port_is_free(host: str, port: int, listen: str) -> None:
-    """Find out why a port cannot be bound, which the gRPC library says in its own log alone."""
+    """Find out why a port cannot be bound: the gRPC library writes that only to its own log."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, port), family=family).close()

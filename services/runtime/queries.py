@@ -1,9 +1,9 @@
-"""Reads of one batch: how far they go, and what becomes of those that go no further.
+"""Reads of one batch: how long they run, and what happens to the rest.
 
-Reads keep the commands behind them waiting. So a batch of them stops once it has used up its slice:
-the reads that are left are postponed, which the coordinator answers by asking again, behind other
-callers. One read alone has its share of bytes and time; its calls past that are refused without
-their handlers being run.
+Reads keep the commands behind them waiting. So a batch of reads stops once it has used up its
+slice: the remaining reads are postponed, and the coordinator asks for them again, behind other
+callers. One read also has its own share of bytes and time; its calls beyond that are refused
+without running their handlers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ READ_ANSWERS_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 2 * KIB
 
 
 class Patience(Protocol):
-    """How long the reads of a batch may go on; the machine itself knows no time."""
+    """How long the reads of a batch may run; the machine itself knows no time."""
 
     def begins(self) -> bool:
         """Whether one more read may begin; it is taken to begin now in any case."""

@@ -1,7 +1,7 @@
 """Reading a frozen section: encoded beside the applies, compressed in threads.
 
 Encoding runs on the event loop, since rows are Python objects, in slices that an apply can wait
-for. Only a few blocks are on their way at a time, so that a slow reader slows the encoding down.
+for. Only a few blocks are under way at a time, so that a slow reader slows down the encoding.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Executor
 from typing import Any, Final
 
-from services.runtime.freezing import Freezer, Frozen
+from services.runtime.freezing import SectionFreezer
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.format.block import Block, BlockBuilder, RawBlock, compress
 from viewstamp.format.section import SectionEntry, SectionTally
 from viewstamp.limits import ENCODE_SLICE_US
+from viewstamp.machine.freezing import Frozen
 
-# Changes between two looks at the clock.
+# Changes between two readings of the clock.
 CHANGES_PER_LOOK: Final = 8
-# Blocks that are compressed, or wait to be sent.
+# Blocks being compressed, or waiting to be sent.
 BLOCKS_IN_FLIGHT_MAX: Final = 4
 
 _NS_PER_US: Final = 1000
 
 
 class ReadingOvertaken(Exception):  # noqa: N818 - how a reading ends, not a fault
-    """The section is not frozen any more, or somebody else is served."""
+    """The section is no longer frozen, or another coordinator is served."""
 
 
 class SectionReading:
@@ -36,7 +37,7 @@ class SectionReading:
 
     def __init__(
         self,
-        freezer: Freezer[Any],
+        freezer: SectionFreezer[Any],
         frozen: Frozen[Any],
         section_version: int,
         threads: Executor,
@@ -50,7 +51,7 @@ class SectionReading:
         self._is_current = is_current
 
     async def responses(self) -> AsyncIterator[pb.ReadSectionResponse]:
-        """Yield the blocks and at last the summary. Raises ReadingOvertaken."""
+        """Yield the blocks, and last the summary. Raises ReadingOvertaken."""
         tally = await self._tally_of_base()
         in_flight: deque[asyncio.Future[Block]] = deque()
         loop = asyncio.get_running_loop()
@@ -84,7 +85,7 @@ class SectionReading:
         return tally
 
     async def _pause(self) -> None:
-        """Let others go first."""
+        """Let other tasks run first."""
         await asyncio.sleep(0)
         self._check()
 
@@ -130,7 +131,7 @@ def entries_in_slices(frozen: Frozen[Any], tally: SectionTally) -> Iterator[Sect
             entry = tally.add(change)
             if entry is not None:
                 yield entry
-        if not index % CHANGES_PER_LOOK and clock() > until:
+        if (change is None or not index % CHANGES_PER_LOOK) and clock() > until:
             yield None
             until = clock() + slice_ns
 

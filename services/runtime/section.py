@@ -1,34 +1,28 @@
-"""What of a domain's state goes into a snapshot: its entities, as canonical bytes, both ways.
+"""The part of a domain's state in a snapshot: its entities, as canonical bytes, both ways.
 
 A section is a table of kinds. Each kind makes entities of the rows of one table, and rows of
-entities. Everything else that a state holds (indexes, caches) follows from these.
+entities. Everything else in a state (indexes, caches) is derived from these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic
 
 from google.protobuf.message import DecodeError
 
-from services.runtime.tables import Table
 from viewstamp.format.digest import StateDigest
+from viewstamp.machine.freezing import Entity, RowKind, State
 
-State = TypeVar("State")
-
-# (kind, key, canonical bytes), in ascending (kind, key) order.
-Entity = tuple[int, bytes, bytes]
-# (key, canonical bytes) of what one domain knows of another, or lets it know.
+# (key, canonical bytes) of what two domains must know equally.
 Projected = tuple[bytes, bytes]
 # Rewrites the entities of one version of a section as those of the next, in the same order.
 Migration = Callable[[Iterator[Entity]], Iterator[Entity]]
 
-# The key of a kind whose whole table is one entity.
-WHOLE_TABLE_KEY: Final = b""
-# What a projection's entries have as their kind, for the digest.
+# The kind of a projection's entries in its digest.
 PROJECTION_KIND: Final = 0
-# Entities that are loaded between two moments at which the caller may pause.
+# Entities loaded between two moments at which the caller may pause.
 LOADED_BETWEEN_PAUSES: Final = 64
 
 
@@ -36,53 +30,23 @@ class SectionError(ValueError):
     """Entities that no machine of the domain can have written; the message says which and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class EntityKind(Generic[State]):
-    """Entities of one kind: the rows of one table, each under a key of its own.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityKind(RowKind[State]):
+    """Rows of one table as entities, and the way back."""
 
-    Where `whole_table` is set, all rows together are one entity with an empty key, which is there
-    as long as any row is; `encode` is then given all rows by key.
-    """
-
-    number: int  # as the domain's protos state it
-    table: Callable[[State], Table[Any, Any]]
-    encode: Callable[[Any], bytes]  # a row, or all rows -> canonical bytes
-    # Inserts what the bytes say, and returns the key and the bytes that it would be encoded to.
-    # Raises SectionError for what clashes with the state, DecodeError for what is no entity.
+    # Inserts the entity, and returns the key and the bytes that it would be encoded to. Raises
+    # SectionError if it clashes with the state, DecodeError if the bytes are not an entity.
     load: Callable[[State, bytes], Projected]
-    encode_key: Callable[[Any, Any], bytes] = lambda key, row: WHOLE_TABLE_KEY
-    # (key, row) -> what sorts like the encoded key; None if the table's keys do themselves.
-    order: Callable[[Any, Any], Any] | None = None
-    whole_table: bool = False
-
-    def entities(self, state: State) -> Iterator[Entity]:
-        """Yield the entities of this kind in ascending order of keys."""
-        table = self.table(state)
-        rows = table.rows
-        if self.whole_table:
-            if rows:
-                yield self.number, WHOLE_TABLE_KEY, self.encode(rows)
-            return
-        for key in self._keys(table):
-            row = rows[key]
-            yield self.number, self.encode_key(key, row), self.encode(row)
-
-    def _keys(self, table: Table[Any, Any]) -> Iterable[Any]:
-        order = self.order
-        if order is None:
-            return table.sorted_keys()
-        return sorted(table.rows, key=lambda key: order(key, table.rows[key]))
 
 
 @dataclass(frozen=True, slots=True)
 class Section(Generic[State]):
     """The section of one domain.
 
-    `check` looks at what was loaded as a whole, and finishes what indexes need all entities; it
-    raises SectionError for entities at odds with others, and yields wherever the caller may pause.
-    `projections` name what must be equal to a projection of the same name in another domain.
-    `migrations` by the version that they read; there must be one for each older version that is
-    still to be loaded.
+    `check` verifies the loaded section as a whole, and finishes indexes that need all entities. It
+    raises SectionError for entities that contradict others, and yields where the caller may pause.
+    `projections` by name must equal the projection of the same name in another domain. `migrations`
+    are by the version that they read; one is needed for each older version still to be loaded.
     """
 
     version: int
@@ -126,7 +90,7 @@ class Section(Generic[State]):
         """Fill an empty state with all entities of a section, indexes included.
 
         Raises SectionError for entities that are unknown, out of order, not canonical, under a
-        wrong key, or at odds with others; then the state must be dropped.
+        wrong key, or contradict others; then the state must be dropped.
         """
         for _ in self.loading(state, entities):
             pass
@@ -162,7 +126,7 @@ class Section(Generic[State]):
 
 
 def where(kind: int, key: bytes) -> str:
-    """Return how messages call an entity."""
+    """Return the name of an entity in messages."""
     return f"the entity of kind {kind} under key {key.hex() or '(empty)'}"
 
 

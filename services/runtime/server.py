@@ -1,8 +1,8 @@
-"""The gRPC face of a domain service: Describe, Apply, Normalize, ReadSection and health.
+"""The gRPC interface of a domain service: Describe, Apply, Normalize, ReadSection and health.
 
-Whoever opens an Apply stream owns the machine: it starts from the empty state, and an older
-stream's end comes first. A failure that is not a command's leaves the machine half applied; then
-nothing is answered any more and `failure` is set, upon which the process must end.
+The coordinator that opens an Apply stream owns the machine: it starts from the empty state, after
+the older stream has ended. A failure outside a command leaves the machine half applied; then
+nothing more is answered and `failure` is set, upon which the process must end.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _OPTIONS: Final = (
     ("grpc.max_receive_message_length", APPLY_MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", APPLY_MESSAGE_BYTES_MAX),
     ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
-    # The coordinator asks for signs of life more often than gRPC allows by itself.
+    # The coordinator sends pings more often than gRPC allows by default.
     ("grpc.http2.min_ping_interval_without_data_ms", STAGE_PING_MS // 2),
     # Without this a second process would share the port silently.
     ("grpc.so_reuseport", 0),
@@ -116,7 +116,7 @@ class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
         self._stream: ApplyStream | None = None
         self._batches = 0
         self._readings = 0
-        # Apart, so that a long list of passwords to hash does not keep logins waiting.
+        # Separate, so that a long list of passwords to hash does not keep logins waiting.
         workers = min(SERVICE_THREADS_MAX, os.cpu_count() or 1)
         self._read_threads = FairThreads(
             "deferred-read",
@@ -136,7 +136,7 @@ class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
 
     @property
     def batches(self) -> int:
-        """How many batches were applied since the start, over all streams."""
+        """The number of batches applied since the start, over all streams."""
         return self._batches + (self._stream.batches if self._stream is not None else 0)
 
     async def start(self, server: grpc.aio.Server) -> None:
@@ -263,7 +263,7 @@ class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
             return plan.assemble(await asyncio.gather(*parts))
         finally:
             for part in parts:
-                part.cancel()  # where one found no place, or the caller has gone
+                part.cancel()  # when one found no place, or the caller has gone
 
     def _open(self, request: Any, context: Context) -> ApplyStream:
         """Give the machine, empty, to a new stream. Raises StreamEnded if it may not have it."""

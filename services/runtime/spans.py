@@ -1,7 +1,8 @@
 """Spans: many framed messages of one method, taken apart and put together in bulk.
 
-A span that does not hold what it claims is refused item by item, for reasons that no library words:
-errors are cached and compared between replicas, so their bytes are part of the behaviour.
+A span whose items do not match its count is refused item by item, for fixed reasons, not the texts
+of a library: errors are cached and compared between replicas, so their bytes are part of the
+behaviour.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.limits import PREPARE_COMMANDS_MAX
 
-# From here on one call into the protobuf library beats one Python call per item.
+# From this number on one call into the protobuf library beats one Python call per item.
 BULK_ITEMS_MIN: Final = 8
 
 
@@ -28,8 +29,8 @@ BULK_ITEMS_MIN: Final = 8
 class DecodedSpan:
     """The decoded requests of a span, one per index; the first has index `start`.
 
-    `skipped` holds the indexes that must not be handled: None for those refused by an earlier
-    stage, an error for those refused here. Their requests mean nothing.
+    `skipped` holds the indexes that must not be handled: None for one refused by an earlier stage,
+    an error for one refused here. Their requests are meaningless.
     """
 
     requests: Sequence[Any]
@@ -68,7 +69,7 @@ def join(items: Sequence[bytes]) -> bytes:
 
 
 def split(blob: bytes) -> list[bytes]:
-    """Return the items of a blob. Raises protobuf's DecodeError where it is cut off."""
+    """Return the items of a blob. Raises protobuf's DecodeError if it is cut off."""
     return list(_Frames.FromString(blob).items)
 
 
@@ -104,7 +105,7 @@ def decode_raw(items: bytes, count: int, refused: Iterable[int]) -> DecodedSpan:
 def decode_contexts(contexts: bytes, count: int) -> list[bytes]:
     """Return one context per index, or an empty list if there are none at all.
 
-    Raises ProtocolError for another number than `count`: a stage wrote them, not a client.
+    Raises ProtocolError for a number other than `count`: a stage wrote them, not a client.
     """
     if not contexts:
         return []
@@ -134,7 +135,7 @@ def _skipped(count: int, refused: Iterable[int]) -> dict[int, errors_pb2.Error |
 def _decode_each(
     request: type[Message], items: bytes, count: int, skipped: dict[int, errors_pb2.Error | None]
 ) -> DecodedSpan:
-    """Find the malformed ones among the items, and keep the others."""
+    """Find the malformed items, and keep the others."""
     try:
         encoded = split(items)
     except DecodeError:
@@ -158,7 +159,7 @@ def _not_a(request: type[Message]) -> errors_pb2.Error:
 def _refused_whole(
     count: int, found: int | None, skipped: dict[int, errors_pb2.Error | None]
 ) -> DecodedSpan:
-    """Refuse every index that an earlier stage did not refuse already."""
+    """Refuse every index that an earlier stage has not refused."""
     if found is None:
         error = malformed("unframed")
     else:

@@ -1,8 +1,8 @@
-"""One Apply stream: a section perhaps, then batches in, replies out, in order.
+"""One Apply stream: an optional section, then batches in, replies out, in order.
 
 Batches are applied on the event loop as they arrive. Replies wait in a bounded queue while the
-transport writes, so that the next batch is applied meanwhile; a coordinator that does not read
-stops being read. Answers of deferred reads join the same queue when their threads are done.
+transport writes, so that the next batch is applied meanwhile; a coordinator that does not read is
+not read from. Answers of deferred reads join the same queue when their threads are done.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from viewstamp.telemetry import fields
 
 logger: Final = logging.getLogger(__name__)
 
-# Answers to batches that came together share a message up to about so many bytes.
+# Answers to batches that came together share a message up to about this many bytes.
 SHARED_ANSWERS_BYTES_MAX: Final = 1 * MIB
-# ... and wait for each other about so long: the coordinator gives up a service that is silent.
+# ... and wait for each other about this long, since commands wait for the answers.
 SHARED_ANSWERS_DELAY_MS: Final = 20
 
 # grpc.aio.ServicerContext, whose generic parameters the generated stubs do not agree on.
@@ -56,7 +56,7 @@ class StreamEnded(Exception):  # noqa: N818 - the way a stream ends, not always 
 class ApplyStream:
     """Serves one stream until the coordinator closes it or `end` is called.
 
-    `batches` counts what was applied.
+    `batches` counts the applied ones.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ApplyStream:
         on_failure: Callable[[Exception], None],
         watch: ApplyWatch | None = None,
     ) -> None:
-        """Serve `machine`, which belongs to this stream alone; `threads` compute deferred reads.
+        """Serve `machine`, which only this stream uses; `threads` compute deferred reads.
 
         `on_failure` is told what made the machine unusable; it must end this stream. `watch` is
         told of every batch.
@@ -113,7 +113,7 @@ class ApplyStream:
             raise self._ended
 
     def end(self, code: grpc.StatusCode, message: str) -> None:
-        """Apply nothing any more, from this moment on, and close the stream with this status."""
+        """Apply nothing more from now on, and close the stream with this status."""
         if self._ended is None:
             self._ended = StreamEnded(code, message)
         if self._work is not None:
@@ -172,7 +172,7 @@ class ApplyStream:
     async def _apply_all(self, batches: Iterable[pb.Batch], tasks: asyncio.TaskGroup) -> None:
         """Apply batches that came together.
 
-        Their answers go together, as long as none of them waits for long, and they are small.
+        Small answers go together, as long as none of them waits for long.
         """
         loop = asyncio.get_running_loop()
         replies, size, since_s = pb.BatchReplies(), 0, loop.time()
@@ -192,7 +192,7 @@ class ApplyStream:
         await self._answer_together(replies)
 
     async def _apply_isolated(self, batch: pb.Batch, isolate: pb.Isolate) -> None:
-        """Apply a batch that a process has not survived, after all others were answered."""
+        """Apply a batch that killed a process, after all others were answered."""
         self._isolate = None
         loop = asyncio.get_running_loop()
 
@@ -216,7 +216,7 @@ class ApplyStream:
         self._is_isolating = True
         try:
             await self._replies.join()
-            # In a thread, whose stack is as deep on every replica, whoever called.
+            # In a thread, so that the stack is equally deep on every replica.
             applied = await asyncio.to_thread(self.machine.apply, batch, ENDLESS, isolation)
         except Exception as error:
             self._on_failure(error)
@@ -229,9 +229,9 @@ class ApplyStream:
         await self._tell(pb.ApplyResponse(batch=applied.reply))
 
     async def _tell_attempt(self, attempt: pb.Attempt) -> None:
-        """Tell what a thread is about to run. Raises OSError where nobody is told any more.
+        """Report what a thread is about to run. Raises OSError if nobody listens any more.
 
-        So the thread ends with the stream, and what it would have run is not run.
+        So the thread ends with the stream, without running it.
         """
         if not self._is_over.done():
             telling = asyncio.ensure_future(self._have_heard(attempt))
@@ -242,9 +242,9 @@ class ApplyStream:
         raise ConnectionAbortedError("the stream ended before it was told what is tried")
 
     async def _have_heard(self, attempt: pb.Attempt) -> None:
-        """Return once the coordinator has what is tried. Raises OSError if it has gone away.
+        """Return once the coordinator has the attempt. Raises OSError if it has gone away.
 
-        What it had sent before it heard is handled afterwards, in order.
+        Messages that it sent before are handled afterwards, in order.
         """
         await self._tell(pb.ApplyResponse(attempt=attempt))
         while attempt.awaits_heard:
@@ -259,12 +259,12 @@ class ApplyStream:
         return self._read_early.popleft() if self._read_early else await self._context.read()
 
     async def _tell(self, answer: pb.ApplyResponse) -> None:
-        """Return once all there is to say was handed to the transport, this at last."""
+        """Return once all messages, this one last, were handed to the transport."""
         await self._replies.put(answer)
         await self._replies.join()
 
     def _apply(self, batch: pb.Batch, tasks: asyncio.TaskGroup) -> list[pb.ApplyResponse]:
-        """Apply a batch and return what there is to answer now; nothing if the machine failed."""
+        """Apply a batch and return the answers that are ready; none if the machine failed."""
         begun_ns = 0 if self._watch is None else self._watch.begin(batch)
         patience = ENDLESS if batch.sequence else SlicePatience()
         try:
@@ -299,7 +299,7 @@ class ApplyStream:
         return None
 
     def _start_digest(self, query_id: int, tasks: asyncio.TaskGroup) -> pb.ApplyResponse | None:
-        """Start to walk over the state as it is now, or return a refusal."""
+        """Start a walk over the present state, or return a refusal."""
         try:
             walk = self._digests.of_now()
         except Refusal as refusal:
@@ -343,7 +343,7 @@ class ApplyStream:
             self._replies.task_done()
 
     def log_alarms(self) -> None:
-        """Log the defects that the machine met, and forget them."""
+        """Log the machine's defects, and forget them."""
         while self.machine.alarms:
             _log(self.machine.alarms.pop(0))
 

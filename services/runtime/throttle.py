@@ -1,7 +1,6 @@
-"""How often a secret may be guessed: a limit of failures per key and window.
+"""Limits on guessing a secret: failures per key and window.
 
-Part of the shell: it knows a clock and is used from several threads at once. Each replica counts
-for itself.
+Part of the shell: it reads a clock, and several threads use it. Each replica counts for itself.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Final
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 
-# More keys than can fail within a minute at the price of one argon2 each, on any machine of today.
+# More keys than can fail within a minute, at one argon2 each, on any present machine.
 KEYS_MAX: Final = 65_536
 
 _MICROSECONDS_PER_MILLISECOND: Final = 1000
@@ -32,8 +31,8 @@ class _Attempts:
 class Throttle:
     """Refuses attempts on a key that failed `failures_max` times within the last `window_us`.
 
-    Attempts under way count as failures until they are decided: a further one waits for them, so
-    that attempts side by side cannot exceed the limit, and none is refused that did not reach it.
+    Attempts under way count as failures until they are decided. A further one waits for them, so
+    that parallel attempts cannot exceed the limit, and none is refused below it.
     """
 
     def __init__(
@@ -52,9 +51,9 @@ class Throttle:
         self._changed = threading.Condition()
 
     def attempt(self, key: bytes, check: Callable[[], bool]) -> bool:
-        """Return what `check` says; False counts as a failure, an exception does not.
+        """Return the result of `check`; False counts as a failure, an exception does not.
 
-        Raises Refusal QUOTA_EXCEEDED, without a call of `check`, where the key may not try now.
+        Raises Refusal QUOTA_EXCEEDED, without calling `check`, if the key may not try now.
         """
         self._begin(key)
         succeeded = None
@@ -65,7 +64,7 @@ class Throttle:
         return succeeded
 
     def check(self, key: bytes) -> None:
-        """Raise Refusal QUOTA_EXCEEDED where the key may not try now."""
+        """Raise Refusal QUOTA_EXCEEDED if the key may not try now."""
         with self._changed:
             attempts = self._attempts.get(key)
             if attempts is None:
@@ -75,7 +74,7 @@ class Throttle:
                 raise self._refusal(attempts.failed_at_us[0])
 
     def fail(self, key: bytes) -> None:
-        """Count a failure that was found out otherwise; no more of them than the limit."""
+        """Count a failure found otherwise; at most as many as the limit."""
         with self._changed:
             failed_at_us = self._attempts_of(key).failed_at_us
             if len(failed_at_us) < self._failures_max:
@@ -112,7 +111,7 @@ class Throttle:
         return attempts
 
     def _drop_old(self, attempts: _Attempts) -> None:
-        # A failure from the future was counted before the clock was set back: it cannot be dated.
+        # A failure in the future was counted before the clock was set back: it cannot be dated.
         now_us = self._clock_us()
         failed = attempts.failed_at_us
         while failed and not 0 <= now_us - failed[0] < self._window_us:

@@ -1,7 +1,6 @@
-"""What a domain service tells about its work: a span for each sampled command, and its metrics.
+"""Telemetry of a domain service: a span for each sampled command, and metrics.
 
-The coordinator says with each batch which of its spans are sampled. A replay says nothing, so it
-leaves nothing.
+The coordinator marks the sampled spans of each batch. A replay marks none, so it leaves no spans.
 """
 
 from __future__ import annotations
@@ -14,25 +13,22 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.telemetry import otlp
+from viewstamp.telemetry.current import make_current
 from viewstamp.telemetry.metrics import LatencyHistogram
 from viewstamp.telemetry.sampling import (
-    CURRENT_SPAN,
-    TraceContext,
     are_plain,
-    context_in,
     format_trace_parent,
     new_id_base,
-    numbered_id,
     sampled_parent,
     span_ids_in,
     trace_ids_in,
 )
 from viewstamp.telemetry.settings import Telemetry
-from viewstamp.telemetry.spans import AttributeValue, SpanRole, TraceSpan
+from viewstamp.telemetry.spans import AttributeValue, SpanRole
 
 
 class ApplyWatch:
-    """Notes what becomes of batches, between `begin` and `end`, on the event loop."""
+    """Observes batches, between `begin` and `end`, on the event loop."""
 
     def __init__(self, stage: str, telemetry: Telemetry) -> None:
         """Watch the stage named, on behalf of `telemetry`."""
@@ -45,20 +41,20 @@ class ApplyWatch:
         self._trace_parents: Sequence[str] = ()  # of the batch that is being applied
 
     def opened(self, hello: pb.Hello) -> None:
-        """A coordinator has opened a stream: what is told from now on is told of its replica."""
+        """Attribute later telemetry to the replica of the coordinator that has opened a stream."""
         self._telemetry.belongs_to(hello.cluster_id, hello.replica_id)
 
     def begin(self, batch: pb.Batch) -> int:
-        """A batch is about to be applied; return what `end` needs."""
-        # To ask whether it is empty is a fraction of what a copy of nothing costs.
+        """Note that a batch is about to be applied; return what `end` needs."""
+        # Testing for emptiness costs a fraction of an empty copy.
         parents = batch.trace_parents
         self._trace_parents = tuple(parents) if parents else ()
         if self._trace_parents:
-            CURRENT_SPAN.set(sampled_parent(self._trace_parents[0]))
+            make_current(sampled_parent(self._trace_parents[0]))
         return time.time_ns()
 
     def end(self, batch: pb.Batch, begun_ns: int) -> None:
-        """It was applied."""
+        """Note that the batch was applied."""
         now_ns = time.time_ns()
         if self._telemetry.is_metered:
             self._batches += 1
@@ -67,13 +63,13 @@ class ApplyWatch:
         if not (parents := self._trace_parents):
             return
         self._trace_parents = ()
-        CURRENT_SPAN.set(None)
+        make_current(None)
         if self._recorder is not None:
             place = self._stage, batch.op, len(batch.items)
             self._recorder.record(_Applied(*place, parents, new_id_base(), begun_ns, now_ns))
 
     def families(self) -> Iterable[Metric]:
-        """Yield what was counted, for the page."""
+        """Yield the counters, for the page."""
         yield CounterMetricFamily("viewstamp_batches", "Batches applied, reads too.", self._batches)
         yield CounterMetricFamily(
             "viewstamp_applied_commands", "Commands applied, replays too.", self._commands
@@ -112,21 +108,6 @@ class _Applied(NamedTuple):
         first = self.id_base + 1
         ids = [f"{id_:016x}" for id_ in range(first, first + len(parents))]
         return otlp.rows_of(text, trace_ids_in(parents), span_ids_in(parents), ids)
-
-    def spans(self) -> Iterable[TraceSpan]:
-        """Yield the spans."""
-        attributes, name = self._attributes(), f"apply {self.stage}"
-        for number, text in enumerate(self._parents(), 1):
-            parent = context_in(text)
-            yield TraceSpan(
-                name,
-                SpanRole.SERVER,
-                TraceContext(parent.trace_id, numbered_id(self.id_base, number)),
-                parent.span_id,
-                self.begun_ns,
-                self.ended_ns,
-                attributes,
-            )
 
     def _parents(self) -> Sequence[str]:
         """Return the traceparents without those that are malformed, or not sampled."""

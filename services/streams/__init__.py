@@ -1,4 +1,4 @@
 """What exists: streams, topics and partitions, and who may see and change them.
 
-`access` explains how a request is authorized, and what is said to whom who may not see.
+`access` explains how a request is authorized, and what callers without sight of an entity are told.
 """

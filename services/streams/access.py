@@ -1,4 +1,4 @@
-"""Who may do what: the projection of users that streams decides by, and the gates.
+"""Permissions: the projection of users by which streams decides, and the gates.
 
 **Rights.** Grants at the three levels are the same set of bits: `manage_stream` of one stream is
 MANAGE_STREAMS there, `read_topic` of one topic is READ_TOPICS there. What a user may do with a
@@ -25,9 +25,9 @@ the topic does not exist, its stream is seen                       TOPIC_NOT_FOU
 the entity is seen, yet the gate's mask is not met                 PERMISSION_DENIED
 ================================================================== ==================
 
-So who may not see an entity gets, to the byte, the answer for one that does not exist; and nobody
-is told that something does not exist that the same grants show elsewhere: a user who may list the
-topics of a stream but not read the stream itself gets PERMISSION_DENIED from GetStream.
+So a caller who may not see an entity gets, to the byte, the answer for one that does not exist. And
+no caller is told that an entity does not exist which the same grants show elsewhere: a user who may
+list the topics of a stream but not read the stream itself gets PERMISSION_DENIED from GetStream.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ TOPIC_RIGHTS: Final = {
 
 
 class Gate(NamedTuple):
-    """What a request demands: one bit of `mask` on an entity that one bit of `sees` shows."""
+    """The demand of a request: one bit of `mask` on an entity that one bit of `sees` shows."""
 
     permission: str  # named in the refusal
     mask: int
@@ -134,7 +134,7 @@ class Access(NamedTuple):
 
     @property
     def permissions(self) -> bytes:
-        """The canonical encoding of the grants, as users has it too."""
+        """The canonical encoding of the grants, equal to that of users."""
         message = users_pb2.Permissions()
         if self.granted:
             _set_rights(getattr(message, "global"), self.granted, GLOBAL_RIGHTS)
@@ -168,7 +168,7 @@ class Access(NamedTuple):
         return self._replace(granted=granted, everywhere=everywhere, streams=streams)
 
     def without_stream(self, stream_id: int) -> Access:
-        """Return the user without the grants in a stream that is gone."""
+        """Return the user without the grants in a deleted stream."""
         if stream_id not in self.streams:
             return self
         streams = dict(self.streams)
@@ -176,10 +176,10 @@ class Access(NamedTuple):
         return self._replace(streams=streams)
 
     def without_topic(self, stream_id: int, topic_id: int) -> Access:
-        """Return the user without the grants in a topic that is gone.
+        """Return the user without the grants in a deleted topic.
 
-        A stream in which nothing is granted any more goes too: users keeps none such either, and
-        the two must stay equal to the byte.
+        A stream without any remaining grant is dropped too: users keeps none such either, and the
+        two must stay equal to the byte.
         """
         scoped = self.streams.get(stream_id)
         if scoped is None or topic_id not in scoped.topics:

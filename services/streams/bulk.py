@@ -1,7 +1,7 @@
 """CreateTopic by the span: the hot path, see benchmarks/machine_streams.py.
 
-The requests of a span name few streams, and few counts and options, over and over. So a request is
-cut into three pieces of bytes, and what a piece stands for is looked up once per span:
+The requests of a span repeat few streams, few counts and few options. So a request is cut into
+three pieces of bytes, and the meaning of a piece is looked up once per span:
 
     0A length <stream> 1A | length <name> | partitions_count, options, ...
 
@@ -37,7 +37,7 @@ _PIECES_CACHED_MAX: Final = 4096
 _SHORT_MAX: Final = 0x7F
 # The lower seven bits of a varint that goes on.
 _LOW_BITS: Final = tuple(bytes((0x80 | low,)) for low in range(0x80))
-# What Topic(...) does, at half the price.
+# The same as Topic(...), at half the price.
 _new_row: Final = tuple.__new__
 
 

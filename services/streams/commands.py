@@ -36,10 +36,10 @@ CASCADE: Final = (routing_pb2.STAGE_CONSUMER_GROUPS, routing_pb2.STAGE_USERS)
 # Every response without fields of its own; also the tag of field 2, a varint, where there is one.
 _EMPTY: Final = b""
 _FIELD_2: Final = b"\x10"
-# What it costs to delete a topic; runs of partitions that are copied for one row.
+# The cost of deleting a topic in rows; runs of partitions that are copied for one row.
 _ROWS_PER_TOPIC: Final = 4
 _RUNS_PER_ROW: Final = 64
-# What Topic(...) does, at half the price.
+# The same as Topic(...), at half the price.
 _new_row: Final = tuple.__new__
 
 
@@ -86,7 +86,7 @@ def delete_stream(state: StreamsState, request: api.DeleteStreamRequest, call: C
     """Delete a stream with its topics and the grants on them; tell groups and users."""
     stream = find_stream(state, authenticate(state, call), gates.CHANGE_STREAM, request.stream)
     _check_revision(request, stream, refusals.stream_revision_mismatch)
-    # Looking at grants is work, too: it is paid for before it is done.
+    # Searching grants is work too: it is paid for before it is done.
     topic_ids = state.topics.ids(stream.id)
     call.charge(_ROWS_PER_TOPIC * len(topic_ids) + grants.look_rows(state, stream.id))
     grant_rows = grants.stream_rows(state, stream.id)
@@ -246,7 +246,7 @@ def _check_stream_name(state: StreamsState, name: str) -> None:
 
 
 def _check_topic_name(stream: Stream, topics: Children, name: str) -> None:
-    # `_is_plain`, spelled out: on the hot path a call costs as much as what it looks at.
+    # `_is_plain`, inlined: on the hot path a call costs as much as the check.
     if not (0 < len(name) <= limits.NAME_BYTES_MAX and name.isascii() and name.isprintable()):
         _check_name(name, Reason.REASON_INVALID_TOPIC_NAME)
     if name in topics.by_name:
@@ -254,7 +254,7 @@ def _check_topic_name(stream: Stream, topics: Children, name: str) -> None:
 
 
 def _is_plain(name: str) -> bool:
-    """Return whether a name is valid at first glance: nearly all are, and looking costs little."""
+    """Return whether a name is valid at first glance, which is cheap and true for nearly all."""
     return 0 < len(name) <= limits.NAME_BYTES_MAX and name.isascii() and name.isprintable()
 
 
@@ -286,7 +286,7 @@ def _repartition(
         stream_id=topic.stream_id, topic_id=topic.id, partitions_count=count
     )
     payload = effects_pb2.EffectPayload(partitions_changed=effect)
-    # Before the bounds any number was acknowledged: what is too much for groups they put off.
+    # Before the bounds any number was acknowledged: groups put off what is too much for them.
     rows = limits.PARTITIONS_CHANGED_ROWS if call.is_bounded else limits.EFFECT_ROWS
     call.emit((routing_pb2.STAGE_CONSUMER_GROUPS,), payload, rows)
     return _FIELD_2 + encode_varint(count)

@@ -1,4 +1,4 @@
-"""What users tells streams: the projection by which streams decides who may do what."""
+"""The effects of users on streams: the projection by which streams decides permissions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def grants_changed(state: StreamsState, effect: effects_pb2.GrantsChanged, call:
 def credentials_changed(
     state: StreamsState, effect: effects_pb2.CredentialsChanged, call: Call
 ) -> None:
-    """Refuse older credentials of a user from here on. Of no concern where the user is gone."""
+    """Refuse older credentials of a user from now on; ignore a deleted user."""
     access = state.access.rows.get(effect.user_id)
     if access is not None:
         changed = access._replace(
@@ -43,7 +43,7 @@ def user_deleted(state: StreamsState, effect: effects_pb2.UserDeleted, call: Cal
 
 
 def user_deactivated(state: StreamsState, effect: effects_pb2.UserDeactivated, call: Call) -> None:
-    """Refuse whatever a user asks for."""
+    """Refuse all requests of a user."""
     _set_active(state, effect.user_id, False)
 
 

@@ -1,4 +1,4 @@
-"""From what a request names to rows, with the caller's rights checked on the way.
+"""From the names in a request to rows, checking the caller's rights on the way.
 
 The order of refusals is the table in `services.streams.access`.
 """
@@ -13,7 +13,7 @@ from viewstamp.api.common.v1 import common_pb2
 
 
 def authenticate(state: StreamsState, call: Call) -> Access:
-    """Return what is known of the caller. Raises Refusal UNAUTHENTICATED."""
+    """Return the caller's access. Raises Refusal UNAUTHENTICATED."""
     access = None if call.user_id is None else state.access.rows.get(call.user_id)
     if access is None or not access.active or not access.is_current(call.credential_revision):
         raise refusals.unauthenticated()
@@ -21,7 +21,7 @@ def authenticate(state: StreamsState, call: Call) -> Access:
 
 
 def demand_everywhere(access: Access, gate: Gate) -> None:
-    """Raise Refusal PERMISSION_DENIED unless the gate's mask is met by global grants."""
+    """Raise Refusal PERMISSION_DENIED unless global grants meet the gate's mask."""
     if not access.everywhere & gate.mask:
         raise refusals.permission_denied(access.user_id, gate)
 
@@ -29,7 +29,7 @@ def demand_everywhere(access: Access, gate: Gate) -> None:
 def find_stream(
     state: StreamsState, access: Access, gate: Gate, identifier: common_pb2.Identifier
 ) -> Stream:
-    """Return the stream that is named, if the gate lets the caller pass. Raises Refusal."""
+    """Return the named stream, if the gate lets the caller pass. Raises Refusal."""
     key = identifier.id or identifier.name or key_of(identifier, "stream")
     return find_stream_by_key(state, access, gate, key)
 
@@ -38,7 +38,7 @@ def find_stream_by_key(state: StreamsState, access: Access, gate: Gate, key: int
     """Return the stream with this id or name, if the gate lets the caller pass. Raises Refusal."""
     stream = state.find_stream(key)
     if stream is not None and access.everywhere & gate.sees & gate.mask:
-        return stream  # nearly always: whoever may act everywhere needs no closer look
+        return stream  # nearly always: a caller with global rights needs no closer look
     rights = 0 if stream is None else access.in_stream(stream.id)
     if stream is None or not rights & gate.sees:
         raise refusals.stream_not_found(key)
@@ -54,7 +54,7 @@ def find_topic(
     stream_identifier: common_pb2.Identifier,
     topic_identifier: common_pb2.Identifier,
 ) -> Topic:
-    """Return the topic that is named, if the gate lets the caller pass. Raises Refusal."""
+    """Return the named topic, if the gate lets the caller pass. Raises Refusal."""
     stream_key = (
         stream_identifier.id or stream_identifier.name or key_of(stream_identifier, "stream")
     )

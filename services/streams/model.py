@@ -1,7 +1,7 @@
-"""What exists: rows of streams and topics, and the state that holds them.
+"""The rows of streams and topics, and the state that holds them.
 
-Rows are immutable tuples; a change replaces the row. All that changes lives in tables of one undo
-log. Caches are not state: they may be emptied at any time without changing any answer.
+Rows are immutable tuples; a change replaces the row. All changing data lives in tables of one undo
+log. Caches are not state: emptying them never changes an answer.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from itertools import repeat
 from typing import Final, NamedTuple
 
-from services.runtime.tables import ABSENT, Table, UndoLog
 from services.streams.access import Access
 from services.streams.options import Options, OptionsPool
 from services.streams.partitions import PartitionRun
+from viewstamp.machine.tables import ABSENT, Table, TableIndex, UndoLog
 
 FIRST_ID: Final = 1
 # Names of the counters: which id the next stream, or topic, gets.
@@ -51,7 +51,7 @@ class Topic(NamedTuple):
 
 
 class Children:
-    """The topics of one stream, as the table of topics indexes them. Read alone, never changed."""
+    """The topics of one stream, as the table of topics indexes them. For reading only."""
 
     __slots__ = ("ids", "by_name")
 
@@ -130,7 +130,7 @@ class TopicTable(Table[TopicKey, Topic]):
         return old
 
     def restore(self, key: TopicKey, old: object) -> None:
-        """Put back what was there before a change; only the undo log calls this."""
+        """Put back the value before a change; only the undo log calls this."""
         undone = self.rows.get(key)
         super().restore(key, old)
         self._replaced(key, undone, self.rows.get(key))
@@ -185,7 +185,7 @@ class TopicTable(Table[TopicKey, Topic]):
 
 
 class StreamsState:
-    """All that the streams domain knows."""
+    """The state of the streams domain."""
 
     __slots__ = (
         "streams",
@@ -204,7 +204,7 @@ class StreamsState:
         self.topics = TopicTable(undo)
         self.access: Table[int, Access] = Table(undo)  # by user id
         # Stream id -> the users with grants scoped to it.
-        self.grantees: Table[int, Table[int, None]] = Table(undo)
+        self.grantees: TableIndex[int, int] = TableIndex(undo)
         self.counters: Table[str, int] = Table(undo)
         self.options_pool = OptionsPool()
         # Topic id -> the topic and its encoded TopicContext; valid while the row is the same one.

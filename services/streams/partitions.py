@@ -1,7 +1,7 @@
-"""Partitions as runs: what one command created together is one value, however many it was.
+"""Partitions as runs: partitions that one command created are one value, whatever their number.
 
-A topic row holds its runs in ascending order of partition numbers, or no runs at all where every
-partition was created with the topic, which is nearly always: a million partitions cost nothing.
+A topic row holds its runs in ascending order of partition numbers, or no runs if every partition
+was created with the topic, which is nearly always so: a million partitions cost nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class PartitionRun(NamedTuple):
-    """So many partitions, created at that revision."""
+    """`length` partitions, created at one revision."""
 
     length: int
     created_revision: int
@@ -20,14 +20,14 @@ Runs = tuple[PartitionRun, ...]
 
 
 def expanded(runs: Runs, count: int, created_revision: int) -> Runs:
-    """Return the runs of a topic row, those that it leaves out included."""
+    """Return the runs of a topic row, including those that it omits."""
     if runs or count == 0:
         return runs
     return (PartitionRun(count, created_revision),)
 
 
 def compact(runs: Runs, created_revision: int) -> Runs:
-    """Return what a topic row holds: nothing if all were created with the topic."""
+    """Return the runs to store in a topic row: none if all were created with the topic."""
     if any(run.created_revision != created_revision for run in runs):
         return runs
     return ()

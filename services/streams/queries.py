@@ -76,8 +76,9 @@ def check_access(
 ) -> api.CheckAccessResponse:
     """Return whether a user may send to and poll from a topic.
 
-    Of oneself, any right in the topic lets one ask. Of others one needs read_users or
-    manage_users and no right in the topic. Who does not exist, or is inactive, may do nothing.
+    A caller with any right in the topic may ask about themselves. Asking about others takes
+    read_users or manage_users and no right in the topic. An unknown or inactive user may do
+    nothing.
     """
     caller = authenticate(state, call)
     whose: Access | None = caller

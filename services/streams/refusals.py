@@ -1,4 +1,4 @@
-"""Refusals of the streams domain; `viewstamp.texts.table` has their words.
+"""Refusals of the streams domain; `viewstamp.texts.table` has their texts.
 
 Entities are named as the caller named them, so that a refusal tells nothing the caller did not
 know.
@@ -13,7 +13,7 @@ from viewstamp import limits
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 
-# Iggy has a number of its own for this case of the reason.
+# Iggy has its own number for this case of the reason.
 IGGY_MORE_THAN_EXIST: Final = 2019
 
 
@@ -98,7 +98,7 @@ def partition_limit(topic: str, existing: int, count: int) -> Refusal:
 
 
 def invalid_partitions_count(count: int, lowest: int, highest: int) -> Refusal:
-    """Return the refusal of a number of partitions outside what one request may say."""
+    """Return the refusal of a number of partitions outside the limits of one request."""
     return Refusal.of(
         Reason.REASON_INVALID_PARTITIONS_COUNT,
         partitions_count=count,
@@ -108,7 +108,7 @@ def invalid_partitions_count(count: int, lowest: int, highest: int) -> Refusal:
 
 
 def more_than_exist(topic: str, count: int, existing: int) -> Refusal:
-    """Return the refusal to delete more partitions than there are."""
+    """Return the refusal to delete more partitions than exist."""
     return Refusal.of(
         Reason.REASON_INVALID_PARTITIONS_COUNT,
         "more_than_exist",

@@ -1,4 +1,4 @@
-"""What streams says to other stages about the streams and topics that their requests name.
+"""Resolving the streams and topics in other stages' requests.
 
 Every request has `stream` in field 1 and `topic` in field 2, and permissions in field 8, so one
 private message type of each kind reads them all, whatever else they hold.
@@ -25,7 +25,7 @@ from viewstamp.api.users.v1 import users_pb2
 
 # Encoded contexts kept; beyond, the cache is emptied and begins anew.
 CONTEXTS_CACHED_MAX: Final = 1 << 16
-# What it costs, in rows, to find the stream or topic of a grant.
+# The cost, in rows, of finding the stream or topic of a grant.
 _ROWS_PER_RESOLVED_GRANT: Final = 12
 
 TOPIC_GATES: Final[Mapping[int, Gate]] = {
@@ -55,15 +55,15 @@ def resolve(state: StreamsState, item: bytes, call: Call, gate: int) -> bytes:
         demand_everywhere(caller, SERVER_GATES[gate])
         return b""
     if gate == routing_pb2.GATE_UNSPECIFIED:
-        return b""  # to be authenticated is all that is demanded
+        return b""  # authentication is all that is demanded
     raise ValueError(f"gate {gate} is unknown to this build")
 
 
 def resolve_grants(state: StreamsState, item: bytes, call: Call) -> bytes:
     """Return the encoded GrantsContext of the permissions in a request.
 
-    Authorizes nothing: users may have let the caller in by a command that streams hears of later.
-    So it is paid for here. Raises Refusal COST_EXCEEDED.
+    Authorizes nothing: users may have authorized the caller by a command that streams learns of
+    later. So it is paid for here. Raises Refusal COST_EXCEEDED.
     """
     permissions = _parsed(_NamesGrants, item).permissions
     named = len(permissions.streams) + sum(len(entry.topics) for entry in permissions.streams)

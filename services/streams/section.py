@@ -14,7 +14,6 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from services.runtime.section import (
-    WHOLE_TABLE_KEY,
     EntityKind,
     Projected,
     Section,
@@ -36,6 +35,7 @@ from services.streams.partitions import PartitionRun
 from services.streams.queries import add_ranges
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.users.v1 import users_pb2
+from viewstamp.machine.freezing import WHOLE_TABLE_KEY
 
 SECTION_VERSION: Final = 1
 STREAM_KIND: Final = 1
@@ -91,14 +91,7 @@ def encode_counters(counters: Mapping[str, int]) -> bytes:
 
 def _load_stream(state: StreamsState, canonical: bytes) -> Projected:
     entity = streams_pb2.StreamEntity.FromString(canonical)
-    stream = Stream(
-        entity.id,
-        entity.name,
-        entity.created_at,
-        entity.created_revision,
-        entity.modified_revision,
-        entity.purge_generation,
-    )
+    stream = Stream._make(getattr(entity, name) for name in Stream._fields)
     if stream.name in state.stream_ids:
         raise SectionError(f"two streams share the name {stream.name!r}")
     state.streams.put(stream.id, stream)
@@ -107,10 +100,10 @@ def _load_stream(state: StreamsState, canonical: bytes) -> Projected:
 
 
 def _load_topic(state: StreamsState, canonical: bytes) -> Projected:
-    """Insert a topic. A restart is as long as this is slow, for millions of topics.
+    """Insert a topic. With millions of topics, this decides how long a restart takes.
 
-    So the row is not encoded again. It is made of all fields of the message, and of parts that are
-    compared on their own; then the message without unknown fields encodes to what the row would.
+    So the row is not encoded again. It is made of all fields of the message, and of parts compared
+    separately; so the message without unknown fields encodes to the same bytes as the row.
     """
     entity = _TopicEntity(canonical)
     id_, stream_id, name = entity.id, entity.stream_id, entity.name
@@ -178,7 +171,7 @@ def _runs(ranges: Any, created_revision: int) -> tuple[int, partitions.Runs]:
 
 
 def _check_whole(state: StreamsState) -> Iterable[None]:
-    """Raise SectionError if entities are at odds with each other."""
+    """Raise SectionError if entities contradict each other."""
     next_stream, next_topic = state.peek_id(NEXT_STREAM_ID), state.peek_id(NEXT_TOPIC_ID)
     for stream_id in state.streams.rows:
         if stream_id >= next_stream:
@@ -192,7 +185,7 @@ def _check_whole(state: StreamsState) -> Iterable[None]:
 
 
 def _access_of_all(state: StreamsState) -> Iterator[Projected]:
-    """Yield what streams knows of users: exactly its entities of that kind."""
+    """Yield streams' knowledge of users: exactly its entities of that kind."""
     return ((key, canonical) for _, key, canonical in _ACCESS.entities(state))
 
 

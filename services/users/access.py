@@ -1,4 +1,4 @@
-"""Who calls, what they may do, and whom they name."""
+"""Authentication, authorization, and lookup of the users that requests name."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ STATUSES: Final[dict[int, bool | None]] = {
 
 
 def authenticate(state: UsersState, call: Call) -> User:
-    """Return the caller. Raises Refusal UNAUTHENTICATED unless they may act as of now."""
+    """Return the caller. Raises Refusal UNAUTHENTICATED unless the caller may act now."""
     user = None if call.user_id is None else state.users.rows.get(call.user_id)
     if user is None or not user.active or not is_current(user, call.credential_revision):
-        # Nothing about which of these it was: it is no business of somebody who may not act.
+        # The refusal does not say which: that is not for somebody who may not act.
         raise Refusal.of(Reason.REASON_UNAUTHENTICATED)
     return user
 
 
 def unauthenticated() -> Refusal:
-    """Return the refusal of credentials that are not in force, which does not say why."""
+    """Return the refusal of credentials that are not in force, without saying why."""
     return Refusal.of(Reason.REASON_UNAUTHENTICATED)
 
 
@@ -83,7 +83,7 @@ def existing(user: User | None, identifier: common_pb2.Identifier) -> User:
 
 
 def whose(state: UsersState, request: Any, caller: User) -> User:
-    """Return whom a request is about: the caller, or another user if the caller manages users.
+    """Return the user of a request: the caller, or another user if the caller manages users.
 
     Raises Refusal PERMISSION_DENIED, USER_NOT_FOUND.
     """
@@ -91,7 +91,7 @@ def whose(state: UsersState, request: Any, caller: User) -> User:
 
 
 def whose_with(state: UsersState, request: Any, caller: User, permissions: tuple[str, ...]) -> User:
-    """Return whom a request is about; for another user the caller needs one of the permissions."""
+    """Return the user of a request; for another user the caller needs one of the permissions."""
     if not request.HasField("user"):
         return caller
     user = find_user(state, request.user)

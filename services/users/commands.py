@@ -41,8 +41,8 @@ TO_ALL: Final[tuple[int, ...]] = (
     routing_pb2.STAGE_CONSUMER_GROUPS,
 )
 
-# Here and in streams: to keep a grant (less before the level at which prices were measured), and
-# to forget one; to forget a token.
+# Costs in rows, here and in streams: to keep a grant (less before the level at which prices were
+# measured), and to forget one; to forget a token.
 _ROWS_PER_GRANT: Final = 24
 _ROWS_PER_GRANT_UNBOUNDED: Final = 5
 _ROWS_PER_GRANT_LOST: Final = 2
@@ -98,7 +98,7 @@ def create_user(
 def update_user(
     state: UsersState, request: users_service_pb2.UpdateUserRequest, call: Call
 ) -> users_service_pb2.UpdateUserResponse:
-    """Rename a user, or change whether they may act. What is as wanted already stays as it is."""
+    """Rename a user, or change whether they may act; keep what is already as requested."""
     caller = authenticate(state, call)
     authorize(caller, MANAGE_USERS)
     user = existing(find_user(state, request.user), request.user)
@@ -170,7 +170,7 @@ def change_password(
 def _revoke(
     state: UsersState, user_id: int, request: users_service_pb2.ChangePasswordRequest, call: Call
 ) -> None:
-    """End what somebody who knew the old password may have left behind."""
+    """End the tokens and sessions that somebody with the old password may have left behind."""
     if not request.keep_tokens:
         for name in state.tokens_of(user_id):
             state.remove_token((user_id, name))
@@ -208,7 +208,7 @@ COMMANDS: Final[Mapping[str, CommandHandler[UsersState]]] = {
 
 
 def _grants_rows(granted: users_pb2.Permissions, call: Call) -> int:
-    """Return what it costs to keep what a request grants."""
+    """Return the cost of keeping the grants of a request."""
     price = _ROWS_PER_GRANT if call.is_bounded else _ROWS_PER_GRANT_UNBOUNDED
     return price * permissions.grants_count(granted)
 
@@ -231,9 +231,9 @@ def _new_user(call: Call, user_id: int, username: str) -> User:
 def _check_verified(
     request: users_service_pb2.ChangePasswordRequest, user: User, caller: User
 ) -> None:
-    """Refuse unless the current password was verified against the hash in force, if it must be.
+    """Refuse unless the current password was verified against the hash in force, if required.
 
-    Names may have changed hands since then: what was verified as one's own must still be.
+    Names may have changed hands since: a password verified as one's own must still be one's own.
     """
     verified = request.HasField("verified_credential_revision")
     own = user.id == caller.id
@@ -282,13 +282,13 @@ def _check_revision(user: User, request: Any) -> None:
 
 
 def _check_not_root(user: User) -> None:
-    # Without root nobody might be left who can let anybody in.
+    # Without root, nobody might be left who can let anybody in.
     if user.id == limits.ROOT_USER_ID:
         raise Refusal.of(Reason.REASON_CANNOT_CHANGE_ROOT_PERMISSIONS, user=user.id)
 
 
 def _with_status(user: User, active: bool, call: Call) -> User:
-    """Return the user with another status, and tell those whom it concerns."""
+    """Return the user with another status, and tell the stages concerned."""
     if active:
         activated = effects_pb2.UserActivated(user_id=user.id)
         call.emit(TO_STREAMS, effects_pb2.EffectPayload(user_activated=activated))

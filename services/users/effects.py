@@ -1,7 +1,7 @@
-"""What the streams domain tells: grants go with the stream or topic they were for.
+"""The effects of the streams domain: grants go with their stream or topic.
 
-Streams drops them from its own projection by itself, so nothing is emitted. It knows who has them,
-and its command has paid for what is done here (`services.streams.grants`).
+Streams drops them from its own projection, so nothing is emitted. It knows their holders, and its
+command has paid for the work here (`services.streams.grants`).
 """
 
 from __future__ import annotations

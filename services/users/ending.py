@@ -1,8 +1,8 @@
-"""The commands that end what credentials got: access tokens and sessions.
+"""The commands that end what credentials were issued for: access tokens and sessions.
 
-An access token is refused once its stamp is below the minimum of its user. Changes of the password
-or the status raise it for all, the deletion of a personal access token for those alone that such
-tokens got: so few numbers say what is over, however many tokens there were.
+An access token is refused once its stamp is below its user's minimum. A change of the password or
+the status raises the minimum for all tokens, the deletion of a personal access token only for those
+issued for such tokens. So a few numbers tell what has ended, however many tokens there were.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TO_MEMBERSHIPS: Final[tuple[int, ...]] = (
 def logout(
     state: UsersState, request: users_service_pb2.LogoutRequest, call: Call
 ) -> users_service_pb2.LogoutResponse:
-    """End the access tokens that were got as the caller's was."""
+    """End the access tokens that were issued in the same way as the caller's."""
     caller = authenticate(state, call)
     if call.credential_revision & limits.TOKEN_STAMP:
         end_minted(state, caller, call)
@@ -59,7 +59,7 @@ ENDING_COMMANDS: Final[Mapping[str, CommandHandler[UsersState]]] = {
 
 
 def end_minted(state: UsersState, user: User, call: Call) -> None:
-    """Refuse from here on every access token that a personal access token of the user got."""
+    """Refuse from now on every access token issued for a personal access token of the user."""
     changed = replace(user, minimum_token_revision=call.revision)
     state.replace_user(changed)
     tell_credentials(changed, call, TO_CREDENTIALS)
@@ -78,10 +78,10 @@ def tell_credentials(user: User, call: Call, to: tuple[int, ...]) -> None:
 def tell_sessions_ended(
     user_id: int, session_id: int | None, call: Call, kept_session_id: int = 0
 ) -> None:
-    """Tell those who know sessions that one of the user, or all, are over.
+    """Tell the stages with sessions that one of the user's, or all, have ended.
 
-    Credentials must not outlive the session that carries a command: what follows in its request
-    could join a group for a session that is no more. So it is kept where they stay in force.
+    Credentials must not outlive the session that carries a command: a later command of its request
+    could join a group for an ended session. So that session is kept where they stay in force.
     """
     ended = effects_pb2.UserSessionsEnded(
         user_id=user_id, session_id=session_id, kept_session_id=kept_session_id

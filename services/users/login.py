@@ -51,7 +51,7 @@ def _login(
     shell: Shell, user: User | None, attempt: Attempt, password: str
 ) -> users_service_pb2.LoginResponse:
     def matches() -> bool:
-        # The costly part comes first and always, whoever it is.
+        # The costly part comes first and always, for every caller.
         stored = UNKNOWN_USER_HASH if user is None else user.password_hash
         right = verify_password(stored, password)
         return right and user is not None and user.active
@@ -73,7 +73,7 @@ def _login_with_token(
     if not user.active or 0 < token.expires_at <= now_us:
         _refuse_token()
     expires_at = now_us + limits.ACCESS_TOKEN_LIFETIME_US
-    # So that the deletion of the token ends what it got, and nothing else.
+    # So that deleting the token ends what was issued for it, and nothing else.
     stamp = limits.TOKEN_STAMP | max(user.credential_revision, user.minimum_token_revision)
     if token.expires_at:
         expires_at = min(expires_at, token.expires_at)

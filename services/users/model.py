@@ -6,9 +6,9 @@ from bisect import insort
 from dataclasses import dataclass, field
 from typing import Final
 
-from services.runtime.tables import Table, UndoLog
 from services.users.permissions import Permissions, has_stream
 from viewstamp import limits
+from viewstamp.machine.tables import Table, TableIndex, UndoLog
 
 NEXT_USER_ID: Final = "next_user_id"
 
@@ -25,9 +25,9 @@ class User:
     created_at: int
     created_revision: int
     modified_revision: int
-    # Access tokens and sessions with a lower one are refused.
+    # Access tokens and sessions with a lower stamp are refused.
     credential_revision: int
-    # So are, below this, access tokens that a personal access token got.
+    # Access tokens issued for a personal access token are also refused below this.
     minimum_token_revision: int = 0
 
 
@@ -44,9 +44,9 @@ class Token:
 
 
 class UsersState:
-    """All users and their tokens, with the indexes by which they are found.
+    """All users and their tokens, with the indexes that find them.
 
-    Tables may be read directly; they change through the methods alone, which keep the indexes.
+    Tables may be read directly; only the methods change them, and keep the indexes.
     """
 
     __slots__ = (
@@ -65,8 +65,8 @@ class UsersState:
         self.tokens: Table[tuple[int, str], Token] = Table(undo)  # by owner and name
         self.token_keys: Table[bytes, tuple[int, str]] = Table(undo)  # by hash
         self.token_names: Table[int, tuple[str, ...]] = Table(undo)  # by owner, ascending
-        # Stream id -> the users with a grant in it: who must change with it.
-        self.grantees: Table[int, Table[int, None]] = Table(undo)
+        # Stream id -> the users with a grant in it, who must change with it.
+        self.grantees: TableIndex[int, int] = TableIndex(undo)
         self.counters: Table[str, int] = Table(undo)
 
     @property
@@ -92,7 +92,7 @@ class UsersState:
         self.users.put(user.id, user)
         self.user_ids.put(user.username, user.id)
         for stream in user.permissions.streams:
-            self._add_grantee(stream.stream_id, user.id)
+            self.grantees.add(stream.stream_id, user.id)
 
     def replace_user(self, user: User) -> None:
         """Put a user in the place of the one with the same id; a new name must be free."""
@@ -106,14 +106,13 @@ class UsersState:
 
     def grantees_of(self, stream_id: int) -> list[int]:
         """Return the users with a grant in a stream, ascending."""
-        users = self.grantees.rows.get(stream_id)
-        return [] if users is None else users.sorted_keys()
+        return self.grantees.of(stream_id)
 
     def replace_grants(self, user: User, stream_id: int) -> None:
         """Put a user in the place of the one who had more grants in that one stream."""
         self.users.put(user.id, user)
         if not has_stream(user.permissions, stream_id):
-            self._remove_grantee(stream_id, user.id)
+            self.grantees.take(stream_id, user.id)
 
     def remove_user(self, user_id: int) -> None:
         """Delete a user with all tokens."""
@@ -122,7 +121,7 @@ class UsersState:
         user = self.users.delete(user_id)
         self.user_ids.delete(user.username)
         for stream in user.permissions.streams:
-            self._remove_grantee(stream.stream_id, user_id)
+            self.grantees.take(stream.stream_id, user_id)
 
     def add_token(self, token: Token) -> None:
         """Insert a token whose name is free for its owner and whose hash is free."""
@@ -148,19 +147,6 @@ class UsersState:
         before = {stream.stream_id for stream in old.permissions.streams}
         after = {stream.stream_id for stream in new.permissions.streams}
         for stream_id in sorted(before - after):
-            self._remove_grantee(stream_id, new.id)
+            self.grantees.take(stream_id, new.id)
         for stream_id in sorted(after - before):
-            self._add_grantee(stream_id, new.id)
-
-    def _add_grantee(self, stream_id: int, user_id: int) -> None:
-        users = self.grantees.rows.get(stream_id)
-        if users is None:
-            users = self.grantees.nested()
-            self.grantees.put(stream_id, users)
-        users.put(user_id, None)
-
-    def _remove_grantee(self, stream_id: int, user_id: int) -> None:
-        users = self.grantees.rows[stream_id]
-        users.delete(user_id)
-        if not users:
-            self.grantees.delete(stream_id)
+            self.grantees.add(stream_id, new.id)

@@ -1,7 +1,7 @@
 """How requests lose their secrets before they are logged.
 
-A normalizer reads the state and checks what is cheap; the function it returns does the rest in a
-thread, without the state. What the log must not take from outside is refused here.
+A normalizer reads the state and makes the cheap checks; the function it returns does the rest in a
+thread, without the state. Fields that must not come from outside are refused here.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def normalizers(shell: Shell) -> Mapping[str, Normalizer[UsersState]]:
 
 
 def suffixes(shell: Shell) -> Mapping[str, SuffixFunction]:
-    """Return the functions that tell a caller's secret again, by RPC name."""
+    """Return the functions that derive a caller's secret again, by RPC name."""
 
     def create_token(
         request: users_service_pb2.CreatePersonalAccessTokenRequest, call: NormalizeCall
@@ -80,7 +80,7 @@ def suffixes(shell: Shell) -> Mapping[str, SuffixFunction]:
 def create_user(
     state: UsersState, request: users_service_pb2.CreateUserRequest, call: NormalizeCall
 ) -> Costly:
-    """Replace the password by its hash, once the caller is known to be allowed to ask for it."""
+    """Replace the password by its hash, once the caller is known to be permitted."""
     authorize(_caller(state, call), MANAGE_USERS)
     _refuse_field(bool(request.password_hash), "password_hash")
     _check_password(request.password)
@@ -97,7 +97,7 @@ def create_user(
 def _whose_password(
     state: UsersState, request: users_service_pb2.ChangePasswordRequest, call: NormalizeCall
 ) -> User:
-    """Return whose password is to be changed, by a caller who may. Raises Refusal."""
+    """Return the user whose password a permitted caller changes. Raises Refusal."""
     caller = _caller(state, call)
     user = whose(state, request, caller)
     check_root(caller, user)
@@ -107,8 +107,8 @@ def _whose_password(
 def _caller(state: UsersState, call: NormalizeCall) -> User:
     """Return the caller. Raises Refusal UNAUTHENTICATED.
 
-    Nothing is hashed for somebody who could not use it. What is decided here is decided again in
-    the log, where it counts.
+    Nothing is hashed for a caller who could not use it. The log decides this again, where it
+    counts.
     """
     user = state.users.rows.get(call.user_id)
     if user is None or not user.active or not is_current(user, call.credential_revision):
@@ -132,7 +132,7 @@ def _changed_password(
 def _verify_current(shell: Shell, own: User, current_password: str) -> None:
     """Refuse a wrong current password; guessing it is throttled like a login.
 
-    It counts apart from logins, so that failed logins from elsewhere do not stand in the way.
+    The count is separate from logins, so that failed logins elsewhere do not interfere.
     """
     key = _THROTTLE_LABEL + own.id.to_bytes(_USER_ID_BYTES, "big")
     if not shell.throttle.attempt(
@@ -156,7 +156,7 @@ def _suffix(raw: str) -> bytes:
 
 
 def _copy(request: Request) -> Request:
-    """Return a copy to change, without fields unknown here: nobody could tell what they hide."""
+    """Return a copy to change, without unknown fields, which might hide anything."""
     copy = type(request)()
     copy.CopyFrom(request)
     copy.DiscardUnknownFields()

@@ -8,7 +8,7 @@ from typing import Final
 
 from blake3 import blake3
 
-# Lets people and secret scanners see what it is.
+# The prefix shows people and secret scanners what it is.
 RAW_TOKEN_PREFIX: Final = "vspat_"
 
 _LABEL: Final = b"viewstamp personal access token v2\x00"

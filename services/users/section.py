@@ -11,7 +11,6 @@ from typing import Final
 from google.protobuf.message import Message
 
 from services.runtime.section import (
-    WHOLE_TABLE_KEY,
     EntityKind,
     Projected,
     Section,
@@ -24,6 +23,7 @@ from services.users.queries import status_of
 from viewstamp import limits
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.users.v1 import users_pb2
+from viewstamp.machine.freezing import WHOLE_TABLE_KEY
 
 SECTION_VERSION: Final = 1
 

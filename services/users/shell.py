@@ -1,6 +1,6 @@
-"""What lies outside the machine: the clock, the cluster's secret, the count of failed guesses.
+"""The surroundings of the machine: the clock, the cluster's secret, the count of failed guesses.
 
-Functions that run in threads use it; a handler that changes state never does.
+Functions that run in threads use it; handlers that change state never do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Shell:
     cluster_id: bytes = b""
 
     def opened(self, cluster_id: bytes) -> None:
-        """Serve this cluster: tokens are made for it alone."""
+        """Serve this cluster: tokens are made only for it."""
         self.cluster_id = cluster_id
 
 

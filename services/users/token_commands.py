@@ -29,7 +29,7 @@ EXPIRE_CODE: Final = next(
 def create_token(
     state: UsersState, request: users_service_pb2.CreatePersonalAccessTokenRequest, call: Call
 ) -> users_service_pb2.CreatePersonalAccessTokenResponse:
-    """Create a token for the caller. The raw token is not known here: normalization made it."""
+    """Create a token for the caller. The raw token is unknown here: normalization made it."""
     caller = authenticate(state, call)
     _check_token_hash(state, request.token_hash)
     check_name(
@@ -57,7 +57,7 @@ def create_token(
 def delete_token(
     state: UsersState, request: users_service_pb2.DeletePersonalAccessTokenRequest, call: Call
 ) -> users_service_pb2.DeletePersonalAccessTokenResponse:
-    """Delete a token of the caller, and end what the caller's tokens got."""
+    """Delete a token of the caller, and end what was issued for the caller's tokens."""
     _delete(state, authenticate(state, call), request.name, call)
     return users_service_pb2.DeletePersonalAccessTokenResponse()
 
@@ -65,7 +65,7 @@ def delete_token(
 def delete_user_token(
     state: UsersState, request: users_service_pb2.DeleteUserTokenRequest, call: Call
 ) -> users_service_pb2.DeleteUserTokenResponse:
-    """Delete a token of any user, and end what that user's tokens got."""
+    """Delete a token of any user, and end what was issued for that user's tokens."""
     caller = authenticate(state, call)
     user = whose(state, request, caller)
     check_root(caller, user)
@@ -76,14 +76,14 @@ def delete_user_token(
 def expire_token(
     state: UsersState, request: users_service_pb2.ExpirePersonalAccessTokenRequest, call: Call
 ) -> users_service_pb2.ExpirePersonalAccessTokenResponse:
-    """Delete a token whose time has come; nothing if it is gone already."""
+    """Delete an expired token; nothing if it is gone already."""
     key = (request.user_id, request.name)
     token = state.tokens.rows.get(key)
     if token is not None and token.created_revision == request.created_revision:
         if 0 < token.expires_at <= call.timestamp:
             state.remove_token(key)
         elif token.expires_at:
-            # Too early: say again when, or nobody would come back to it.
+            # Too early: propose it again for its time, or nobody would.
             call.propose(EXPIRE_CODE, request, due=token.expires_at)
     return users_service_pb2.ExpirePersonalAccessTokenResponse()
 

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from coordinator.mux import types as mux
-from coordinator.mux.types import CatalogCommand, Change, CutTaken, Entity, RetentionClass, Stage
+from coordinator.mux import catalog_types as catalog
+from coordinator.mux.catalog_types import RetentionClass
+from coordinator.mux.types import CatalogCommand, CutTaken, Stage
+from testkit.frozen import changes_of
+from viewstamp.machine.freezing import Change, Entity
 
 # (kind, key) -> canonical bytes.
 Section = dict[tuple[int, bytes], bytes]
 
 ROOT = bytes(range(32))
-TASKS = tuple(mux.TaskSnapshot(stage, 1, bytes([stage]) * 32, 1, 1) for stage in Stage)
+TASKS = tuple(catalog.TaskSnapshot(stage, 1, bytes([stage]) * 32, 1, 1) for stage in Stage)
 
 _COMMANDS: dict[int, Callable[..., CatalogCommand]] = {
-    401: lambda retention: mux.CreateSnapshot(RetentionClass(retention)),
-    402: mux.DeleteSnapshot,
-    403: lambda last, daily=0, only=0: mux.PruneSnapshots(last, daily, bool(only)),
-    404: lambda generation, retention: mux.SetRetention(generation, RetentionClass(retention)),
-    405: lambda generation, last=5, daily=0: mux.BeginSnapshot(generation, last, daily),
-    406: lambda generation: mux.CompleteSnapshot(generation, ROOT, TASKS),
-    407: lambda generation: mux.FailSnapshot(generation, "late"),
+    401: lambda retention: catalog.CreateSnapshot(RetentionClass(retention)),
+    402: catalog.DeleteSnapshot,
+    403: lambda last, daily=0, only=0: catalog.PruneSnapshots(last, daily, bool(only)),
+    404: lambda generation, retention: catalog.SetRetention(generation, RetentionClass(retention)),
+    405: lambda generation, last=5, daily=0: catalog.BeginSnapshot(generation, last, daily),
+    406: lambda generation: catalog.CompleteSnapshot(generation, ROOT, TASKS),
+    407: lambda generation: catalog.FailSnapshot(generation, "late"),
 }
 
 
@@ -34,7 +37,7 @@ def section_of(taken: Mapping[int, CutTaken], generation: int, name: str) -> Sec
     if generation == 0:
         return {}
     frozen = getattr(taken[generation], name)
-    return applied(section_of(taken, frozen.base_generation, name), frozen.changes())
+    return applied(section_of(taken, frozen.base_generation, name), changes_of(frozen))
 
 
 def applied(base: Section, changes: Iterable[Change]) -> Section:

@@ -55,7 +55,7 @@ class CommandWriter:
         return encoded
 
     def _place(self, name: str, session_id: int) -> tuple[Any, Any, Any]:
-        """Return a stream, a topic of it and a group of that, as far as there are any."""
+        """Return a stream, a topic in it and a group on the topic, as far as they exist."""
         world = self.model.world
         groups = world.groups()
         if name in _MEMBERS_ONLY and not self.chance(8):
@@ -260,7 +260,7 @@ class CommandWriter:
         return self.random.randrange(one_in) == one_in - 1
 
     def _name(self, identifier: Identifier, entity: Any, names: tuple[str, ...], end: int) -> None:
-        """Name an entity by id or name; or any id or name at all; or nothing."""
+        """Name an entity by id or name, or invent an id or name, or name nothing."""
         kind = self.random.randrange(60)
         if kind == 0:
             identifier.Clear()

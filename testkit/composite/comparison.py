@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from coordinator.mux.types import ReadAnswered, RequestReply, SpanReply
-from testkit.composite.model import CODES, METHODS, Answer, Outcome
+from testkit.composite.model import CODES, METHODS, ModelAnswer, Outcome
 from testkit.composite.views import facts_of
-from testkit.composite.world import Refused
+from testkit.composite.world import CompositeRefused
 from viewstamp.api.errors.v1.errors_pb2 import Error
 from viewstamp.framing import unframe
 
 
-def check_reply(reply: RequestReply, expected: Answer) -> None:
+def check_reply(reply: RequestReply, expected: ModelAnswer) -> None:
     """Fail unless the answer to a request is the model's."""
     where = f"request {reply.number} of session {reply.session_id}"
     got = (reply.session_id, reply.number, reply.op, reply.first_revision)
@@ -27,7 +27,7 @@ def check_reply(reply: RequestReply, expected: Answer) -> None:
         check_span(code, span, outcomes, where)
 
 
-def reasons_alone(answer: Answer) -> Answer:
+def reasons_alone(answer: ModelAnswer) -> ModelAnswer:
     """Return the answer to a request without the details of its refusals."""
     return replace(
         answer,
@@ -36,7 +36,7 @@ def reasons_alone(answer: Answer) -> Answer:
 
 
 def _reason_alone(outcome: Outcome) -> Outcome:
-    return Refused(outcome.reason) if isinstance(outcome, Refused) else outcome
+    return CompositeRefused(outcome.reason) if isinstance(outcome, CompositeRefused) else outcome
 
 
 def check_read(codes: list[int], answered: ReadAnswered, expected: list[list[Outcome]]) -> None:
@@ -54,7 +54,7 @@ def check_span(code: int, span: SpanReply, outcomes: list[Outcome], where: str) 
     assert sorted(errors) == [error.index for error in span.errors], f"{where}: errors disordered"
     for index, (result, outcome) in enumerate(zip(results, outcomes, strict=True)):
         what = f"{where}, {METHODS[code].name} at {index}"
-        if index in errors or isinstance(outcome, Refused):
+        if index in errors or isinstance(outcome, CompositeRefused):
             assert result == b"", f"{what}: refused, and yet it has a result"
             check_refusal(errors.get(index), outcome, what)
         else:
@@ -77,7 +77,7 @@ def check_result(code: int, result: bytes, expected: dict[str, Any], what: str) 
 def check_refusal(error: bytes | None, expected: object, what: str) -> None:
     """Fail unless an error is the model's refusal."""
     got = None if error is None else Error.FromString(error)
-    assert isinstance(expected, Refused) and got is not None, (
+    assert isinstance(expected, CompositeRefused) and got is not None, (
         f"{what}: {got}, the model says {expected}"
     )
     assert expected.matches(got), f"{what}: {got}, the model says {expected}"

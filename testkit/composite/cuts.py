@@ -5,13 +5,16 @@ from __future__ import annotations
 from random import Random
 from typing import Any, Final
 
+from coordinator.mux import catalog_types as catalog
 from coordinator.mux import types as mux
-from coordinator.mux.types import CutTaken, Restored, Stage
+from coordinator.mux.catalog_types import Restored
+from coordinator.mux.types import CutTaken, Stage
 from coordinator.stages import catalog_codec
 from services.runtime.domain import Domain
 from services.runtime.installing import SectionInstallation
 from services.runtime.machine import Machine
 from testkit.composite.chains import ROOT, TASKS, Section, applied, entities_of
+from testkit.frozen import changes_of
 from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.log.v1 import log_pb2
@@ -46,7 +49,7 @@ class Cuts:
         for stage, section in frozen.items():
             assert section.generation == cut.generation, f"{stage.name} is not frozen"
             base = self.sections[section.base_generation, stage]
-            changed = [change for change in section.changes() if change[2] != change[3]]
+            changed = [change for change in changes_of(section) if change[2] != change[3]]
             self.sections[cut.generation, stage] = applied(base, changed)
 
     def restored(self, generation: int) -> Restored:
@@ -95,17 +98,17 @@ class Cuts:
 
 def begin(generation: int) -> log_pb2.LoggedRequest:
     """Return the cut of a generation, whose completion keeps the last two."""
-    payload = catalog_codec.begin_snapshot_request(mux.BeginSnapshot(generation, 2, 0))
+    payload = catalog_codec.begin_snapshot_request(catalog.BeginSnapshot(generation, 2, 0))
     return _internal(catalog_codec.BEGIN_SNAPSHOT_CODE, payload)
 
 
 def decide(generation: int, random: Random) -> log_pb2.LoggedRequest:
     """Return the completion of a generation, or now and then its failure."""
     if random.randrange(3):
-        completed = mux.CompleteSnapshot(generation, ROOT, TASKS)
+        completed = catalog.CompleteSnapshot(generation, ROOT, TASKS)
         payload = catalog_codec.complete_snapshot_request(completed)
         return _internal(catalog_codec.COMPLETE_SNAPSHOT_CODE, payload)
-    payload = catalog_codec.fail_snapshot_request(mux.FailSnapshot(generation, "late"))
+    payload = catalog_codec.fail_snapshot_request(catalog.FailSnapshot(generation, "late"))
     return _internal(catalog_codec.FAIL_SNAPSHOT_CODE, payload)
 
 

@@ -15,6 +15,7 @@ from coordinator.base.slices import at_once
 from coordinator.gateway.request_runs import mux_route
 from coordinator.gateway.routes import Routes
 from coordinator.mux.mux import Mux
+from coordinator.mux.stage import SERVICE_STAGES
 from coordinator.mux.types import (
     Applied,
     CommittedPrepare,
@@ -27,13 +28,10 @@ from coordinator.mux.types import (
     Stage,
 )
 from coordinator.stages import codec
-from services.consumer_groups.domain import DOMAIN as GROUPS_DOMAIN
-from services.runtime.domain import Domain
 from services.runtime.machine import Machine
-from services.streams.domain import DOMAIN as STREAMS_DOMAIN
-from services.users.domain import build_domain
 from testkit.composite.cuts import CUT_ROUTES, Cuts
 from testkit.logged_requests import decode_requests
+from testkit.service_domains import all_domains
 from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -41,12 +39,7 @@ from viewstamp.api.log.v1 import log_pb2
 from viewstamp.errors import Refusal
 from viewstamp.format.digest import StateDigest
 
-STAGES: Final = (Stage.USERS, Stage.STREAMS, Stage.CONSUMER_GROUPS)
-DOMAINS: Final[dict[Stage, Domain[Any]]] = {
-    Stage.USERS: build_domain(bytes(limits.CLUSTER_KEY_BYTES), lambda: 0),
-    Stage.STREAMS: STREAMS_DOMAIN,
-    Stage.CONSUMER_GROUPS: GROUPS_DOMAIN,
-}
+DOMAINS: Final = all_domains()
 RESTARTING: Final = Refusal(Reason.REASON_DOMAIN_RESTARTING, "the service is restarting")
 
 # One log entry: its time, and its body as the journal holds it.
@@ -56,7 +49,7 @@ Entry = tuple[int, bytes]
 def routes() -> dict[int, Any]:
     """Return the routes, put together from what the machines describe, as the coordinator does."""
     claimed = Routes()
-    for stage in STAGES:
+    for stage in SERVICE_STAGES:
         claimed.update(Machine(DOMAINS[stage]).describe())
     return {method.code: mux_route(method) for method in claimed.methods()} | CUT_ROUTES
 
@@ -64,7 +57,7 @@ def routes() -> dict[int, Any]:
 ROUTES: Final = routes()
 
 
-class Service:
+class CompositeService:
     """One machine and the batches on their way to it and back."""
 
     def __init__(self, stage: Stage) -> None:
@@ -125,13 +118,13 @@ class Service:
         return applied.reply.SerializeToString(deterministic=True)
 
 
-class Replica:
+class CompositeReplica:
     """A mux and its services. With `scheduler`, nothing happens until `step` or `settle`."""
 
     def __init__(self, scheduler: Random | None = None) -> None:
         """Begin before op 1."""
         self.mux = Mux(ROUTES, codec.ProtobufCodec())
-        self.services = {stage: Service(stage) for stage in STAGES}
+        self.services = {stage: CompositeService(stage) for stage in SERVICE_STAGES}
         self.cuts = Cuts()
         self.replies: dict[int, tuple[RequestReply, ...]] = {}
         self.reads: dict[int, ReadAnswered] = {}
@@ -141,8 +134,8 @@ class Replica:
         self._scheduler = scheduler
 
     @classmethod
-    def restored(cls, cuts: Cuts, generation: int) -> Replica:
-        """Begin behind a cut, from the sections that it adds up to."""
+    def restored(cls, cuts: Cuts, generation: int) -> CompositeReplica:
+        """Begin after a cut, from its sections."""
         replica = cls()
         replica.mux = Mux(ROUTES, codec.ProtobufCodec(), cuts.restored(generation))
         for stage, service in replica.services.items():
@@ -173,7 +166,7 @@ class Replica:
         self._carry_out(self.mux.commit(prepare))
 
     def read(self, read: Read) -> None:
-        """Read at the place behind the last log entry."""
+        """Read after the last log entry."""
         self._carry_out(self.mux.read(read))
 
     def become_primary(self) -> None:

@@ -16,7 +16,13 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from testkit.composite import model_groups, model_streams, model_users
-from testkit.composite.world import Call, Refused, Session, World, is_old
+from testkit.composite.world import (
+    Call,
+    CompositeModelState,
+    CompositeRefused,
+    CompositeSession,
+    is_old,
+)
 from viewstamp import framing
 from viewstamp.api.cluster.v1 import cluster_service_pb2
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2
@@ -54,11 +60,11 @@ NONCE_BYTES = 16
 SESSIONS_PER_USER_MAX = 64
 
 # What one command came to: the facts of its response, or why it was refused.
-Outcome = dict[str, Any] | Refused
+Outcome = dict[str, Any] | CompositeRefused
 
 
 @dataclass
-class Answer:
+class ModelAnswer:
     """The answer to one request: an outcome per command, span by span, or one refusal.
 
     Where a client sent another request under the number of an earlier one, it is the earlier's.
@@ -70,7 +76,7 @@ class Answer:
     first_revision: int
     codes: list[int]
     spans: list[list[Outcome]] = field(default_factory=list)
-    error: Refused | None = None
+    error: CompositeRefused | None = None
 
 
 @dataclass
@@ -79,15 +85,15 @@ class Window:
 
     acked: int = 0
     last_applied: int = 0
-    replies: dict[int, Answer] = field(default_factory=dict)
+    replies: dict[int, ModelAnswer] = field(default_factory=dict)
 
 
 class Model:
-    """The system as its users may think of it."""
+    """The system as its users see it."""
 
     def __init__(self) -> None:
         """Begin before the bootstrap."""
-        self.world = World()
+        self.world = CompositeModelState()
         self.windows: dict[int, Window] = {}
         self.revision = 0
         self.op = 0
@@ -101,7 +107,7 @@ class Model:
         timestamp: int,
         requests: Sequence[log_pb2.LoggedRequest],
         feature_level: int = FEATURE_LEVEL_MAX,
-    ) -> list[Answer]:
+    ) -> list[ModelAnswer]:
         """Apply one prepare; return an answer per request."""
         self.op += 1
         self.world.is_bounded = feature_level >= FEATURE_LEVEL_BOUNDED
@@ -121,22 +127,22 @@ class Model:
         """Answer one read."""
         try:
             return _decide(self.world, code, item, call)
-        except Refused as refused:
+        except CompositeRefused as refused:
             return refused
 
     # --- Requests ---
 
-    def _request(self, timestamp: int, request: log_pb2.LoggedRequest) -> tuple[Answer, bool]:
+    def _request(self, timestamp: int, request: log_pb2.LoggedRequest) -> tuple[ModelAnswer, bool]:
         """Check a header, then apply the commands; return whether it is a duplicate instead."""
         first = self.revision + 1
         self.revision += sum(span.count for span in request.spans)
         codes = [span.code for span in request.spans]
-        answer = Answer(request.session_id, request.number, self.op, first, codes)
+        answer = ModelAnswer(request.session_id, request.number, self.op, first, codes)
         if not request.spans:
             return answer, False
         try:
             is_duplicate = self._check_header(request)
-        except Refused as refused:
+        except CompositeRefused as refused:
             answer.error = refused
             return answer, False
         if not is_duplicate:
@@ -151,34 +157,34 @@ class Model:
             return False
         session = self.world.sessions.get(request.session_id)
         if session is None:
-            raise Refused("SESSION_EVICTED", session=request.session_id)
+            raise CompositeRefused("SESSION_EVICTED", session=request.session_id)
         for span in request.spans:
             if span.user_id != session.user_id:
-                raise Refused("PERMISSION_DENIED")
+                raise CompositeRefused("PERMISSION_DENIED")
             if self._has_old_stamp(span):
-                raise Refused("UNAUTHENTICATED")
+                raise CompositeRefused("UNAUTHENTICATED")
         if request.number <= session.last_number:
             return True
         if request.number > session.last_number + 1:
-            raise Refused("REQUEST_GAP", resend_from=session.last_number + 1)
+            raise CompositeRefused("REQUEST_GAP", resend_from=session.last_number + 1)
         session.last_number = request.number
         return False
 
     def _applied(
-        self, request: log_pb2.LoggedRequest, answer: Answer, is_duplicate: bool
-    ) -> Answer:
+        self, request: log_pb2.LoggedRequest, answer: ModelAnswer, is_duplicate: bool
+    ) -> ModelAnswer:
         """Let `acked` take effect, then keep the answer, or give the one that was kept."""
         window = self.windows.get(request.session_id)
         if window is None:
             if request.session_id and not request.spans:
-                answer.error = Refused("SESSION_EVICTED", session=request.session_id)
+                answer.error = CompositeRefused("SESSION_EVICTED", session=request.session_id)
             return answer
         window.acked = max(window.acked, min(request.acked, window.last_applied))
         window.replies = {n: kept for n, kept in window.replies.items() if n > window.acked}
         if is_duplicate:
             if request.number in window.replies:
                 return window.replies[request.number]
-            answer.error = Refused("REQUEST_TOO_OLD")
+            answer.error = CompositeRefused("REQUEST_TOO_OLD")
         elif request.spans and answer.error is None:
             window.last_applied = request.number
             window.replies[request.number] = answer
@@ -213,7 +219,7 @@ class Model:
                 return of_error(refused.error)
         try:
             return self._admitted(span, index, call)
-        except Refused as refused:
+        except CompositeRefused as refused:
             return refused
 
     def _admitted(self, span: log_pb2.LoggedSpan, index: int, call: Call) -> Outcome:
@@ -221,17 +227,17 @@ class Model:
         method = METHODS[span.code]
         request = _parsed(method.request, _item(span, index)) if span.code < 100 else None
         if call.session_id and not self._is_alive(call):
-            raise Refused("SESSION_EVICTED", session=call.session_id)
+            raise CompositeRefused("SESSION_EVICTED", session=call.session_id)
         if method.internal and call.user_id != SYSTEM_USER:
-            raise Refused("PERMISSION_DENIED")
+            raise CompositeRefused("PERMISSION_DENIED")
         if (call.user_id, call.stamp) in self._outdated:
-            raise Refused("UNAUTHENTICATED")
+            raise CompositeRefused("UNAUTHENTICATED")
         if request is None:
             return self._domain_command(span.code, _item(span, index), call)
         if method.name == "Transact":
             return self._transaction(request.parts, call)
         if self._has_old_stamp(span):
-            raise Refused("UNAUTHENTICATED")
+            raise CompositeRefused("UNAUTHENTICATED")
         return self._session_command(method.name, request, call)
 
     def _is_alive(self, call: Call) -> bool:
@@ -256,7 +262,7 @@ class Model:
             return self._register(request.nonce, call)
         if name == "EndSession":
             if not call.session_id:
-                raise Refused("SESSION_REQUIRED")
+                raise CompositeRefused("SESSION_REQUIRED")
             self._end_session(call.session_id)
             return {}
         if name == "ExpireSession":
@@ -272,8 +278,8 @@ class Model:
             if session.nonce == nonce:
                 return {"session_id": session.id}
         if len(mine) >= SESSIONS_PER_USER_MAX:
-            raise Refused("SESSION_LIMIT")
-        self.world.sessions[call.revision] = Session(call.revision, call.user_id, nonce)
+            raise CompositeRefused("SESSION_LIMIT")
+        self.world.sessions[call.revision] = CompositeSession(call.revision, call.user_id, nonce)
         self._begun = [*self._begun, call.revision]
         return {"session_id": call.revision}
 
@@ -284,32 +290,32 @@ class Model:
     def _transaction(self, parts: Sequence[Any], call: Call) -> dict[str, Any]:
         """Apply parts in order, on a copy that replaces the world if all went well."""
         if not 1 <= len(parts) <= PARTS_MAX:
-            raise Refused("MALFORMED_REQUEST")
+            raise CompositeRefused("MALFORMED_REQUEST")
         before, self.world = self.world, deepcopy(self.world)
         results = []
         for index, part in enumerate(parts):
             try:
                 _check_part(part.code)
                 result = self._domain_command(part.code, part.request, call)
-            except Refused as refused:
+            except CompositeRefused as refused:
                 self.world = before
-                raise Refused(refused.reason, **refused.details, part=index) from refused
+                raise CompositeRefused(refused.reason, **refused.details, part=index) from refused
             results.append((part.code, result))
         return {"results": results}
 
 
-def of_error(error: errors_pb2.Error) -> Refused:
+def of_error(error: errors_pb2.Error) -> CompositeRefused:
     """Return the refusal that an error says, to the last detail."""
     details = {detail.key: detail.value for detail in error.details}
-    return Refused(errors_pb2.Reason.Name(error.reason).removeprefix("REASON_"), **details)
+    return CompositeRefused(errors_pb2.Reason.Name(error.reason).removeprefix("REASON_"), **details)
 
 
 def _check_part(code: int) -> None:
     """Refuse what may not be part of a transaction."""
     if code not in METHODS:
-        raise Refused("UNIMPLEMENTED")
+        raise CompositeRefused("UNIMPLEMENTED")
     if code not in DOMAIN_COMMANDS:
-        raise Refused("MALFORMED_REQUEST")
+        raise CompositeRefused("MALFORMED_REQUEST")
 
 
 def _is_validation(code: int, item: bytes) -> bool:
@@ -326,9 +332,9 @@ def _item(span: log_pb2.LoggedSpan, index: int) -> bytes:
     try:
         items = framing.unframe(span.items)
     except framing.FramingError as error:
-        raise Refused("MALFORMED_REQUEST") from error
+        raise CompositeRefused("MALFORMED_REQUEST") from error
     if len(items) != span.count:
-        raise Refused("MALFORMED_REQUEST")
+        raise CompositeRefused("MALFORMED_REQUEST")
     return items[index]
 
 
@@ -336,15 +342,15 @@ def _parsed(message: Any, item: bytes) -> Any:
     try:
         request = message.FromString(item)
     except DecodeError as error:
-        raise Refused("MALFORMED_REQUEST") from error
+        raise CompositeRefused("MALFORMED_REQUEST") from error
     if message is sessions_service_pb2.RegisterSessionRequest and len(request.nonce) != NONCE_BYTES:
-        raise Refused("MALFORMED_REQUEST")
+        raise CompositeRefused("MALFORMED_REQUEST")
     if message is submit_service_pb2.TransactRequest and not request.parts:
-        raise Refused("MALFORMED_REQUEST")
+        raise CompositeRefused("MALFORMED_REQUEST")
     return request
 
 
-def _decide(world: World, code: int, item: bytes, call: Call) -> dict[str, Any]:
+def _decide(world: CompositeModelState, code: int, item: bytes, call: Call) -> dict[str, Any]:
     """Decide one command or read of a domain."""
     method = METHODS[code]
     if method.name in PLAIN:

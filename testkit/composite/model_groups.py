@@ -9,11 +9,11 @@ from typing import Any, Final
 from testkit.composite.world import (
     SEEING,
     Call,
+    CompositeModelState,
+    CompositeRefused,
     Group,
     Member,
-    Refused,
     Topic,
-    World,
     check_expected,
     check_name,
     find,
@@ -27,13 +27,15 @@ EMPTY, ASSIGNING, RECONCILING, STABLE = 1, 2, 3, 4
 MEMBER_STABLE, UNREVOKED, UNRELEASED = 1, 2, 3
 
 
-def create_group(world: World, topic: Topic, request: Any, call: Call) -> dict[str, Any]:
+def create_group(
+    world: CompositeModelState, topic: Topic, request: Any, call: Call
+) -> dict[str, Any]:
     """Create a group."""
     check_name(request.name, "INVALID_GROUP_NAME", 1, 255)
     if request.assignor not in (0, UNIFORM, RANGE):
-        raise Refused("INVALID_OPTION")
+        raise CompositeRefused("INVALID_OPTION")
     if find(topic.groups, request.name) is not None:
-        raise Refused("GROUP_EXISTS", name=request.name, topic_id=topic.id)
+        raise CompositeRefused("GROUP_EXISTS", name=request.name, topic_id=topic.id)
     group = Group(
         id=world.next_group_id,
         name=request.name,
@@ -48,7 +50,9 @@ def create_group(world: World, topic: Topic, request: Any, call: Call) -> dict[s
     return {"group_id": group.id}
 
 
-def delete_group(world: World, topic: Topic, request: Any, call: Call) -> dict[str, Any]:
+def delete_group(
+    world: CompositeModelState, topic: Topic, request: Any, call: Call
+) -> dict[str, Any]:
     """Delete a group with its members."""
     group = _group(topic, request)
     check_expected(request, group)
@@ -56,7 +60,9 @@ def delete_group(world: World, topic: Topic, request: Any, call: Call) -> dict[s
     return {}
 
 
-def join_group(world: World, topic: Topic, request: Any, call: Call) -> dict[str, Any]:
+def join_group(
+    world: CompositeModelState, topic: Topic, request: Any, call: Call
+) -> dict[str, Any]:
     """Make the session a member, or let it take the place of its instance over."""
     _check_session(call)
     group = _group(topic, request)
@@ -64,11 +70,13 @@ def join_group(world: World, topic: Topic, request: Any, call: Call) -> dict[str
     if member is None:
         member = _admit(group, request, call)
     elif (member.instance, member.rack) != (request.instance_id, request.rack):
-        raise Refused("INVALID_OPTION")
+        raise CompositeRefused("INVALID_OPTION")
     return {"member_epoch": member.epoch}
 
 
-def leave_group(world: World, topic: Topic, request: Any, call: Call) -> dict[str, Any]:
+def leave_group(
+    world: CompositeModelState, topic: Topic, request: Any, call: Call
+) -> dict[str, Any]:
     """End the session's membership."""
     _check_session(call)
     group = _group(topic, request)
@@ -76,13 +84,13 @@ def leave_group(world: World, topic: Topic, request: Any, call: Call) -> dict[st
     return {}
 
 
-def heartbeat(world: World, topic: Topic, request: Any, call: Call) -> dict[str, Any]:
+def heartbeat(world: CompositeModelState, topic: Topic, request: Any, call: Call) -> dict[str, Any]:
     """Release what the member gave up, and let it reach the group's assignment."""
     _check_session(call)
     group = _group(topic, request)
     member = _member(group, call)
     if request.member_epoch not in (member.epoch, member.previous_epoch):
-        raise Refused("FENCED_MEMBER_EPOCH", member_epoch=member.epoch)
+        raise CompositeRefused("FENCED_MEMBER_EPOCH", member_epoch=member.epoch)
     if request.member_epoch == member.epoch:
         _give_up(group, member, member.revoking - set(request.owned_partitions))
     if not member.revoking and member.epoch != group.assigned_epoch:
@@ -91,7 +99,7 @@ def heartbeat(world: World, topic: Topic, request: Any, call: Call) -> dict[str,
     return duties if world.is_bounded else duties | {"assignment": 0}
 
 
-def assign(world: World, request: Any, call: Call) -> dict[str, Any]:
+def assign(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Compute the target of a group, if it is for the epoch in force."""
     group = _by_id(world, request.group_id)
     if group is None or group.epoch != request.group_epoch:
@@ -102,7 +110,7 @@ def assign(world: World, request: Any, call: Call) -> dict[str, Any]:
     return {}
 
 
-def complete_revocation(world: World, request: Any, call: Call) -> dict[str, Any]:
+def complete_revocation(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Take from a member what it has not given up in time."""
     group = _by_id(world, request.group_id)
     member = group.members.get(request.session_id) if group is not None else None
@@ -113,20 +121,24 @@ def complete_revocation(world: World, request: Any, call: Call) -> dict[str, Any
     return {}
 
 
-def get_group(world: World, topic: Topic, request: Any, call: Call) -> dict[str, Any]:
+def get_group(world: CompositeModelState, topic: Topic, request: Any, call: Call) -> dict[str, Any]:
     """Read a group with members."""
     group = _group(topic, request)
     members = [_member_view(group.members[key]) for key in sorted(group.members)]
     return {"group": {**_group_view(world, topic, group), "members": members}}
 
 
-def list_groups(world: World, topic: Topic, request: Any, call: Call) -> dict[str, Any]:
+def list_groups(
+    world: CompositeModelState, topic: Topic, request: Any, call: Call
+) -> dict[str, Any]:
     """Read all groups of a topic, without members."""
     groups = [topic.groups[key] for key in sorted(topic.groups)]
     return {"groups": [_group_view(world, topic, group) for group in groups]}
 
 
-def sync_group(world: World, topic: Topic, request: Any, call: Call) -> dict[str, Any]:
+def sync_group(
+    world: CompositeModelState, topic: Topic, request: Any, call: Call
+) -> dict[str, Any]:
     """Read what the session owns."""
     _check_session(call)
     return _duties(_member(_group(topic, request), call))
@@ -134,7 +146,7 @@ def sync_group(world: World, topic: Topic, request: Any, call: Call) -> dict[str
 
 # What streams demands of the caller before the domain sees the request.
 READ, MANAGE = tuple(sorted(SEEING)), ("manage_streams", "manage_topics")
-Handler = Callable[[World, Topic, Any, Call], dict[str, Any]]
+Handler = Callable[[CompositeModelState, Topic, Any, Call], dict[str, Any]]
 ON_TOPICS: Final[dict[str, tuple[tuple[str, ...], Handler]]] = {
     "CreateConsumerGroup": (MANAGE, create_group),
     "DeleteConsumerGroup": (MANAGE, delete_group),
@@ -145,7 +157,7 @@ ON_TOPICS: Final[dict[str, tuple[tuple[str, ...], Handler]]] = {
     "ListConsumerGroups": (READ, list_groups),
     "SyncConsumerGroup": (READ, sync_group),
 }
-INTERNAL: Final[dict[str, Callable[[World, Any, Call], dict[str, Any]]]] = {
+INTERNAL: Final[dict[str, Callable[[CompositeModelState, Any, Call], dict[str, Any]]]] = {
     "Assign": assign,
     "CompleteRevocation": complete_revocation,
 }
@@ -154,7 +166,7 @@ INTERNAL: Final[dict[str, Callable[[World, Any, Call], dict[str, Any]]]] = {
 # --- What commands of other domains mean ---
 
 
-def drop_members(world: World, is_leaving: Callable[[Member], bool]) -> None:
+def drop_members(world: CompositeModelState, is_leaving: Callable[[Member], bool]) -> None:
     """Let members leave all their groups."""
     for _, _, group in world.groups():
         for member in [m for m in group.members.values() if is_leaving(m)]:
@@ -217,7 +229,7 @@ def _give_up(group: Group, member: Member, partitions: set[int]) -> None:
 
 
 def _give(group: Group, free: set[int]) -> None:
-    """Give partitions that nobody holds to whom they are meant for."""
+    """Give free partitions to the members for which they are meant."""
     for member in group.members.values():
         member.owned |= free & member.target
 
@@ -261,24 +273,24 @@ def _uniform(members: list[Member], everything: range) -> list[set[int]]:
 
 def _check_session(call: Call) -> None:
     if not call.session_id:
-        raise Refused("SESSION_REQUIRED")
+        raise CompositeRefused("SESSION_REQUIRED")
 
 
 def _group(topic: Topic, request: Any) -> Group:
     group = find(topic.groups, key_of(request.group))
     if group is None:
-        raise Refused("GROUP_NOT_FOUND", topic_id=topic.id)
+        raise CompositeRefused("GROUP_NOT_FOUND", topic_id=topic.id)
     return group  # type: ignore[no-any-return]
 
 
 def _member(group: Group, call: Call) -> Member:
     member = group.members.get(call.session_id)
     if member is None:
-        raise Refused("NOT_A_MEMBER", session_id=call.session_id, group_id=group.id)
+        raise CompositeRefused("NOT_A_MEMBER", session_id=call.session_id, group_id=group.id)
     return member
 
 
-def _by_id(world: World, group_id: int) -> Group | None:
+def _by_id(world: CompositeModelState, group_id: int) -> Group | None:
     return next((group for _, _, group in world.groups() if group.id == group_id), None)
 
 
@@ -336,7 +348,7 @@ def _member_view(member: Member) -> dict[str, Any]:
     }
 
 
-def _group_view(world: World, topic: Topic, group: Group) -> dict[str, Any]:
+def _group_view(world: CompositeModelState, topic: Topic, group: Group) -> dict[str, Any]:
     stream_id = next(key for key, stream in world.streams.items() if topic.id in stream.topics)
     return {
         "id": group.id,

@@ -9,10 +9,10 @@ from testkit.composite.model_groups import repartition
 from testkit.composite.world import (
     SEEING,
     Call,
-    Refused,
+    CompositeModelState,
+    CompositeRefused,
     Stream,
     Topic,
-    World,
     check_expected,
     check_name,
     find,
@@ -31,7 +31,7 @@ PER_REQUEST_MAX = 1000
 CHANGE_TOPIC = ("manage_streams", "manage_topics")
 
 
-def create_stream(world: World, request: Any, call: Call) -> dict[str, Any]:
+def create_stream(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Create a stream."""
     world.demand(world.caller(call), "manage_streams")
     _check_stream_name(world, request.name)
@@ -43,7 +43,7 @@ def create_stream(world: World, request: Any, call: Call) -> dict[str, Any]:
     return {"stream_id": stream.id}
 
 
-def update_stream(world: World, request: Any, call: Call) -> dict[str, Any]:
+def update_stream(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Rename a stream."""
     stream = _changing_stream(world, request, call)
     if request.name != stream.name:
@@ -53,7 +53,7 @@ def update_stream(world: World, request: Any, call: Call) -> dict[str, Any]:
     return {}
 
 
-def delete_stream(world: World, request: Any, call: Call) -> dict[str, Any]:
+def delete_stream(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Delete a stream with topics, groups and grants."""
     stream = _changing_stream(world, request, call)
     del world.streams[stream.id]
@@ -61,7 +61,7 @@ def delete_stream(world: World, request: Any, call: Call) -> dict[str, Any]:
     return {}
 
 
-def purge_stream(world: World, request: Any, call: Call) -> dict[str, Any]:
+def purge_stream(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Count a purge."""
     stream = _changing_stream(world, request, call)
     stream.purges += 1
@@ -69,13 +69,13 @@ def purge_stream(world: World, request: Any, call: Call) -> dict[str, Any]:
     return {}
 
 
-def create_topic(world: World, request: Any, call: Call) -> dict[str, Any]:
+def create_topic(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Create a topic."""
     stream = world.stream(world.caller(call), request.stream, *CHANGE_TOPIC)
     _check_topic_name(stream, request.name)
     count = request.partitions_count
     if count > PER_REQUEST_MAX:
-        raise Refused("INVALID_PARTITIONS_COUNT")
+        raise CompositeRefused("INVALID_PARTITIONS_COUNT")
     options = _options(DEFAULTS, request.options)
     revision = call.revision
     partitions = [revision] * count
@@ -87,11 +87,11 @@ def create_topic(world: World, request: Any, call: Call) -> dict[str, Any]:
     return {"topic_id": topic.id}
 
 
-def update_topic(world: World, request: Any, call: Call) -> dict[str, Any]:
+def update_topic(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Rename a topic or change options."""
     stream, topic = _changing_topic(world, request, call)
     if request.options.HasField("segment_size_bytes"):
-        raise Refused("UNSUPPORTED_OPTION")
+        raise CompositeRefused("UNSUPPORTED_OPTION")
     options = _options(topic.options, request.options)
     name = request.name if request.HasField("name") else topic.name
     if name != topic.name:
@@ -101,7 +101,7 @@ def update_topic(world: World, request: Any, call: Call) -> dict[str, Any]:
     return {}
 
 
-def delete_topic(world: World, request: Any, call: Call) -> dict[str, Any]:
+def delete_topic(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Delete a topic with groups and grants."""
     stream, topic = _changing_topic(world, request, call)
     del stream.topics[topic.id]
@@ -109,7 +109,7 @@ def delete_topic(world: World, request: Any, call: Call) -> dict[str, Any]:
     return {}
 
 
-def purge_topic(world: World, request: Any, call: Call) -> dict[str, Any]:
+def purge_topic(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Count a purge."""
     _, topic = _changing_topic(world, request, call)
     topic.purges += 1
@@ -117,7 +117,7 @@ def purge_topic(world: World, request: Any, call: Call) -> dict[str, Any]:
     return {}
 
 
-def create_partitions(world: World, request: Any, call: Call) -> dict[str, Any]:
+def create_partitions(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Add partitions at the end."""
     _, topic = _changing_topic(world, request, call)
     count = _requested(request.partitions_count)
@@ -125,42 +125,42 @@ def create_partitions(world: World, request: Any, call: Call) -> dict[str, Any]:
     return _repartitioned(topic, call)
 
 
-def delete_partitions(world: World, request: Any, call: Call) -> dict[str, Any]:
+def delete_partitions(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Remove partitions from the end."""
     _, topic = _changing_topic(world, request, call)
     count = _requested(request.partitions_count)
     if count > len(topic.partitions):
-        raise Refused("INVALID_PARTITIONS_COUNT")
+        raise CompositeRefused("INVALID_PARTITIONS_COUNT")
     topic.partitions = topic.partitions[: len(topic.partitions) - count]
     return _repartitioned(topic, call)
 
 
-def get_stream(world: World, request: Any, call: Call) -> dict[str, Any]:
+def get_stream(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Read a stream."""
     caller = world.caller(call)
     return {"stream": _stream_view(world.stream(caller, request.stream, *_READ_STREAM))}
 
 
-def list_streams(world: World, request: Any, call: Call) -> dict[str, Any]:
+def list_streams(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Read all streams."""
     world.demand(world.caller(call), *_READ_STREAM)
     return {"streams": [_stream_view(world.streams[key]) for key in sorted(world.streams)]}
 
 
-def get_topic(world: World, request: Any, call: Call) -> dict[str, Any]:
+def get_topic(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Read a topic."""
     stream, topic = world.topic(world.caller(call), request.stream, request.topic, *SEEING)
     return {"topic": _topic_view(stream, topic)}
 
 
-def list_topics(world: World, request: Any, call: Call) -> dict[str, Any]:
+def list_topics(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Read all topics of a stream."""
     stream = world.stream(world.caller(call), request.stream, *SEEING)
     return {"topics": [_topic_view(stream, stream.topics[key]) for key in sorted(stream.topics)]}
 
 
-def check_access(world: World, request: Any, call: Call) -> dict[str, Any]:
-    """Read whether somebody may send and poll."""
+def check_access(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
+    """Return whether a user may send and poll."""
     caller = world.caller(call)
     whose = caller
     flags = SEEING | {"poll_messages", "send_messages"}
@@ -176,7 +176,7 @@ def check_access(world: World, request: Any, call: Call) -> dict[str, Any]:
 
 _READ_STREAM = ("manage_streams", "read_streams")
 
-COMMANDS: Final[dict[str, Callable[[World, Any, Call], dict[str, Any]]]] = {
+COMMANDS: Final[dict[str, Callable[[CompositeModelState, Any, Call], dict[str, Any]]]] = {
     "CreateStream": create_stream,
     "UpdateStream": update_stream,
     "DeleteStream": delete_stream,
@@ -188,7 +188,7 @@ COMMANDS: Final[dict[str, Callable[[World, Any, Call], dict[str, Any]]]] = {
     "CreatePartitions": create_partitions,
     "DeletePartitions": delete_partitions,
 }
-QUERIES: Final[dict[str, Callable[[World, Any, Call], dict[str, Any]]]] = {
+QUERIES: Final[dict[str, Callable[[CompositeModelState, Any, Call], dict[str, Any]]]] = {
     "GetStream": get_stream,
     "ListStreams": list_streams,
     "GetTopic": get_topic,
@@ -208,13 +208,13 @@ def ranges(topic: Topic) -> list[dict[str, Any]]:
     return found
 
 
-def _changing_stream(world: World, request: Any, call: Call) -> Stream:
+def _changing_stream(world: CompositeModelState, request: Any, call: Call) -> Stream:
     stream = world.stream(world.caller(call), request.stream, "manage_streams")
     check_expected(request, stream)
     return stream
 
 
-def _changing_topic(world: World, request: Any, call: Call) -> tuple[Stream, Topic]:
+def _changing_topic(world: CompositeModelState, request: Any, call: Call) -> tuple[Stream, Topic]:
     caller = world.caller(call)
     stream, topic = world.topic(caller, request.stream, request.topic, *CHANGE_TOPIC)
     check_expected(request, topic)
@@ -223,7 +223,7 @@ def _changing_topic(world: World, request: Any, call: Call) -> tuple[Stream, Top
 
 def _requested(count: int) -> int:
     if not 1 <= count <= PER_REQUEST_MAX:
-        raise Refused("INVALID_PARTITIONS_COUNT")
+        raise CompositeRefused("INVALID_PARTITIONS_COUNT")
     return count
 
 
@@ -234,7 +234,7 @@ def _repartitioned(topic: Topic, call: Call) -> dict[str, Any]:
     return {"partitions_count": len(topic.partitions)}
 
 
-def _drop_grants(world: World, scope: tuple[int, ...], call: Call) -> None:
+def _drop_grants(world: CompositeModelState, scope: tuple[int, ...], call: Call) -> None:
     """Drop the grants in a scope and below; a user who loses one was changed."""
     for user in world.users.values():
         kept = {s: flags for s, flags in user.grants.items() if s[: len(scope)] != scope}
@@ -243,16 +243,16 @@ def _drop_grants(world: World, scope: tuple[int, ...], call: Call) -> None:
             user.modified = call.revision
 
 
-def _check_stream_name(world: World, name: str) -> None:
+def _check_stream_name(world: CompositeModelState, name: str) -> None:
     check_name(name, "INVALID_STREAM_NAME", 1, 255)
     if world.find_stream(name) is not None:
-        raise Refused("STREAM_EXISTS", stream=name)
+        raise CompositeRefused("STREAM_EXISTS", stream=name)
 
 
 def _check_topic_name(stream: Stream, name: str) -> None:
     check_name(name, "INVALID_TOPIC_NAME", 1, 255)
     if find(stream.topics, name) is not None:
-        raise Refused("TOPIC_EXISTS", stream=stream.name, topic=name)
+        raise CompositeRefused("TOPIC_EXISTS", stream=stream.name, topic=name)
 
 
 def _options(before: dict[str, int], message: Any) -> dict[str, int]:
@@ -263,12 +263,12 @@ def _options(before: dict[str, int], message: Any) -> dict[str, int]:
         elif message.HasField(name):
             options[name] = getattr(message, name)
     if not 1 <= options["replication_factor"] <= 255 or options["compression_algorithm"] > 4:
-        raise Refused("INVALID_OPTION")
+        raise CompositeRefused("INVALID_OPTION")
     segment, size = options["segment_size_bytes"], options["max_topic_size_bytes"]
     if not KIB**2 <= segment <= GIB or segment % 512:
-        raise Refused("INVALID_OPTION")
+        raise CompositeRefused("INVALID_OPTION")
     if size and size < segment:
-        raise Refused("INVALID_TOPIC_SIZE")
+        raise CompositeRefused("INVALID_TOPIC_SIZE")
     return options
 
 

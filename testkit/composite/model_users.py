@@ -12,11 +12,11 @@ from testkit.composite.world import (
     STREAM_FLAGS,
     TOPIC_FLAGS,
     Call,
+    CompositeModelState,
+    CompositeRefused,
     Grants,
-    Refused,
     Token,
     User,
-    World,
     check_expected,
     check_name,
     find,
@@ -28,7 +28,7 @@ TOKEN_HASH_BYTES = 32
 TOKENS_MAX = 100
 
 
-def found(world: World, request: Any, call: Call) -> dict[str, Any]:
+def found(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Create root, once."""
     if 0 not in world.users:
         grants: Grants = {(): set(GLOBAL_FLAGS)}
@@ -36,7 +36,7 @@ def found(world: World, request: Any, call: Call) -> dict[str, Any]:
     return {}
 
 
-def create_user(world: World, request: Any, call: Call) -> dict[str, Any]:
+def create_user(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Create a user."""
     world.demand(world.caller(call), "manage_users")
     grants = _grants(world, request.permissions)
@@ -51,7 +51,7 @@ def create_user(world: World, request: Any, call: Call) -> dict[str, Any]:
     return {"user_id": user.id}
 
 
-def update_user(world: World, request: Any, call: Call) -> dict[str, Any]:
+def update_user(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Rename, activate, deactivate."""
     caller = world.caller(call)
     world.demand(caller, "manage_users")
@@ -60,7 +60,7 @@ def update_user(world: World, request: Any, call: Call) -> dict[str, Any]:
         _check_root(caller, user)
     active = _status(request.status)
     if active is False and user.id == 0:
-        raise Refused("CANNOT_CHANGE_ROOT_PERMISSIONS")
+        raise CompositeRefused("CANNOT_CHANGE_ROOT_PERMISSIONS")
     if request.HasField("username"):
         check_name(request.username, "INVALID_USERNAME", 3, 50)
     check_expected(request, user)
@@ -77,19 +77,19 @@ def update_user(world: World, request: Any, call: Call) -> dict[str, Any]:
     return {}
 
 
-def delete_user(world: World, request: Any, call: Call) -> dict[str, Any]:
+def delete_user(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Delete a user with tokens, sessions, memberships and grants."""
     world.demand(world.caller(call), "manage_users")
     user = _existing(world, request.user)
     if user.id == 0:
-        raise Refused("CANNOT_DELETE_ROOT")
+        raise CompositeRefused("CANNOT_DELETE_ROOT")
     check_expected(request, user)
     del world.users[user.id]
     _lose_power(world, user.id, call)
     return {}
 
 
-def change_password(world: World, request: Any, call: Call) -> dict[str, Any]:
+def change_password(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Replace a password; older credentials are refused from here on, and what they left ends."""
     caller = world.caller(call)
     user = _whose(world, request, caller)
@@ -98,9 +98,9 @@ def change_password(world: World, request: Any, call: Call) -> dict[str, Any]:
     is_own = user.id == caller.id
     is_verified = request.HasField("verified_credential_revision")
     if is_own != is_verified:
-        raise Refused("INVALID_CREDENTIALS")
+        raise CompositeRefused("INVALID_CREDENTIALS")
     if is_own and request.verified_credential_revision != user.credential:
-        raise Refused("INVALID_CREDENTIALS")
+        raise CompositeRefused("INVALID_CREDENTIALS")
     _check_hashed(request.current_password + request.new_password, request.new_password_hash)
     check_expected(request, user)
     user.password_hash = request.new_password_hash
@@ -112,12 +112,12 @@ def change_password(world: World, request: Any, call: Call) -> dict[str, Any]:
     return {}
 
 
-def update_permissions(world: World, request: Any, call: Call) -> dict[str, Any]:
+def update_permissions(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Replace all grants."""
     world.demand(world.caller(call), "manage_users")
     user = _existing(world, request.user)
     if user.id == 0:
-        raise Refused("CANNOT_CHANGE_ROOT_PERMISSIONS")
+        raise CompositeRefused("CANNOT_CHANGE_ROOT_PERMISSIONS")
     grants = _grants(world, request.permissions)
     check_expected(request, user)
     user.grants = grants
@@ -125,50 +125,50 @@ def update_permissions(world: World, request: Any, call: Call) -> dict[str, Any]
     return {}
 
 
-def create_token(world: World, request: Any, call: Call) -> dict[str, Any]:
+def create_token(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Create a token for the caller."""
     caller = world.caller(call)
     hashes = {token.hash for user in world.users.values() for token in user.tokens.values()}
     if len(request.token_hash) != TOKEN_HASH_BYTES or request.token_hash in hashes:
-        raise Refused("MALFORMED_REQUEST")
+        raise CompositeRefused("MALFORMED_REQUEST")
     check_name(request.name, "INVALID_TOKEN_NAME", 3, 30)
     if request.expires_at and request.expires_at <= call.timestamp:
-        raise Refused("INVALID_TOKEN_EXPIRY")
+        raise CompositeRefused("INVALID_TOKEN_EXPIRY")
     if request.name in caller.tokens:
-        raise Refused("TOKEN_EXISTS", token=request.name)
+        raise CompositeRefused("TOKEN_EXISTS", token=request.name)
     if len(caller.tokens) >= TOKENS_MAX:
-        raise Refused("TOKEN_LIMIT")
+        raise CompositeRefused("TOKEN_LIMIT")
     caller.tokens[request.name] = Token(
         request.token_hash, request.expires_at, call.timestamp, call.revision
     )
     return {}
 
 
-def delete_token(world: World, request: Any, call: Call) -> dict[str, Any]:
+def delete_token(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Delete a token of the caller."""
     caller = world.caller(call)
     if request.name not in caller.tokens:
-        raise Refused("TOKEN_NOT_FOUND", token=request.name)
+        raise CompositeRefused("TOKEN_NOT_FOUND", token=request.name)
     del caller.tokens[request.name]
     if world.is_bounded:
         _end_minted(world, caller, call)
     return {}
 
 
-def delete_user_token(world: World, request: Any, call: Call) -> dict[str, Any]:
+def delete_user_token(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Delete a token of any user."""
     caller = world.caller(call)
     user = _whose(world, request, caller)
     _check_root(caller, user)
     if request.name not in user.tokens:
-        raise Refused("TOKEN_NOT_FOUND", token=request.name)
+        raise CompositeRefused("TOKEN_NOT_FOUND", token=request.name)
     del user.tokens[request.name]
     if world.is_bounded:
         _end_minted(world, user, call)
     return {}
 
 
-def end_user_sessions(world: World, request: Any, call: Call) -> dict[str, Any]:
+def end_user_sessions(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """End one session of a user, or all, but never the calling one."""
     caller = world.caller(call)
     user = _whose(world, request, caller)
@@ -178,7 +178,7 @@ def end_user_sessions(world: World, request: Any, call: Call) -> dict[str, Any]:
     return {}
 
 
-def logout(world: World, request: Any, call: Call) -> dict[str, Any]:
+def logout(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """End what was got as the caller's access token was."""
     caller = world.caller(call)
     if call.stamp >= FROM_TOKEN:
@@ -188,7 +188,7 @@ def logout(world: World, request: Any, call: Call) -> dict[str, Any]:
     return {}
 
 
-def expire_token(world: World, request: Any, call: Call) -> dict[str, Any]:
+def expire_token(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Delete the very token that is meant, if its time has come."""
     user = world.users.get(request.user_id)
     token = user.tokens.get(request.name) if user is not None else None
@@ -200,7 +200,7 @@ def expire_token(world: World, request: Any, call: Call) -> dict[str, Any]:
     return {}
 
 
-def get_user(world: World, request: Any, call: Call) -> dict[str, Any]:
+def get_user(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Read a user: oneself, or with permission."""
     caller = world.caller(call)
     named = world.find_user(request.user)
@@ -209,12 +209,12 @@ def get_user(world: World, request: Any, call: Call) -> dict[str, Any]:
     return {"user": _view(_existing(world, request.user))}
 
 
-def who_am_i(world: World, request: Any, call: Call) -> dict[str, Any]:
+def who_am_i(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Read oneself."""
     return {"user": _view(world.caller(call))}
 
 
-COMMANDS: Final[dict[str, Callable[[World, Any, Call], dict[str, Any]]]] = {
+COMMANDS: Final[dict[str, Callable[[CompositeModelState, Any, Call], dict[str, Any]]]] = {
     "Found": found,
     "CreateUser": create_user,
     "UpdateUser": update_user,
@@ -228,7 +228,7 @@ COMMANDS: Final[dict[str, Callable[[World, Any, Call], dict[str, Any]]]] = {
     "EndUserSessions": end_user_sessions,
     "Logout": logout,
 }
-QUERIES: Final[dict[str, Callable[[World, Any, Call], dict[str, Any]]]] = {
+QUERIES: Final[dict[str, Callable[[CompositeModelState, Any, Call], dict[str, Any]]]] = {
     "GetUser": get_user,
     "WhoAmI": who_am_i,
 }
@@ -248,7 +248,7 @@ def _user(call: Call, user_id: int, name: str, password_hash: str, grants: Grant
     )
 
 
-def _lose_power(world: World, user_id: int, call: Call) -> None:
+def _lose_power(world: CompositeModelState, user_id: int, call: Call) -> None:
     """End sessions and memberships of a user who is gone or inactive."""
     world.floors[user_id] = call.revision
     for session_id in [s.id for s in world.sessions.values() if s.user_id == user_id]:
@@ -256,7 +256,7 @@ def _lose_power(world: World, user_id: int, call: Call) -> None:
     drop_members(world, lambda member: member.user_id == user_id)
 
 
-def _end_sessions(world: World, user_id: int, one: int | None, kept: int) -> None:
+def _end_sessions(world: CompositeModelState, user_id: int, one: int | None, kept: int) -> None:
     """End sessions of a user with their memberships: one, or all, but not one that is kept."""
 
     def ends(session_id: int, owner: int) -> bool:
@@ -267,13 +267,13 @@ def _end_sessions(world: World, user_id: int, one: int | None, kept: int) -> Non
     drop_members(world, lambda member: ends(member.session_id, member.user_id))
 
 
-def _end_minted(world: World, user: User, call: Call) -> None:
+def _end_minted(world: CompositeModelState, user: User, call: Call) -> None:
     """Refuse what personal access tokens of the user got."""
     user.token_floor = world.token_floors[user.id] = call.revision
 
 
-def _whose(world: World, request: Any, caller: User) -> User:
-    """Return whom a request is about."""
+def _whose(world: CompositeModelState, request: Any, caller: User) -> User:
+    """Return the user that a request names."""
     user = caller
     if request.HasField("user"):
         named = world.find_user(request.user)
@@ -285,44 +285,44 @@ def _whose(world: World, request: Any, caller: User) -> User:
 
 def _check_root(caller: User, user: User) -> None:
     if user.id == 0 and caller.id != 0:
-        raise Refused("PERMISSION_DENIED", permission="root")
+        raise CompositeRefused("PERMISSION_DENIED", permission="root")
 
 
-def _existing(world: World, named: Any) -> User:
+def _existing(world: CompositeModelState, named: Any) -> User:
     user = world.find_user(named)
     if user is None:
-        raise Refused("USER_NOT_FOUND")
+        raise CompositeRefused("USER_NOT_FOUND")
     return user
 
 
 def _status(status: int) -> bool | None:
     if status not in (0, ACTIVE, INACTIVE):
-        raise Refused("MALFORMED_REQUEST")
+        raise CompositeRefused("MALFORMED_REQUEST")
     return None if status == 0 else status == ACTIVE
 
 
 def _check_hashed(clear_text: str, password_hash: str) -> None:
     if clear_text or not password_hash:
-        raise Refused("MALFORMED_REQUEST")
+        raise CompositeRefused("MALFORMED_REQUEST")
 
 
-def _check_free(world: World, name: str) -> None:
+def _check_free(world: CompositeModelState, name: str) -> None:
     if find(world.users, name) is not None:
-        raise Refused("USER_EXISTS", username=name)
+        raise CompositeRefused("USER_EXISTS", username=name)
 
 
-def _grants(world: World, message: Any) -> Grants:
+def _grants(world: CompositeModelState, message: Any) -> Grants:
     """Return the grants that a request names; what it names must exist."""
     grants: Grants = {(): _flags(getattr(message, "global"), GLOBAL_FLAGS)}
     for entry in message.streams:
         stream = world.find_stream(key_of(entry.stream))
         if stream is None:
-            raise Refused("STREAM_NOT_FOUND")
+            raise CompositeRefused("STREAM_NOT_FOUND")
         grants.setdefault((stream.id,), set()).update(_flags(entry, STREAM_FLAGS))
         for part in entry.topics:
             topic = find(stream.topics, key_of(part.topic))
             if topic is None:
-                raise Refused("TOPIC_NOT_FOUND", stream=stream.id)
+                raise CompositeRefused("TOPIC_NOT_FOUND", stream=stream.id)
             scope = (stream.id, topic.id)
             grants.setdefault(scope, set()).update(_flags(part, TOPIC_FLAGS))
     return {scope: flags for scope, flags in grants.items() if flags}

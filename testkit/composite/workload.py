@@ -62,7 +62,7 @@ _OF_MEMBERS: Final = (
 )  # fmt: skip
 
 
-class Workload:
+class CompositeWorkload:
     """Draws prepares for a model; `proposals` are those that the machines made so far."""
 
     def __init__(self, random: Random, model: Model) -> None:
@@ -271,7 +271,7 @@ class Workload:
         return encoded
 
     def _any_internal(self, user_id: int) -> log_pb2.LoggedSpan:
-        """Return an internal command that nobody proposed, or that somebody forged."""
+        """Return an internal command that no service proposed, or a forged one."""
         session = self.model.world.sessions.get(self._session_id())
         groups = self.model.world.groups()
         group = self._pick(groups)[2] if groups else None

@@ -46,7 +46,7 @@ def is_old(stamp: int, floor: int, token_floor: int) -> bool:
     return stamp - FROM_TOKEN < max(floor, token_floor)
 
 
-class Refused(Exception):  # noqa: N818 - an outcome, not a fault
+class CompositeRefused(Exception):  # noqa: N818 - an outcome, not a fault
     """A refusal: why, and what its details must say at least."""
 
     def __init__(self, reason: str, **details: object) -> None:
@@ -153,7 +153,7 @@ class Member:
 
 
 @dataclass
-class Session:
+class CompositeSession:
     """A client session."""
 
     id: int
@@ -163,12 +163,12 @@ class Session:
 
 
 @dataclass
-class World:
+class CompositeModelState:
     """Everything at one place of the log. A transaction works on a copy."""
 
     users: dict[int, User] = field(default_factory=dict)
     streams: dict[int, Stream] = field(default_factory=dict)
-    sessions: dict[int, Session] = field(default_factory=dict)
+    sessions: dict[int, CompositeSession] = field(default_factory=dict)
     # User id -> the credential revision below which sessions refuse.
     floors: dict[int, int] = field(default_factory=dict)
     # The same for credentials that a personal access token got, where it is higher.
@@ -186,7 +186,7 @@ class World:
         """Return who calls, if they may act at all."""
         user = self.users.get(call.user_id)
         if user is None or not user.active or is_old(call.stamp, user.credential, user.token_floor):
-            raise Refused("UNAUTHENTICATED")
+            raise CompositeRefused("UNAUTHENTICATED")
         return user
 
     def rights(self, user: User, scope: Scope = ()) -> set[str]:
@@ -201,7 +201,7 @@ class World:
     def demand(self, user: User, *flags: str) -> None:
         """Refuse a user who has none of the flags everywhere."""
         if not self.rights(user) & set(flags):
-            raise Refused("PERMISSION_DENIED")
+            raise CompositeRefused("PERMISSION_DENIED")
 
     def stream(self, user: User, named: Identifier, *flags: str) -> Stream:
         """Return the stream that is named, if the user sees it and has one of the flags there."""
@@ -209,9 +209,9 @@ class World:
         stream = self.find_stream(key)
         rights = self.rights(user, (stream.id,)) if stream is not None else set()
         if stream is None or not rights & SEEING:
-            raise Refused("STREAM_NOT_FOUND", stream=key)
+            raise CompositeRefused("STREAM_NOT_FOUND", stream=key)
         if not rights & set(flags):
-            raise Refused("PERMISSION_DENIED")
+            raise CompositeRefused("PERMISSION_DENIED")
         return stream
 
     def topic(
@@ -226,16 +226,16 @@ class World:
         stream_key, topic_key = key_of(stream_named), key_of(topic_named)
         stream = self.find_stream(stream_key)
         if stream is None:
-            raise Refused("STREAM_NOT_FOUND", stream=stream_key)
+            raise CompositeRefused("STREAM_NOT_FOUND", stream=stream_key)
         topic = find(stream.topics, topic_key)
         scope = (stream.id,) if topic is None else (stream.id, topic.id)
         rights = self.rights(user, scope)
         if not rights & seeing:
-            raise Refused("STREAM_NOT_FOUND", stream=stream_key)
+            raise CompositeRefused("STREAM_NOT_FOUND", stream=stream_key)
         if topic is None:
-            raise Refused("TOPIC_NOT_FOUND", stream=stream_key, topic=topic_key)
+            raise CompositeRefused("TOPIC_NOT_FOUND", stream=stream_key, topic=topic_key)
         if not rights & set(flags):
-            raise Refused("PERMISSION_DENIED")
+            raise CompositeRefused("PERMISSION_DENIED")
         return stream, topic
 
     # --- What exists ---
@@ -275,7 +275,7 @@ def key_of(named: Identifier) -> int | str:
     """Return the id or name that is set."""
     kind = named.WhichOneof("kind")
     if kind is None:
-        raise Refused("MALFORMED_REQUEST")
+        raise CompositeRefused("MALFORMED_REQUEST")
     key: int | str = named.id if kind == "id" else named.name
     return key
 
@@ -290,15 +290,15 @@ def find(entities: Mapping[int, Any], key: int | str) -> Any:
 def check_name(name: str, reason: str, shortest: int, longest: int) -> None:
     """Refuse a name of a wrong length in bytes, or with control characters."""
     if not shortest <= len(name.encode()) <= longest:
-        raise Refused(reason)
+        raise CompositeRefused(reason)
     if any(ord(c) < 0x20 or 0x7F <= ord(c) <= 0x9F for c in name):
-        raise Refused(reason)
+        raise CompositeRefused(reason)
 
 
 def check_expected(request: Any, entity: Any) -> None:
     """Refuse a compare-and-set on another revision than the entity's last."""
     if request.HasField("expected_revision") and request.expected_revision != entity.modified:
-        raise Refused(
+        raise CompositeRefused(
             "REVISION_MISMATCH",
             modified_revision=entity.modified,
             expected_revision=request.expected_revision,

@@ -38,7 +38,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class StateLife:
     """How large the platform is at first, and what happens from one generation to the next."""
 
     generations: int = 6
@@ -54,7 +54,7 @@ class Life:
 
 
 def write_history(
-    data_directory: Path, life: Life, *, seed: int, copies: Sequence[str] = COPY_NAMES
+    data_directory: Path, life: StateLife, *, seed: int, copies: Sequence[str] = COPY_NAMES
 ) -> SnapshotWriter:
     """Write a life's generations below a data directory; return what wrote them."""
     writer = SnapshotWriter(data_directory, copies)
@@ -71,7 +71,7 @@ def write_history(
 class _Platform:
     """The entities that are there, and those that were touched since the last generation."""
 
-    life: Life
+    life: StateLife
     random: random.Random
     streams: list[StreamEntity] = field(default_factory=list)
     topics: list[TopicEntity] = field(default_factory=list)

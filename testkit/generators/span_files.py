@@ -16,15 +16,15 @@ RETRY_LINES: Final = 3
 
 
 class Resource(NamedTuple):
-    """Who writes: a service, and the number of its replica; None is outside of the cluster."""
+    """The writer of spans: a service, and the number of its replica; None outside the cluster."""
 
     service: str
     replica: int | None
 
 
 @dataclass(slots=True)
-class Written:
-    """What is in the files by now; the fields of `generate.Generated`."""
+class WrittenSpans:
+    """The content of the files so far; the fields of `generate.Generated`."""
 
     spans: int = 0
     spans_cut: int = 0
@@ -57,7 +57,7 @@ class Files:
         self._buffers: dict[Resource, list[str]] = {}
         self._open: dict[str, BinaryIO] = {}
         self._retries: deque[tuple[int, Resource, str, int]] = deque()
-        self._written = Written()
+        self._written = WrittenSpans()
 
     @property
     def spans(self) -> int:
@@ -71,7 +71,7 @@ class Files:
             self._flush(resource, buffer)
         return buffer
 
-    def close(self) -> Written:
+    def close(self) -> WrittenSpans:
         """Write what is left, close the files, and return what was written."""
         for resource, buffer in self._buffers.items():
             if buffer:
@@ -100,7 +100,7 @@ class Files:
             self._retry()
 
     def _retry(self) -> None:
-        """Write the oldest line that is to be repeated once more."""
+        """Write again the oldest line that has to be repeated."""
         _, resource, line, count = self._retries.popleft()
         self._written.spans_repeated += count
         self._write(resource.service, line)

@@ -2,7 +2,7 @@
 
     python -m testkit.generators.spans --spans 10000000 --seed 1 DIRECTORY
 
-The same load (`Load`) gives the same bytes. Commands come from a few methods of very different
+The same load (`SpanLoad`) gives the same bytes. Commands come from a few methods of very different
 frequency; latencies have a long tail; every 16 commands share a prepare, whose trace links to them.
 On demand clocks differ, commands fail, exporters retry, lines are cut, and other systems write
 beside ours. One core makes several hundred thousand spans a second.
@@ -40,7 +40,7 @@ ERROR_STATUS: Final = '{"code":2,"message":"the service does not answer"}'
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class SpanMethod:
     """A method: its service and name, the stages it visits, and how often it is called."""
 
     service: str
@@ -50,11 +50,11 @@ class Method:
 
 
 METHODS: Final = (
-    Method("ConsumerGroupsService", "JoinConsumerGroup", ("streams", "consumer_groups"), 60),
-    Method("StreamsService", "CreateTopic", ("streams",), 25),
-    Method("StreamsService", "DeleteTopic", ("streams", "consumer_groups", "users"), 8),
-    Method("UsersService", "UpdatePermissions", ("streams", "users"), 5),
-    Method("UsersService", "CreateUser", ("users", "streams"), 2),
+    SpanMethod("ConsumerGroupsService", "JoinConsumerGroup", ("streams", "consumer_groups"), 60),
+    SpanMethod("StreamsService", "CreateTopic", ("streams",), 25),
+    SpanMethod("StreamsService", "DeleteTopic", ("streams", "consumer_groups", "users"), 8),
+    SpanMethod("UsersService", "UpdatePermissions", ("streams", "users"), 5),
+    SpanMethod("UsersService", "CreateUser", ("users", "streams"), 2),
 )
 # Mean time in nanoseconds of what a command goes through.
 MEAN_NS: Final = {
@@ -71,7 +71,7 @@ MEAN_NS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class SpanLoad:
     """What to generate. Rates are parts of one; a rate of lines counts lines, not spans."""
 
     spans: int
@@ -90,7 +90,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What was written: distinct spans made, spans that cut lines lost, lines, files and bytes."""
+    """Counts of the output: distinct spans, spans lost in cut lines, lines, files and bytes."""
 
     spans: int
     spans_cut: int
@@ -101,7 +101,7 @@ class Generated:
     size_bytes: int
 
 
-def generate(directory: Path, load: Load) -> Generated:
+def generate(directory: Path, load: SpanLoad) -> Generated:
     """Write the load below `<directory>/telemetry/<service>`, at least `load.spans` spans.
 
     The last trace is written to its end, so there may be some spans more than asked for.
@@ -115,7 +115,7 @@ def generate(directory: Path, load: Load) -> Generated:
 class _Writer:
     """Makes traces one prepare after the other; the order of its random draws is the format."""
 
-    def __init__(self, directory: Path, load: Load) -> None:
+    def __init__(self, directory: Path, load: SpanLoad) -> None:
         self._load = load
         self._random = random.Random(load.seed)
         self.files = Files(
@@ -190,7 +190,7 @@ class _Writer:
         return committed_ns
 
     def _stages(
-        self, trace: str, base: str, method: Method, at_ns: int, common: str, is_failed: bool
+        self, trace: str, base: str, method: SpanMethod, at_ns: int, common: str, is_failed: bool
     ) -> int:
         """Write the stages of a command, each with its service's span; return their end."""
         add = self._resource(COORDINATOR).append
@@ -219,7 +219,7 @@ class _Writer:
         self,
         trace: str,
         base: str,
-        method: Method,
+        method: SpanMethod,
         times_ns: tuple[int, int, int],
         common: str,
         is_failed: bool,
@@ -349,14 +349,14 @@ def main(arguments: Sequence[str]) -> int:
     """Generate what the arguments say; print what was written."""
     parser = argparse.ArgumentParser(prog="testkit.generators.spans", description=__doc__)
     parser.add_argument("directory", type=Path)
-    for field in dataclasses.fields(Load):
+    for field in dataclasses.fields(SpanLoad):
         kind = float if field.type == "float" else int
         required = field.default is dataclasses.MISSING
         default = None if required else field.default
         flag = f"--{field.name.replace('_', '-')}"
         parser.add_argument(flag, type=kind, required=required, default=default)
     options = vars(parser.parse_args(arguments))
-    done = generate(options.pop("directory"), Load(**options))
+    done = generate(options.pop("directory"), SpanLoad(**options))
     sys.stdout.write(f"{done}\n")
     return 0
 

@@ -10,6 +10,6 @@ the order of their revisions, and the model's last state must be what paged read
 from __future__ import annotations
 
 from testkit.load.oracle import Violation
-from testkit.load.trial import Trial, TrialOptions, TrialReport
+from testkit.load.trial import LoadTrial, TrialOptions, TrialReport
 
-__all__ = ["Trial", "TrialOptions", "TrialReport", "Violation"]
+__all__ = ["LoadTrial", "TrialOptions", "TrialReport", "Violation"]

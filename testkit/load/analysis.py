@@ -41,7 +41,7 @@ class AnalysisFailed(Exception):  # noqa: N818 - an outcome, as LoadFailed is
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What came of it. Either `left_out` says why there is no report, or there is one."""
+    """The outcome of an analysis. Without a report `left_out` says why."""
 
     report: Path | None = None
     findings: Sequence[tuple[str, str]] = ()  # severity and sentence, the gravest first

@@ -15,8 +15,8 @@ from viewstamp.api.users.v1 import users_pb2, users_service_pb2
 from viewstamp.client.identifiers import identifier
 
 
-class Kind(StrEnum):
-    """What a command does."""
+class CommandKind(StrEnum):
+    """The kinds of commands."""
 
     CREATE_STREAM = "create_stream"
     DELETE_STREAM = "delete_stream"
@@ -37,7 +37,7 @@ class Kind(StrEnum):
 class Command:
     """One command. `name` is a user's or a token's; GRANT gives user `name` read of `stream`."""
 
-    kind: Kind
+    kind: CommandKind
     stream: str = ""
     topic: str = ""
     group: str = ""
@@ -52,23 +52,23 @@ class Command:
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Command:
         """Return the command of a record. Raises ValueError, TypeError."""
-        return cls(**{**fields, "kind": Kind(fields["kind"])})
+        return cls(**{**fields, "kind": CommandKind(fields["kind"])})
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a command came to: the reason of its refusal ("" for none), the id it created (or 0)."""
+class LoadOutcome:
+    """The outcome of a command: the reason of its refusal ("" for none), the id created (or 0)."""
 
     reason: str = ""
     entity_id: int = 0
 
 
 # The field of a response that holds the new id.
-ID_FIELDS: Final[Mapping[Kind, str]] = {
-    Kind.CREATE_STREAM: "stream_id",
-    Kind.CREATE_TOPIC: "topic_id",
-    Kind.CREATE_GROUP: "group_id",
-    Kind.CREATE_USER: "user_id",
+ID_FIELDS: Final[Mapping[CommandKind, str]] = {
+    CommandKind.CREATE_STREAM: "stream_id",
+    CommandKind.CREATE_TOPIC: "topic_id",
+    CommandKind.CREATE_GROUP: "group_id",
+    CommandKind.CREATE_USER: "user_id",
 }
 
 
@@ -107,18 +107,24 @@ def _create_user(command: Command) -> Message:
     return users_service_pb2.CreateUserRequest(username=command.name, password=f"of {command.name}")
 
 
-_BUILDERS: Final[Mapping[Kind, Callable[[Command], Message]]] = {
-    Kind.CREATE_STREAM: lambda c: streams_pb2.CreateStreamRequest(name=c.stream),
-    Kind.DELETE_STREAM: lambda c: streams_pb2.DeleteStreamRequest(stream=identifier(c.stream)),
-    Kind.CREATE_TOPIC: _create_topic,
-    Kind.DELETE_TOPIC: lambda c: streams_pb2.DeleteTopicRequest(**_topic(c)),
-    Kind.CREATE_GROUP: _create_group,
-    Kind.DELETE_GROUP: lambda c: groups_pb2.DeleteConsumerGroupRequest(**_group(c)),
-    Kind.JOIN: lambda c: groups_pb2.JoinConsumerGroupRequest(**_group(c)),
-    Kind.LEAVE: lambda c: groups_pb2.LeaveConsumerGroupRequest(**_group(c)),
-    Kind.CREATE_USER: _create_user,
-    Kind.DELETE_USER: lambda c: users_service_pb2.DeleteUserRequest(user=identifier(c.name)),
-    Kind.GRANT: _grant,
-    Kind.CREATE_TOKEN: lambda c: users_service_pb2.CreatePersonalAccessTokenRequest(name=c.name),
-    Kind.DELETE_TOKEN: lambda c: users_service_pb2.DeletePersonalAccessTokenRequest(name=c.name),
+_BUILDERS: Final[Mapping[CommandKind, Callable[[Command], Message]]] = {
+    CommandKind.CREATE_STREAM: lambda c: streams_pb2.CreateStreamRequest(name=c.stream),
+    CommandKind.DELETE_STREAM: lambda c: streams_pb2.DeleteStreamRequest(
+        stream=identifier(c.stream)
+    ),
+    CommandKind.CREATE_TOPIC: _create_topic,
+    CommandKind.DELETE_TOPIC: lambda c: streams_pb2.DeleteTopicRequest(**_topic(c)),
+    CommandKind.CREATE_GROUP: _create_group,
+    CommandKind.DELETE_GROUP: lambda c: groups_pb2.DeleteConsumerGroupRequest(**_group(c)),
+    CommandKind.JOIN: lambda c: groups_pb2.JoinConsumerGroupRequest(**_group(c)),
+    CommandKind.LEAVE: lambda c: groups_pb2.LeaveConsumerGroupRequest(**_group(c)),
+    CommandKind.CREATE_USER: _create_user,
+    CommandKind.DELETE_USER: lambda c: users_service_pb2.DeleteUserRequest(user=identifier(c.name)),
+    CommandKind.GRANT: _grant,
+    CommandKind.CREATE_TOKEN: lambda c: users_service_pb2.CreatePersonalAccessTokenRequest(
+        name=c.name
+    ),
+    CommandKind.DELETE_TOKEN: lambda c: users_service_pb2.DeletePersonalAccessTokenRequest(
+        name=c.name
+    ),
 }

@@ -32,7 +32,7 @@ class Moment(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CutKill:
-    """The snapshot in whose course a kill was meant to fall, and what became of it."""
+    """The snapshot during which a kill was planned, and its outcome."""
 
     generation: int
     moment: Moment
@@ -40,7 +40,7 @@ class CutKill:
 
 
 class Asking(Protocol):
-    """What is needed of `client.snapshots`."""
+    """The part of `client.snapshots` that is used here."""
 
     async def create(self) -> snapshots_pb2.CreateSnapshotResponse:
         """Ask for a snapshot."""

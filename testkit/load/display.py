@@ -16,8 +16,8 @@ from rich.table import Table
 
 from testkit.load.analysis import Analysis
 from testkit.load.cuts import Moment
-from testkit.load.kills import PROCESSES, Kill
-from testkit.load.trial import Trial, TrialReport
+from testkit.load.kills import PROCESSES, ProcessKill
+from testkit.load.trial import LoadTrial, TrialReport
 
 REFRESH_S: Final = 0.2
 EVIDENCE_LINES_MAX: Final = 10
@@ -40,10 +40,10 @@ STEPS: Final = {
 
 
 @asynccontextmanager
-async def live_progress(console: Console, trial: Trial, kills: int) -> AsyncIterator[None]:
-    """Show kills so far, and commands acknowledged and in flight, from the load on.
+async def live_progress(console: Console, trial: LoadTrial, kills: int) -> AsyncIterator[None]:
+    """Show the kills, and the commands acknowledged and in flight, while the load runs.
 
-    What comes before has the terminal to itself: an import shows bars of its own.
+    The steps before it have their own display, such as the bars of an import.
     """
     follower = asyncio.create_task(_follow(console, trial, kills))
     try:
@@ -53,7 +53,7 @@ async def live_progress(console: Console, trial: Trial, kills: int) -> AsyncIter
         await asyncio.gather(follower, return_exceptions=True)
 
 
-async def _follow(console: Console, trial: Trial, kills: int) -> None:
+async def _follow(console: Console, trial: LoadTrial, kills: int) -> None:
     await trial.loading.wait()
     columns = (
         TextColumn("{task.description}"),
@@ -76,7 +76,7 @@ async def _follow(console: Console, trial: Trial, kills: int) -> None:
             await asyncio.sleep(REFRESH_S)
 
 
-def print_kills(console: Console, kills: Sequence[Kill]) -> None:
+def print_kills(console: Console, kills: Sequence[ProcessKill]) -> None:
     """Print every kill, and of those during a cut where they fell and what came of the snapshot."""
     table = Table(title="killed with SIGKILL, under load", title_justify="left")
     for column in ("process", "commands in flight", "new ones acknowledged", "all acknowledged"):
@@ -88,7 +88,7 @@ def print_kills(console: Console, kills: Sequence[Kill]) -> None:
     console.print(table)
 
 
-def _cut(kill: Kill) -> str:
+def _cut(kill: ProcessKill) -> str:
     if kill.cut is None:
         return ""
     if not kill.counts:
@@ -96,7 +96,7 @@ def _cut(kill: Kill) -> str:
     return f"{kill.cut.generation} {kill.cut.moment}, then {kill.cut.state}"
 
 
-def print_kill_summary(console: Console, kills: Sequence[Kill]) -> None:
+def print_kill_summary(console: Console, kills: Sequence[ProcessKill]) -> None:
     """Print kills by process: how many, how busy, how long until commands got through again."""
     table = Table(title="killed with SIGKILL, under load", title_justify="left")
     table.add_column("process")

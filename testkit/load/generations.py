@@ -23,7 +23,7 @@ UNCHANGED_SECTIONS: Final = ("users", "streams", "consumer_groups")
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenGeneration:
     """One snapshot, as the cluster lists it; `is_asked` if it was not the cluster's own idea."""
 
     generation: int
@@ -35,10 +35,10 @@ class Taken:
     failure: str
 
 
-def taken_of(snapshot: snapshots_pb2.Snapshot, asked: Container[int]) -> Taken:
+def taken_of(snapshot: snapshots_pb2.Snapshot, asked: Container[int]) -> TakenGeneration:
     """Return what of a snapshot is reported."""
     state = snapshots_pb2.SnapshotState.Name(snapshot.state)
-    return Taken(
+    return TakenGeneration(
         generation=snapshot.generation,
         state=state.removeprefix("SNAPSHOT_STATE_"),
         is_asked=snapshot.generation in asked,
@@ -49,12 +49,12 @@ def taken_of(snapshot: snapshots_pb2.Snapshot, asked: Container[int]) -> Taken:
     )
 
 
-async def list_taken(client: Client, asked: Container[int]) -> list[Taken]:
+async def list_taken(client: Client, asked: Container[int]) -> list[TakenGeneration]:
     """Return every snapshot that is kept, oldest first."""
     return [taken_of(one, asked) async for one in client.snapshots.list()][::-1]
 
 
-def check_files(taken: Iterable[Taken], data_directory: Path) -> list[Violation]:
+def check_files(taken: Iterable[TakenGeneration], data_directory: Path) -> list[Violation]:
     """Verify every completed generation offline, as `viewstamp snapshot verify` does."""
     evidence = []
     completed = [one.generation for one in taken if one.state == COMPLETED]

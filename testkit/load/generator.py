@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from testkit.load.records import RecordFile
-from testkit.load.session import LoadFailed, LoadSession, Request
-from testkit.load.workload import GroupName, Workload
+from testkit.load.session import LoadFailed, LoadRequest, LoadSession
+from testkit.load.workload import GroupName, LoadWorkload
 from viewstamp.client.transport import Endpoint
 
 # Longer than any restart, which tells the whole log again: past this the cluster hangs.
@@ -45,14 +45,14 @@ class LoadGenerator:
         self, endpoint: Endpoint, access_token: str, options: LoadOptions, records: RecordFile
     ) -> None:
         self.acknowledged = 0
-        self._waiting: deque[tuple[Callable[[Request], bool], asyncio.Future[None]]] = deque()
+        self._waiting: deque[tuple[Callable[[LoadRequest], bool], asyncio.Future[None]]] = deque()
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._sessions = [
             LoadSession(
                 endpoint,
                 access_token,
-                Workload(f"{options.seed}/{index}", options.groups, options.partitions_max),
+                LoadWorkload(f"{options.seed}/{index}", options.groups, options.partitions_max),
                 records.append,
                 self._on_answer,
             )
@@ -69,7 +69,7 @@ class LoadGenerator:
         """How many streams ended early."""
         return sum(session.reconnects for session in self._sessions)
 
-    def unanswered(self) -> set[Request]:
+    def unanswered(self) -> set[LoadRequest]:
         """Return the requests that were sent and have no answer."""
         return {
             request
@@ -96,7 +96,7 @@ class LoadGenerator:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def until(self, holds: Callable[[Request], bool]) -> None:
+    async def until(self, holds: Callable[[LoadRequest], bool]) -> None:
         """Wait for an answer with which `holds` is true. Raises LoadFailed."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((holds, future))
@@ -107,11 +107,11 @@ class LoadGenerator:
         if self.in_flight < commands:
             await self.until(lambda request: self.in_flight >= commands)
 
-    async def until_restored(self, killed_ns: int, unanswered: set[Request]) -> Restoration:
+    async def until_restored(self, killed_ns: int, unanswered: set[LoadRequest]) -> Restoration:
         """Wait until what a kill interrupted is answered; return how long that took."""
         first_new_ns = 0
 
-        def is_restored(request: Request) -> bool:
+        def is_restored(request: LoadRequest) -> bool:
             nonlocal first_new_ns
             unanswered.discard(request)
             if not first_new_ns and request.sent_ns > killed_ns:
@@ -122,7 +122,7 @@ class LoadGenerator:
         now_ns = time.monotonic_ns()
         return Restoration((first_new_ns - killed_ns) // 10**6, (now_ns - killed_ns) // 10**6)
 
-    def _on_answer(self, request: Request) -> None:
+    def _on_answer(self, request: LoadRequest) -> None:
         self.acknowledged += len(request.commands)
         for _ in range(len(self._waiting)):
             holds, future = self._waiting.popleft()

@@ -21,8 +21,9 @@ from testkit.load.cuts import (
 from testkit.load.generator import SILENCE_MAX_S, LoadGenerator
 from testkit.load.oracle import Check, Violation
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
+from viewstamp.routing import SERVICE_NAMES
 
-PROCESSES: Final = ("coordinator", "users", "streams", "consumer_groups")
+PROCESSES: Final = ("coordinator", *SERVICE_NAMES)
 IN_FLIGHT_MIN: Final = 100
 # If a kill meant for a cut falls after its decision the next cut is tried, so many at most.
 CUT_ATTEMPTS_MAX: Final = 30
@@ -31,14 +32,14 @@ EARLIER: Final = 0.5
 
 
 class PlannedKill(NamedTuple):
-    """What is to be killed; `during_cut` is between the cut of a snapshot and its decision."""
+    """A planned kill; `during_cut` means between the cut of a snapshot and its decision."""
 
     process: str
     during_cut: bool = False
 
 
 class Killable(Protocol):
-    """What a kill needs of a cluster."""
+    """The part of a cluster that a kill uses."""
 
     def kill(self, name: str) -> None:
         """Send SIGKILL to a process. Raises ProcessLookupError if it is not running."""
@@ -48,7 +49,7 @@ class Killable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class ProcessKill:
     """One kill: of what, with how many commands in flight, and how long it was felt."""
 
     process: str
@@ -66,7 +67,7 @@ class Kill:
 
 async def kill_under_load(
     cluster: Killable, load: LoadGenerator, process: str, delay_s: float
-) -> Kill:
+) -> ProcessKill:
     """Kill a process `delay_s` from now, at the first moment with 100 commands in flight.
 
     Returns once all of these are acknowledged and every process is ready again. Raises LoadFailed
@@ -85,13 +86,13 @@ async def kill_during_cut(
     requests: SnapshotRequests,
     process: str,
     chance: random.Random,
-) -> list[Kill]:
+) -> list[ProcessKill]:
     """Kill a process between the cut of a snapshot and its decision; return all attempts.
 
     All but the last came too late; if that did too, it was the last allowed. Raises as
     `kill_under_load` does, and what asking for snapshots raised.
     """
-    attempts: list[Kill] = []
+    attempts: list[ProcessKill] = []
     for _ in range(CUT_ATTEMPTS_MAX):
         await cluster.wait_ready(SILENCE_MAX_S)
         asked = await requests.next_asked()
@@ -109,7 +110,9 @@ async def kill_during_cut(
     return attempts
 
 
-async def _kill_during(cluster: Killable, load: LoadGenerator, asked: Asked, process: str) -> Kill:
+async def _kill_during(
+    cluster: Killable, load: LoadGenerator, asked: Asked, process: str
+) -> ProcessKill:
     killed_us = wall_clock_us()
     kill = await _kill(cluster, load, process)
     async with asyncio.timeout(SILENCE_MAX_S):
@@ -120,17 +123,17 @@ async def _kill_during(cluster: Killable, load: LoadGenerator, asked: Asked, pro
     return replace(kill, cut=cut)
 
 
-async def _kill(cluster: Killable, load: LoadGenerator, process: str) -> Kill:
+async def _kill(cluster: Killable, load: LoadGenerator, process: str) -> ProcessKill:
     """Kill now; from here to the signal nothing else runs in this process."""
     in_flight, unanswered = load.in_flight, load.unanswered()
     cluster.kill(process)
     restored = await load.until_restored(time.monotonic_ns(), unanswered)
     await cluster.wait_ready(SILENCE_MAX_S)
-    return Kill(process, in_flight, restored.first_new_ms, restored.in_flight_ms)
+    return ProcessKill(process, in_flight, restored.first_new_ms, restored.in_flight_ms)
 
 
 def check_kills(
-    wanted: Sequence[PlannedKill], kills: Sequence[Kill], restarts: Mapping[str, int]
+    wanted: Sequence[PlannedKill], kills: Sequence[ProcessKill], restarts: Mapping[str, int]
 ) -> list[Violation]:
     """Return where the kills were not those asked for, too quiet, or not survived."""
     evidence = [

@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from testkit.load.commands import Command, Kind, Outcome
-from testkit.load.state import Grant, Group, State, Stream, Topic, User
+from testkit.load.commands import Command, CommandKind, LoadOutcome
+from testkit.load.state import Grant, LoadGroup, LoadState, LoadStream, LoadTopic, LoadUser
 
 
 class _Refused(Exception):  # noqa: N818 - an outcome, as in the API
     """The command must be refused for this reason."""
 
 
-class Model:
+class LoadModel:
     """A state that commands are applied to, one after another. Callers are root's sessions."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: LoadState) -> None:
         self.state = state
 
-    def apply(self, command: Command, session: int, revision: int, outcome: Outcome) -> str:
+    def apply(self, command: Command, session: int, revision: int, outcome: LoadOutcome) -> str:
         """Apply a command; return the reason it must be refused for, or "".
 
         A new entity takes its id from the outcome, and its revision from the command.
@@ -33,25 +33,25 @@ class Model:
             return str(refused)
         return ""
 
-    def _stream(self, command: Command) -> Stream:
+    def _stream(self, command: Command) -> LoadStream:
         stream = self.state.streams.get(command.stream)
         if stream is None:
             raise _Refused("STREAM_NOT_FOUND")
         return stream
 
-    def _topic(self, command: Command) -> Topic:
+    def _topic(self, command: Command) -> LoadTopic:
         topic = self._stream(command).topics.get(command.topic)
         if topic is None:
             raise _Refused("TOPIC_NOT_FOUND")
         return topic
 
-    def _group(self, command: Command) -> Group:
+    def _group(self, command: Command) -> LoadGroup:
         group = self._topic(command).groups.get(command.group)
         if group is None:
             raise _Refused("GROUP_NOT_FOUND")
         return group
 
-    def _user(self, command: Command) -> User:
+    def _user(self, command: Command) -> LoadUser:
         user = self.state.users.get(command.name)
         if user is None:
             raise _Refused("USER_NOT_FOUND")
@@ -59,7 +59,7 @@ class Model:
 
     def _create_stream(self, command: Command, session: int, revision: int, new_id: int) -> None:
         _must_be_free(command.stream in self.state.streams, "STREAM_EXISTS")
-        self.state.streams[command.stream] = Stream(new_id, revision)
+        self.state.streams[command.stream] = LoadStream(new_id, revision)
 
     def _delete_stream(self, command: Command, session: int, revision: int, new_id: int) -> None:
         stream = self._stream(command)
@@ -70,7 +70,7 @@ class Model:
     def _create_topic(self, command: Command, session: int, revision: int, new_id: int) -> None:
         topics = self._stream(command).topics
         _must_be_free(command.topic in topics, "TOPIC_EXISTS")
-        topics[command.topic] = Topic(new_id, revision, command.partitions)
+        topics[command.topic] = LoadTopic(new_id, revision, command.partitions)
 
     def _delete_topic(self, command: Command, session: int, revision: int, new_id: int) -> None:
         topic = self._topic(command)
@@ -81,7 +81,7 @@ class Model:
     def _create_group(self, command: Command, session: int, revision: int, new_id: int) -> None:
         groups = self._topic(command).groups
         _must_be_free(command.group in groups, "GROUP_EXISTS")
-        groups[command.group] = Group(new_id, revision)
+        groups[command.group] = LoadGroup(new_id, revision)
 
     def _delete_group(self, command: Command, session: int, revision: int, new_id: int) -> None:
         self._group(command)
@@ -98,7 +98,7 @@ class Model:
 
     def _create_user(self, command: Command, session: int, revision: int, new_id: int) -> None:
         _must_be_free(command.name in self.state.users, "USER_EXISTS")
-        self.state.users[command.name] = User(new_id, revision)
+        self.state.users[command.name] = LoadUser(new_id, revision)
 
     def _delete_user(self, command: Command, session: int, revision: int, new_id: int) -> None:
         self._user(command)
@@ -118,20 +118,20 @@ class Model:
         del self.state.tokens[command.name]
 
 
-_RULES: Final[Mapping[Kind, Callable[[Model, Command, int, int, int], None]]] = {
-    Kind.CREATE_STREAM: Model._create_stream,
-    Kind.DELETE_STREAM: Model._delete_stream,
-    Kind.CREATE_TOPIC: Model._create_topic,
-    Kind.DELETE_TOPIC: Model._delete_topic,
-    Kind.CREATE_GROUP: Model._create_group,
-    Kind.DELETE_GROUP: Model._delete_group,
-    Kind.JOIN: Model._join,
-    Kind.LEAVE: Model._leave,
-    Kind.CREATE_USER: Model._create_user,
-    Kind.DELETE_USER: Model._delete_user,
-    Kind.GRANT: Model._grant,
-    Kind.CREATE_TOKEN: Model._create_token,
-    Kind.DELETE_TOKEN: Model._delete_token,
+_RULES: Final[Mapping[CommandKind, Callable[[LoadModel, Command, int, int, int], None]]] = {
+    CommandKind.CREATE_STREAM: LoadModel._create_stream,
+    CommandKind.DELETE_STREAM: LoadModel._delete_stream,
+    CommandKind.CREATE_TOPIC: LoadModel._create_topic,
+    CommandKind.DELETE_TOPIC: LoadModel._delete_topic,
+    CommandKind.CREATE_GROUP: LoadModel._create_group,
+    CommandKind.DELETE_GROUP: LoadModel._delete_group,
+    CommandKind.JOIN: LoadModel._join,
+    CommandKind.LEAVE: LoadModel._leave,
+    CommandKind.CREATE_USER: LoadModel._create_user,
+    CommandKind.DELETE_USER: LoadModel._delete_user,
+    CommandKind.GRANT: LoadModel._grant,
+    CommandKind.CREATE_TOKEN: LoadModel._create_token,
+    CommandKind.DELETE_TOKEN: LoadModel._delete_token,
 }
 
 

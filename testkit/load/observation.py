@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
 from testkit.load.oracle import Digests
-from testkit.load.state import Grant, Group, State, Stream, Topic, User
+from testkit.load.state import Grant, LoadGroup, LoadState, LoadStream, LoadTopic, LoadUser
 from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.users.v1 import users_pb2
@@ -48,7 +48,7 @@ async def reader(address: str, password: str) -> AsyncIterator[Client]:
 
 
 async def wait_until_quiet(client: Client) -> None:
-    """Wait until the cluster proposes nothing by itself any more. Raises TimeoutError."""
+    """Wait until the cluster makes no more proposals of its own. Raises TimeoutError."""
     async with asyncio.timeout(QUIET_TIMEOUT_S):
         revision = -1
         while True:
@@ -59,14 +59,14 @@ async def wait_until_quiet(client: Client) -> None:
             await asyncio.sleep(QUIET_S)
 
 
-async def observe(client: Client) -> State:
+async def observe(client: Client) -> LoadState:
     """Return everything there is. Nothing may change meanwhile."""
     streams = [stream async for stream in client.streams.list(page_size=PAGE_SIZE)]
     users = [user async for user in client.users.list(page_size=PAGE_SIZE)]
     tokens = [token async for token in client.tokens.list(page_size=PAGE_SIZE)]
     found = await _each(streams, lambda stream: _stream(client, stream))
     people = await _each(users, lambda user: client.users.get(user.id))
-    return State(
+    return LoadState(
         streams={stream.name: one for stream, one in zip(streams, found, strict=True)},
         users={user.username: _user(user) for user in people},
         tokens={token.name: token.created_revision for token in tokens},
@@ -83,35 +83,35 @@ async def digests(client: Client) -> Digests:
     return Digests(status.header.revision, {**stages, "sessions": status.sessions_digest})
 
 
-async def _stream(client: Client, stream: streams_pb2.Stream) -> Stream:
+async def _stream(client: Client, stream: streams_pb2.Stream) -> LoadStream:
     topics = [topic async for topic in client.topics.list(stream.id, page_size=PAGE_SIZE)]
     found = await _each(topics, lambda topic: _topic(client, topic))
     by_name = {topic.name: one for topic, one in zip(topics, found, strict=True)}
-    return Stream(stream.id, stream.created_revision, by_name)
+    return LoadStream(stream.id, stream.created_revision, by_name)
 
 
-async def _topic(client: Client, topic: streams_pb2.Topic) -> Topic:
+async def _topic(client: Client, topic: streams_pb2.Topic) -> LoadTopic:
     place = (topic.stream_id, topic.id)
     groups = {}
     async for listed in client.groups.list(*place, page_size=PAGE_SIZE):
         group = await client.groups.get(*place, listed.id)
         members = {member.session_id for member in group.members}
-        groups[group.name] = Group(group.id, group.created_revision, members)
-    return Topic(topic.id, topic.created_revision, topic.partitions_count, groups)
+        groups[group.name] = LoadGroup(group.id, group.created_revision, members)
+    return LoadTopic(topic.id, topic.created_revision, topic.partitions_count, groups)
 
 
-def _user(user: users_pb2.User) -> User:
+def _user(user: users_pb2.User) -> LoadUser:
     whole = {Grant(one.stream.id, 0) for one in user.permissions.streams if one.read_stream}
     topics = {
         Grant(stream.stream.id, topic.topic.id)
         for stream in user.permissions.streams
         for topic in stream.topics
     }
-    return User(user.id, user.created_revision, whole | topics)
+    return LoadUser(user.id, user.created_revision, whole | topics)
 
 
 async def _revocations(client: Client) -> int:
-    """Return how many partitions are still to be given up by somebody."""
+    """Return how many partitions members still have to give up."""
     waiting = 0
     async for stream in client.streams.list(page_size=PAGE_SIZE):
         async for topic in client.topics.list(stream.id, page_size=PAGE_SIZE):

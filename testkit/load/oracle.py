@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from testkit.load.commands import ID_FIELDS, Kind
-from testkit.load.model import Model
-from testkit.load.records import Answer, Duplicate, Record
-from testkit.load.state import State
+from testkit.load.commands import ID_FIELDS, CommandKind
+from testkit.load.model import LoadModel
+from testkit.load.records import Duplicate, LoadAnswer, Record
+from testkit.load.state import LoadState
 
 
 class Check(StrEnum):
-    """What is checked; the value is how a report names it."""
+    """The checks; the value is the name in a report."""
 
     ONCE = "every request was answered once, numbers have no gap"
     REVISIONS = "distinct commands have distinct revisions"
@@ -47,12 +47,14 @@ class Digests:
     stages: Mapping[str, str]
 
 
-def check_records(records: Sequence[Record], before: State, after: State) -> list[Violation]:
-    """Return every violation that the records, and the states around the load, show.
+def check_records(
+    records: Sequence[Record], before: LoadState, after: LoadState
+) -> list[Violation]:
+    """Return every violation found in the records and in the states before and after the load.
 
-    `before` becomes what the model makes of it.
+    The model changes `before` into the state that it expects.
     """
-    answers = [record for record in records if isinstance(record, Answer)]
+    answers = [record for record in records if isinstance(record, LoadAnswer)]
     duplicates = [record for record in records if isinstance(record, Duplicate)]
     return [
         *_answered_once(answers),
@@ -84,7 +86,7 @@ def check_digests(
     return [Violation(check, line) for line in evidence]
 
 
-def _answered_once(answers: Iterable[Answer]) -> Iterator[Violation]:
+def _answered_once(answers: Iterable[LoadAnswer]) -> Iterator[Violation]:
     numbers: dict[int, list[int]] = {}
     for answer in answers:
         numbers.setdefault(answer.session, []).append(answer.number)
@@ -100,7 +102,7 @@ def _answered_once(answers: Iterable[Answer]) -> Iterator[Violation]:
             yield Violation(Check.ONCE, f"session {session}: never answered: {missing[:10]}")
 
 
-def _revisions(answers: Iterable[Answer]) -> Iterator[Violation]:
+def _revisions(answers: Iterable[LoadAnswer]) -> Iterator[Violation]:
     # A session's id is the revision of its registration, so it is taken too.
     taken: dict[int, str] = {}
     for answer in answers:
@@ -114,7 +116,9 @@ def _revisions(answers: Iterable[Answer]) -> Iterator[Violation]:
             taken[revision] = _name(answer)
 
 
-def _same_bytes(answers: Sequence[Answer], duplicates: Sequence[Duplicate]) -> Iterator[Violation]:
+def _same_bytes(
+    answers: Sequence[LoadAnswer], duplicates: Sequence[Duplicate]
+) -> Iterator[Violation]:
     compared = {(duplicate.session, duplicate.number) for duplicate in duplicates}
     for answer in answers:
         if answer.sends > 1 and (answer.session, answer.number) not in compared:
@@ -131,8 +135,8 @@ def _same_bytes(answers: Sequence[Answer], duplicates: Sequence[Duplicate]) -> I
             )
 
 
-def _order(answers: Sequence[Answer]) -> Iterator[Violation]:
-    last: dict[int, Answer] = {}
+def _order(answers: Sequence[LoadAnswer]) -> Iterator[Violation]:
+    last: dict[int, LoadAnswer] = {}
     for answer in sorted(answers, key=lambda one: (one.session, one.number)):
         previous = last.get(answer.session)
         if previous is not None and previous.first_revision >= answer.first_revision:
@@ -153,14 +157,14 @@ def _order(answers: Sequence[Answer]) -> Iterator[Violation]:
             yield Violation(Check.ORDER, f"{text}, and has the lower revision")
 
 
-_ID_SCOPES: Final[Mapping[Kind, str]] = {
+_ID_SCOPES: Final[Mapping[CommandKind, str]] = {
     kind: field.removesuffix("_id") for kind, field in ID_FIELDS.items()
 }
 
 
-def _model(answers: Sequence[Answer], before: State) -> Iterator[Violation]:
+def _model(answers: Sequence[LoadAnswer], before: LoadState) -> Iterator[Violation]:
     ids = _highest_ids(before)
-    model = Model(before)
+    model = LoadModel(before)
     for answer in sorted(answers, key=lambda one: one.first_revision):
         pairs = zip(answer.commands, answer.outcomes, strict=False)
         for index, (command, outcome) in enumerate(pairs):
@@ -181,7 +185,7 @@ def _model(answers: Sequence[Answer], before: State) -> Iterator[Violation]:
             ids[scope] = max(ids[scope], outcome.entity_id)
 
 
-def _highest_ids(state: State) -> dict[str, int]:
+def _highest_ids(state: LoadState) -> dict[str, int]:
     topics = [topic for stream in state.streams.values() for topic in stream.topics.values()]
     groups = [group for topic in topics for group in topic.groups.values()]
     return {
@@ -192,7 +196,7 @@ def _highest_ids(state: State) -> dict[str, int]:
     }
 
 
-def _entities(expected: State, found: State) -> Iterator[Violation]:
+def _entities(expected: LoadState, found: LoadState) -> Iterator[Violation]:
     wanted, present = expected.flat(), found.flat()
     for what in sorted({*wanted, *present}):
         if wanted.get(what) != present.get(what):
@@ -200,5 +204,5 @@ def _entities(expected: State, found: State) -> Iterator[Violation]:
             yield Violation(Check.ENTITIES, f"{text}, reads find {present.get(what, 'nothing')}")
 
 
-def _name(answer: Answer) -> str:
+def _name(answer: LoadAnswer) -> str:
     return f"request {answer.number} of session {answer.session} (revision {answer.first_revision})"

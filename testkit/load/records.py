@@ -9,14 +9,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final
 
-from testkit.load.commands import Command, Outcome
+from testkit.load.commands import Command, LoadOutcome
 
 ANSWER: Final = "answer"
 DUPLICATE: Final = "duplicate"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LoadAnswer:
     """An acknowledged request: what was asked, under which number, and what came back.
 
     Times are of the monotonic clock, in nanoseconds: when the first copy was sent, and when the
@@ -27,7 +27,7 @@ class Answer:
     number: int
     commands: tuple[Command, ...]
     first_revision: int
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[LoadOutcome, ...]
     digest: str
     sends: int
     sent_ns: int
@@ -43,7 +43,7 @@ class Duplicate:
     digest: str
 
 
-Record = Answer | Duplicate
+Record = LoadAnswer | Duplicate
 
 
 class RecordFile:
@@ -109,12 +109,12 @@ def _from_json(fields: dict[str, Any]) -> Record:
         return Duplicate(fields["session"], fields["number"], fields["digest"])
     if fields["event"] != ANSWER:
         raise ValueError(f"event {fields['event']!r} is neither {ANSWER} nor {DUPLICATE}")
-    return Answer(
+    return LoadAnswer(
         session=fields["session"],
         number=fields["number"],
         commands=tuple(map(Command.from_json, fields["commands"])),
         first_revision=fields["revision"],
-        outcomes=tuple(Outcome(*outcome) for outcome in fields["outcomes"]),
+        outcomes=tuple(LoadOutcome(*outcome) for outcome in fields["outcomes"]),
         digest=fields["digest"],
         sends=fields["sends"],
         sent_ns=fields["sent_ns"],

@@ -40,7 +40,7 @@ REPLAY_OPS_MAX: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a coordinator went on from: a generation (0: none), and entries told again after it."""
+    """The start of a coordinator: a generation (0 for none), and the entries replayed after it."""
 
     generation: int
     journal_first_op: int

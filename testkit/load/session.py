@@ -13,9 +13,9 @@ from typing import Any, Final
 import grpc.aio
 from google.protobuf.message import Message
 
-from testkit.load.commands import ID_FIELDS, Command, Outcome, request_of
-from testkit.load.records import Answer, Duplicate, Record
-from testkit.load.workload import Workload
+from testkit.load.commands import ID_FIELDS, Command, LoadOutcome, request_of
+from testkit.load.records import Duplicate, LoadAnswer, Record
+from testkit.load.workload import LoadWorkload
 from viewstamp import limits
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.client.methods import method_of
@@ -39,7 +39,7 @@ class LoadFailed(Exception):  # noqa: N818 - reads as the sentence it is
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class LoadRequest:
     """A numbered request and its course so far. `digest` is set once it was answered."""
 
     number: int
@@ -62,13 +62,13 @@ class LoadSession:
         self,
         endpoint: Endpoint,
         access_token: str,
-        workload: Workload,
+        workload: LoadWorkload,
         keep: Callable[[Record], None],
-        answered: Callable[[Request], None],
+        answered: Callable[[LoadRequest], None],
     ) -> None:
         self.session_id = 0
         # Sent, and neither answered nor, if a copy is due, answered again; ascending.
-        self.open_requests: dict[int, Request] = {}
+        self.open_requests: dict[int, LoadRequest] = {}
         self.reconnects = 0
         self._endpoint = endpoint
         self._access_token = access_token
@@ -136,19 +136,19 @@ class LoadSession:
     def _acked(self) -> int:
         return next(iter(self.open_requests), self._next_number) - 1
 
-    def _new_request(self) -> Request:
+    def _new_request(self) -> LoadRequest:
         commands = self._workload.next_request()
         framed = []
         for message in map(request_of, commands):
             method = method_of(message)
             framed.append((method, encode(method, message)))
         spans, methods = spans_of(framed)
-        request = Request(self._next_number, commands, spans, methods)
+        request = LoadRequest(self._next_number, commands, spans, methods)
         self.open_requests[request.number] = request
         self._next_number += 1
         return request
 
-    async def _send(self, stream: RawSession, request: Request) -> None:
+    async def _send(self, stream: RawSession, request: LoadRequest) -> None:
         request.sends += 1
         if not request.sent_ns:
             request.sent_ns = time.monotonic_ns()
@@ -180,9 +180,11 @@ class LoadSession:
             del self.open_requests[request.number]
         return True
 
-    def _answer(self, request: Request, reply: submit_pb2.CommandReply, digest: str) -> Answer:
+    def _answer(
+        self, request: LoadRequest, reply: submit_pb2.CommandReply, digest: str
+    ) -> LoadAnswer:
         results = read_results(request.methods, request.spans, reply.header, reply.spans)
-        return Answer(
+        return LoadAnswer(
             session=self.session_id,
             number=request.number,
             commands=request.commands,
@@ -201,13 +203,13 @@ class LoadSession:
 
 def outcomes_of(
     commands: Sequence[Command], results: Sequence[Message | Refusal]
-) -> tuple[Outcome, ...]:
+) -> tuple[LoadOutcome, ...]:
     """Return what each command came to."""
     return tuple(map(_outcome, commands, results))
 
 
-def _outcome(command: Command, result: Any) -> Outcome:
+def _outcome(command: Command, result: Any) -> LoadOutcome:
     if isinstance(result, Refusal):
-        return Outcome(reason=result.name)
+        return LoadOutcome(reason=result.name)
     field = ID_FIELDS.get(command.kind)
-    return Outcome(entity_id=getattr(result, field) if field else 0)
+    return LoadOutcome(entity_id=getattr(result, field) if field else 0)

@@ -14,7 +14,7 @@ class Grant(NamedTuple):
 
 
 @dataclass(slots=True)
-class Group:
+class LoadGroup:
     """A consumer group and the sessions that are its members."""
 
     id: int
@@ -23,26 +23,26 @@ class Group:
 
 
 @dataclass(slots=True)
-class Topic:
+class LoadTopic:
     """A topic and its groups by name."""
 
     id: int
     revision: int
     partitions: int
-    groups: dict[str, Group] = field(default_factory=dict)
+    groups: dict[str, LoadGroup] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class Stream:
+class LoadStream:
     """A stream and its topics by name."""
 
     id: int
     revision: int
-    topics: dict[str, Topic] = field(default_factory=dict)
+    topics: dict[str, LoadTopic] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class User:
+class LoadUser:
     """A user and their scoped grants."""
 
     id: int
@@ -51,11 +51,11 @@ class User:
 
 
 @dataclass(slots=True)
-class State:
-    """All of it by name; `revision` of an entity is the one of the command that created it."""
+class LoadState:
+    """The whole state by name. `revision` of an entity is that of the command that created it."""
 
-    streams: dict[str, Stream] = field(default_factory=dict)
-    users: dict[str, User] = field(default_factory=dict)
+    streams: dict[str, LoadStream] = field(default_factory=dict)
+    users: dict[str, LoadUser] = field(default_factory=dict)
     # Root's personal access tokens: name and revision.
     tokens: dict[str, int] = field(default_factory=dict)
 
@@ -85,7 +85,7 @@ class State:
         }
 
 
-def _flat_topic(path: str, topic: Topic) -> dict[str, str]:
+def _flat_topic(path: str, topic: LoadTopic) -> dict[str, str]:
     lines = {
         f"topic {path}": (
             f"id {topic.id}, revision {topic.revision}, {topic.partitions} partitions"

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from testkit.load.cuts import SnapshotRequests
-from testkit.load.generations import Taken, check_files, check_last_layers, list_taken
+from testkit.load.generations import TakenGeneration, check_files, check_last_layers, list_taken
 from testkit.load.generator import SILENCE_MAX_S, LoadGenerator, LoadOptions
 from testkit.load.kills import (
-    Kill,
     PlannedKill,
+    ProcessKill,
     check_kills,
     kill_during_cut,
     kill_under_load,
@@ -28,7 +28,7 @@ from testkit.load.oracle import (
     check_digests,
     check_records,
 )
-from testkit.load.records import Answer, Record, RecordFile, read_records
+from testkit.load.records import LoadAnswer, Record, RecordFile, read_records
 from testkit.load.replay import (
     Start,
     check_starts,
@@ -36,7 +36,7 @@ from testkit.load.replay import (
     restored_digests,
     starts_of,
 )
-from testkit.load.state import State
+from testkit.load.state import LoadState
 from testkit.load.workload import GroupName
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.client import Client, Endpoint, connect, unary
@@ -54,7 +54,7 @@ JOURNAL_SEGMENT_BYTES: Final = 4 * MIB
 
 @dataclass(frozen=True, slots=True)
 class TrialOptions:
-    """What a trial does: `kills` in order, each after a random delay, those during a cut at once.
+    """Options of a trial: `kills` in order, each after a random delay, or at once during a cut.
 
     A snapshot is asked for `snapshot_pause_s` after the one before was decided, and triggered by
     every `snapshot_commands` (0: never). The newest `snapshots_kept` are kept. With
@@ -78,10 +78,10 @@ class TrialOptions:
 
 @dataclass(slots=True)
 class TrialReport:
-    """What a trial did and found."""
+    """The actions and findings of a trial."""
 
     seed: int
-    kills: list[Kill] = field(default_factory=list)
+    kills: list[ProcessKill] = field(default_factory=list)
     restarts: dict[str, int] = field(default_factory=dict)
     requests: int = 0
     commands: int = 0
@@ -93,7 +93,7 @@ class TrialReport:
     revision: int = 0
     digests: dict[str, str] = field(default_factory=dict)
     # Those kept in the end, oldest first.
-    snapshots: list[Taken] = field(default_factory=list)
+    snapshots: list[TakenGeneration] = field(default_factory=list)
     # Of the coordinator, restarts included.
     starts: list[Start] = field(default_factory=list)
     segments_dropped: int = 0
@@ -122,8 +122,8 @@ class TrialReport:
         return {"succeeded": self.succeeded, **plain}
 
 
-class Trial:
-    """One trial; `run` does it. What is public may be looked at meanwhile."""
+class LoadTrial:
+    """One trial. `run` carries it out; the public attributes may be read meanwhile."""
 
     def __init__(self, options: TrialOptions) -> None:
         self.report = TrialReport(options.seed)
@@ -168,7 +168,7 @@ class Trial:
         return self.report
 
     async def _check_on_disk(self, live: Digests, last_generation: int) -> None:
-        """Compare the stopped cluster's files, and what comes of them, with what it said."""
+        """Compare the files of the stopped cluster, and their replay, with its answers."""
         found = self.report.violations
         found += check_files(self.report.snapshots, self._data)
         found += check_last_layers(self._data, last_generation, live)
@@ -259,7 +259,7 @@ class Trial:
             self._asked.add(created.generation)
             return created.generation
 
-    def _contended(self, before: State) -> list[GroupName]:
+    def _contended(self, before: LoadState) -> list[GroupName]:
         groups = [
             GroupName(stream_name, topic_name, group_name)
             for stream_name, stream in before.streams.items()
@@ -270,7 +270,7 @@ class Trial:
         return random.Random(self._options.seed).sample(groups, count)
 
     def _count(self, records: Sequence[Record]) -> None:
-        answers = [record for record in records if isinstance(record, Answer)]
+        answers = [record for record in records if isinstance(record, LoadAnswer)]
         self.report.requests = len(answers)
         self.report.duplicates = len(records) - len(answers)
         self.report.sent_again = sum(answer.sends > 1 for answer in answers)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from testkit.load.commands import Command, Kind
+from testkit.load.commands import Command, CommandKind
 
 STREAMS: Final = 8
 TOPICS_PER_STREAM: Final = 4
@@ -29,20 +29,20 @@ LEAVES_JOINED_OF_10: Final = 8
 JOINED_MAX: Final = 32
 
 # How often each kind is drawn. Hashing a password takes tens of milliseconds: users are rare.
-WEIGHTS: Final[Mapping[Kind, int]] = {
-    Kind.JOIN: 320,
-    Kind.LEAVE: 240,
-    Kind.CREATE_TOPIC: 90,
-    Kind.DELETE_TOPIC: 50,
-    Kind.CREATE_GROUP: 100,
-    Kind.DELETE_GROUP: 40,
-    Kind.CREATE_STREAM: 30,
-    Kind.DELETE_STREAM: 8,
-    Kind.GRANT: 40,
-    Kind.CREATE_TOKEN: 20,
-    Kind.DELETE_TOKEN: 18,
-    Kind.CREATE_USER: 2,
-    Kind.DELETE_USER: 1,
+WEIGHTS: Final[Mapping[CommandKind, int]] = {
+    CommandKind.JOIN: 320,
+    CommandKind.LEAVE: 240,
+    CommandKind.CREATE_TOPIC: 90,
+    CommandKind.DELETE_TOPIC: 50,
+    CommandKind.CREATE_GROUP: 100,
+    CommandKind.DELETE_GROUP: 40,
+    CommandKind.CREATE_STREAM: 30,
+    CommandKind.DELETE_STREAM: 8,
+    CommandKind.GRANT: 40,
+    CommandKind.CREATE_TOKEN: 20,
+    CommandKind.DELETE_TOKEN: 18,
+    CommandKind.CREATE_USER: 2,
+    CommandKind.DELETE_USER: 1,
 }
 
 
@@ -55,7 +55,7 @@ class GroupName:
     group: str
 
 
-class Workload:
+class LoadWorkload:
     """An endless supply of requests for one session."""
 
     def __init__(self, seed: str, groups: Sequence[GroupName], partitions_max: int) -> None:
@@ -65,20 +65,20 @@ class Workload:
         self._joined: list[Command] = []
         self._kinds = tuple(WEIGHTS)
         self._weights = tuple(WEIGHTS.values())
-        self._draw: Mapping[Kind, Callable[[Kind], Command]] = {
-            Kind.JOIN: self._join,
-            Kind.LEAVE: self._leave,
-            Kind.CREATE_STREAM: self._on_stream,
-            Kind.DELETE_STREAM: self._on_stream,
-            Kind.CREATE_TOPIC: self._on_topic,
-            Kind.DELETE_TOPIC: self._on_topic,
-            Kind.CREATE_GROUP: self._on_group,
-            Kind.DELETE_GROUP: self._on_group,
-            Kind.CREATE_USER: self._on_user,
-            Kind.DELETE_USER: self._on_user,
-            Kind.GRANT: self._on_user,
-            Kind.CREATE_TOKEN: self._on_token,
-            Kind.DELETE_TOKEN: self._on_token,
+        self._draw: Mapping[CommandKind, Callable[[CommandKind], Command]] = {
+            CommandKind.JOIN: self._join,
+            CommandKind.LEAVE: self._leave,
+            CommandKind.CREATE_STREAM: self._on_stream,
+            CommandKind.DELETE_STREAM: self._on_stream,
+            CommandKind.CREATE_TOPIC: self._on_topic,
+            CommandKind.DELETE_TOPIC: self._on_topic,
+            CommandKind.CREATE_GROUP: self._on_group,
+            CommandKind.DELETE_GROUP: self._on_group,
+            CommandKind.CREATE_USER: self._on_user,
+            CommandKind.DELETE_USER: self._on_user,
+            CommandKind.GRANT: self._on_user,
+            CommandKind.CREATE_TOKEN: self._on_token,
+            CommandKind.DELETE_TOKEN: self._on_token,
         }
 
     def next_request(self) -> tuple[Command, ...]:
@@ -91,41 +91,41 @@ class Workload:
         """Return True in so many cases of a hundred."""
         return self._random.randrange(100) < percent
 
-    def _join(self, kind: Kind) -> Command:
+    def _join(self, kind: CommandKind) -> Command:
         command = self._some_group(kind)
         self._joined.append(command)
         del self._joined[:-JOINED_MAX]
         return command
 
-    def _leave(self, kind: Kind) -> Command:
+    def _leave(self, kind: CommandKind) -> Command:
         if not self._joined or self._random.randrange(10) >= LEAVES_JOINED_OF_10:
             return self._some_group(kind)
         joined = self._joined.pop(self._random.randrange(len(self._joined)))
         return Command(kind, joined.stream, joined.topic, joined.group)
 
-    def _some_group(self, kind: Kind) -> Command:
+    def _some_group(self, kind: CommandKind) -> Command:
         if self._groups and self._random.randrange(10) < EXISTING_OF_10:
             group = self._random.choice(self._groups)
             return Command(kind, group.stream, group.topic, group.group)
         return self._on_group(kind)
 
-    def _on_stream(self, kind: Kind) -> Command:
+    def _on_stream(self, kind: CommandKind) -> Command:
         return Command(kind, stream=self._stream())
 
-    def _on_topic(self, kind: Kind) -> Command:
+    def _on_topic(self, kind: CommandKind) -> Command:
         partitions = self._random.randint(1, self._partitions_max)
-        created = partitions if kind is Kind.CREATE_TOPIC else 0
+        created = partitions if kind is CommandKind.CREATE_TOPIC else 0
         return Command(kind, self._stream(), self._topic(), partitions=created)
 
-    def _on_group(self, kind: Kind) -> Command:
+    def _on_group(self, kind: CommandKind) -> Command:
         group = _long(f"load-group-{self._random.randrange(GROUPS_PER_TOPIC)}")
         return Command(kind, self._stream(), self._topic(), group)
 
-    def _on_user(self, kind: Kind) -> Command:
-        stream = self._stream() if kind is Kind.GRANT else ""
+    def _on_user(self, kind: CommandKind) -> Command:
+        stream = self._stream() if kind is CommandKind.GRANT else ""
         return Command(kind, stream, name=f"load-user-{self._random.randrange(USERS)}")
 
-    def _on_token(self, kind: Kind) -> Command:
+    def _on_token(self, kind: CommandKind) -> Command:
         return Command(kind, name=f"load-token-{self._random.randrange(TOKENS)}")
 
     def _stream(self) -> str:

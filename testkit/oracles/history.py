@@ -29,7 +29,7 @@ class Operation:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the client knows what came of it."""
+        """Whether the client knows the outcome."""
         return self.returned_at is not None
 
     def precedes(self, other: Operation) -> bool:

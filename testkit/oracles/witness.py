@@ -19,7 +19,7 @@ def violations(
     *,
     reads: frozenset[str] = frozenset(),
 ) -> list[str]:
-    """Say, in sentences, where answers and revisions contradict each other; none: all is well.
+    """Return a sentence for each contradiction between answers and revisions.
 
     Operations of the kinds in `reads` take no revision of their own: theirs is the state that they
     saw. Those without an answer are left out, so a caller who wants them judged learns first, by

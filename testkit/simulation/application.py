@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from coordinator.vsr import Prepare
 
 
-class Request(Protocol):
+class SimulatedRequest(Protocol):
     """A client request. `client` and `number` tell it from every other one."""
 
     @property
@@ -57,7 +57,7 @@ class Application(Protocol):
         ...
 
     def read(self, query: Any) -> Any:
-        """Answer a read, behind the last entry that is through."""
+        """Answer a read after the last entry that was executed."""
         ...
 
     def crash_stage(self) -> bool:
@@ -65,14 +65,14 @@ class Application(Protocol):
         ...
 
     def save(self) -> bytes:
-        """The state behind the last entry that is through, for a snapshot."""
+        """Return the state after the last entry that was executed, for a snapshot."""
         ...
 
 
 class Load(Protocol):
     """What one client asks for. The client gives each request and read its number."""
 
-    def request(self, client: int, number: int) -> Request:
+    def request(self, client: int, number: int) -> SimulatedRequest:
         """The next request, once the one before was answered."""
         ...
 
@@ -85,7 +85,7 @@ class Load(Protocol):
         ...
 
 
-class Model(Protocol):
+class ApplicationModel(Protocol):
     """A plain, sequential account of what the one history means."""
 
     def commit(self, prepare: Prepare) -> None:
@@ -93,11 +93,11 @@ class Model(Protocol):
         ...
 
     def wrong_reply(self, request: Any, op: int, reply: Any) -> str | None:
-        """What is wrong with the reply that a client got from entry `op`; None if nothing is."""
+        """Return why the reply from entry `op` is wrong; None if it is right."""
         ...
 
     def wrong_read(self, query: Any, op: int, value: Any) -> str | None:
-        """What is wrong with what a client read behind entry `op`."""
+        """Return why the answer to a read after entry `op` is wrong; None if it is right."""
         ...
 
 
@@ -107,7 +107,7 @@ class ApplicationKind:
 
     replica: Callable[[Random, bytes | None], Application]
     """Makes the stages of a replica, in the state of a snapshot or empty."""
-    model: Callable[[], Model]
+    model: Callable[[], ApplicationModel]
     load: Callable[[Any, Random], Load]
     encode: Callable[[Sequence[Any]], bytes]
     bootstrap_body: Callable[[Sequence[bytes]], bytes]

@@ -49,7 +49,7 @@ class CampaignStalled(Exception):  # noqa: N818 - it says what happened.
 
 
 def run_chunk(seeds: Sequence[int], scale: Scale) -> list[Outcome]:
-    """Run some seeds, one after the other. What one leaves behind is collected after it."""
+    """Run some seeds in order, and collect the garbage of each."""
     outcomes = []
     for seed in seeds:
         gc.disable()
@@ -144,7 +144,7 @@ def problems(outcomes: Sequence[Outcome], scale: Scale) -> list[str]:
 
 
 def too_rare(outcomes: Sequence[Outcome], scale: Scale) -> list[str]:
-    """What a whole campaign did not go through often enough; nothing of a shorter one."""
+    """Return what a whole campaign met too rarely; nothing for a shorter one."""
     is_whole = scale is Scale.CAMPAIGN and len(outcomes) >= WHOLE_SEEDS
     return shortfalls(outcomes) if is_whole else []
 

@@ -47,7 +47,7 @@ class ChainRequest:
 
 @dataclass(frozen=True, slots=True)
 class ChainReply:
-    """What a request came to: the op of the entry that did it, and the counters after it."""
+    """The outcome of a request: the op of its entry, and the counters after it."""
 
     op: int
     values: tuple[int, ...]
@@ -202,7 +202,7 @@ class ChainModel:
         return None if reply == expected else f"the model says {expected}"
 
     def wrong_read(self, query: int, op: int, value: int) -> str | None:
-        """Compare a counter with the model's behind an entry."""
+        """Compare a counter with the model's value after an entry."""
         written = self._written.get(query, [])
         expected = next((v for at, v in reversed(written) if at <= op), 0)
         return None if value == expected else f"the counter was {expected} behind op {op}"

@@ -13,9 +13,9 @@ from coordinator import vsr
 from coordinator.journal import Recovery
 from coordinator.journal.segment import segment_path
 from coordinator.replica.data_directory import JOURNAL_DIRECTORY, ReplicaFiles
-from coordinator.vsr import Prepare, messages
+from coordinator.vsr import Prepare, message_shapes, messages
 from coordinator.vsr.message_guards import AMONG_VOTERS
-from testkit.simulation.application import Executed, Model, Request
+from testkit.simulation.application import ApplicationModel, Executed, SimulatedRequest
 from testkit.simulation.clients import Answer, Read
 from testkit.simulation.history import History
 from testkit.simulation.levels import level_behind
@@ -70,10 +70,10 @@ class Checker:
     def executed(self, replica: int, executed: Executed) -> None:
         """An entry went through all stages of a replica."""
 
-    def asked(self, pending: Request | Read) -> None:
+    def asked(self, pending: SimulatedRequest | Read) -> None:
         """A client sends something for the first time."""
 
-    def acknowledged(self, request: Request, answer: Answer) -> None:
+    def acknowledged(self, request: SimulatedRequest, answer: Answer) -> None:
         """A client got the reply to a request."""
 
     def read(self, read: Read, answer: Answer) -> None:
@@ -119,7 +119,7 @@ class ExecutedInOrder(Checker):
 
 
 class CommittedOnQuorum(Checker):
-    """Nobody takes an entry for committed before a replication quorum of disks has it."""
+    """No replica treats an entry as committed before a replication quorum of disks has it."""
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
@@ -172,7 +172,7 @@ class StandbysOnlyFollow(Checker):
 
 
 class DurableIsDurable(Checker):
-    """What a journal reports as durable, or restarts from, no loss of power would take."""
+    """A loss of power takes no entry that a journal reported as durable or started from."""
 
     def started(self, replica: int, files: ReplicaFiles, machine: Machine) -> None:
         for header in files.start.suffix:
@@ -278,6 +278,15 @@ class OneLogPerView(Checker):
             raise self.broken(f"op {prepare.op} of view {prepare.view} is two different entries")
 
 
+class LogsAreWhole(Checker):
+    """No replica sends a vote or a log that the others refuse as malformed."""
+
+    def sent(self, replica: int, message: Any) -> None:
+        is_log = isinstance(message, messages.DoViewChangeMessage | messages.StartViewMessage)
+        if is_log and not message_shapes.is_whole(message):
+            raise self.broken(f"replica {replica} sends a log that is not whole: {message}")
+
+
 class NothingCommittedDiscarded(Checker):
     """A replica never takes a committed entry out of its log."""
 
@@ -341,7 +350,7 @@ class ExactlyOnce(Checker):
 class RepliesAreTheModels(Checker):
     """What clients are told is what a plain loop over the one history says."""
 
-    def acknowledged(self, request: Request, answer: Answer) -> None:
+    def acknowledged(self, request: SimulatedRequest, answer: Answer) -> None:
         wrong = self.history.model.wrong_reply(request, answer.op, answer.reply)
         if wrong is not None:
             raise self.broken(f"{request} was answered {answer}: {wrong}")
@@ -353,9 +362,9 @@ class RepliesAreTheModels(Checker):
 
 
 class AcknowledgedIsKept(Checker):
-    """What a client knows of lies on a quorum of disks at that moment, and in the one history."""
+    """An acknowledged request is on a quorum of disks at that moment, and in the one history."""
 
-    def acknowledged(self, request: Request, answer: Answer) -> None:
+    def acknowledged(self, request: SimulatedRequest, answer: Answer) -> None:
         # The reply came out of this entry, or of one before it.
         checksum = self.history.checksum(answer.op)
         if checksum is None:
@@ -374,7 +383,7 @@ class ReadsAreLinearizable(Checker):
         self._known_op: dict[tuple[int, int], int] = {}
         self._told_op = 0
 
-    def asked(self, pending: Request | Read) -> None:
+    def asked(self, pending: SimulatedRequest | Read) -> None:
         if isinstance(pending, Read):
             known_op = max(self._told_op, self.history.acknowledged_op)
             self._known_op[pending.client, pending.number] = known_op
@@ -396,6 +405,7 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     RestartKeeps,
     ViewsMonotonic,
     OneLogPerView,
+    LogsAreWhole,
     NothingCommittedDiscarded,
     LevelsAscend,
     DigestsEqual,
@@ -413,7 +423,7 @@ HOOKS: Final = tuple(
 class Checks:
     """All checkers, told of everything by hooks of the same names."""
 
-    def __init__(self, replica_count: int, model: Model) -> None:
+    def __init__(self, replica_count: int, model: ApplicationModel) -> None:
         self.history = History(replica_count, model)
         self._checkers = [checker(self.history) for checker in CHECKERS]
         self._listeners = {
@@ -469,11 +479,11 @@ class Checks:
         """An entry went through all stages."""
         self._tell("executed", replica, executed)
 
-    def asked(self, pending: Request | Read) -> None:
+    def asked(self, pending: SimulatedRequest | Read) -> None:
         """A client begins."""
         self._tell("asked", pending)
 
-    def acknowledged(self, request: Request, answer: Answer) -> None:
+    def acknowledged(self, request: SimulatedRequest, answer: Answer) -> None:
         """A client got its reply."""
         self._tell("acknowledged", request, answer)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from testkit.simulation.application import Load, Request
+from testkit.simulation.application import Load, SimulatedRequest
 from testkit.simulation.network import CLIENT_ADDRESS
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class NotServed:
-    """The replica serves nobody now; `primary` is the one to ask, if it knows."""
+    """The replica does not serve clients now; `primary` is the one to ask, if it is known."""
 
     number: int
     primary: int | None
@@ -49,7 +49,7 @@ class Client:
 
     def __init__(self, world: Simulation, index: int, load: Load, random: Random) -> None:
         self.address = CLIENT_ADDRESS + index
-        self.pending: Request | Read | None = None
+        self.pending: SimulatedRequest | Read | None = None
         self._world = world
         self._load = load
         self._random = random

@@ -13,11 +13,12 @@ from random import Random
 from typing import Any, Final
 
 from coordinator.mux import types as mux
+from coordinator.mux.stage import SERVICE_STAGES
 from coordinator.vsr import Prepare
 from testkit.composite.comparison import check_reply, reasons_alone
-from testkit.composite.harness import STAGES, Replica
-from testkit.composite.model import CODES, NONCE_BYTES, SYSTEM_USER, Answer, Model
-from testkit.composite.workload import Workload
+from testkit.composite.harness import CompositeReplica
+from testkit.composite.model import CODES, NONCE_BYTES, SYSTEM_USER, Model, ModelAnswer
+from testkit.composite.workload import CompositeWorkload
 from testkit.logged_requests import decode_requests
 from testkit.simulation.application import ApplicationKind, Executed
 from viewstamp.api.errors.v1 import errors_pb2
@@ -41,7 +42,7 @@ SESSIONS_EVICTED: Final = errors_pb2.REASON_SESSION_EVICTED
 
 @dataclass(frozen=True, slots=True)
 class DomainRequest:
-    """What a client sends; `logged` is the request as it enters the log."""
+    """A request of a client; `logged` is its form in the log."""
 
     client: int
     number: int
@@ -49,7 +50,7 @@ class DomainRequest:
     command_count: int
 
 
-class DomainApplication(Replica):
+class DomainApplication(CompositeReplica):
     """The stages of one replica, each on its own, one step at a time."""
 
     def __init__(self, random: Random, state: bytes | None = None) -> None:
@@ -116,8 +117,8 @@ class DomainApplication(Replica):
         return executed
 
     def crash_stage(self) -> bool:
-        """Let one service die: it starts empty and gets its batches once more."""
-        self.restart(self._random.choice(STAGES))
+        """Let one service die. It starts empty and gets its batches again."""
+        self.restart(self._random.choice(SERVICE_STAGES))
         return True
 
     def save(self) -> bytes:
@@ -141,7 +142,7 @@ class DomainModel:
 
     def __init__(self) -> None:
         self.model = Model()
-        self._expected: dict[bytes, list[tuple[int, Answer]]] = {}
+        self._expected: dict[bytes, list[tuple[int, ModelAnswer]]] = {}
         self._levels: dict[int, int] = {}  # by op
 
     def commit(self, prepare: Prepare) -> None:
@@ -177,7 +178,7 @@ class DomainLoad:
     """One client: it registers a session, uses it, and registers another when that has ended."""
 
     def __init__(self, model: DomainModel, random: Random) -> None:
-        self._workload = Workload(random, model.model)
+        self._workload = CompositeWorkload(random, model.model)
         self._model = model.model
         self._random = random
         self._session = 0

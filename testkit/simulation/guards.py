@@ -63,7 +63,7 @@ def verdicts(
 
 
 def load(state: Path | None) -> dict[str, Verdict]:
-    """What was found with this very code."""
+    """Return the verdicts found with exactly this code."""
     if state is None or not state.exists():
         return {}
     kept = [json.loads(line) for line in state.read_text().splitlines()]
@@ -81,7 +81,7 @@ def save(state: Path | None, name: str, verdict: Verdict) -> None:
 
 def markdown(found: dict[str, Verdict]) -> str:
     """The tables of `docs/simulation.md`: pitfalls, then checkers."""
-    lines = ["| pitfall | what is done instead | seeds | found by |", "|---|---|---|---|"]
+    lines = ["| pitfall | planted bug | seeds | found by |", "|---|---|---|---|"]
     for guard in GUARDS:
         if key(guard) in found:
             verdict = found[key(guard)]
@@ -89,7 +89,7 @@ def markdown(found: dict[str, Verdict]) -> str:
             by = CORE.get(verdict.found_by, verdict.found_by) or nobody
             seeds = f"{verdict.seeds}" if verdict.found_by else f"none of {verdict.seeds}"
             lines.append(f"| {guard.name} | {guard.about} | {seeds} | {by} |")
-    lines += ["", "| checker | what is done instead | seeds |", "|---|---|---|"]
+    lines += ["", "| checker | planted bug | seeds |", "|---|---|---|"]
     for plant in PLANTS:
         if key(plant) in found:
             verdict = found[key(plant)]

@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from coordinator.journal import Journal
 from coordinator.vsr import Prepare
 from coordinator.vsr.quorum import QUORUMS
-from testkit.simulation.application import Model
+from testkit.simulation.application import ApplicationModel
 
 Checksum = bytes
 
 
 @dataclass(slots=True)
 class History:
-    """The one log that everybody must agree on, and who holds what of it durably.
+    """The one log that all replicas must agree on, and the durable copies of its entries.
 
     `held` is by replica and op, `lost` what was held on disks that are gone.
     """
 
     replica_count: int
-    model: Model
+    model: ApplicationModel
     entries: list[Prepare] = field(default_factory=list)
     held: dict[int, dict[int, Checksum]] = field(default_factory=dict)
     lost: set[tuple[int, int, Checksum]] = field(default_factory=set)

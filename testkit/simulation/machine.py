@@ -216,7 +216,7 @@ class Machine:
         self.world.nemesis.moments.ended(self)
 
     def boot_again(self) -> None:
-        """Start unless somebody has, or may not."""
+        """Start unless the machine runs already or must stay down."""
         if self.process is None and not self.world.is_kept_down(self.index):
             self.boot()
 

@@ -125,7 +125,7 @@ class Moments:
         return "fault hung_stage"
 
     def _step_down(self) -> str:
-        """The primary is asked to resign, and perhaps whoever follows it, too."""
+        """Ask the primary to resign, and perhaps the next one, too."""
         if self._leans(Leaning.PENDULUM) and self._random.random() < 0.5:
             self._swings = self._world.options.replica_count
         primary = self._primary()

@@ -136,7 +136,7 @@ class Nemesis:
         self._world.schedule.after(self._random.choice(FAULT_MS), end)
 
     def _machine(self) -> Machine:
-        """Pick a machine: one whose view changed just now, or a primary as often as not."""
+        """Pick a machine: one whose view changed just now, or in half of the cases a primary."""
         marked, self._marked = self._marked, None
         if marked is not None and self._random.random() < 0.5:
             return marked

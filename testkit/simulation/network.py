@@ -31,6 +31,8 @@ DETOUR_MS_MAX: Final = (400, 4_000)
 MISROUTED_ONE_IN: Final = 60
 # And one in so many comes once more from a cluster that is none of theirs.
 STRANGER_ONE_IN: Final = 60
+# One log in a vote or a StartView in so many loses an entry on its way, where that is a fault.
+HOLED_LOG_ONE_IN: Final = 8
 STRANGE_CLUSTER_ID: Final = bytes(15) + b"\xee"
 # So many in a hundred are lost of the kind that a seed carries poorly.
 POORLY_CARRIED_PERCENT: Final = 60
@@ -52,6 +54,7 @@ class Network:
         self._deliver = deliver
         # What is drawn from this one leaves all other messages as they were.
         self._random_apart = Random(f"{options.seed} network apart")
+        self._holes = Random(f"{options.seed} holed logs")
         self._last_sent: dict[tuple[int, int, type], tuple[int, Any]] = {}
         """The last message of each kind by target and sender, with the time it set out."""
         self._in_flight: dict[Link, int] = {}
@@ -63,6 +66,7 @@ class Network:
         """Let a message set out; it arrives once, more often, or never."""
         if self._is_lost(source, target) or self._is_poorly_carried(message):
             return
+        message = self._with_a_hole(message)
         if max(source, target) < CLIENT_ADDRESS:
             self._last_sent[target, source, type(message)] = (self._schedule.now_ms, message)
         self._travel(source, target, message, self._delay_ms())
@@ -77,8 +81,19 @@ class Network:
         if max(source, target) < CLIENT_ADDRESS and not self._is_healed:
             self._confuse(source, message)
 
+    def _with_a_hole(self, message: Any) -> Any:
+        """Return the message, or now and then one whose log lacks an entry, as from bad memory."""
+        headers = getattr(message, "headers", ())
+        above = [header for header in headers if header.op > message.commit]
+        is_drawn = FaultKind.HOLED_LOG in self._options.faults and not self._is_healed
+        if not above or not is_drawn or self._holes.randrange(HOLED_LOG_ONE_IN):
+            return message
+        self._marks.hit("fault holed_log")
+        left_out = self._holes.choice(above)
+        return replace(message, headers=tuple(each for each in headers if each is not left_out))
+
     def _confuse(self, source: int, message: Any) -> None:
-        """Let somebody have a message that is not for them: any replica, or another cluster."""
+        """Deliver a message to the wrong replica, or as one of another cluster."""
         faults = self._options.faults
         if FaultKind.MISROUTED in faults and self._random.randrange(MISROUTED_ONE_IN) == 0:
             self._marks.hit("fault misrouted")
@@ -113,7 +128,7 @@ class Network:
         self._random = random
 
     def echo(self, target: int) -> None:
-        """Let half of what a replica was sent lately come once more, the last of each kind."""
+        """Deliver half of the recent messages to a replica again, the last one of each kind."""
         for (to, source, _), (sent_ms, message) in list(self._last_sent.items()):
             is_late = self._schedule.now_ms - sent_ms > ECHO_AGE_MS_MAX
             if to == target and not is_late and self._random_apart.random() < 0.5:
@@ -179,7 +194,7 @@ def between(groups: Sequence[Sequence[int]]) -> list[Link]:
 
 
 def partition(shape: str, members: Sequence[int], chosen: int, random: Random) -> list[Link]:
-    """The links that a partition of this shape cuts. `chosen` is whom it is about."""
+    """Return the links that a partition of this shape around `chosen` cuts."""
     others = [index for index in members if index != chosen]
     if shape == "isolated":
         return between([[chosen], others])

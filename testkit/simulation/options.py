@@ -39,6 +39,7 @@ class FaultKind(Enum):
     STRANGER = "stranger"
     HUNG_STAGE = "hung_stage"
     STEP_DOWN = "step_down"
+    HOLED_LOG = "holed_log"
 
 
 class Leaning(Enum):
@@ -61,9 +62,12 @@ OF_THE_NETWORK: Final = (
     FaultKind.DELAY,
     FaultKind.MISROUTED,
     FaultKind.STRANGER,
+    FaultKind.HOLED_LOG,
 )
 # Those that are drawn apart, so that a seed has the others as it had before there were these.
-APART: Final = (FaultKind.HUNG_STAGE, FaultKind.STEP_DOWN)
+APART: Final = (FaultKind.HUNG_STAGE, FaultKind.STEP_DOWN, FaultKind.HOLED_LOG)
+# The first of them are drawn from one source with other options. Each later one has its own.
+FROM_ONE_SOURCE: Final = (FaultKind.HUNG_STAGE, FaultKind.STEP_DOWN)
 LEANINGS_APART: Final = (Leaning.BROKEN_LINKS,)
 # Faults after which what was durable is gone. What they may take is in `atlas`.
 OF_STORED_DATA: Final = frozenset({FaultKind.ROT, FaultKind.MISDIRECTED, FaultKind.LOST_DISK})
@@ -150,7 +154,7 @@ class Options:
 
     @property
     def machine_count(self) -> int:
-        """Of replicas that vote, and standbys, whose indexes follow on theirs."""
+        """The number of voters and standbys. The indexes of standbys follow those of voters."""
         return self.replica_count + self.standby_count
 
     @property
@@ -179,7 +183,7 @@ def draw(seed: int, scale: Scale = Scale.QUICK, kinds: tuple[FaultKind, ...] = (
         replica_count=replica_count,
         client_count=client_count,
         commands=scale.value,
-        faults=faults | _faults_apart(apart, replica_count, chosen),
+        faults=faults | _faults_apart(apart, seed, replica_count, chosen),
         segment_sectors=random.choice((4, 8, 16, 64)),
         delay_ms=random.choice((1, 2, 5, 20)),
         loss_percent=random.randint(1, 25) if FaultKind.LOSS in faults else 0,
@@ -215,8 +219,14 @@ def _standbys(seed: int, replica_count: int) -> int:
     return Random(f"standbys {seed}").choice(STANDBY_COUNTS) if replica_count > 1 else 0
 
 
-def _faults_apart(random: Random, count: int, kinds: tuple[FaultKind, ...]) -> frozenset[FaultKind]:
-    drawn = [kind for kind in APART if random.randrange(APART_ONE_IN) == 0]
+def _faults_apart(
+    shared: Random, seed: int, count: int, kinds: tuple[FaultKind, ...]
+) -> frozenset[FaultKind]:
+    drawn = []
+    for kind in APART:
+        source = shared if kind in FROM_ONE_SOURCE else Random(f"{kind.value} {seed}")
+        if source.randrange(APART_ONE_IN) == 0:
+            drawn.append(kind)
     return frozenset(kind for kind in drawn if kind in kinds and is_possible(kind, count))
 
 

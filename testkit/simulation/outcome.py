@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from testkit.simulation.options import FaultKind, Options, Scale
-from testkit.simulation.simulation import Failure, Simulation
+from testkit.simulation.simulation import SeedFailure, Simulation
 
 LINES_KEPT: Final = 60
 # A long seed takes a few seconds. One that takes this long goes round within a single event.
@@ -74,7 +74,7 @@ def run_seed(options: Options, *, is_verbose: bool = False, lines: int = LINES_K
     try:
         with bounded_cpu(SEED_CPU_S_MAX):
             simulation.run()
-    except Failure as error:
+    except SeedFailure as error:
         kind, failure = error.kind, str(error)
         transcript = tuple(simulation.trace.lines(lines))
     history = simulation.checks.history

@@ -74,7 +74,7 @@ class PeerReads:
         self._process.writer.do("read", work, got)
 
     def _read_run(self, first_op: int, last_op: int) -> tuple[list[vsr.Prepare], int | None]:
-        """Read in op order. What is not held, or damaged, ends it; the op of what is damaged."""
+        """Read in op order up to a missing or damaged entry; return the op of a damaged one."""
         prepares: list[vsr.Prepare] = []
         for op in range(first_op, last_op + 1):
             prepare, is_damaged = self._machine.read(self._process.files.journal, op)

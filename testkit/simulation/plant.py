@@ -14,7 +14,7 @@ from testkit.simulation.checkers import CHECKERS, OneHistory
 from testkit.simulation.options import Options, Scale, draw
 from testkit.simulation.outcome import run_seed
 
-PITFALLS: Final = tuple(f"P{number}" for number in range(1, 21))
+PITFALLS: Final = tuple(f"P{number}" for number in range(1, 22))
 
 
 class Plant(NamedTuple):
@@ -40,7 +40,7 @@ class Plant(NamedTuple):
 
     @property
     def about(self) -> str:
-        """What is wrong, in words."""
+        """The bug in words."""
         return (self.bug.__doc__ or "").partition("\n")[0].rstrip(".")
 
 
@@ -60,7 +60,7 @@ class Verdict:
 def look(plant: Plant, seeds: Iterable[int]) -> Verdict:
     """Run seeds of a campaign with the bug, up to the first that fails.
 
-    If the plant is of a checker, the others look away, but for the one that writes the history.
+    If the plant is for one checker, all others are off but the one that writes the history.
     """
     looking = tuple(
         checker

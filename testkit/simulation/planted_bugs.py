@@ -14,7 +14,16 @@ import pytest
 from coordinator import vsr
 from coordinator.journal import Journal
 from coordinator.replica.data_directory import SuperblockFile
-from coordinator.vsr import backup_reads, bootstrap, commit, message_guards, normal, reads, replica
+from coordinator.vsr import (
+    backup_reads,
+    bootstrap,
+    commit,
+    message_guards,
+    normal,
+    reads,
+    replica,
+    view_change,
+)
 from coordinator.vsr.state import ReplicaState
 from testkit.simulation.chain import ChainApplication
 from testkit.simulation.clients import Answer
@@ -25,20 +34,20 @@ from viewstamp.limits import FEATURE_LEVEL_MAX
 
 
 def commit_without_quorum(patch: pytest.MonkeyPatch) -> None:
-    """The primary commits what nobody has yet."""
+    """The primary commits an entry before any other replica has it."""
     patch.setattr(commit, "has_quorum", lambda state, op: True)
     patch.setattr(replica, "check_step", lambda before, state: None)
 
 
 def let_standbys_vouch(patch: pytest.MonkeyPatch) -> None:
-    """Standbys acknowledge entries, and primaries count that; what would notice is taken out."""
+    """Standbys acknowledge entries, primaries count that, and the checks against it are removed."""
     patch.setattr(ReplicaState, "is_voter_in", lambda self, view: True)
     patch.setattr(message_guards, "ANY_RULES", message_guards.ANY_RULES[:2])
     patch.setattr(replica, "check_step", lambda before, state: None)
 
 
 def hand_over_twice(patch: pytest.MonkeyPatch) -> None:
-    """Every tenth entry is given to the stages twice."""
+    """The stages get every tenth entry twice."""
 
     def committed(self: Process, effect: vsr.Commit) -> None:
         times = 2 if effect.op % 10 == 0 else 1
@@ -49,7 +58,7 @@ def hand_over_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def write_without_sync(patch: pytest.MonkeyPatch) -> None:
-    """The journal reports records that it only wrote."""
+    """The journal reports records as durable that it has only written."""
 
     def write(self: Journal, placed: Any, records: Any) -> None:
         for record, data in zip(placed, records, strict=True):
@@ -72,7 +81,7 @@ def forget_the_head(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_the_first_superblock(patch: pytest.MonkeyPatch) -> None:
-    """Views are reported as durable, and never reach the disk."""
+    """The replica reports views as durable that never reach the disk."""
     real = SuperblockFile.write_core
 
     def write(self: SuperblockFile, state: vsr.CoreState) -> None:
@@ -83,7 +92,7 @@ def keep_the_first_superblock(patch: pytest.MonkeyPatch) -> None:
 
 
 def sequence_anew(patch: pytest.MonkeyPatch) -> None:
-    """A primary that repeats an entry makes another one of it."""
+    """A primary that sends an entry again changes it."""
     real = normal.send_prepare
 
     def send(state: ReplicaState, entry: Any, to_replicas: tuple[int, ...]) -> None:
@@ -108,7 +117,7 @@ def sequence_anew(patch: pytest.MonkeyPatch) -> None:
 
 
 def discard_too_much(patch: pytest.MonkeyPatch) -> None:
-    """What a chosen log does not have is discarded, and the entry before it."""
+    """A replica discards the entries that a chosen log lacks, and the entry before them."""
     real = ReplicaState.discard_after
 
     def discard(self: ReplicaState, op: int) -> None:
@@ -119,7 +128,7 @@ def discard_too_much(patch: pytest.MonkeyPatch) -> None:
 
 
 def differ_between_processes(patch: pytest.MonkeyPatch) -> None:
-    """What an entry does depends on which process executes it."""
+    """The effect of an entry depends on the process that executes it."""
     real, serials = ChainApplication.__init__, count()
 
     def begin(self: ChainApplication, random: Any, state: bytes | None = None) -> None:
@@ -130,7 +139,7 @@ def differ_between_processes(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_numbers(patch: pytest.MonkeyPatch) -> None:
-    """A request that comes twice takes effect twice."""
+    """A request that arrives twice takes effect twice."""
     real = ChainApplication.execute
 
     def execute(self: ChainApplication, request: Any, effective: Any) -> Any:
@@ -155,7 +164,7 @@ def add_wrongly(patch: pytest.MonkeyPatch) -> None:
 
 
 def answer_early(patch: pytest.MonkeyPatch) -> None:
-    """A reply goes out as soon as the entry is admitted."""
+    """A reply leaves as soon as the entry is admitted."""
     real = Process._admitted
 
     def admitted(self: Process, effect: vsr.Admitted) -> None:
@@ -169,7 +178,7 @@ def answer_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_without_asking(patch: pytest.MonkeyPatch) -> None:
-    """A primary grants reads without asking whether it still is one."""
+    """A primary grants reads without asking whether it still is the primary."""
 
     def finish(state: ReplicaState) -> None:
         for token in state.reads.running:
@@ -181,7 +190,7 @@ def read_without_asking(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_behind_the_primary(patch: pytest.MonkeyPatch) -> None:
-    """A backup takes what it knows to be committed for all that is."""
+    """A backup serves reads from the commit point that it knows, without asking the primary."""
 
     def ask(state: ReplicaState) -> None:
         for token in state.reads.running:
@@ -192,7 +201,7 @@ def read_behind_the_primary(patch: pytest.MonkeyPatch) -> None:
 
 
 def never_repeat(patch: pytest.MonkeyPatch) -> None:
-    """A primary sends each entry once, nobody asks for what was lost, and nobody suspects it."""
+    """A primary sends each entry once, nobody asks for lost entries, and nobody suspects it."""
     for name in list(replica.TIMEOUT_HANDLERS):
         if replica.TIMEOUT_HANDLERS[name] not in (
             bootstrap.ask_initial_members,
@@ -202,7 +211,7 @@ def never_repeat(patch: pytest.MonkeyPatch) -> None:
 
 
 def differ_in_snapshots(patch: pytest.MonkeyPatch) -> None:
-    """What a snapshot holds depends on which process makes it."""
+    """The content of a snapshot depends on the process that makes it."""
     real, serials = ChainApplication.save, count()
     patch.setattr(ChainApplication, "save", lambda self: real(self) + b" " * (next(serials) % 97))
 
@@ -227,6 +236,19 @@ def has_standbys(options: Options) -> bool:
     return options.standby_count > 0
 
 
+def vote_with_a_hole(patch: pytest.MonkeyPatch) -> None:
+    """A vote leaves out the entry before the head."""
+    real = view_change.own_vote
+
+    def own_vote(state: ReplicaState) -> Any:
+        vote = real(state)
+        left_out = vote.head_op - 1
+        headers = tuple(header for header in vote.headers if header.op != left_out)
+        return replace(vote, headers=headers)
+
+    patch.setattr(view_change, "own_vote", own_vote)
+
+
 PLANTS: Final = (
     Plant("OneHistory", commit_without_quorum, seed=1),
     Plant("ExecutedInOrder", hand_over_twice, seed=1),
@@ -237,13 +259,14 @@ PLANTS: Final = (
     Plant("RestartKeeps", forget_the_head, seed=1),
     Plant("ViewsMonotonic", keep_the_first_superblock, seed=1),
     Plant("OneLogPerView", sequence_anew, seed=1),
+    Plant("LogsAreWhole", vote_with_a_hole, seed=1),
     Plant("NothingCommittedDiscarded", discard_too_much, seed=1),
     Plant("LevelsAscend", lead_at_the_level_of_the_build, seed=1),
     Plant("DigestsEqual", differ_between_processes, where=has_chain),
     Plant("ExactlyOnce", forget_numbers, where=has_chain),
     Plant("RepliesAreTheModels", add_wrongly, where=has_chain),
     Plant("AcknowledgedIsKept", answer_early, seed=1),
-    Plant("ReadsAreLinearizable", read_without_asking, seed=181, where=has_chain),
+    Plant("ReadsAreLinearizable", read_without_asking, seed=137, where=has_chain),
     Plant("ReadsAreLinearizable", read_behind_the_primary, where=has_chain),
     Plant("Liveness", never_repeat, seed=1),
     Plant("SnapshotsAgree", differ_in_snapshots, seed=4, where=has_snapshots),

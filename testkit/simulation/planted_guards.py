@@ -1,6 +1,6 @@
 """One bug for each known pitfall of the protocol: its guard, taken out.
 
-The numbers P1 to P20 are those of the list of pitfalls that `docs/simulation.md` repeats. A bug is
+The numbers P1 to P21 are those of the list of pitfalls that `docs/simulation.md` repeats. A bug is
 put in place of a function or a rule of the core, while a seed runs. Where the core's own invariants
 would see it at once, they look away (`unseen`), so that it is left to what clients and disks show.
 """
@@ -23,6 +23,7 @@ from coordinator.vsr import (
     log_adoption,
     log_selection,
     message_guards,
+    message_shapes,
     messages,
     pre_votes,
     repair,
@@ -65,7 +66,7 @@ def never(patch: Patch, name: TimeoutName) -> None:
 
 
 def truncate_when_behind(patch: Patch) -> None:
-    """Who hears of a later view discards what it does not know to be committed, and asks."""
+    """A replica that hears of a later view discards what it does not know to be committed."""
     real = start_view.on_newer_view
 
     def truncate(state: ReplicaState, message: Any) -> None:
@@ -77,7 +78,7 @@ def truncate_when_behind(patch: Patch) -> None:
 
 
 def ignore_later_views(patch: Patch) -> None:
-    """A vote, a log or a question of a later view than the own one is not followed."""
+    """A replica ignores votes, logs and requests of a view later than its own."""
     for message in (
         messages.DoViewChangeMessage,
         messages.StartViewMessage,
@@ -88,17 +89,17 @@ def ignore_later_views(patch: Patch) -> None:
 
 
 def pre_vote_once(patch: Patch) -> None:
-    """A pre-vote for the next view is said once."""
+    """A replica sends its pre-vote for the next view once."""
     never(patch, TimeoutName.PRE_VOTE_RESEND)
 
 
 def vote_once(patch: Patch) -> None:
-    """A vote is sent once."""
+    """A replica sends its vote once."""
     never(patch, TimeoutName.VOTE_RESEND)
 
 
 def ask_once(patch: Patch) -> None:
-    """A restarted replica asks for a view's log once, though no answer comes."""
+    """A restarted replica asks for a view's log once, even if no answer comes."""
     real = start_view.ask
     asked: dict[bytes, int] = {}
 
@@ -112,8 +113,13 @@ def ask_once(patch: Patch) -> None:
     patch.setattr(start_view, "ask", ask)
 
 
+def take_holed_logs(patch: Patch) -> None:
+    """A primary-elect counts a vote that lacks an entry."""
+    patch.setattr(message_shapes, "is_whole", lambda message: True)
+
+
 def take_any_log(patch: Patch) -> None:
-    """A log of the own view counts though it is older than what was vouched for since."""
+    """A replica accepts a log of its own view that is older than its later acknowledgements."""
     rules = tuple(
         r for r in message_guards.START_VIEW_RULES if r[0] is not DropRule.STALE_START_VIEW
     )
@@ -122,7 +128,7 @@ def take_any_log(patch: Patch) -> None:
 
 
 def wait_for_a_primary(patch: Patch) -> None:
-    """A restarted replica takes no part in view changes until a primary told it the log."""
+    """A restarted replica takes no part in view changes until a primary has sent it the log."""
     real = pre_votes.due_view
     patch.setattr(
         pre_votes,
@@ -150,7 +156,7 @@ def vouch_before_durable(patch: Patch) -> None:
 
 
 def go_on_counting(patch: Patch) -> None:
-    """A new session goes on with the numbers of another one of its user."""
+    """A new session continues the request numbers of another session of its user."""
     real = SessionsMachine._register
 
     def register(self: SessionsMachine, command: Any, user_id: int, revision: int) -> Any:
@@ -165,7 +171,7 @@ def go_on_counting(patch: Patch) -> None:
 
 
 def keep_numbers_in_hand(patch: Patch) -> None:
-    """A request that a primary once took counts as under way, though its view ended without it."""
+    """A request counts as under way although the view that took it ended without it."""
     real = Process._status_changed
 
     def changed(self: Process, effect: Any) -> None:
@@ -177,7 +183,7 @@ def keep_numbers_in_hand(patch: Patch) -> None:
 
 
 def vote_before_durable(patch: Patch) -> None:
-    """A replica votes in a view before its disk knows of the view."""
+    """A replica votes in a view before its disk has recorded the view."""
 
     def may_vote(state: ReplicaState) -> bool:
         in_change = state.status is ReplicaStatus.VIEW_CHANGE and state.installation is None
@@ -188,7 +194,7 @@ def vote_before_durable(patch: Patch) -> None:
 
 
 def act_before_log_view_is_durable(patch: Patch) -> None:
-    """A replica is in a view, vouches and is normal, before its disk knows that it has the log."""
+    """A replica acts as normal in a view before its disk has recorded that it has the log."""
     real = log_adoption.record
     patch.setattr(
         ReplicaState,
@@ -206,7 +212,7 @@ def act_before_log_view_is_durable(patch: Patch) -> None:
 
 
 def vouch_after_voting(patch: Patch) -> None:
-    """Who voted goes on journaling the old primary's entries, and vouches for them to it."""
+    """A replica that has voted still journals and acknowledges entries of the old primary."""
     real_rules, real_acknowledge = message_guards.rules_of_view, acknowledge.acknowledge
 
     def is_old(state: ReplicaState, view: int) -> bool:
@@ -245,7 +251,7 @@ def vouch_after_voting(patch: Patch) -> None:
 
 
 def vote_with_hearsay(patch: Patch) -> None:
-    """A vote names the commit point that was heard of, beyond what the own log holds."""
+    """A vote names a commit point beyond the log of the replica that votes."""
     real = view_change.own_vote
 
     def vote(state: ReplicaState) -> Any:
@@ -256,7 +262,7 @@ def vote_with_hearsay(patch: Patch) -> None:
 
 
 def take_hearsay_for_held(patch: Patch) -> None:
-    """What peers call committed counts for the own log, which may be of another view."""
+    """A replica applies its peers' commit point to its own log, which may be of another view."""
     real = ReplicaState.hear_commit
 
     def hear(self: ReplicaState, commit: int, source: int) -> None:
@@ -268,7 +274,7 @@ def take_hearsay_for_held(patch: Patch) -> None:
 
 
 def deny_what_is_damaged(patch: Patch) -> None:
-    """A damaged record counts in a vote as one that was never there."""
+    """A vote reports a damaged record as one that never existed."""
     real = log_selection.finding
 
     def finding(vote: Any, op: int, parent: bytes | None) -> Any:
@@ -279,7 +285,7 @@ def deny_what_is_damaged(patch: Patch) -> None:
 
 
 def cut_at_the_chosen_head(patch: Patch) -> None:
-    """What lies beyond the chosen log is discarded, though it is known here to be committed."""
+    """A replica discards entries beyond the chosen log although it knows them to be committed."""
 
     def discard(state: ReplicaState, installation: Any) -> None:
         if state.log.op > installation.head_op:
@@ -291,7 +297,7 @@ def cut_at_the_chosen_head(patch: Patch) -> None:
 
 
 def question_the_commit_point(patch: Patch) -> None:
-    """A vote puts its last committed entry up for the choice."""
+    """A vote offers its last committed entry as one that may be dropped."""
     real = view_change.own_vote
 
     def vote(state: ReplicaState) -> Any:
@@ -304,7 +310,7 @@ def question_the_commit_point(patch: Patch) -> None:
 
 
 def never_forfeit(patch: Patch) -> None:
-    """A primary-elect that lags far behind leads all the same."""
+    """A replica that is elected and lags far behind leads all the same."""
     real = view_change.begin_installation
 
     def begin(state: ReplicaState, chosen: log_selection.Chosen) -> None:
@@ -315,7 +321,7 @@ def never_forfeit(patch: Patch) -> None:
 
 
 def never_abdicate(patch: Patch) -> None:
-    """A primary that nobody answers goes on sending heartbeats."""
+    """A primary that nobody answers still sends heartbeats."""
     never(patch, TimeoutName.ABDICATION)
 
 
@@ -330,19 +336,19 @@ def leave_alone(patch: Patch) -> None:
 
 
 def register_twice(patch: Patch) -> None:
-    """A registration that comes again opens another session."""
+    """A registration that arrives again opens another session."""
     real = SessionsMachine._register
 
     def register(self: SessionsMachine, command: Any, user_id: int, revision: int) -> Any:
         if self._of_nonce.get((user_id, command.nonce)) is not None:
-            self._of_nonce.drop((user_id, command.nonce))
+            self._of_nonce.delete((user_id, command.nonce))
         return real(self, command, user_id, revision)
 
     patch.setattr(SessionsMachine, "_register", register)
 
 
 def fetch_by_op(patch: Patch) -> None:
-    """Entries of a chosen log are asked for, given and taken by op, whatever their checksum."""
+    """Replicas exchange entries of a chosen log by op alone, whatever their checksum."""
     unknown = (DropRule.NOT_HELD, lambda state, message: state.log.get(message.op) is None)
     receive(patch, messages.RequestPrepareMessage, (unknown,), repair.on_request_prepare)
 
@@ -365,7 +371,7 @@ def fetch_by_op(patch: Patch) -> None:
 
 
 def vote_without_memory(patch: Patch) -> None:
-    """Who lost its disk votes and vouches at once."""
+    """A replica that lost its disk votes and acknowledges at once."""
 
     def begin(state: ReplicaState, message: messages.CommitMessage) -> None:
         state.timeouts.stop_all()
@@ -380,7 +386,7 @@ def vote_without_memory(patch: Patch) -> None:
 
 
 def count_snapshots_early(patch: Patch) -> None:
-    """A snapshot counts as held, and is restarted from, before its files are durable."""
+    """A replica restarts from a snapshot before the files of the snapshot are durable."""
     real = SimulatedDisk.sync_inode
 
     def sync(self: SimulatedDisk, path: str, inode: Any) -> None:
@@ -418,6 +424,11 @@ def has_real_stages(options: Options) -> bool:
 def has_snapshots_and_power_cuts(options: Options) -> bool:
     """The seeds that cut some, and lose what was not synced."""
     return options.snapshot_ops > 0 and FaultKind.POWER in options.faults
+
+
+def has_holed_logs(options: Options) -> bool:
+    """The seeds in which logs lose entries on their way."""
+    return FaultKind.HOLED_LOG in options.faults
 
 
 def has_part_alone(options: Options) -> bool:
@@ -469,11 +480,15 @@ GUARDS: Final = (
         leave_alone,
         seeds_max=WHOLE_SEEDS,
         where=has_part_alone,
-        redundant="who hears nobody disturbs the others, who go on in between; a story shows it",
+        redundant=(
+            "a replica that hears nobody disturbs the others, which continue in between; a story"
+            " shows it"
+        ),
         story="p16_isolated_backup_disturbs_nobody",
     ),
     Plant("P17", register_twice, seed=1, where=has_real_stages),
     Plant("P18", fetch_by_op, where=is_of_many_with_returns),
     Plant("P19", vote_without_memory, seeds_max=WHOLE_SEEDS, where=cornered(FaultKind.LOST_DISK)),
-    Plant("P20", count_snapshots_early, seed=16, where=has_snapshots_and_power_cuts),
+    Plant("P20", count_snapshots_early, where=has_snapshots_and_power_cuts),
+    Plant("P21", take_holed_logs, seed=1, where=has_holed_logs),
 )

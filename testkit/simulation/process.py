@@ -14,7 +14,7 @@ from coordinator import vsr
 from coordinator.replica.apply_queue import RUN_DELAY_MS, RUN_PREPARES_MAX
 from coordinator.replica.data_directory import ReplicaFiles
 from coordinator.replica.ports import JournalRoom
-from testkit.simulation.application import Executed, Request
+from testkit.simulation.application import Executed, SimulatedRequest
 from testkit.simulation.clients import Answer, NotServed, Read
 from testkit.simulation.levels import level_behind
 from testkit.simulation.marks import sent_mark
@@ -76,10 +76,10 @@ class Process:
         self._handed_over_op = files.start.base_op
         self._is_applying = False
         self._headers: dict[int, vsr.PrepareHeader] = {}
-        self._requests: deque[Request] = deque()
+        self._requests: deque[SimulatedRequest] = deque()
         self._in_hand: set[tuple[int, int]] = set()
-        self._batch: list[Request] = []
-        self._in_log: dict[int, list[Request]] = {}
+        self._batch: list[SimulatedRequest] = []
+        self._in_log: dict[int, list[SimulatedRequest]] = {}
         self._reads: dict[int, Read] = {}
         self._granted: list[tuple[int, Read]] = []
         self._token = 0
@@ -189,7 +189,7 @@ class Process:
         self.step(vsr.RecordFaulty(op, self.standing.space.room() is JournalRoom.FREE))
 
     def _settle_journal(self) -> None:
-        """Once the cluster's log is held, let the disk say that what was lost is made good."""
+        """Let the disk record that losses are repaired, once it holds the cluster's log."""
         if self.files.journal.is_settled or self.core.status is not vsr.ReplicaStatus.NORMAL:
             return
         self.writer.do("settle", self.files.journal.mark_repaired, lambda _: None)
@@ -198,7 +198,7 @@ class Process:
     # --- Effects: commits ---
 
     def _commit(self, effect: vsr.Commit) -> None:
-        """Take a commit: the next, or one whose record was damaged once more."""
+        """Take a commit: the next one, or again one whose record was damaged."""
         places = {commit.op: place for place, commit in enumerate(self._commits)}
         if effect.op <= self._handed_over_op:
             self._world.marks.hit("commit repeated in vain")
@@ -264,7 +264,7 @@ class Process:
         self._apply()
 
     def _cut(self, op: int) -> None:
-        """Freeze the state where a snapshot is due; every replica does so behind the same entry."""
+        """Freeze the state where a snapshot is due. Every replica does so after the same entry."""
         header = self._headers.pop(op)
         interval_ops = self._world.options.snapshot_ops
         if interval_ops and op % interval_ops == 0:
@@ -296,7 +296,7 @@ class Process:
     def _reply(self, client: int, answer: Answer | NotServed) -> None:
         self._world.network.send(self.machine.index, client, answer)
 
-    def requested(self, request: Request) -> None:
+    def requested(self, request: SimulatedRequest) -> None:
         """A client's request arrived."""
         refusal = self.core.batch_refusal()
         if refusal in NOT_SERVING:
@@ -307,7 +307,7 @@ class Process:
             self._requests.append(request)
             self.pump()
 
-    def _refuse(self, request: Request | Read) -> None:
+    def _refuse(self, request: SimulatedRequest | Read) -> None:
         hint = self.core.primary if self.core.status is vsr.ReplicaStatus.NORMAL else None
         self._reply(request.client, NotServed(request.number, hint))
 
@@ -423,7 +423,7 @@ class Process:
         raise AssertionError(f"replica {self.machine.index} halted: {effect.reason}")
 
     def halt(self, reason: str) -> NoReturn:
-        """End for good: whoever looks after the cluster has to start it with an empty disk."""
+        """End finally. The operator has to start the replica with an empty disk."""
         self._world.nemesis.kept_down.add(self.machine.index)
         raise ProcessEnded(f"halted: {reason}")
 
@@ -444,7 +444,7 @@ class Process:
         self.snapshots.fetch(lambda: [each.process for each in peers], restart)
 
     def _nothing(self, effect: Any) -> None:
-        """What the effect says is counted, and nothing is to be done."""
+        """Do nothing. The effect is counted elsewhere."""
 
 
 HANDLERS: Final[dict[type, Callable[[Process, Any], None]]] = {

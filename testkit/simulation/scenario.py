@@ -22,7 +22,7 @@ from testkit.simulation.history import held_ops
 from testkit.simulation.machine import JOURNAL, SUPERBLOCK, Doom, Machine
 from testkit.simulation.network import between, partition
 from testkit.simulation.options import Options, Scale, draw
-from testkit.simulation.simulation import Failure, Simulation, seeded_entropy
+from testkit.simulation.simulation import SeedFailure, Simulation, seeded_entropy
 from viewstamp.limits import FORFEIT_LAG_OPS
 
 WAIT_MS: Final = 60_000
@@ -40,7 +40,7 @@ RETAIN_BYTES: Final = 1 << 20
 
 
 def quiet(settings: dict[str, str]) -> Options:
-    """Options under which nothing goes wrong by itself."""
+    """Return options without any fault."""
     application = settings.get("application", "chain")
     return replace(
         draw(int(settings.get("seed", "1")), Scale.QUICK),
@@ -96,7 +96,7 @@ class Scenario:
                     self._step(line)
             except Exception as error:
                 self.simulation.trace.note("*", "failed", f"line {number}: {line}")
-                raise Failure(self.simulation, error) from error
+                raise SeedFailure(self.simulation, error) from error
 
     def _step(self, line: str) -> None:
         for pattern, step in STEPS:
@@ -234,7 +234,7 @@ class Scenario:
         self.who(who).lose_disk()
 
     def diverge(self, who: str) -> None:
-        """Change what a replica's state is, without an entry that says so; nobody asks for it."""
+        """Change a replica's state without an entry in the log."""
         machine = self.who(who)
         assert machine.process is not None, f"{who} is down"
         application = machine.process.application

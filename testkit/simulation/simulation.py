@@ -12,7 +12,7 @@ from unittest.mock import patch
 from coordinator import vsr
 from coordinator.vsr import reads, view_change
 from coordinator.vsr.quorum import QUORUMS
-from testkit.simulation.application import ApplicationKind, Request
+from testkit.simulation.application import ApplicationKind, SimulatedRequest
 from testkit.simulation.branches import counted
 from testkit.simulation.chain import CHAIN
 from testkit.simulation.checkers import Broken, Checks
@@ -42,7 +42,7 @@ STEPS_MAX: Final = 1_000_000
 APPLICATIONS: Final[dict[str, ApplicationKind]] = {"chain": CHAIN, "domains": DOMAINS}
 
 
-class Failure(Exception):  # noqa: N818 - it is what a run comes to, not an error of this package.
+class SeedFailure(Exception):  # noqa: N818 - it is what a run comes to, not an error of this package.
     """The run went wrong: what, when, and what led to it."""
 
     def __init__(self, simulation: Simulation, cause: BaseException) -> None:
@@ -110,7 +110,7 @@ class Simulation:
             for machine in self.machines
         )
 
-    def asked(self, pending: Request | Read) -> None:
+    def asked(self, pending: SimulatedRequest | Read) -> None:
         """Count what a client begins."""
         if not isinstance(pending, Read):
             self._commands_asked += pending.command_count
@@ -147,7 +147,7 @@ class Simulation:
                     raise Broken("Liveness", f"no rest in {self.options.liveness_ms} ms: {self}")
                 self._check_end()
         except Exception as error:
-            raise Failure(self, error) from error
+            raise SeedFailure(self, error) from error
         return self.marks
 
     @contextmanager
@@ -207,7 +207,7 @@ class Simulation:
         self.want(REQUESTS_AFTERWARDS)
 
     def _drawn_rest(self, random: Random) -> tuple[int, ...]:
-        """All but a view-change quorum; whoever leads is among them as often as not."""
+        """Return all but a view-change quorum; in half of the cases with the primary."""
         count = self.options.replica_count
         order = random.sample(range(count), count)
         if random.random() < 0.5:

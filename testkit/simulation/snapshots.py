@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from coordinator.mux.stage import cut_stages
 from coordinator.replica.data_directory import ReplicaFiles
 from coordinator.snapshot.agreement import Agreed, DurableReport, judge
 from coordinator.snapshot.errors import CopyNotWritten, SnapshotNoSpace
@@ -18,10 +19,10 @@ from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.generation_writer import GenerationWriter
 from coordinator.snapshot.restore import Loaded
 from coordinator.vsr import PrepareHeader
-from testkit.generation_builders import STAGES, write_section
+from testkit.generation_builders import write_section
 from testkit.simulation.checkers import Broken
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
-from viewstamp.format.manifest import section_of
+from viewstamp.format.manifest import section_of, sections
 from viewstamp.format.section import SectionTally
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ TRANSFER_MS: Final = 40
 
 @dataclass(slots=True)
 class Generations:
-    """What the cluster has of each generation: who holds it durably, with which root."""
+    """The replicas that hold each generation durably, and their roots."""
 
     replica_count: int
     diverged: set[int] = field(default_factory=set)
@@ -69,7 +70,7 @@ class Generations:
 
 
 def blank_manifest(generation: int, header: PrepareHeader) -> SnapshotManifest:
-    """The manifest of a generation cut behind an entry, without its sections."""
+    """Return the manifest of a generation cut after an entry, without its sections."""
     return SnapshotManifest(
         format_version=FORMAT_VERSION,
         cluster_id=header.cluster_id,
@@ -99,7 +100,7 @@ def _written(files: SnapshotFiles, blank: SnapshotManifest, state: bytes) -> Sna
     manifest = SnapshotManifest()
     manifest.CopyFrom(blank)
     writer = GenerationWriter(files, manifest)
-    for stage in STAGES:
+    for stage in map(int, cut_stages(manifest.feature_level)):
         changes = [(STATE_KIND, STATE_KEY, None, state)] if stage == STATE_STAGE else []
         write_section(writer, stage, 0, changes, SectionTally(), manifest.cut_revision)
     writer.finish()
@@ -128,7 +129,7 @@ class Snapshots:
             self.cut_op = files.base.manifest.cut_op
 
     def cut(self, generation: int, header: PrepareHeader, state: bytes) -> None:
-        """Make a generation of the state right behind this entry."""
+        """Make a generation of the state after this entry."""
         if generation <= self.adopted:
             return
 
@@ -182,7 +183,7 @@ class Snapshots:
         with peer.files.snapshots.load(generation) as loaded:
             state, blank = state_of(loaded), SnapshotManifest()
             blank.CopyFrom(loaded.manifest)
-        for stage in STAGES:
+        for stage, _ in list(sections(blank)):
             section_of(blank, stage).Clear()
 
         def work() -> bool:

@@ -38,7 +38,7 @@ class SimulatedSpace(SpaceWatch):
         self._is_making = False
 
     def make_if_due(self) -> None:
-        """Begin to make segments if somebody asked for room, or some were used up."""
+        """Begin to make segments if room is wanted or segments were used up."""
         if self._wake.is_set() and not self._is_making:
             self._wake.clear()
             self._is_making = True

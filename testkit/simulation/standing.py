@@ -137,7 +137,7 @@ class Standing:
     # --- What is kept for those that lag ---
 
     def truncate_before(self, op: int) -> None:
-        """Drop what neither a snapshot needs nor another replica; in the journal's turn."""
+        """Truncate the journal, in its turn, as far as no snapshot and no replica needs it."""
         self._retention.truncate_before(op)
         self._world.marks.hit("journal kept for others", int(self._retention._is_kept))
 

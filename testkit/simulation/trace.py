@@ -15,7 +15,7 @@ _HIDDEN: Final = ("cluster_id", "from_replica")
 
 
 class Trace:
-    """The last things that happened. Nothing is put into words before somebody reads it."""
+    """The last things that happened. They become text only when they are read."""
 
     def __init__(self, clock: Callable[[], int], *, is_verbose: bool = False) -> None:
         self._clock = clock

@@ -19,7 +19,7 @@ def pool(processes: int) -> ProcessPoolExecutor:
 
 
 def _end_with_the_parent() -> None:
-    """A campaign that is killed tells nobody, and its seeds would go on for an hour."""
+    """End with the parent: the seeds of a killed campaign would go on for an hour."""
     threading.Thread(target=_wait_for_its_end, daemon=True).start()
 
 

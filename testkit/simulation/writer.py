@@ -17,7 +17,7 @@ from testkit.simulation.disk import DISK_REFUSES, SimulatedDisk
 
 @dataclass(slots=True)
 class Job:
-    """Something to do on the disk, and whom to tell what came of it."""
+    """A piece of work for the disk, and the function that takes its outcome."""
 
     kind: str
     work: Callable[[], Any]
@@ -83,7 +83,7 @@ class SimulatedWriter:
         self._go_on()
 
     def tear(self, disk: SimulatedDisk, step: int) -> str | None:
-        """The process ends here: the job under way got as far as I/O step `step` of it."""
+        """End the process in the middle of its job, at I/O step `step`."""
         job, self._running = self._running, None
         self._queue.clear()
         if job is None:

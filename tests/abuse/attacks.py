@@ -196,32 +196,32 @@ async def ask_for_snapshots(hostile: Hostile) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class AttackKind:
     """An attack, and who makes it."""
 
     username: str
     attack: Attack
 
 
-KINDS: Final[dict[str, Kind]] = {
-    "alternate partitions": Kind(scene.TOPIC_MANAGER, alternate_partitions),
-    "cascade": Kind(scene.STREAMS_MANAGER, cascade),
-    "heartbeats": Kind(scene.TOPIC_MANAGER, heartbeat),
-    "refusals kept": Kind(scene.POWERLESS, collect_refusals),
-    "transactions": Kind(scene.TOPIC_MANAGER, transact),
-    "pages": Kind(scene.READER, read_pages),
-    "reads abandoned": Kind(scene.READER, read_and_leave),
-    "answers not read": Kind(scene.READER, read_slowly),
-    "digests": Kind(scene.POWERLESS, walk_state),
-    "logins": Kind(scene.NOBODY, flood_logins),
-    "hashes": Kind(scene.POWERLESS, ask_for_hashes),
-    "sessions leaked": Kind(scene.READER, leak_sessions),
-    "numbers": Kind(scene.STREAMS_MANAGER, lie_about_numbers),
-    "snapshots": Kind(scene.POWERLESS, ask_for_snapshots),
-    "connections": Kind(scene.NOBODY, fuzzing.hold_connections),
-    "fuzzed calls": Kind(scene.POWERLESS, fuzzing.fuzz_calls),
-    "fuzzed messages": Kind(scene.POWERLESS, fuzzing.fuzz_messages),
-    "fuzzed frames": Kind(scene.NOBODY, fuzzing.fuzz_frames),
+KINDS: Final[dict[str, AttackKind]] = {
+    "alternate partitions": AttackKind(scene.TOPIC_MANAGER, alternate_partitions),
+    "cascade": AttackKind(scene.STREAMS_MANAGER, cascade),
+    "heartbeats": AttackKind(scene.TOPIC_MANAGER, heartbeat),
+    "refusals kept": AttackKind(scene.POWERLESS, collect_refusals),
+    "transactions": AttackKind(scene.TOPIC_MANAGER, transact),
+    "pages": AttackKind(scene.READER, read_pages),
+    "reads abandoned": AttackKind(scene.READER, read_and_leave),
+    "answers not read": AttackKind(scene.READER, read_slowly),
+    "digests": AttackKind(scene.POWERLESS, walk_state),
+    "logins": AttackKind(scene.NOBODY, flood_logins),
+    "hashes": AttackKind(scene.POWERLESS, ask_for_hashes),
+    "sessions leaked": AttackKind(scene.READER, leak_sessions),
+    "numbers": AttackKind(scene.STREAMS_MANAGER, lie_about_numbers),
+    "snapshots": AttackKind(scene.POWERLESS, ask_for_snapshots),
+    "connections": AttackKind(scene.NOBODY, fuzzing.hold_connections),
+    "fuzzed calls": AttackKind(scene.POWERLESS, fuzzing.fuzz_calls),
+    "fuzzed messages": AttackKind(scene.POWERLESS, fuzzing.fuzz_messages),
+    "fuzzed frames": AttackKind(scene.NOBODY, fuzzing.fuzz_frames),
 }
 
 

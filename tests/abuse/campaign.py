@@ -65,7 +65,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AbuseOutcome:
     """What was seen. `attacks` has the counts of each kind."""
 
     plan: Plan
@@ -163,7 +163,7 @@ class Attackers:
             self.counts.update(json.loads(line))
 
 
-async def run(directory: Path, plan: Plan, say: Console) -> Outcome:
+async def run(directory: Path, plan: Plan, say: Console) -> AbuseOutcome:
     """Run the campaign and return what was seen."""
     async with LocalReplicas(directory, plan.replicas, "127.0.0.1:0") as replicas:
         password = replicas.root_password_path.read_text().strip()
@@ -177,7 +177,7 @@ async def run(directory: Path, plan: Plan, say: Console) -> Outcome:
 
 async def _phases(
     plan: Plan, say: Console, replicas: LocalReplicas, observation: Observation, honest: Honest
-) -> Outcome:
+) -> AbuseOutcome:
     phases: dict[str, Figures] = {}
     say.print(f"idle: the honest caller alone, {plan.idle_s:g} s")
     await asyncio.sleep(CALMING_S)
@@ -197,7 +197,7 @@ async def _phases(
     honest.begin_phase()
     await asyncio.sleep(plan.idle_s)
     phases["afterwards"] = honest.begin_phase()
-    return Outcome(plan, seconds, phases, attackers.counts, observation)
+    return AbuseOutcome(plan, seconds, phases, attackers.counts, observation)
 
 
 async def _until_enough(plan: Plan, say: Console, attackers: Attackers, begun: float) -> None:
@@ -284,7 +284,7 @@ def main(arguments: list[str] | None = None) -> int:
     return EXIT_BROKEN if outcome.broken() else EXIT_KEPT
 
 
-async def _interruptible(directory: Path, plan: Plan, console: Console) -> Outcome:
+async def _interruptible(directory: Path, plan: Plan, console: Console) -> AbuseOutcome:
     cancel_on_signals()
     return await run(directory, plan, console)
 

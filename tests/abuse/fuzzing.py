@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import grpc.aio
 
+from testkit.api_methods import methods_by_request
 from tests.abuse.hostile import CALL_TIMEOUT_S, PAUSE_S, SUBMIT_PATH, Hostile, span
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
-from viewstamp.client.methods import methods_by_request
 
 CONNECTIONS: Final = 5_000
 CONNECTED_AT_ONCE: Final = 100

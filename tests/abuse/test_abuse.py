@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from tests.abuse.attacks import KINDS
-from tests.abuse.campaign import Outcome, Plan, run
+from tests.abuse.campaign import AbuseOutcome, Plan, run
 from tests.abuse.honest import Figures, percentiles
 from tests.abuse.observation import Observation
 from tests.abuse.relay import Relay
@@ -32,7 +32,7 @@ def failure(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
     return grpc.aio.AioRpcError(code, nothing, nothing, details)
 
 
-def outcome(**changes: Any) -> Outcome:
+def outcome(**changes: Any) -> AbuseOutcome:
     """Return what a campaign saw that kept every promise, but for the changes."""
     replicas: Any = type("Replicas", (), {"replicas": []})()
     views, excuses = changes.pop("views", [0]), changes.pop("excuses", {})
@@ -40,7 +40,7 @@ def outcome(**changes: Any) -> Outcome:
     tally = changes.pop("tally", Tally(calls=SHORT.calls))
     figures = changes.pop("figures", Figures())
     assert not changes
-    return Outcome(SHORT, 1.0, {"abused": figures}, {"one": tally.as_dict()}, observation)
+    return AbuseOutcome(SHORT, 1.0, {"abused": figures}, {"one": tally.as_dict()}, observation)
 
 
 def test_an_outcome_without_a_fault_is_kept() -> None:
@@ -82,7 +82,7 @@ def test_view_changes_and_honest_failures_and_idleness_are_noticed() -> None:
     assert [text.partition(" ")[0] for text in said] == ["the", "honest", "1"]
 
 
-class Machine:
+class BusyMachine:
     """A machine on which coordinators wait as is said; a sample is taken every 50 ms."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ def test_a_stall_is_what_a_coordinator_waits_within_a_backups_patience(
     at_once_ms: float, steadily_ms: float, is_excused: bool
 ) -> None:
     """Waits for a processor count if they are long together, however evenly they are spread."""
-    machine = Machine()
+    machine = BusyMachine()
     machine.pass_time(5_000)
     machine.pass_time(2_000, a=steadily_ms)
     machine.waited_ms["b"] += at_once_ms

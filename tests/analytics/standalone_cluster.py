@@ -48,7 +48,7 @@ class Worker:
 
 
 @dataclass
-class Cluster:
+class SparkCluster:
     """The addresses of the master, the workers, and a directory for logs."""
 
     directory: Path
@@ -58,12 +58,12 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(directory: Path) -> Iterator[Cluster]:
+def cluster(directory: Path) -> Iterator[SparkCluster]:
     """Yield a running cluster; its processes end with the context."""
     with contextlib.ExitStack() as stack:
         port, ui = free_port(), free_port()
         start(directory, stack, "master", "Master", "--port", str(port), "--webui-port", str(ui))
-        made = Cluster(directory, f"spark://{HOST}:{port}", f"http://{HOST}:{ui}")
+        made = SparkCluster(directory, f"spark://{HOST}:{port}", f"http://{HOST}:{ui}")
         until("the master answers", lambda: alive(made) == 0)
         for number in range(WORKERS):
             made.workers.append(add_worker(made, stack, number))
@@ -71,7 +71,7 @@ def cluster(directory: Path) -> Iterator[Cluster]:
         yield made
 
 
-def add_worker(made: Cluster, stack: contextlib.ExitStack, number: int) -> Worker:
+def add_worker(made: SparkCluster, stack: contextlib.ExitStack, number: int) -> Worker:
     """Start a worker of one core."""
     ui = free_port()
     size = ("--cores", "1", "--memory", "1g")
@@ -135,7 +135,7 @@ def bare_interpreter(directory: Path) -> Path:
     return path
 
 
-def alive(made: Cluster) -> int:
+def alive(made: SparkCluster) -> int:
     """Return how many workers the master counts as alive."""
     return int(get(f"{made.ui}/json/")["aliveworkers"])
 

@@ -15,13 +15,13 @@ import pytest
 
 from analytics import follow, job, tables
 from analytics.schema import DATA_QUALITY, QUARANTINE, RPC_RED, SPANS, TableSchema
-from testkit.generators.spans import Load, generate
+from testkit.generators.spans import SpanLoad, generate
 from tests.tidy.tree import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOAD: Final = Load(3000, seed=5, duplicate_line_rate=0.1, spans_per_line=20)
+LOAD: Final = SpanLoad(3000, seed=5, duplicate_line_rate=0.1, spans_per_line=20)
 PARTS: Final = 3
 COMPARED: Final = (SPANS, QUARANTINE, RPC_RED)
 # A stream does not count files, and a batch knows nothing else.

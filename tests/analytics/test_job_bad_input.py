@@ -21,7 +21,7 @@ from analytics.schema import (
     TableSchema,
 )
 from analytics.session import AnalyticsError
-from testkit.generators.history import Life, write_history
+from testkit.generators.history import StateLife, write_history
 from viewstamp.snapshots.copies import Copies, copy_directories
 from viewstamp.snapshots.export import export
 from viewstamp.snapshots.generation import Generation
@@ -116,7 +116,7 @@ def test_data_that_is_too_bad_fails_loudly(
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a data directory with four generations."""
     directory = tmp_path_factory.mktemp("data")
-    write_history(directory, Life(generations=4), seed=4)
+    write_history(directory, StateLife(generations=4), seed=4)
     return directory
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from opentelemetry.trace import StatusCode
 
 from analytics import __main__ as command
 from analytics import job, tables
 from analytics.schema import DATA_QUALITY, RPC_RED, SPANS
 from analytics.session import AnalyticsError
 from testkit.generators import spans
+from tests.viewstamp.telemetry.spans_for_tests import SdkSpans
+from viewstamp.telemetry import work
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +28,26 @@ if TYPE_CHECKING:
 def test_times_are_utc_unless_they_say_otherwise(text: str, seconds: int) -> None:
     """A time without a zone is UTC, like everything in the tables."""
     assert command._time_us(text) == seconds * 1_000_000
+
+
+def test_steps_are_parts_of_a_traced_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step of an analysis is a span, and the one that fails is an error."""
+    kept = SdkSpans()
+    monkeypatch.setattr(work, "_tracer", kept.tracer)
+
+    def fail(*_: object) -> None:
+        raise AnalyticsError("secret")
+
+    steps: list[Any] = [
+        ("reading", lambda *_: None, lambda _: True),
+        ("left out", fail, lambda _: False),
+        ("writing", fail, lambda _: True),
+    ]
+    monkeypatch.setattr(job, "_STEPS", steps)
+    with pytest.raises(AnalyticsError):
+        job.analyse(Any, job.AnalysisRequest(tmp_path), lambda *_: None, job.read_all)  # type: ignore[arg-type]
+    told = [(span.name, span.status.status_code) for span in kept.spans]
+    assert told == [("reading", StatusCode.UNSET), ("writing", StatusCode.ERROR)]
 
 
 def test_ago_counts_from_now() -> None:
@@ -60,7 +83,7 @@ def test_nothing_to_analyse_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_traces_become_tables_and_a_page(spark: SparkSession, tmp_path: Path) -> None:
     """Every table of traces is there and readable; page and picture too; steps tell their time."""
-    made = spans.generate(tmp_path / "traces", spans.Load(spans=2_000, seed=3))
+    made = spans.generate(tmp_path / "traces", spans.SpanLoad(spans=2_000, seed=3))
     steps: list[str] = []
     request = job.AnalysisRequest(
         output=tmp_path / "out",

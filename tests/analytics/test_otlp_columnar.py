@@ -12,7 +12,7 @@ import pytest
 from analytics.otlp import columnar, files, ingest, lines
 from analytics.otlp.flatten import flatten
 from analytics.schema import SPANS
-from testkit.generators.spans import Load, generate
+from testkit.generators.spans import SpanLoad, generate
 from tests.analytics.test_otlp_rows import PROBLEMS, SPAN, line_of
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def test_unusual_lines_are_left_alone(spark: SparkSession, alone: bool) -> None:
 
 def test_generated_lines_are_what_flatten_says(spark: SparkSession, tmp_path: Path) -> None:
     """Both ways agree on telemetry of ours and of others, with lines that are cut."""
-    load = Load(800, cut_line_rate=0.1, foreign_rate=0.2, error_rate=0.1, spans_per_line=20)
+    load = SpanLoad(800, cut_line_rate=0.1, foreign_rate=0.2, error_rate=0.1, spans_per_line=20)
     generate(tmp_path, load)
     (group,) = files.plan([tmp_path]).tasks
     batches = list(lines.read_all(group))

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from testkit.generators.spans import Load, generate
+from testkit.generators.spans import SpanLoad, generate
 
 
 def spans_of(directory: Path) -> list[dict[str, Any]]:
@@ -28,7 +28,7 @@ def spans_of(directory: Path) -> list[dict[str, Any]]:
 
 def test_traces_are_whole(tmp_path: Path) -> None:
     """Ids are unique, every parent is there, and a child is inside of it if clocks agree."""
-    done = generate(tmp_path, Load(5000, foreign_rate=0.1, error_rate=0.1))
+    done = generate(tmp_path, SpanLoad(5000, foreign_rate=0.1, error_rate=0.1))
     spans = spans_of(tmp_path)
     by_id = {(span["traceId"], span["spanId"]): span for span in spans}
     assert len(by_id) == len(spans) == done.spans
@@ -48,7 +48,7 @@ def test_same_load_gives_the_same_bytes(tmp_path: Path) -> None:
     """Seed and load decide every byte; another seed gives others."""
     texts = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        generate(tmp_path / name, Load(1000, seed, duplicate_line_rate=0.2, cut_line_rate=0.2))
+        generate(tmp_path / name, SpanLoad(1000, seed, duplicate_line_rate=0.2, cut_line_rate=0.2))
         paths = sorted((tmp_path / name).rglob("*.jsonl"))
         texts.append([path.read_bytes() for path in paths])
     assert texts[0] == texts[1] != texts[2]
@@ -56,7 +56,7 @@ def test_same_load_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_damage_is_as_counted(tmp_path: Path) -> None:
     """Repeated and cut lines are there, in rotated files, in the numbers that are returned."""
-    load = Load(
+    load = SpanLoad(
         5000, duplicate_line_rate=0.2, cut_line_rate=0.1, spans_per_line=20, rotate_bytes=100_000
     )
     done = generate(tmp_path, load)

@@ -13,12 +13,12 @@ from analytics import tables
 from analytics.otlp import files, quality
 from analytics.otlp.ingest import Ingested, ingest
 from analytics.schema import DATA_QUALITY, QUARANTINE, SPANS
-from testkit.generators.spans import Load, generate
+from testkit.generators.spans import SpanLoad, generate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOAD = Load(
+LOAD = SpanLoad(
     3000, duplicate_line_rate=0.1, cut_line_rate=0.05, foreign_rate=0.1, error_rate=0.05,
     spans_per_line=20, skew_us=-2000,
 )  # fmt: skip

@@ -17,13 +17,13 @@ from analytics.otlp import stream
 from analytics.otlp.ingest import ingest
 from analytics.otlp.source import LinesReader
 from analytics.schema import QUARANTINE, SPANS
-from testkit.generators.spans import Load, generate
+from testkit.generators.spans import SpanLoad, generate
 from tests.tidy.tree import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOAD = Load(
+LOAD = SpanLoad(
     2000, duplicate_line_rate=0.2, cut_line_rate=0.05, spans_per_line=20, rotate_bytes=200_000
 )
 BATCH_BYTES = 400_000

@@ -93,6 +93,14 @@ def page(tables: Path) -> Path:
     return report.write(tables, tables.parent / "report.html")
 
 
+def evaluate(chromium: Browser, expression: str) -> Any:
+    """Return the value of an expression in the page, awaited if it is a promise."""
+    options = {"returnByValue": True, "awaitPromise": True}
+    result = chromium.call("Runtime.evaluate", expression=expression, **options)
+    assert "exceptionDetails" not in result, f"the page fails: {result['exceptionDetails']}"
+    return result["result"].get("value")
+
+
 def noise(chromium: Browser) -> list[dict[str, Any]]:
     """Return what the page wrote to the console, and errors and warnings about it."""
     return [event for event in chromium.events if event["method"] in NOISE]
@@ -111,16 +119,16 @@ def test_page_is_shown(
 ) -> None:
     """At each width and in both schemes: true numbers, quiet console, no request, no overflow."""
     chromium.open(page, width_px, dark=dark)
-    numbers = chromium.evaluate(NUMBERS)
+    numbers = evaluate(chromium, NUMBERS)
     assert len(numbers) > 40
     assert all(is_visible for _, _, is_visible in numbers)
     elements = [report_pages.Element("data", told, text) for told, text, _ in numbers]
     assert list(report_pages.wrong_numbers(report_pages.Page(elements=elements), tables)) == []
-    chromium.evaluate('document.querySelectorAll("details").forEach((one) => { one.open = true })')
-    contrast, where = chromium.evaluate(CONTRAST)
+    evaluate(chromium, 'document.querySelectorAll("details").forEach((one) => { one.open = true })')
+    contrast, where = evaluate(chromium, CONTRAST)
     assert contrast >= CONTRAST_MIN, where
-    assert chromium.evaluate("document.documentElement.scrollWidth") == width_px
-    background = chromium.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert evaluate(chromium, "document.documentElement.scrollWidth") == width_px
+    background = evaluate(chromium, "getComputedStyle(document.body).backgroundColor")
     assert (background == "rgb(15, 15, 14)") == dark
     assert noise(chromium) == []
     assert requests(chromium) == [page.resolve().as_uri()]
@@ -132,8 +140,8 @@ def test_switch_changes_colours(chromium: Browser, page: Path) -> None:
     for dark in (False, True):
         chromium.open(page, 1280, dark=dark)
         for _ in range(2):
-            chromium.evaluate('document.getElementById("theme").click()')
-            seen.append(chromium.evaluate("getComputedStyle(document.body).backgroundColor"))
+            evaluate(chromium, 'document.getElementById("theme").click()')
+            seen.append(evaluate(chromium, "getComputedStyle(document.body).backgroundColor"))
     assert seen[0] == seen[3] == "rgb(15, 15, 14)"
     assert seen[1] == seen[2] != seen[0]
 
@@ -141,7 +149,9 @@ def test_switch_changes_colours(chromium: Browser, page: Path) -> None:
 def test_table_is_sorted(chromium: Browser, page: Path) -> None:
     """A heading sorts by value, not by text, down and then up, with absent values last."""
     chromium.open(page, 1280, dark=False)
-    orders = chromium.evaluate("""
+    orders = evaluate(
+        chromium,
+        """
       (() => {
         const table = document.getElementById("table-growth-grid");
         const headings = [...table.tHead.rows[0].cells];
@@ -152,7 +162,8 @@ def test_table_is_sorted(chromium: Browser, page: Path) -> None:
           return [heading.getAttribute("aria-sort"), cells.map((cell) => cell.dataset.raw ?? "")];
         });
       })()
-    """)
+    """,
+    )
     assert orders == [
         ["descending", ["200", "21", "", ""]],
         ["ascending", ["21", "200", "", ""]],
@@ -162,7 +173,9 @@ def test_table_is_sorted(chromium: Browser, page: Path) -> None:
 def test_table_is_filtered(chromium: Browser, page: Path) -> None:
     """Rows stay that have every word; their number is told."""
     chromium.open(page, 1280, dark=False)
-    left = chromium.evaluate("""
+    left = evaluate(
+        chromium,
+        """
       (() => {
         const input = document.querySelector('[data-filter="table-critical_path-grid"]');
         input.value = "JOURNAL p99";
@@ -171,28 +184,34 @@ def test_table_is_filtered(chromium: Browser, page: Path) -> None:
         return [rows.filter((row) => !row.hidden).map((row) => row.cells[2].textContent.slice(-7)),
           document.querySelector('[data-count="table-critical_path-grid"]').textContent];
       })()
-    """)
+    """,
+    )
     assert left == [["journal"] * 3, "3 shown"]
 
 
 def test_mark_says_what_it_is(chromium: Browser, page: Path) -> None:
     """The pointer on a mark shows its words, as text."""
     chromium.open(page, 1280, dark=False)
-    told = chromium.evaluate("""
+    told = evaluate(
+        chromium,
+        """
       (() => {
         const mark = document.querySelector("#plot-errors [data-tip]");
         mark.dispatchEvent(new PointerEvent("pointermove", { bubbles: true }));
         const tip = document.getElementById("tip");
         return [tip.hidden, tip.textContent === mark.dataset.tip, tip.children.length];
       })()
-    """)
+    """,
+    )
     assert told == [False, True, 0]
 
 
 def test_plots_become_pictures(chromium: Browser, page: Path) -> None:
     """Each plot is saved as a PNG of twice its size that shows more than its background."""
     chromium.open(page, 1280, dark=True)
-    pictures = chromium.evaluate("""
+    pictures = evaluate(
+        chromium,
+        """
       (async () => {
         const made = [];
         for (const figure of document.querySelectorAll("figure")) {
@@ -206,7 +225,8 @@ def test_plots_become_pictures(chromium: Browser, page: Path) -> None:
         }
         return made;
       })()
-    """)
+    """,
+    )
     assert len(pictures) == 14
     for name, kind, width, colours in pictures:
         assert kind == "image/png", name
@@ -225,7 +245,7 @@ def test_injected_script_would_be_refused(chromium: Browser, page: Path) -> None
     markup = '<img src="x" onerror="document.title=1"><script>document.title=2</script></body>'
     planted.write_text(page.read_text("utf-8").replace("</body>", markup), encoding="utf-8")
     chromium.open(planted, 1280, dark=False)
-    assert chromium.evaluate("document.title") == "Viewstamp insight"
+    assert evaluate(chromium, "document.title") == "Viewstamp insight"
     assert noise(chromium)
 
 

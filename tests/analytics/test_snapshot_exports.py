@@ -11,7 +11,7 @@ import pytest
 from analytics import schema, tables
 from analytics.snapshots import exports, reading
 from analytics.snapshots.errors import NewerSnapshotError, SnapshotCopyWarning, SnapshotError
-from testkit.generators.history import Life, write_history
+from testkit.generators.history import StateLife, write_history
 from tests.analytics import snapshot_cases
 from tests.analytics.snapshot_cases import collected
 from viewstamp.snapshots.copies import Copies, copy_directories
@@ -28,7 +28,7 @@ SECTIONS = ("sessions", "users", "streams", "consumer_groups", "catalog")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a data directory with two generations."""
     directory = tmp_path_factory.mktemp("data")
-    write_history(directory, Life(generations=2), seed=8)
+    write_history(directory, StateLife(generations=2), seed=8)
     return directory
 
 

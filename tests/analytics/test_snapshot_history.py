@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from analytics.snapshots import change, garbage, growth, reading, sizes
-from testkit.generators.history import Life, write_history
+from testkit.generators.history import StateLife, write_history
 from tests.analytics.snapshot_cases import arrow, collected, rows
 from viewstamp.limits import SNAPSHOT_COPIES
 from viewstamp.snapshots.copies import Copies, copy_directories
@@ -18,7 +18,7 @@ from viewstamp.snapshots.verify import GenerationVerdict, verify
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-LIFE = Life(generations=12)
+LIFE = StateLife(generations=12)
 
 
 def test_histories_verify(tmp_path: Path) -> None:

@@ -8,21 +8,23 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from pyspark.sql.types import ArrayType
 
 from analytics.snapshots import columns, entities, reading
 from analytics.snapshots.errors import NewerSnapshotError, SnapshotCopyWarning, SnapshotError
 from testkit.generators.generations import SnapshotWriter, changes_of
-from testkit.generators.history import PASSWORD_HASH, Life, write_history
+from testkit.generators.history import PASSWORD_HASH, StateLife, write_history
 from tests.analytics import snapshot_cases
 from tests.analytics.snapshot_cases import rows
 from viewstamp.api.users.v1.users_pb2 import PersonalAccessTokenEntity, UserEntity
-from viewstamp.format.kinds import KINDS, decode_entity
+from viewstamp.format.kinds import KINDS
 from viewstamp.format.layer import reader_of
 from viewstamp.limits import KIB
 from viewstamp.snapshots import columns as exported
 
-LIFE = Life(generations=3)
+LIFE = StateLife(generations=3)
 MANIFEST = f"manifests/{3:020d}.manifest"
 
 
@@ -69,20 +71,12 @@ def _all(path: Path) -> list[bytes]:
 
 @pytest.mark.parametrize("info", KINDS.values(), ids=lambda info: info.name)
 def test_columns_are_those_of_exports(info: Any) -> None:
-    """Columns and values of a kind are the same here and in an export."""
-    descriptor = info.message.DESCRIPTOR
-    struct = columns.struct_of(descriptor)
-    assert struct.fieldNames() == [field.name for field in exported.schema_of(descriptor)]
-    assert columns.row_of(info.message()) == exported.row_of(info.message())
-
-
-def test_values_are_those_of_exports(tmp_path: Path) -> None:
-    """What stands in the columns of real entities is what an export writes."""
-    writer = write_history(tmp_path, LIFE, seed=7)
-    for stage, state in writer.states.items():
-        for (kind, _), canonical in state.items():
-            message = decode_entity(stage, kind, canonical)
-            assert columns.row_of(message) == exported.row_of(message)
+    """The columns of a kind, lists among them, are the same here and in an export."""
+    struct = columns.struct_of(info.message.DESCRIPTOR)
+    schema = exported.schema_of(info.message.DESCRIPTOR)
+    assert struct.fieldNames() == [field.name for field in schema]
+    lists = [field.name for field in struct if isinstance(field.dataType, ArrayType)]
+    assert lists == [field.name for field in schema if pyarrow.types.is_list(field.type)]
 
 
 @pytest.mark.parametrize("copies", [1, 2])

@@ -14,16 +14,16 @@ import pytest
 
 from analytics import job, tables
 from analytics.schema import TABLES
-from testkit.generators.history import Life, write_history
-from testkit.generators.spans import Load, generate
+from testkit.generators.history import StateLife, write_history
+from testkit.generators.spans import SpanLoad, generate
 from tests.analytics import standalone_cluster as standalone
 from tests.tidy.tree import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
-LOAD: Final = Load(6_000, seed=7, error_rate=0.05, duplicate_line_rate=0.1, cut_line_rate=0.02)
-LIFE: Final = Life(generations=4)
+LOAD: Final = SpanLoad(6_000, seed=7, error_rate=0.05, duplicate_line_rate=0.1, cut_line_rate=0.02)
+LIFE: Final = StateLife(generations=4)
 # So many tasks have left results on a worker before it is killed.
 TASKS_BEFORE_KILL: Final = 10
 # The same doubles, added up in another order.
@@ -50,7 +50,7 @@ def local(spark: SparkSession, inputs: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[standalone.Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[standalone.SparkCluster]:
     """Yield a master and two workers, started once."""
     with standalone.cluster(tmp_path_factory.mktemp("cluster")) as made:
         yield made
@@ -58,7 +58,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[standalone.Clu
 
 @pytest.mark.long
 def test_analyze_on_a_cluster(
-    spark: SparkSession, inputs: Path, local: Path, cluster: standalone.Cluster, tmp_path: Path
+    spark: SparkSession, inputs: Path, local: Path, cluster: standalone.SparkCluster, tmp_path: Path
 ) -> None:
     """`viewstamp analyze --master spark://…` writes the tables of a local run."""
     command = [sys.executable, "-m", "viewstamp.cli", "analyze", "--data-directory", str(inputs)]
@@ -73,7 +73,7 @@ def test_analyze_on_a_cluster(
 
 @pytest.mark.long
 def test_killed_worker_changes_nothing(
-    spark: SparkSession, inputs: Path, local: Path, cluster: standalone.Cluster, tmp_path: Path
+    spark: SparkSession, inputs: Path, local: Path, cluster: standalone.SparkCluster, tmp_path: Path
 ) -> None:
     """By spark-submit, with a worker and its executor killed in mid-job: the same tables."""
     ui = standalone.free_port()
@@ -99,7 +99,9 @@ def test_killed_worker_changes_nothing(
     assert executor not in later
 
 
-def submission(cluster: standalone.Cluster, inputs: Path, directory: Path, ui: int) -> list[str]:
+def submission(
+    cluster: standalone.SparkCluster, inputs: Path, directory: Path, ui: int
+) -> list[str]:
     """Return the command: the entry point as docs/analytics.md has it, and eyes to look in."""
     bare = standalone.bare_interpreter(cluster.directory)
     (directory / "events").mkdir()
@@ -121,7 +123,7 @@ def submission(cluster: standalone.Cluster, inputs: Path, directory: Path, ui: i
 
 
 def at_work(
-    cluster: standalone.Cluster, submitted: subprocess.Popen[bytes], ui: int
+    cluster: standalone.SparkCluster, submitted: subprocess.Popen[bytes], ui: int
 ) -> tuple[standalone.Worker, str] | None:
     """Return a worker whose executor runs a task and has ended some, and the executor's id."""
     assert submitted.poll() is None, "the job ended before a worker could be killed"

@@ -8,16 +8,16 @@ import pytest
 
 from benchmarks.commands import in_turns, portable
 from benchmarks.etcd_client import PutRequest, RangeRequest, RequestOp, TxnRequest
-from benchmarks.load import NUMBER_DIGITS, TRANSACTION_PUTS, Puts, Topics
-from benchmarks.targets import Figures, Target, judge
+from benchmarks.load import NUMBER_DIGITS, TRANSACTION_PUTS, LoadTopics, Puts
+from benchmarks.targets import Figures, TargetRow, judge
 from benchmarks.wire import Samples, header_block
 from viewstamp.framing import unframe
 from viewstamp.limits import TOPICS_PER_STREAM_MAX
 
 Rounds = dict[str, list[Figures]]
 
-RATIO = Target("ours against theirs", "ours", "etcd_theirs", "commands_per_s", must=2.0, aim=4.0)
-LATENCY = Target("ours, p50", "ours", None, "p50_ms", must=2.0, aim=1.4)
+RATIO = TargetRow("ours against theirs", "ours", "etcd_theirs", "commands_per_s", must=2.0, aim=4.0)
+LATENCY = TargetRow("ours, p50", "ours", None, "p50_ms", must=2.0, aim=1.4)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_header_block_is_plain_hpack() -> None:
 @pytest.mark.parametrize("request_bytes", [0, 256])
 def test_topics_differ_in_name_alone(request_bytes: int) -> None:
     """Requests have one size, as asked or with a name of 32 bytes, and names never repeat."""
-    topics = Topics([7], request_bytes)
+    topics = LoadTopics([7], request_bytes)
     requests = [topics.request() for _ in range(3)]
     assert len({request.name for request in requests}) == 3
     sizes = {request.ByteSize() if request_bytes else len(request.name) for request in requests}
@@ -90,7 +90,7 @@ def test_topics_differ_in_name_alone(request_bytes: int) -> None:
 @pytest.mark.parametrize("size", [1, 100, TOPICS_PER_STREAM_MAX + 1])
 def test_batches_hold_the_same_topics(size: int) -> None:
     """Batches, which are made of copies, hold what single requests are, over ends of streams."""
-    singles, batches = (Topics([7, 8_000, 9], request_bytes=0) for _ in range(2))
+    singles, batches = (LoadTopics([7, 8_000, 9], request_bytes=0) for _ in range(2))
     for _ in range(2):
         assert unframe(batches.framed(size)) == [singles.encoded() for _ in range(size)]
     with pytest.raises(RuntimeError, match="make more streams"):

@@ -15,7 +15,7 @@ from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 FITTING = 3
 
 
-class Client:
+class LeavingClient:
     """Deletes the first few of each batch, and refuses the others with `details`."""
 
     def __init__(self, **details: object) -> None:
@@ -36,7 +36,7 @@ class Client:
 
 async def test_what_costs_too_much_together_is_sent_again() -> None:
     """Streams that do not fit beside others are deleted by later requests, each once."""
-    client = Client(retry_delay_ms=1)
+    client = LeavingClient(retry_delay_ms=1)
     await delete_streams(client, range(1, 9))  # type: ignore[arg-type]
     assert client.deleted == list(range(1, 9))
 
@@ -44,4 +44,4 @@ async def test_what_costs_too_much_together_is_sent_again() -> None:
 async def test_what_is_refused_for_good_fails_the_measurement() -> None:
     """A refusal that names no time to come again is raised."""
     with pytest.raises(library.Refusal, match="4100 rows"):
-        await delete_streams(Client(), range(1, 9))  # type: ignore[arg-type]
+        await delete_streams(LeavingClient(), range(1, 9))  # type: ignore[arg-type]

@@ -13,15 +13,15 @@ import pytest
 from benchmarks import etcd_client, snapshot_files
 from benchmarks.snapshot_files import (
     Compaction,
-    Written,
+    WrittenFiles,
     adoptions,
     compactions,
     is_to_be_merged,
     written,
 )
 from benchmarks.snapshot_load import TimedSamples, read_calls
-from benchmarks.snapshot_state import FULL, QUICK, Size, Topics, chosen
-from benchmarks.snapshot_turns import Taken, beside, intervals, overlapping
+from benchmarks.snapshot_state import FULL, QUICK, Size, StateTopics, chosen
+from benchmarks.snapshot_turns import TimedSnapshot, beside, intervals, overlapping
 from benchmarks.snapshots import CHANGED, PARTS, parse, report
 from benchmarks.targets import SNAPSHOT_TARGETS, Figures
 from coordinator.mux.stage import Stage
@@ -40,7 +40,7 @@ def test_the_state_is_the_one_of_the_targets() -> None:
 
 def test_topics_are_found_where_they_were_made() -> None:
     """Each number is a topic of its own, and is created, changed and read under one name."""
-    topics = Topics([5, 6], Size(2, 3, 10, 1, 1))
+    topics = StateTopics([5, 6], Size(2, 3, 10, 1, 1))
     made = [topics.create(number) for number in range(topics.count)]
     assert all(isinstance(one, streams_pb2.CreateTopicRequest) for one in made)
     places = [(one.stream.id, one.name) for one in made]  # type: ignore[attr-defined]
@@ -70,8 +70,8 @@ def test_parts_of_the_state() -> None:
 
 def test_only_new_files_count() -> None:
     """A generation has written what the one before did not have."""
-    first = Written({"1.manifest": 10, "aa": 1000, "bb": 200})
-    second = Written({"2.manifest": 11, "aa": 1000, "cc": 5})
+    first = WrittenFiles({"1.manifest": 10, "aa": 1000, "bb": 200})
+    second = WrittenFiles({"2.manifest": 11, "aa": 1000, "cc": 5})
     assert first.bytes_beside(None) == first.size_bytes == 1210
     assert (second.bytes_beside(first), second.size_bytes) == (16, 1016)
 
@@ -142,7 +142,7 @@ def test_calls_overlap_with_snapshots() -> None:
 
 def test_snapshots_before_the_load_do_not_count() -> None:
     """While the load starts the cluster is idle: what snapshots took then is not told."""
-    taken = [Taken(number, 0.1 * number, 0.0, 0.0) for number in range(1, 5)]
+    taken = [TimedSnapshot(number, 0.1 * number, 0.0, 0.0) for number in range(1, 5)]
     under_way = [(0.0, 0.5), (0.9, 1.2), (1.4, 1.9), (3.5, 4.0)]
     calls = [(1.0 + index * 0.01, 1.005 + index * 0.01) for index in range(200)]
     figures = beside(calls, taken, under_way)
@@ -154,7 +154,7 @@ def test_snapshots_before_the_load_do_not_count() -> None:
 def test_snapshots_are_under_way_until_they_are_adopted() -> None:
     """From the cut to the adoption; to the decision, if nobody has told of an adoption."""
     now_s, here_s = time.time(), time.perf_counter()
-    taken = [Taken(1, 0.5, now_s, now_s + 1), Taken(2, 0.5, now_s + 2, now_s + 3)]
+    taken = [TimedSnapshot(1, 0.5, now_s, now_s + 1), TimedSnapshot(2, 0.5, now_s + 2, now_s + 3)]
     found = intervals(taken, {1: now_s + 1.5})
     expected = [here_s, here_s + 1.5, here_s + 2, here_s + 3]
     assert [at for each in found for at in each] == pytest.approx(expected, abs=0.1)

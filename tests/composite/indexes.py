@@ -10,18 +10,11 @@ from typing import Any, Final
 
 from coordinator.mux.sessions import SessionsMachine
 from coordinator.mux.types import Stage
-from services.consumer_groups.section import SECTION as GROUPS_SECTION
-from services.runtime.section import Section
-from services.runtime.tables import Table, UndoLog
-from services.streams.section import SECTION as STREAMS_SECTION
-from services.users.section import SECTION as USERS_SECTION
+from testkit.service_domains import all_domains
+from viewstamp.machine.tables import Table, UndoLog
 
 Entity = tuple[int, bytes, bytes]
-SECTIONS: Final[dict[Stage, Section[Any]]] = {
-    Stage.USERS: USERS_SECTION,
-    Stage.STREAMS: STREAMS_SECTION,
-    Stage.CONSUMER_GROUPS: GROUPS_SECTION,
-}
+SECTIONS: Final = {stage: domain.section for stage, domain in all_domains().items()}
 # Caches; what may be outdated on purpose; counters, which are entities and may be at their default.
 NOT_COMPARED: Final = frozenset({"undo", "options_pool", "contexts", "waiting", "counters"})
 

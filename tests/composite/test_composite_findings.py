@@ -5,19 +5,19 @@ from __future__ import annotations
 from random import Random
 
 from coordinator.mux.types import Read, ReadSpan, Stage
-from testkit.composite.harness import Replica, entry
+from testkit.composite.harness import CompositeReplica, entry
 from testkit.composite.model import CODES, Model
-from testkit.composite.workload import Workload
+from testkit.composite.workload import CompositeWorkload
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.framing import EMPTY_FRAME
 
 
 def test_a_read_behind_a_prepare_without_commands_names_its_op() -> None:
     """A read does not join one that waits in front of a prepare, even if that has no commands."""
-    replica = Replica(Random(0))
+    replica = CompositeReplica(Random(0))
     listing = ReadSpan(CODES["ListStreams"], 1, EMPTY_FRAME)
     # The bootstrap is not answered yet, so the first read waits, and could be joined.
-    replica.commit(entry(1, [Workload(Random(0), Model()).bootstrap()]))
+    replica.commit(entry(1, [CompositeWorkload(Random(0), Model()).bootstrap()]))
     replica.read(Read(1, (listing,), 0, 1))
     replica.commit(entry(2, [log_pb2.LoggedRequest(session_id=1, acked=1)]))
     replica.read(Read(2, (listing,), 0, 1))
@@ -27,8 +27,8 @@ def test_a_read_behind_a_prepare_without_commands_names_its_op() -> None:
 
 def test_reads_behind_one_another_die_with_a_service_all_at_once() -> None:
     """No read goes on to its next stage while those before it are answered that theirs is gone."""
-    replica = Replica(Random(0))
-    replica.commit(entry(1, [Workload(Random(0), Model()).bootstrap()]))
+    replica = CompositeReplica(Random(0))
+    replica.commit(entry(1, [CompositeWorkload(Random(0), Model()).bootstrap()]))
     replica.settle()
     listing = ReadSpan(CODES["ListConsumerGroups"], 1, EMPTY_FRAME)
     # Both are on their way to be resolved by streams, and would go on to consumer groups.

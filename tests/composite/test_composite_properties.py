@@ -10,16 +10,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from testkit.composite.model import DOMAIN_COMMANDS, METHODS
-from tests.composite.trial import READS, Trial, check_continued, check_same
+from tests.composite.trial import READS, CompositeTrial, check_continued, check_same
 
 SHORT_PREPARES = 10
 LONG_PREPARES = 40
 TRANSACTION_REASONS_MIN = 15
 
 
-def check_history(random: Random, prepares: int, seed: int) -> Trial:
+def check_history(random: Random, prepares: int, seed: int) -> CompositeTrial:
     """Run a history against the model, then again with stages that answer whenever they like."""
-    trial = Trial(random)
+    trial = CompositeTrial(random)
     trial.run(prepares)
     check_same(trial.replica, trial.replayed(seed))
     for generation in sorted(trial.replica.cuts.taken)[:1]:
@@ -44,7 +44,7 @@ def test_histories_reach_everything() -> None:
     """Every command and read succeeds somewhere, and transactions fail for many reasons."""
     met: Counter[tuple[str, str]] = Counter()
     for seed in range(500, 514):
-        trial = Trial(Random(seed))
+        trial = CompositeTrial(Random(seed))
         trial.run(LONG_PREPARES)
         met += trial.met
     expected = {METHODS[code].name for code in DOMAIN_COMMANDS} | set(READS)

@@ -9,14 +9,16 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from coordinator.mux.types import Read, ReadSpan, SnapshotState, Stage
+from coordinator.mux.catalog_types import SnapshotState
+from coordinator.mux.stage import SERVICE_STAGES
+from coordinator.mux.types import Read, ReadSpan, Stage
 from testkit.composite.comparison import check_read, check_reply
 from testkit.composite.cuts import begin, decide
-from testkit.composite.harness import STAGES, Entry, Replica, Service, entry
+from testkit.composite.harness import CompositeReplica, CompositeService, Entry, entry
 from testkit.composite.model import CODES, METHODS, Model, Outcome
 from testkit.composite.views import facts_of_model, facts_of_sections
-from testkit.composite.workload import Workload
-from testkit.composite.world import Call, Refused
+from testkit.composite.workload import CompositeWorkload
+from testkit.composite.world import Call, CompositeRefused
 from tests.composite.indexes import check_indexes, check_session_indexes
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.framing import frame_all
@@ -28,11 +30,11 @@ READS = (
 
 
 @dataclass
-class Trial:
+class CompositeTrial:
     """A history as it grows, one prepare at a time."""
 
     random: Random
-    replica: Replica = field(default_factory=Replica)
+    replica: CompositeReplica = field(default_factory=CompositeReplica)
     model: Model = field(default_factory=Model)
     log: list[Entry] = field(default_factory=list)
     # Op -> reads behind it, by token; and what the model answered.
@@ -43,9 +45,9 @@ class Trial:
 
     def __post_init__(self) -> None:
         """Found the cluster."""
-        self.workload = Workload(self.random, self.model)
+        self.workload = CompositeWorkload(self.random, self.model)
         # A second set of machines is fed the recorded batches alone: no reads, no restarts.
-        self.mirrors = {stage: Service(stage) for stage in STAGES}
+        self.mirrors = {stage: CompositeService(stage) for stage in SERVICE_STAGES}
         self.commit(self.workload.writer.timestamp, [self.workload.bootstrap()])
 
     def run(self, prepares: int) -> None:
@@ -139,7 +141,7 @@ class Trial:
             # Reads are on their way to a service that dies now.
             for _ in range(self.random.randrange(4)):
                 self.replica.step()
-            self.replica.restart(STAGES[self.random.randrange(len(STAGES))])
+            self.replica.restart(SERVICE_STAGES[self.random.randrange(len(SERVICE_STAGES))])
         self.replica.settle()
         for read, expected in asked:
             answered = self.replica.reads[read.token]
@@ -151,7 +153,7 @@ class Trial:
     def _count(self, codes: list[int], spans: list[list[Outcome]]) -> None:
         for code, outcomes in zip(codes, spans, strict=False):
             for outcome in outcomes:
-                came_to = outcome.reason if isinstance(outcome, Refused) else "ok"
+                came_to = outcome.reason if isinstance(outcome, CompositeRefused) else "ok"
                 self.met[METHODS[code].name, came_to] += 1
 
     def _read(self) -> tuple[Read, list[list[Outcome]]]:
@@ -170,11 +172,11 @@ class Trial:
     def disturb(self) -> None:
         """Now and then a service is restarted, or another replica becomes the primary."""
         choice = self.random.randrange(12)
-        if choice < len(STAGES):
-            self.replica.restart(STAGES[choice])
+        if choice < len(SERVICE_STAGES):
+            self.replica.restart(SERVICE_STAGES[choice])
             self.replica.settle()
             self.check_state()
-        elif choice == len(STAGES):
+        elif choice == len(SERVICE_STAGES):
             self.replica.become_primary()
             self.replica.settle()
             self.check_proposals()
@@ -194,7 +196,7 @@ class Trial:
 
     def check_cut(self, generation: int) -> None:
         """Fail unless a replica that starts from the cut is what this one is now."""
-        twin = Replica.restored(self.replica.cuts, generation)
+        twin = CompositeReplica.restored(self.replica.cuts, generation)
         assert sorted(twin.mux.entities()) == sorted(self.replica.mux.entities())
         assert list(twin.mux.catalog.entities()) == list(self.replica.mux.catalog.entities())
         check_session_indexes(twin.mux.sessions)
@@ -203,9 +205,9 @@ class Trial:
             assert entities == self.replica.services[stage].entities(), stage.name
             check_indexes(stage, service.machine.state, entities)
 
-    def continued(self, generation: int) -> Replica:
+    def continued(self, generation: int) -> CompositeReplica:
         """Return a replica that starts from a cut and was given what came behind it."""
-        twin = Replica.restored(self.replica.cuts, generation)
+        twin = CompositeReplica.restored(self.replica.cuts, generation)
         for logged in self.log[twin.mux.op :]:
             twin.commit(logged)
             twin.settle()
@@ -232,10 +234,10 @@ class Trial:
         assert not self.replica.proposals, f"proposals never end: {self.replica.proposals}"
         check_at_rest(self.model)
 
-    def replayed(self, seed: int) -> Replica:
+    def replayed(self, seed: int) -> CompositeReplica:
         """Return a replica that was given the same log, with everything in another order."""
         random = Random(seed)
-        replica = Replica(random)
+        replica = CompositeReplica(random)
         for op, logged in enumerate(self.log, start=1):
             while not replica.has_room or random.random() < 0.4:
                 if not replica.step():
@@ -244,7 +246,7 @@ class Trial:
             for read in self.reads.get(op, ()):
                 replica.read(read)
             if random.random() < 0.25:
-                replica.restart(random.choice(STAGES))
+                replica.restart(random.choice(SERVICE_STAGES))
         replica.settle()
         return replica
 
@@ -280,20 +282,20 @@ def check_equal(got: dict[Any, Any], wanted: dict[Any, Any]) -> None:
     assert not differences, f"what is, and what the model says: {differences}"
 
 
-def mirror_batches(mirror: Service, live: Service) -> None:
+def mirror_batches(mirror: CompositeService, live: CompositeService) -> None:
     """Feed the mirror what the live service was sent since the last time."""
     done = mirror.machine.sequence
     answers = [mirror.apply(batch) for batch in live.sent[done:]]
     assert answers == live.answered[done:], f"{live.stage.name}: a replay answers otherwise"
 
 
-def check_continued(whole: Replica, twin: Replica) -> None:
+def check_continued(whole: CompositeReplica, twin: CompositeReplica) -> None:
     """Fail unless a replica that started from a cut answered and became as the whole one."""
     assert twin.replies.items() <= whole.replies.items(), "replies behind a cut differ"
     assert twin.digests() == whole.digests(), "the state behind a cut differs"
 
 
-def check_same(one: Replica, other: Replica) -> None:
+def check_same(one: CompositeReplica, other: CompositeReplica) -> None:
     """Fail unless two replicas answered the same bytes, and sent the same bytes to every stage."""
     assert one.replies == other.replies, "replies depend on who answers when"
     assert one.ended == other.ended, "the order in which sessions end depends on who answers when"

@@ -29,7 +29,7 @@ import grpc.aio
 from rich.console import Console
 from rich.markup import escape
 
-from testkit.load import Trial, TrialOptions
+from testkit.load import LoadTrial, TrialOptions
 from testkit.load.display import (
     live_progress,
     print_checks,
@@ -90,11 +90,11 @@ async def create_lasting_groups(client: Client) -> None:
                 await client.groups.create(stream, topic, group)
 
 
-async def crash(console: Console, directory: Path, per_process: int, seed: int) -> Trial:
+async def crash(console: Console, directory: Path, per_process: int, seed: int) -> LoadTrial:
     """Run the whole test and return it, with its report. Raises FAILURES."""
     cancel_on_signals()
     kills = kills_in_random_order(per_process, seed)
-    trial = Trial(
+    trial = LoadTrial(
         TrialOptions(
             directory=directory,
             seed=seed,

@@ -13,13 +13,13 @@ from testkit.load.generator import LoadGenerator, Restoration
 from testkit.load.kills import (
     CUT_ATTEMPTS_MAX,
     IN_FLIGHT_MIN,
-    Kill,
     PlannedKill,
+    ProcessKill,
     check_kills,
     kill_during_cut,
 )
 from testkit.load.oracle import Check
-from testkit.load.session import LoadFailed, Request
+from testkit.load.session import LoadFailed, LoadRequest
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.client.consistency import LINEARIZABLE, Consistency
@@ -33,7 +33,7 @@ CREATED, COMPLETED = (
 )
 
 
-class Cluster:
+class KilledCluster:
     """Snapshots that are decided as the test says, and processes that die and are back at once.
 
     With `waits_for_kills` nothing is decided before a process was killed.
@@ -91,11 +91,11 @@ class Cluster:
     async def wait_ready(self, timeout_s: float) -> None:
         """Everything is back."""
 
-    def unanswered(self) -> set[Request]:
+    def unanswered(self) -> set[LoadRequest]:
         """Nothing is open."""
         return set()
 
-    async def until_restored(self, killed_ns: int, unanswered: set[Request]) -> Restoration:
+    async def until_restored(self, killed_ns: int, unanswered: set[LoadRequest]) -> Restoration:
         """It took no time."""
         return Restoration(1, 2)
 
@@ -120,7 +120,7 @@ def test_log_times_say_where_a_kill_fell(created_at: int, decided_at: int, momen
 
 async def test_a_kill_that_comes_too_late_is_made_again() -> None:
     """Attempts after the decision do not count, and the first one before it is the last."""
-    cluster = Cluster([1, 1], waits_for_kills=True)
+    cluster = KilledCluster([1, 1], waits_for_kills=True)
     requests = SnapshotRequests(cluster, NEVER_S)
     requests.start()
     kills = await kill_during_cut(
@@ -139,7 +139,7 @@ async def test_a_kill_that_comes_too_late_is_made_again() -> None:
 
 async def test_kills_that_are_always_too_late_end() -> None:
     """After so many attempts it is given up, and none of them counts."""
-    cluster = Cluster([1] * CUT_ATTEMPTS_MAX, waits_for_kills=True)
+    cluster = KilledCluster([1] * CUT_ATTEMPTS_MAX, waits_for_kills=True)
     requests = SnapshotRequests(cluster, NEVER_S)
     requests.start()
     kills = await kill_during_cut(
@@ -153,7 +153,7 @@ async def test_kills_that_are_always_too_late_end() -> None:
 
 async def test_nothing_is_killed_once_the_decision_is_known() -> None:
     """A snapshot that was decided while the kill was prepared is left alone."""
-    cluster = Cluster([1] * 2 * CUT_ATTEMPTS_MAX)
+    cluster = KilledCluster([1] * 2 * CUT_ATTEMPTS_MAX)
     requests = SnapshotRequests(cluster, NEVER_S)
     requests.start()
     kills = await kill_during_cut(
@@ -168,7 +168,7 @@ async def test_nothing_is_killed_once_the_decision_is_known() -> None:
 
 async def test_asking_waits_for_what_the_cluster_began() -> None:
     """A refusal because one is under way is no failure: ours is the one after it."""
-    cluster = Cluster([])
+    cluster = KilledCluster([])
     cluster.refusals = [Reason.REASON_SNAPSHOT_IN_PROGRESS]
     requests = SnapshotRequests(cluster, NEVER_S)
     requests.start()
@@ -181,7 +181,7 @@ async def test_asking_waits_for_what_the_cluster_began() -> None:
 
 async def test_finishing_waits_for_the_decision() -> None:
     """What was asked for is decided before the end."""
-    cluster = Cluster([])
+    cluster = KilledCluster([])
     cluster.may_decide.clear()
     requests = SnapshotRequests(cluster, NEVER_S)
     requests.start()
@@ -196,7 +196,7 @@ async def test_finishing_waits_for_the_decision() -> None:
 
 async def test_a_refusal_for_good_ends_it_for_everybody() -> None:
     """Whoever waits for the request, its decision or the end hears of it."""
-    cluster = Cluster([])
+    cluster = KilledCluster([])
     cluster.refusals = [Reason.REASON_PERMISSION_DENIED]
     requests = SnapshotRequests(cluster, NEVER_S)
     requests.start()
@@ -212,7 +212,7 @@ async def test_a_refusal_for_good_ends_it_for_everybody() -> None:
 
 async def test_only_undisturbed_snapshots_say_how_long_one_takes() -> None:
     """A snapshot that a kill fell into does not make the next kill wait longer."""
-    cluster = Cluster([])
+    cluster = KilledCluster([])
     cluster.may_decide.clear()
     requests = SnapshotRequests(cluster, NEVER_S)
     requests.start()
@@ -229,10 +229,10 @@ async def test_only_undisturbed_snapshots_say_how_long_one_takes() -> None:
     assert requests.duration_s == pytest.approx(5)
 
 
-def kill(process: str, moment: Moment | None = None) -> Kill:
+def kill(process: str, moment: Moment | None = None) -> ProcessKill:
     """Return a kill under enough load."""
     cut = None if moment is None else CutKill(7, moment, "COMPLETED")
-    return Kill(process, IN_FLIGHT_MIN, 1, 1, cut)
+    return ProcessKill(process, IN_FLIGHT_MIN, 1, 1, cut)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def kill(process: str, moment: Moment | None = None) -> Kill:
         ([kill("users", Moment.CUT)], True),
     ],
 )
-def test_kills_during_a_cut_must_be_that(kills: list[Kill], is_seen: bool) -> None:
+def test_kills_during_a_cut_must_be_that(kills: list[ProcessKill], is_seen: bool) -> None:
     """A kill before or after the cut is one more death, but not one of those asked for."""
     wanted = [PlannedKill("users"), PlannedKill("users", during_cut=True)]
     restarts = {name: sum(one.process == name for one in kills) for name in ("users", "streams")}

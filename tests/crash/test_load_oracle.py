@@ -10,20 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from testkit.load.commands import Command, Kind, Outcome, request_of
-from testkit.load.kills import Kill, PlannedKill, check_kills
-from testkit.load.model import Model
+from testkit.load.commands import Command, CommandKind, LoadOutcome, request_of
+from testkit.load.kills import PlannedKill, ProcessKill, check_kills
+from testkit.load.model import LoadModel
 from testkit.load.oracle import Check, Digests, Violation, check_digests, check_records
-from testkit.load.records import Answer, Duplicate, Record, RecordFile, read_records
-from testkit.load.state import Grant, State, User
-from testkit.load.workload import GroupName, Workload
+from testkit.load.records import Duplicate, LoadAnswer, Record, RecordFile, read_records
+from testkit.load.state import Grant, LoadState, LoadUser
+from testkit.load.workload import GroupName, LoadWorkload
 
 ALICE, BOB = 5, 6  # sessions, named by the revisions of their registration
 
 
-def answer(session: int, number: int, revision: int, *pairs: tuple[Command, Outcome]) -> Answer:
+def answer(
+    session: int, number: int, revision: int, *pairs: tuple[Command, LoadOutcome]
+) -> LoadAnswer:
     """Return an answer that was sent and answered at a time given by its revision."""
-    return Answer(
+    return LoadAnswer(
         session=session,
         number=number,
         commands=tuple(command for command, _ in pairs),
@@ -36,38 +38,45 @@ def answer(session: int, number: int, revision: int, *pairs: tuple[Command, Outc
     )
 
 
-ORDERS = Command(Kind.CREATE_STREAM, "orders")
-PAID = Command(Kind.CREATE_TOPIC, "orders", "paid", partitions=2)
-READERS = Command(Kind.CREATE_GROUP, "orders", "paid", "readers")
-DONE = Outcome()
+ORDERS = Command(CommandKind.CREATE_STREAM, "orders")
+PAID = Command(CommandKind.CREATE_TOPIC, "orders", "paid", partitions=2)
+READERS = Command(CommandKind.CREATE_GROUP, "orders", "paid", "readers")
+DONE = LoadOutcome()
 
 HISTORY: tuple[Record, ...] = (
-    answer(ALICE, 1, 10, (ORDERS, Outcome(entity_id=1)), (PAID, Outcome(entity_id=1))),
-    answer(BOB, 1, 12, (ORDERS, Outcome("STREAM_EXISTS"))),
-    answer(BOB, 2, 13, (READERS, Outcome(entity_id=1))),
-    answer(ALICE, 2, 14, (Command(Kind.JOIN, "orders", "paid", "readers"), DONE)),
-    answer(BOB, 3, 15, (Command(Kind.JOIN, "orders", "paid", "readers"), DONE)),
-    answer(BOB, 4, 16, (Command(Kind.LEAVE, "orders", "paid", "readers"), DONE)),
-    answer(BOB, 5, 17, (Command(Kind.LEAVE, "orders", "paid", "readers"), Outcome("NOT_A_MEMBER"))),
-    answer(ALICE, 3, 18, (Command(Kind.CREATE_USER, name="carol"), Outcome(entity_id=7))),
-    answer(ALICE, 4, 19, (Command(Kind.GRANT, "orders", name="carol"), DONE)),
-    answer(ALICE, 5, 20, (Command(Kind.CREATE_TOKEN, name="key"), DONE)),
-    answer(ALICE, 6, 21, (Command(Kind.CREATE_STREAM, "old"), Outcome(entity_id=2))),
-    answer(ALICE, 7, 22, (Command(Kind.DELETE_STREAM, "old"), DONE)),
+    answer(ALICE, 1, 10, (ORDERS, LoadOutcome(entity_id=1)), (PAID, LoadOutcome(entity_id=1))),
+    answer(BOB, 1, 12, (ORDERS, LoadOutcome("STREAM_EXISTS"))),
+    answer(BOB, 2, 13, (READERS, LoadOutcome(entity_id=1))),
+    answer(ALICE, 2, 14, (Command(CommandKind.JOIN, "orders", "paid", "readers"), DONE)),
+    answer(BOB, 3, 15, (Command(CommandKind.JOIN, "orders", "paid", "readers"), DONE)),
+    answer(BOB, 4, 16, (Command(CommandKind.LEAVE, "orders", "paid", "readers"), DONE)),
+    answer(
+        BOB,
+        5,
+        17,
+        (Command(CommandKind.LEAVE, "orders", "paid", "readers"), LoadOutcome("NOT_A_MEMBER")),
+    ),
+    answer(
+        ALICE, 3, 18, (Command(CommandKind.CREATE_USER, name="carol"), LoadOutcome(entity_id=7))
+    ),
+    answer(ALICE, 4, 19, (Command(CommandKind.GRANT, "orders", name="carol"), DONE)),
+    answer(ALICE, 5, 20, (Command(CommandKind.CREATE_TOKEN, name="key"), DONE)),
+    answer(ALICE, 6, 21, (Command(CommandKind.CREATE_STREAM, "old"), LoadOutcome(entity_id=2))),
+    answer(ALICE, 7, 22, (Command(CommandKind.DELETE_STREAM, "old"), DONE)),
     Duplicate(BOB, 2, f"digest of {BOB}/2"),
 )
 
 
-def before() -> State:
+def before() -> LoadState:
     """Return the state before the history."""
-    return State(users={"root": User(0, 1)})
+    return LoadState(users={"root": LoadUser(0, 1)})
 
 
-def after() -> State:
+def after() -> LoadState:
     """Return the state that the history leads to."""
-    model = Model(before())
+    model = LoadModel(before())
     for record in HISTORY:
-        if isinstance(record, Answer):
+        if isinstance(record, LoadAnswer):
             for index, (command, outcome) in enumerate(
                 zip(record.commands, record.outcomes, strict=True)
             ):
@@ -126,9 +135,15 @@ def test_a_right_history_is_accepted() -> None:
         pytest.param(
             changed(7, sent_ns=9000, answered_ns=9001), Check.ORDER, id="older than what it saw"
         ),
-        pytest.param(changed(1, outcomes=(Outcome(entity_id=9),)), Check.OUTCOMES, id="no refusal"),
-        pytest.param(changed(4, outcomes=(Outcome("GROUP_NOT_FOUND"),)), Check.OUTCOMES, id="lost"),
-        pytest.param(changed(10, outcomes=(Outcome(entity_id=1),)), Check.IDS, id="id given twice"),
+        pytest.param(
+            changed(1, outcomes=(LoadOutcome(entity_id=9),)), Check.OUTCOMES, id="no refusal"
+        ),
+        pytest.param(
+            changed(4, outcomes=(LoadOutcome("GROUP_NOT_FOUND"),)), Check.OUTCOMES, id="lost"
+        ),
+        pytest.param(
+            changed(10, outcomes=(LoadOutcome(entity_id=1),)), Check.IDS, id="id given twice"
+        ),
     ],
 )
 def test_a_planted_violation_in_the_records_is_seen(records: list[Record], check: Check) -> None:
@@ -136,37 +151,37 @@ def test_a_planted_violation_in_the_records_is_seen(records: list[Record], check
     assert check in checks(check_records(records, before(), after()))
 
 
-def lose_create(state: State) -> None:
+def lose_create(state: LoadState) -> None:
     """Forget an acknowledged stream, with all in it."""
     del state.streams["orders"]
 
 
-def lose_delete(state: State) -> None:
+def lose_delete(state: LoadState) -> None:
     """Bring back a stream whose deletion was acknowledged."""
     state.streams["old"] = deepcopy(state.streams["orders"])
 
 
-def lose_join(state: State) -> None:
+def lose_join(state: LoadState) -> None:
     """Forget an acknowledged membership."""
     state.streams["orders"].topics["paid"].groups["readers"].members.clear()
 
 
-def lose_leave(state: State) -> None:
+def lose_leave(state: LoadState) -> None:
     """Bring back a membership whose end was acknowledged."""
     state.streams["orders"].topics["paid"].groups["readers"].members.add(BOB)
 
 
-def apply_twice(state: State) -> None:
+def apply_twice(state: LoadState) -> None:
     """Create an entity at another revision than the acknowledged one."""
     state.streams["orders"].topics["paid"].revision += 1
 
 
-def lose_grant(state: State) -> None:
+def lose_grant(state: LoadState) -> None:
     """Forget an acknowledged grant."""
     state.users["carol"].grants.clear()
 
 
-def lose_token(state: State) -> None:
+def lose_token(state: LoadState) -> None:
     """Forget an acknowledged token."""
     state.tokens.clear()
 
@@ -175,7 +190,7 @@ def lose_token(state: State) -> None:
     "damage",
     [lose_create, lose_delete, lose_join, lose_leave, apply_twice, lose_grant, lose_token],
 )
-def test_a_planted_violation_in_the_state_is_seen(damage: Callable[[State], None]) -> None:
+def test_a_planted_violation_in_the_state_is_seen(damage: Callable[[LoadState], None]) -> None:
     """Whatever was acknowledged and is not there, or is there and should be gone, is found."""
     state = after()
     damage(state)
@@ -205,15 +220,15 @@ def test_a_replay_must_have_the_same_digests(
 @pytest.mark.parametrize(
     ("kills", "restarts", "is_seen"),
     [
-        ([Kill("users", 100, 1, 1)], {"users": 1}, False),
-        ([Kill("users", 99, 1, 1)], {"users": 1}, True),
-        ([Kill("streams", 100, 1, 1)], {"streams": 1}, True),
+        ([ProcessKill("users", 100, 1, 1)], {"users": 1}, False),
+        ([ProcessKill("users", 99, 1, 1)], {"users": 1}, True),
+        ([ProcessKill("streams", 100, 1, 1)], {"streams": 1}, True),
         ([], {}, True),
-        ([Kill("users", 100, 1, 1)], {"users": 2}, True),
+        ([ProcessKill("users", 100, 1, 1)], {"users": 2}, True),
     ],
 )
 def test_kills_must_be_those_asked_for(
-    kills: list[Kill], restarts: dict[str, int], is_seen: bool
+    kills: list[ProcessKill], restarts: dict[str, int], is_seen: bool
 ) -> None:
     """Too few commands in flight, another process, no kill, or a second death is found."""
     found = checks(check_kills([PlannedKill("users")], kills, restarts))
@@ -240,13 +255,13 @@ def test_a_seed_decides_the_commands() -> None:
     groups = [GroupName("stream", "topic", "group")]
 
     def requests(seed: str) -> list[tuple[Command, ...]]:
-        workload = Workload(seed, groups, partitions_max=4)
+        workload = LoadWorkload(seed, groups, partitions_max=4)
         return [workload.next_request() for _ in range(3000)]
 
     first = requests("1/0")
 
     assert first == requests("1/0") != requests("1/1")
-    assert {command.kind for request in first for command in request} == set(Kind)
+    assert {command.kind for request in first for command in request} == set(CommandKind)
     for command in {command for request in first for command in request}:
         assert request_of(command).ByteSize() > 0
         assert Command.from_json(command.to_json()) == command

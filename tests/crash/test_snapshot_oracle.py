@@ -19,7 +19,7 @@ from coordinator.journal.superblock import (
 from coordinator.replica.data_directory import DirectoryOptions, open_replica
 from testkit.load.generations import (
     UNCHANGED_SECTIONS,
-    Taken,
+    TakenGeneration,
     check_files,
     check_last_layers,
     taken_of,
@@ -33,7 +33,7 @@ from testkit.load.replay import (
     copy_from_scratch,
     starts_of,
 )
-from tests.viewstamp.snapshots.generations import Replica, flip, two_generations
+from tests.viewstamp.snapshots.generations import SnapshotDirectory, flip, two_generations
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.format.manifest import sections
 from viewstamp.snapshots.copies import Copies, copy_directories
@@ -41,7 +41,7 @@ from viewstamp.snapshots.entities import SECTION_NAMES
 from viewstamp.snapshots.generation import Generation
 from viewstamp.telemetry import JsonFormatter
 
-TAKEN = [Taken(number, "COMPLETED", True, 10 * number, 21, 900, "") for number in (1, 2)]
+TAKEN = [TakenGeneration(number, "COMPLETED", True, 10 * number, 21, 900, "") for number in (1, 2)]
 FAILED = replace(TAKEN[0], generation=3, state="FAILED", failure="its time was over")
 STATE = SuperblockState(
     cluster_id=bytes(range(16)),
@@ -55,36 +55,36 @@ STATE = SuperblockState(
 
 
 @pytest.fixture
-def replica(tmp_path: Path) -> Replica:
+def replica(tmp_path: Path) -> SnapshotDirectory:
     """A data directory with generations 1 and 2."""
     return two_generations(tmp_path / "data")
 
 
-def damage_one_copy(replica: Replica) -> None:
+def damage_one_copy(replica: SnapshotDirectory) -> None:
     """Change a byte of one copy of a layer."""
     flip(next(replica.copies[1].glob("layers/*")))
 
 
-def lose_a_manifest(replica: Replica) -> None:
+def lose_a_manifest(replica: SnapshotDirectory) -> None:
     """Remove every copy of a manifest."""
     for copy in replica.copies:
         next(copy.glob("manifests/*1.manifest")).unlink()
 
 
-def lose_everything(replica: Replica) -> None:
+def lose_everything(replica: SnapshotDirectory) -> None:
     """Remove the copy directories."""
     for copy in replica.copies:
         copy.rename(copy.with_name(f"lost-{copy.name}"))
 
 
-def test_intact_files_are_accepted(replica: Replica) -> None:
+def test_intact_files_are_accepted(replica: SnapshotDirectory) -> None:
     """Completed generations that verify are right, and one that failed has no files."""
     assert check_files([*TAKEN, FAILED], replica.path) == []
 
 
 @pytest.mark.parametrize("damage", [damage_one_copy, lose_a_manifest, lose_everything])
 def test_planted_damage_in_files_is_seen(
-    replica: Replica, damage: Callable[[Replica], None]
+    replica: SnapshotDirectory, damage: Callable[[SnapshotDirectory], None]
 ) -> None:
     """One bad copy is enough, and a generation without files is found missing."""
     damage(replica)
@@ -92,18 +92,20 @@ def test_planted_damage_in_files_is_seen(
 
 
 @pytest.mark.parametrize("taken", [[], [FAILED], [*TAKEN, replace(TAKEN[0], state="CREATED")]])
-def test_snapshots_must_be_completed_and_decided(replica: Replica, taken: list[Taken]) -> None:
+def test_snapshots_must_be_completed_and_decided(
+    replica: SnapshotDirectory, taken: list[TakenGeneration]
+) -> None:
     """No snapshot at all, none that was completed, or one that is still open is found."""
     assert {violation.check for violation in check_files(taken, replica.path)} == {Check.SNAPSHOTS}
 
 
-def digests_of(replica: Replica) -> dict[str, str]:
+def digests_of(replica: SnapshotDirectory) -> dict[str, str]:
     """Return what generation 2 says, by section."""
     manifest = Generation(Copies(copy_directories(replica.path)), 2).manifest
     return {SECTION_NAMES[stage]: part.state_digest.hex() for stage, part in sections(manifest)}
 
 
-def test_layers_of_the_same_state_are_accepted(replica: Replica) -> None:
+def test_layers_of_the_same_state_are_accepted(replica: SnapshotDirectory) -> None:
     """Sessions go on after the cut; the domains do not, and agree."""
     live = Digests(9, {**digests_of(replica), "sessions": "of later"})
     assert check_last_layers(replica.path, 2, live) == []
@@ -111,13 +113,15 @@ def test_layers_of_the_same_state_are_accepted(replica: Replica) -> None:
 
 @pytest.mark.parametrize("name", UNCHANGED_SECTIONS)
 @pytest.mark.parametrize("digest", ["", "00" * 32])
-def test_layers_of_another_state_are_seen(replica: Replica, name: str, digest: str) -> None:
+def test_layers_of_another_state_are_seen(
+    replica: SnapshotDirectory, name: str, digest: str
+) -> None:
     """A section that differs from what the cluster said, or of which it said nothing, is found."""
     live = Digests(9, {**digests_of(replica), name: digest})
     assert [one.check for one in check_last_layers(replica.path, 2, live)] == [Check.LAYERS]
 
 
-def test_a_last_snapshot_without_files_is_seen(replica: Replica) -> None:
+def test_a_last_snapshot_without_files_is_seen(replica: SnapshotDirectory) -> None:
     """A generation that nobody finds has no digests to agree with."""
     live = Digests(9, digests_of(replica))
     assert [one.check for one in check_last_layers(replica.path, 3, live)] == [Check.LAYERS]
@@ -130,7 +134,7 @@ def test_a_snapshot_is_reported_by_its_sum() -> None:
     )
     snapshot.tasks.add(entities=3, size_bytes=500)
     snapshot.tasks.add(entities=4, size_bytes=60)
-    assert taken_of(snapshot, {3}) == Taken(4, "COMPLETED", False, 70, 7, 560, "")
+    assert taken_of(snapshot, {3}) == TakenGeneration(4, "COMPLETED", False, 70, 7, 560, "")
     assert taken_of(snapshot, {4}).is_asked
 
 

@@ -13,8 +13,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 CERTIFICATE_NAME = "viewstamp"
 
 
-def self_signed(path: Path, *others: str) -> tuple[bytes, bytes]:
-    """Write a certificate for CERTIFICATE_NAME, 127.0.0.1 and other names.
+def self_signed(
+    path: Path, *others: str, years: tuple[int, int] = (2020, 2120)
+) -> tuple[bytes, bytes]:
+    """Write a certificate for CERTIFICATE_NAME, 127.0.0.1 and other names, valid between years.
 
     Return its key and itself, in PEM.
     """
@@ -31,8 +33,8 @@ def self_signed(path: Path, *others: str) -> tuple[bytes, bytes]:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC))
-        .not_valid_after(datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC))
+        .not_valid_before(datetime.datetime(years[0], 1, 1, tzinfo=datetime.UTC))
+        .not_valid_after(datetime.datetime(years[1], 1, 1, tzinfo=datetime.UTC))
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())

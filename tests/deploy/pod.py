@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.deploy.kustomize import Key, Object, render
+from viewstamp.routing import SERVICE_NAMES
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 LONE: Final = ("local", "production")
 REPLICATED: Final = "replicated"
 OVERLAYS: Final = (*LONE, REPLICATED)
-SIDECARS: Final = ("users", "streams", "consumer-groups")
+SIDECARS: Final = tuple(name.replace("_", "-") for name in SERVICE_NAMES)
 # Kubernetes starts native sidecars by itself from this version on.
 KUBERNETES_MIN: Final = "1.29"
 NAMESPACE: Final = "viewstamp"

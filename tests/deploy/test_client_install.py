@@ -71,7 +71,7 @@ def test_up_names_the_extra_that_it_needs(client: ClientInstall) -> None:
 
     assert said.returncode == told.returncode == 2
     assert "pip install 'viewstamp[server]'" in said.stderr
-    assert said.stderr.startswith("error: EXTRA_MISSING: this command needs prometheus_client")
+    assert said.stderr.startswith("error: EXTRA_MISSING: this command needs opentelemetry")
     assert json.loads(told.stderr)["error"]["reason"] == "EXTRA_MISSING"
 
 

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tests.deploy.kustomize import RenderError, load_objects, render
+from tests.deploy.pod import OVERLAYS
 
 ROOT = Path(__file__).resolve().parents[2]
 RENDERED = Path(__file__).with_name("rendered")
@@ -17,7 +18,9 @@ CONFIG = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one"}, 
 
 
 @pytest.mark.parametrize(
-    "directory", ["base", "overlays/local", "overlays/production"], ids=lambda path: path
+    "directory",
+    ["base", *(f"overlays/{name}" for name in OVERLAYS)],
+    ids=lambda path: path,
 )
 def test_renders_as_kustomize_does(directory: str) -> None:
     """Each directory renders to the objects that kustomize 5.5.0 wrote (docs/operations.md)."""

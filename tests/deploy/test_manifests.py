@@ -34,6 +34,7 @@ from tests.deploy.pod import (
 )
 from tests.deploy.pod import coordinator as coordinator_of
 from viewstamp.limits import COMMAND_DEADLINE_MS, UNIX_SOCKET_PATH_BYTES_MAX
+from viewstamp.routing import SERVICE_NAMES
 
 PORT = 7400
 PEER_PORT = 7410
@@ -82,7 +83,7 @@ def test_sidecars_start_in_stage_order(objects: dict[Key, Object]) -> None:
     sidecars = pod_spec(objects)["initContainers"]
 
     assert [container["name"] for container in sidecars] == list(SIDECARS)
-    assert [container["restartPolicy"] for container in sidecars] == ["Always"] * 3
+    assert [container["restartPolicy"] for container in sidecars] == ["Always"] * len(SIDECARS)
     assert coordinator_of(objects)["name"] == "coordinator"
 
 
@@ -190,7 +191,7 @@ def test_coordinator_accepts_its_flags(objects: dict[Key, Object]) -> None:
         module(container).removeprefix("services."): flag(container, "listen")
         for container in pod_spec(objects)["initContainers"]
     }
-    assert tuple(sockets) == coordinator.app.config.SERVICE_NAMES
+    assert tuple(sockets) == SERVICE_NAMES
     for replica in range(replicas):
         config = coordinator.app.config.parse(arguments(coordinator_of(objects), replica))
 

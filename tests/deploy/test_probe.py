@@ -18,7 +18,7 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-class Silent(health_pb2_grpc.HealthServicer):
+class SilentServer(health_pb2_grpc.HealthServicer):
     """A process that takes calls and never answers them, as one whose loop is stuck."""
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ def test_process_without_health_names_is_not_serving(
 
 def test_silence_ends_at_the_timeout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A process that takes the call and never answers fails the probe."""
-    servicer = Silent()
+    servicer = SilentServer()
     server = _server(servicer)
     target = f"unix:{tmp_path}/stuck.sock"
     server.add_insecure_port(target)

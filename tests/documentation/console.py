@@ -3,11 +3,13 @@
 A block that begins with ```console has a command behind each `$ `, which goes on in the next line
 after a backslash or behind a `>`, and below it lines of its output, in which `...` stands for
 anything. A command that ends with `&` starts a cluster: the next one is run when that cluster is
-ready. A block that begins with ```diff is a patch, which is applied.
+ready. A block that begins with ```diff is a patch, which is applied. A block that begins with
+```python runs in its place among the commands, in one interpreter for each page.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -15,37 +17,58 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import yaml
+
+from tests.documentation.interpreter import Interpreter
 from tests.tidy.tree import ROOT
 
 FENCE: Final = re.compile(r"^( *)```(\S*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
-# Languages that hold no shell commands; a block without a language is not allowed.
-OTHER_LANGUAGES: Final = frozenset({"python", "proto", "text", "toml", "yaml", "json"})
 CONSOLE: Final = "console"
 PATCH: Final = "diff"
+PYTHON: Final = "python"
+TEXT: Final = "text"
+COMMAND: Final = re.compile(r"^(?:\$|viewstamp|python|make|kubectl) ", re.MULTILINE)
+# Languages that hold no commands, and what raises ValueError for a block that is none.
+PARSERS: Final[dict[str, Callable[[str], object]]] = {
+    "json": json.loads,
+    TEXT: str,
+    "toml": tomllib.loads,
+    "yaml": yaml.safe_load,
+}
+# A block without a language, or with another one, is not allowed.
+LANGUAGES: Final = frozenset({CONSOLE, PATCH, PYTHON, *PARSERS})
+# One line of context suffices, so that a change nearby does not break a worked example.
+APPLY: Final = "git apply -C1"
 PROMPT: Final = "$ "
+STAND_IN: Final = "kubectl"
 # What `viewstamp up` says once its cluster serves.
 READY: Final = "stop: Ctrl-C"
 READY_TIMEOUT_S: Final = 60
 POLL_S: Final = 0.05
 # Ports that the pages name, and how many follow on each: they may be taken where the tests run.
-PORTS: Final = {7400: 3, 7500: 3}
+PORTS: Final = {7400: 3, 7500: 3, 7510: 3}
 PORTS_FROM: Final = range(20_000, 30_000, 10)
+# Workers have neighbouring process ids. A block that one has chosen, and does not listen on yet,
+# must not be the next one of its neighbour.
+BLOCKS_PER_PROCESS: Final = 37
 PIP_STAMPS: Final = ("runtime", "analytics", "dev")
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
-    """A command of a page: its line in the page, its text, and the output that the page shows."""
+class ConsoleCommand:
+    """A command or Python block: its line in the page, its text, the output that the page shows."""
 
     page: str
     line: int
     text: str
-    output: tuple[str, ...]
+    output: tuple[str, ...] = ()
+    language: str = CONSOLE
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}: {self.text}"
@@ -59,38 +82,53 @@ def blocks(page: str, text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def strange_blocks(page: str, text: str) -> list[str]:
-    """Return a line per block whose language does not say whether it holds shell commands."""
-    known = OTHER_LANGUAGES | {CONSOLE, PATCH}
-    return [
-        f"{page}:{line}: ```{language} is none of {', '.join(sorted(known))}"
-        for line, language, _ in blocks(page, text)
-        if language.split("=")[0] not in known
-    ]
+    """Return a line per block whose language does not say whether it holds commands, or lies."""
+    found = []
+    for line, language, content in blocks(page, text):
+        if language not in LANGUAGES:
+            known = ", ".join(sorted(LANGUAGES))
+            found.append(f"{page}:{line}: ```{language} is none of {known}")
+        elif language == TEXT and COMMAND.search(content) is not None:
+            found.append(f"{page}:{line}: ```{TEXT} holds a command: write ```{CONSOLE}")
+    return found
 
 
-def commands(page: str, text: str) -> list[Command]:
+def broken_blocks(page: str, text: str) -> list[str]:
+    """Return a line per block that is not written in its language."""
+    found = []
+    for line, language, content in blocks(page, text):
+        try:
+            PARSERS.get(language, str)(content)
+        except (ValueError, yaml.YAMLError) as error:
+            found.append(f"{page}:{line}: no {language}: {error}")
+    return found
+
+
+def commands(page: str, text: str) -> list[ConsoleCommand]:
     """Return the commands of a page in order. Raises ValueError for output without a command."""
-    found: list[Command] = []
+    found: list[ConsoleCommand] = []
     for line, language, content in blocks(page, text):
         if language == CONSOLE:
             found += _commands_of_block(page, line, content)
         elif language == PATCH:
-            text = f"git apply -C1 <<'PATCH'\n{content}PATCH"
-            found.append(Command(page, line, text, ()))
+            found.append(ConsoleCommand(page, line, f"{APPLY} <<'PATCH'\n{content}PATCH"))
+        elif language == PYTHON:
+            found.append(ConsoleCommand(page, line, content, language=PYTHON))
     return found
 
 
-def _commands_of_block(page: str, line: int, content: str) -> Iterator[Command]:
+def _commands_of_block(page: str, line: int, content: str) -> Iterator[ConsoleCommand]:
     """Yield the commands of one block, each with the output below it."""
-    parts = re.split(r"^\$ ", content.replace("\\\n", "\\\0"), flags=re.MULTILINE)
+    joined = re.sub(r"\\\n(> )?", r"\\\0", content)
+    parts = re.split(r"^\$ ", joined, flags=re.MULTILINE)
     if parts[0]:
         raise ValueError(f"{page}:{line}: a console block begins with `{PROMPT}`, not {parts[0]!r}")
     for part in parts[1:]:
         first, *rest = part.splitlines()
         more = [each[2:] for each in rest if each.startswith(">")]
         output = tuple(each for each in rest if each and not each.startswith(">"))
-        text = first.replace("\0", "\n").split("   #")[0].strip()
-        yield Command(page, line, "\n".join([text, *more]), output)
+        text = "\n".join([first.split("   #")[0].strip(), *more]).replace("\0", "\n")
+        yield ConsoleCommand(page, line, text, output)
 
 
 class Shell:
@@ -102,10 +140,12 @@ class Shell:
         self._background = directory / "background"
         self._log = directory / "shell"
         self._ports = {port: _free_ports(count) for port, count in PORTS.items()}
+        self._variables = self._environment(directory)
+        self._interpreter: Interpreter | None = None
         self._bash = subprocess.Popen(
             ["bash"],
             cwd=self.tree,
-            env=self._environment(directory),
+            env=self._variables,
             stdin=subprocess.PIPE,
             stdout=self._log.open("w"),
             stderr=subprocess.STDOUT,
@@ -113,9 +153,11 @@ class Shell:
             start_new_session=True,
         )
 
-    def run(self, command: Command) -> str:
+    def run(self, command: ConsoleCommand) -> str:
         """Run a command and return its output; an AssertionError if it fails."""
         text = self._with_ports(command.text)
+        if command.language == PYTHON:
+            return self._run_python(command, text)
         if text.endswith("&"):
             return self._run_behind(command, text.removesuffix("&"))
         done = self._told(f"{text}\n")
@@ -127,10 +169,20 @@ class Shell:
 
     def close(self) -> None:
         """End the shell and everything it started."""
+        if self._interpreter is not None:
+            self._interpreter.close()
         os.killpg(self._bash.pid, signal.SIGKILL)
         self._bash.wait()
 
-    def _run_behind(self, command: Command, text: str) -> str:
+    def _run_python(self, command: ConsoleCommand, text: str) -> str:
+        """Run a block behind those before it on its page."""
+        if self._interpreter is None:
+            log = self.tree.with_name("python")
+            log.touch()
+            self._interpreter = Interpreter(self.tree, self._variables, log)
+        return self._interpreter.run(f"{command.page}:{command.line}", text)
+
+    def _run_behind(self, command: ConsoleCommand, text: str) -> str:
         """Start a cluster, and return what it said once it is ready."""
         log = self._background
         # Bash opens it a moment later, and another command may have been behind before.
@@ -180,7 +232,7 @@ class Shell:
         home.mkdir()
         kept = {name: value for name, value in os.environ.items() if "VIEWSTAMP" not in name}
         address = f"127.0.0.1:{self._ports[7400]}"
-        path = f"{self.tree}/.venv/bin:{os.environ['PATH']}"
+        path = f"{_stand_ins(directory)}:{self.tree}/.venv/bin:{os.environ['PATH']}"
         own = {"HOME": str(home), "XDG_CONFIG_HOME": str(home), "PYTHONPATH": str(self.tree)}
         own["PATH"] = path
         flags = f"UP_PORT={self._ports[7400]}"
@@ -188,10 +240,32 @@ class Shell:
 
     def _with_ports(self, text: str) -> str:
         """Return a text with free ports in the place of those that the page names."""
-        for first, count in PORTS.items():
-            for offset in range(count):
-                text = text.replace(str(first + offset), str(self._ports[first] + offset))
-        return text
+        if text.startswith(STAND_IN):
+            return text  # It names ports of pods.
+        return with_ports(text, self._ports)
+
+
+def with_ports(text: str, free: Mapping[int, int]) -> str:
+    """Return a text with the blocks of ports that begin at `free` in the place of PORTS.
+
+    All are replaced at once: one that was put in may hold the digits of another.
+    """
+    chosen = {
+        str(first + offset): str(free[first] + offset)
+        for first, count in PORTS.items()
+        for offset in range(count)
+    }
+    return re.sub("|".join(chosen), lambda match: chosen[match[0]], text)
+
+
+def _stand_ins(directory: Path) -> Path:
+    """Return a directory with programs that stand for those that need more than one machine."""
+    programs = directory / "stand-ins"
+    programs.mkdir()
+    kubectl = programs / STAND_IN
+    kubectl.write_text('#!/bin/sh\nexec python -m tests.documentation.kubectl "$@"\n')
+    kubectl.chmod(0o755)
+    return programs
 
 
 def _quoted(text: str) -> str:
@@ -200,7 +274,7 @@ def _quoted(text: str) -> str:
 
 def _free_ports(count: int) -> int:
     """Return the first of so many consecutive ports of loopback that nobody listens on."""
-    start = os.getpid() % len(PORTS_FROM)
+    start = os.getpid() * BLOCKS_PER_PROCESS % len(PORTS_FROM)
     for position in range(len(PORTS_FROM)):
         first = PORTS_FROM[(start + position) % len(PORTS_FROM)]
         if first in _given:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.documentation.console import Command, Shell, commands, strange_blocks
+from tests.documentation import kubectl
+from tests.documentation.console import (
+    APPLY,
+    ConsoleCommand,
+    Shell,
+    broken_blocks,
+    commands,
+    strange_blocks,
+    with_ports,
+)
 from tests.tidy.tree import ROOT
 
 PAGES: Final = [
@@ -21,14 +31,8 @@ MINUTES = "takes minutes: CI or somebody who needs its figures runs it"
 SUITE = "is the test suite of which this test is a part"
 ENGINE = "needs a container engine"
 KUBERNETES = "needs a Kubernetes cluster"
-SPARK = "needs Java and Spark; tests/analytics runs the same entry points"
-MACHINES = (
-    "needs machines, names or sockets of the reader's; tests/replicas starts the same processes"
-)
-GENERATIONS = (
-    "names the reader's directories and generations; tests/viewstamp/snapshots runs each form"
-)
-LEVEL = "needs a cluster below the newest level; tests/replicas/test_upgrades.py raises one"
+STANDALONE = "needs a standalone cluster; tests/analytics/test_standalone_cluster.py has one"
+LEVEL = "needs a cluster below the newest level; tests/replicas/test_upgrades.py runs it on one"
 # Page and beginning of a command that is not run, and why.
 NOT_RUN: Final[dict[tuple[str, str], str]] = {
     ("README.md", "make demo"): "kills every process for a minute; make demo is run by hand and CI",
@@ -36,21 +40,46 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
     ("README.md", "make cluster-test"): MINUTES,
     ("README.md", "make abuse"): MINUTES,
     ("benchmarks/README.md", "apt-get"): INSTALLS,
-    ("benchmarks/README.md", "python -m benchmarks"): MINUTES,
+    ("benchmarks/README.md", "python -m benchmarks.commands >"): MINUTES,
+    ("benchmarks/README.md", "python -m benchmarks.failover >"): MINUTES,
+    ("benchmarks/README.md", "python -m benchmarks.snapshots >"): MINUTES,
+    ("benchmarks/README.md", "python -m benchmarks.analytics >"): MINUTES,
     ("benchmarks/README.md", "make benchmark-analytics"): MINUTES,
-    ("docs/analytics.md", "viewstamp analyze"): SPARK,
-    ("docs/analytics.md", "python -m analytics"): SPARK,
-    ("docs/analytics.md", "spark-submit"): SPARK,
-    ("docs/export.md", "viewstamp snapshot export"): GENERATIONS,
-    ("docs/operations.md", "python -m coordinator"): MACHINES,
+    ("docs/analytics.md", "viewstamp analyze --data-directory DIR"): STANDALONE,
+    ("docs/analytics.md", "spark-submit --master spark"): STANDALONE,
+    ("docs/analytics.md", "spark-submit --master k8s"): KUBERNETES,
     ("docs/operations.md", "viewstamp cluster feature-level --raise"): LEVEL,
     ("docs/operations.md", "docker"): ENGINE,
     ("docs/operations.md", "kind"): KUBERNETES,
-    ("docs/operations.md", "kubectl"): KUBERNETES,
-    ("docs/operations.md", "python -m services.runtime.probe"): MACHINES,
-    ("docs/simulation.md", "make simulate"): MINUTES,
-    ("docs/snapshots.md", "viewstamp snapshot diff"): GENERATIONS,
 }
+
+
+# Page and beginning of what runs in the long tests only: worked examples, which run tests of their
+# own, and what needs Java or half a minute.
+LONG: Final = [
+    ("benchmarks/README.md", ""),
+    ("CONTRIBUTING.md", ""),
+    ("docs/analytics.md", ""),
+    ("docs/examples.md", ""),
+    ("docs/export.md", ""),
+    ("docs/operations.md", ""),
+    ("docs/simulation.md", ""),
+]
+# It goes on until somebody ends it, which is no failure.
+FOLLOW: Final = (
+    "timeout --foreground --preserve-status 40 "
+    "viewstamp analyze --data-directory data --output followed"
+)
+# Page, what it shows, and what is run in its place: less of the same.
+SHORTER: Final = [
+    ("benchmarks/README.md", "commands --quick", "commands --quick --only create_concurrent"),
+    ("benchmarks/README.md", "failover --quick", "failover --kills 1"),
+    ("benchmarks/README.md", "snapshots --quick", "snapshots --quick --only changes"),
+    ("benchmarks/README.md", "analytics --quick", "analytics --spans 20000"),
+    ("docs/analytics.md", "viewstamp analyze --data-directory data --output followed", FOLLOW),
+    ("docs/simulation.md", "COUNT=1000", "COUNT=2"),
+    ("docs/simulation.md", "COUNT=2000", "COUNT=2"),
+]
 
 
 def pages() -> list[tuple[str, str]]:
@@ -58,37 +87,62 @@ def pages() -> list[tuple[str, str]]:
     return [(page.relative_to(ROOT).as_posix(), page.read_text()) for page in PAGES]
 
 
-def reason(command: Command) -> str | None:
-    """Return why a command is not run, None if it is."""
-    for (page, beginning), why in NOT_RUN.items():
-        if command.page == page and command.text.startswith(beginning):
-            return why
-    return None
+def begins(command: ConsoleCommand, entry: tuple[str, str]) -> bool:
+    """Return whether a command is the one that an entry of a table means."""
+    return command.page == entry[0] and command.text.startswith(entry[1])
+
+
+def is_run(command: ConsoleCommand) -> bool:
+    """Return whether a command is run by any test of this file."""
+    return not any(begins(command, entry) for entry in NOT_RUN)
+
+
+def is_quick(command: ConsoleCommand) -> bool:
+    """Return whether a command belongs to the tests that everybody runs."""
+    return not any(begins(command, entry) for entry in LONG)
+
+
+def shortened(command: ConsoleCommand) -> ConsoleCommand:
+    """Return a command that does less of the same, if the table has one."""
+    for page, shown, run in SHORTER:
+        if command.page == page:
+            command = replace(command, text=command.text.replace(shown, run))
+    return command
 
 
 ALL: Final = {name: commands(name, text) for name, text in pages()}
-RUN: Final = {
-    name: [command for command in found if reason(command) is None]
-    for name, found in ALL.items()
-    if any(reason(command) is None for command in found)
-}
+RUN: Final = {name: list(filter(is_run, found)) for name, found in ALL.items()}
+QUICK: Final = {name: list(filter(is_quick, found)) for name, found in RUN.items()}
 
 
-# Its worked examples run tests of their own.
-LONG: Final = "CONTRIBUTING.md"
-
-
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=[pytest.mark.long] if page == LONG else []) for page in RUN]
-)
-def test_commands_of_a_page_work(page: str, tmp_path: Path) -> None:
-    """The commands of a page succeed one after another, and print what the page shows."""
-    shell = Shell(tmp_path)
+def run(found: list[ConsoleCommand], directory: Path) -> None:
+    """Run commands one after another in one shell."""
+    shell = Shell(directory)
     try:
-        for command in RUN[page]:
-            shell.run(command)
+        for command in found:
+            shell.run(shortened(command))
     finally:
         shell.close()
+
+
+@pytest.mark.parametrize("page", [page for page, found in QUICK.items() if found])
+def test_commands_of_a_page_work(page: str, tmp_path: Path) -> None:
+    """The commands of a page succeed one after another, and print what the page shows."""
+    run(QUICK[page], tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", [page for page, found in RUN.items() if found != QUICK[page]])
+def test_all_commands_of_a_page_work(page: str, tmp_path: Path) -> None:
+    """So do those that take long, behind the others of their page."""
+    run(RUN[page], tmp_path)
+
+
+def test_patches_of_the_worked_examples_apply(tmp_path: Path) -> None:
+    """Each patch of the worked examples applies to the tree, or fails where a line was reworded."""
+    patches = [command for command in RUN["CONTRIBUTING.md"] if command.text.startswith(APPLY)]
+    assert patches != []
+    run(patches, tmp_path)
 
 
 def test_every_block_says_what_it_holds() -> None:
@@ -96,16 +150,63 @@ def test_every_block_says_what_it_holds() -> None:
     assert [line for name, text in pages() for line in strange_blocks(name, text)] == []
     assert len(strange_blocks("a", "```sh\nls\n```\n")) == 1
     assert strange_blocks("a", "x\n```\nls\n```\n")[0].startswith("a:2: ``` is none of")
+    assert strange_blocks("a", "```text\nthe output of make\n```\n") == []
+    assert len(strange_blocks("a", "```text\nviewstamp status\n```\n")) == 1
 
 
-def test_what_is_not_run_is_there() -> None:
-    """Each entry of the table of commands that are not run still stands in its page."""
-    unused = [
-        entry
-        for entry in NOT_RUN
-        if not any(command.text.startswith(entry[1]) for command in ALL.get(entry[0], []))
-    ]
-    assert unused == []
+def test_every_block_is_written_in_its_language() -> None:
+    """A block of JSON, YAML or TOML can be parsed, so that a reader can copy it."""
+    assert [line for name, text in pages() for line in broken_blocks(name, text)] == []
+    assert broken_blocks("a", "```json\n{}\n```\n```toml\na = 1\n```\n") == []
+    assert broken_blocks("a", "x\n```json\n{,}\n```\n")[0].startswith("a:2: no json: ")
+    assert len(broken_blocks("a", "```yaml\na: [\n```\n```toml\na =\n```\n")) == 2
+
+
+def test_tables_name_what_is_there() -> None:
+    """Each entry of the tables of commands that are treated apart still stands in its page."""
+    entries = [*NOT_RUN, *LONG, *((page, shown) for page, shown, _ in SHORTER)]
+    assert [e for e in entries if not any(e[1] in each.text for each in ALL[e[0]])] == []
+
+
+def test_python_blocks_share_a_namespace(tmp_path: Path) -> None:
+    """The Python blocks of a page see each other and may await; one that fails fails the test."""
+    text = "```python\nimport asyncio\n```\n```python\nawait asyncio.sleep(0)\nprint(1)\n```\n"
+    shell = Shell(tmp_path)
+    try:
+        assert [shell.run(block) for block in commands("page.md", text)] == ["", "1\n"]
+        for failing in ("nothing", "await", "import viewstamp.nowhere", "raise SystemExit"):
+            with pytest.raises(AssertionError, match=r"page\.md:1"):
+                shell.run(*commands("page.md", f"```python\n{failing}\n```\n"))
+    finally:
+        shell.close()
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("create namespace viewstamps", "no overlay has a Namespace"),
+        ("kustomize deploy/overlay", "No such file"),
+        ("--namespace viewstamp scale statefulset/viewstamps --replicas=0", "no overlay has a"),
+        ("--namespace viewstamp create secret generic key --from-file=Makefile", "no pod mounts"),
+        ("--namespace viewstamp create configmap a --from-literal=b=c", "pods read"),
+        ("--namespace viewstamp exec viewstamp-0 -- cat /etc/key", "no volume holds /etc/key"),
+        ("--namespace viewstamp port-forward service/viewstamp 7410", "has the ports"),
+        ("--namespace default rollout status statefulset/viewstamp", "no command of the"),
+    ],
+)
+def test_kubectl_refuses_what_no_overlay_has(
+    command: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stand-in for kubectl fails for a name, key, port or path that is not in the manifests."""
+    monkeypatch.chdir(ROOT)
+    with pytest.raises((kubectl.NotInManifests, OSError), match=reason):
+        kubectl.run(command)
+
+
+def test_ports_are_replaced_at_once() -> None:
+    """A chosen port that holds the digits of another port of the pages stays as it is."""
+    free = {7400: 27500, 7500: 27530, 7510: 27400}
+    assert with_ports("localhost:7400 7501 7512", free) == "localhost:27500 27531 27402"
 
 
 def test_failures_are_seen(tmp_path: Path) -> None:

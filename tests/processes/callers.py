@@ -28,6 +28,7 @@ from viewstamp.api.submit.v1.submit_service_pb2_grpc import SubmitServiceStub
 from viewstamp.api.users.v1 import users_service_pb2 as users
 from viewstamp.api.users.v1.users_service_pb2_grpc import UsersServiceStub
 from viewstamp.framing import frame_all
+from viewstamp.routing import SERVICE_NAMES
 from viewstamp.status import refusal_of
 
 CALL_TIMEOUT_S: Final = 30
@@ -48,7 +49,7 @@ class Refused:
 
 
 @dataclass
-class Failure:
+class CallFailure:
     """Filled when the block of `refused` has ended."""
 
     found: Refused | None = None
@@ -65,9 +66,9 @@ class Failure:
 
 
 @contextmanager
-def refused() -> Iterator[Failure]:
+def refused() -> Iterator[CallFailure]:
     """Expect a call to fail with an ErrorInfo of ours."""
-    failure = Failure()
+    failure = CallFailure()
     with pytest.raises(grpc.RpcError) as caught:
         yield failure
     refusal = refusal_of(caught.value)
@@ -160,7 +161,7 @@ class Caller:
         """Return the state digests of every stage."""
         status = self.status(digests=True)
         found = [*(service.state_digest for service in status.services), status.sessions_digest]
-        assert len(found) == 4 and all(found)
+        assert len(found) == len(SERVICE_NAMES) + 1 and all(found)
         return found
 
     def alarms(self) -> list[str]:

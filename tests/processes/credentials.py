@@ -11,11 +11,11 @@ import grpc.aio
 import pytest
 from google.protobuf.message import Message
 
+from testkit.api_methods import methods_by_request
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.client import Client, Endpoint, RawSession, connect, unary
 from viewstamp.client.link import StreamCall, open_stream
-from viewstamp.client.methods import methods_by_request
 from viewstamp.client.transport import refusal_in
 from viewstamp.errors import Refusal
 from viewstamp.routing import Method

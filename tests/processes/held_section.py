@@ -21,7 +21,7 @@ from services.runtime.process import run
 from services.runtime.reading import SectionReading
 from services.streams.domain import DOMAIN
 from services.streams.model import StreamsState
-from tests.processes.processes import Replica
+from tests.processes.processes import ReplicaProcesses
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 
 MODULES: Final = {"streams": "tests.processes.held_section"}
@@ -29,7 +29,7 @@ LOOK_INTERVAL_S: Final = 0.02
 
 
 @contextmanager
-def held(replica: Replica) -> Iterator[None]:
+def held(replica: ReplicaProcesses) -> Iterator[None]:
     """Let no section of streams be read while the block runs."""
     hold = replica.sockets / "hold"
     hold.touch()

@@ -19,11 +19,11 @@ from grpc_tools import protoc
 from services.runtime.domain import Call
 from services.runtime.process import run
 from services.runtime.section import EntityKind
-from services.runtime.tables import Table, UndoLog
 from services.streams.domain import DOMAIN
 from services.streams.model import StreamsState
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
+from viewstamp.machine.tables import Table, UndoLog
 
 PROTO: Final = Path(__file__).with_suffix(".proto")
 PROTOS: Final = Path(__file__).parents[2] / "protos"

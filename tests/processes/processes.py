@@ -19,9 +19,9 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from tests.processes.callers import Caller
+from viewstamp.routing import SERVICE_NAMES
 
 ROOT: Final = Path(__file__).parents[2]
-SERVICES: Final = ("users", "streams", "consumer_groups")
 COORDINATOR: Final = "coordinator"
 SEGMENT_BYTES: Final = 4 * 1024 * 1024
 STOP_TIMEOUT_S: Final = 60
@@ -29,7 +29,7 @@ EVENTUALLY_TIMEOUT_S: Final = 30
 CLUSTER_KEY: Final = "ab" * 32
 
 
-class Replica:
+class ReplicaProcesses:
     """Starts, kills and restarts the processes of one replica by name."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Replica:
         self.processes: dict[str, subprocess.Popen[str]] = {}
         self.ready: dict[str, dict[str, Any]] = {}
         self._flags = tuple(flags)
-        self._modules = {name: f"services.{name}" for name in SERVICES} | (modules or {})
+        self._modules = {name: f"services.{name}" for name in SERVICE_NAMES} | (modules or {})
         self._prefix = tuple(prefix)
         self.key = directory / "cluster.key"
         if not self.key.exists():
@@ -61,7 +61,7 @@ class Replica:
         if name == COORDINATOR:
             # Once chosen, the port stays: clients find a restarted coordinator again.
             listen = self.ready.get(COORDINATOR, {}).get("address", "127.0.0.1:0")
-            services = [f"--service={s}=unix:{self.sockets / s}.sock" for s in SERVICES]
+            services = [f"--service={s}=unix:{self.sockets / s}.sock" for s in SERVICE_NAMES]
             # What `flags` say comes last and wins.
             arguments = [
                 f"--data-directory={self.data}",
@@ -98,7 +98,7 @@ class Replica:
 
     def start(self, *names: str) -> None:
         """Start processes, all by default, and wait until each serves."""
-        chosen = names or (*SERVICES, COORDINATOR)
+        chosen = names or (*SERVICE_NAMES, COORDINATOR)
         try:
             for name in chosen:
                 self.spawn(name)
@@ -179,10 +179,10 @@ class Replica:
             # After a death the users service may not be back yet.
             yield eventually(lambda: caller.logged_in("root", self.root_password()))
 
-    def copy_to(self, directory: Path) -> Replica:
+    def copy_to(self, directory: Path) -> ReplicaProcesses:
         """Return a replica with a copy of this one's data; both are stopped."""
         assert not self.processes
-        copy = Replica(directory)
+        copy = ReplicaProcesses(directory)
         shutil.copytree(self.data, copy.data, dirs_exist_ok=True)
         shutil.copy2(self.key, copy.key)
         return copy
@@ -201,10 +201,10 @@ def replica(
     flags: Sequence[str] = (),
     modules: dict[str, str] | None = None,
     prefix: Sequence[str] = (),
-) -> Iterator[Replica]:
+) -> Iterator[ReplicaProcesses]:
     """Yield a running replica in a directory of its own; everything ends with the block."""
     with short_directory() as directory:
-        made = Replica(directory, flags=flags, modules=modules, prefix=prefix)
+        made = ReplicaProcesses(directory, flags=flags, modules=modules, prefix=prefix)
         try:
             made.start()
             yield made

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.processes.callers import Caller, refused
-from tests.processes.processes import COORDINATOR, SERVICES, Replica, eventually
+from tests.processes.processes import COORDINATOR, ReplicaProcesses, eventually
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as pb
 from viewstamp.format.manifest import decode_manifest, sections
 from viewstamp.framing import encode_varint
 from viewstamp.limits import KIB
+from viewstamp.routing import SERVICE_NAMES
 
 CREATE_STREAM = "/viewstamp.api.streams.v1.StreamsService/CreateStream"
 # Well formed and without a name: it is logged, whole, and then refused by streams.
@@ -80,26 +81,26 @@ def verified(root: Caller, generation: int = 0) -> list[pb.VerifySnapshotRespons
     return list(root.call(root.snapshots.VerifySnapshot, request))
 
 
-def logged(replica: Replica, message: str) -> list[dict[str, Any]]:
+def logged(replica: ReplicaProcesses, message: str) -> list[dict[str, Any]]:
     """Return the fields of every log line of the coordinator with a message, over all its lives."""
     lines = replica.errors(COORDINATOR).splitlines()
     parsed = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
     return [line["fields"] for line in parsed if line["message"] == message]
 
 
-def is_adopted(replica: Replica, generation: int) -> bool:
+def is_adopted(replica: ReplicaProcesses, generation: int) -> bool:
     """Whether the replica has made a generation the one that it restarts from."""
     return any(each["generation"] == generation for each in logged(replica, "snapshot adopted"))
 
 
-def take_and_adopt(replica: Replica, root: Caller) -> int:
+def take_and_adopt(replica: ReplicaProcesses, root: Caller) -> int:
     """Take a snapshot, and wait until the replica would restart from it."""
     generation = take(root)
     eventually(lambda: is_adopted(replica, generation))
     return generation
 
 
-def copy_directories(replica: Replica) -> list[Path]:
+def copy_directories(replica: ReplicaProcesses) -> list[Path]:
     """Return where the copies are kept by default."""
     return [replica.data / "snapshots" / f"copy-{number}" for number in range(3)]
 
@@ -133,13 +134,15 @@ def write_bulk(root: Caller, commands: int) -> None:
         assert failure.it.reason == "INVALID_STREAM_NAME"
 
 
-def segments(replica: Replica) -> list[int]:
+def segments(replica: ReplicaProcesses) -> list[int]:
     """Return the numbers of the journal's segments."""
     names = (path.stem for path in (replica.data / "journal").glob("segment-*.log"))
     return sorted(int(name.removeprefix("segment-")) for name in names)
 
 
-def restart_all(replica: Replica, names: Sequence[str] = (*SERVICES, COORDINATOR)) -> None:
+def restart_all(
+    replica: ReplicaProcesses, names: Sequence[str] = (*SERVICE_NAMES, COORDINATOR)
+) -> None:
     """SIGKILL processes at the same time, and start them again."""
     for name in names:
         replica.processes[name].kill()

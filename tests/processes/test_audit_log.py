@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 from typer.testing import CliRunner
 
 from tests.processes.callers import Caller, SubmitStream, refused, span
-from tests.processes.processes import Replica, eventually, replica, unique
+from tests.processes.processes import ReplicaProcesses, eventually, replica, unique
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams
 from viewstamp.api.users.v1 import users_service_pb2 as users
 from viewstamp.audit.files import read
@@ -51,7 +51,7 @@ def is_call(method: str, outcome: str, **request: str) -> Callable[[dict[str, An
     return wanted
 
 
-def test_changes_and_denials_are_told(root: Caller, shared: Replica) -> None:
+def test_changes_and_denials_are_told(root: Caller, shared: ReplicaProcesses) -> None:
     """Who created what, who was not let, who failed to log in: all told, and no secret."""
     name, stream = unique("user"), unique("stream")
     root.call(root.users.CreateUser, users.CreateUserRequest(username=name, password="s3cret!"))
@@ -82,7 +82,7 @@ def test_changes_and_denials_are_told(root: Caller, shared: Replica) -> None:
     assert "s3cret!" not in text and "wr0ng!" not in text and root.token not in text
 
 
-def test_command_line_filters(root: Caller, shared: Replica) -> None:
+def test_command_line_filters(root: Caller, shared: ReplicaProcesses) -> None:
     """`viewstamp audit` shows what was refused of one method, as lines or as JSON."""
     stream = unique("stream")
     root.create_stream(stream)

@@ -16,7 +16,7 @@ from tests.processes.credentials import (
     ends_with,
     refusal_of,
 )
-from tests.processes.processes import Replica, replica, unique
+from tests.processes.processes import ReplicaProcesses, replica, unique
 from viewstamp.api.common.v1.common_pb2 import Identifier
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
@@ -39,13 +39,13 @@ def may(permission: str) -> users_pb2.Permissions:
 
 
 @pytest.fixture
-def door(shared: Replica) -> Door:
+def door(shared: ReplicaProcesses) -> Door:
     """The shared replica."""
     return Door(shared.address)
 
 
 @pytest.fixture
-async def root(shared: Replica, door: Door) -> AsyncIterator[Client]:
+async def root(shared: ReplicaProcesses, door: Door) -> AsyncIterator[Client]:
     """Root, over the client library."""
     async with door.client("root", shared.root_password()) as client:
         yield client
@@ -300,7 +300,9 @@ ON_ROOT: Final[dict[str, tuple[Message, Any]]] = {
 }
 
 
-async def test_nobody_but_root_changes_root(door: Door, root: Client, shared: Replica) -> None:
+async def test_nobody_but_root_changes_root(
+    door: Door, root: Client, shared: ReplicaProcesses
+) -> None:
     """Who manages users is refused every change of root, by itself and in a transaction."""
     name, before = unique("admin"), await root.users.get("root")
     await root.users.create(name, PASSWORD, permissions=may("manage_users"))

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.processes.callers import Caller
-from tests.processes.processes import Replica, short_directory, unique
+from tests.processes.processes import ReplicaProcesses, short_directory, unique
 
 pytestmark = pytest.mark.xdist_group("processes-start")
 
@@ -54,7 +54,7 @@ def test_tls() -> None:
     with short_directory() as directory:
         certificate, key = write_certificate(directory)
         flags = (f"--tls-certificate={certificate}", f"--tls-key={key}")
-        running = Replica(directory, flags=flags)
+        running = ReplicaProcesses(directory, flags=flags)
         try:
             running.start()
             trusting = grpc.ssl_channel_credentials(certificate.read_bytes())
@@ -86,6 +86,6 @@ def test_tls_files_that_cannot_be_used() -> None:
         }
         for (certificate_path, key_path), why in pairs.items():
             flags = (f"--tls-certificate={certificate_path}", f"--tls-key={key_path}")
-            assert why in Replica(directory, flags=flags).refusal()
-        lone = Replica(directory, flags=(f"--tls-certificate={certificate}",))
+            assert why in ReplicaProcesses(directory, flags=flags).refusal()
+        lone = ReplicaProcesses(directory, flags=(f"--tls-certificate={certificate}",))
         assert "go together" in lone.refusal()

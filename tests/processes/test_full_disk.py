@@ -12,8 +12,7 @@ from tests.processes.callers import Caller, refused
 from tests.processes.processes import (
     COORDINATOR,
     SEGMENT_BYTES,
-    SERVICES,
-    Replica,
+    ReplicaProcesses,
     eventually,
     short_directory,
 )
@@ -21,6 +20,7 @@ from tests.processes.small_disk import SmallDisk, small_disk
 from tests.processes.test_reads_over_grpc import get
 from viewstamp.framing import encode_varint
 from viewstamp.limits import KIB
+from viewstamp.routing import SERVICE_NAMES
 
 pytestmark = pytest.mark.xdist_group("processes-start")
 
@@ -53,7 +53,7 @@ def write_until_refused(root: Caller) -> int:
     raise AssertionError("the disk was never full")
 
 
-def check(replica: Replica, disk: SmallDisk) -> None:
+def check(replica: ReplicaProcesses, disk: SmallDisk) -> None:
     """Fill the disk of a running replica, look at it, and free the disk again."""
     view = disk.seen_through(replica.processes[COORDINATOR].pid)
     with replica.channel() as channel:
@@ -81,10 +81,10 @@ def test_full_disk() -> None:
     with short_directory() as directory:
         (directory / "data").mkdir()
         with small_disk(directory / "data", DISK_BYTES) as disk:
-            replica = Replica(directory)
+            replica = ReplicaProcesses(directory)
             try:
-                replica.start(*SERVICES)
-                wrapped = Replica(directory, prefix=disk.prefix)
+                replica.start(*SERVICE_NAMES)
+                wrapped = ReplicaProcesses(directory, prefix=disk.prefix)
                 wrapped.processes = replica.processes
                 wrapped.start(COORDINATOR)
                 check(wrapped, disk)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.abuse.relay import Relay
 from tests.processes.credentials import PASSWORD, Door, refusal_of
-from tests.processes.processes import Replica, replica, unique
+from tests.processes.processes import ReplicaProcesses, replica, unique
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.client import Endpoint, unary
@@ -32,7 +32,7 @@ FIRST_SOURCE, SECOND_SOURCE = "127.0.0.2", "127.0.0.3"
 
 
 @pytest.fixture(scope="module")
-def flooded() -> Iterator[Replica]:
+def flooded() -> Iterator[ReplicaProcesses]:
     """A replica at which logins may fail."""
     with replica() as running:
         yield running
@@ -68,7 +68,7 @@ class Flood:
 
 
 @asynccontextmanager
-async def at(running: Replica, source: str) -> AsyncIterator[Door]:
+async def at(running: ReplicaProcesses, source: str) -> AsyncIterator[Door]:
     """Return the replica as it is seen from another address."""
     relay = Relay(running.address, source)
     try:
@@ -90,7 +90,7 @@ async def flood(door: Door, username: str) -> AsyncIterator[Flood]:
                 task.cancel()
 
 
-async def new_user(running: Replica) -> str:
+async def new_user(running: ReplicaProcesses) -> str:
     """Return the name of a new user, who has not logged in yet."""
     name = unique("user")
     async with Door(running.address).client("root", running.root_password()) as root:
@@ -98,7 +98,7 @@ async def new_user(running: Replica) -> str:
     return name
 
 
-async def test_a_flood_elsewhere_keeps_nobody_out(flooded: Replica) -> None:
+async def test_a_flood_elsewhere_keeps_nobody_out(flooded: ReplicaProcesses) -> None:
     """While one address guesses passwords of a user, they log in from another, for the first time
     and again and again."""
     name, home = await new_user(flooded), Door(flooded.address)
@@ -109,7 +109,9 @@ async def test_a_flood_elsewhere_keeps_nobody_out(flooded: Replica) -> None:
         assert await home.is_in_force(await home.by_password(name))
 
 
-async def test_a_flood_from_the_same_address_keeps_no_user_of_it_out(flooded: Replica) -> None:
+async def test_a_flood_from_the_same_address_keeps_no_user_of_it_out(
+    flooded: ReplicaProcesses,
+) -> None:
     """Who logged in from an address lately does so again, while others guess from there; a
     stranger at that address does not, and is told when to come again."""
     name, stranger = await new_user(flooded), await new_user(flooded)

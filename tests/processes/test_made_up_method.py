@@ -10,7 +10,7 @@ import pytest
 
 from tests.processes.callers import Caller, SubmitStream, refused, span
 from tests.processes.made_up import message
-from tests.processes.processes import COORDINATOR, Replica, replica
+from tests.processes.processes import COORDINATOR, ReplicaProcesses, replica
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -18,7 +18,7 @@ SERVICE = "/viewstamp.tests.made_up.v1.NotesService"
 
 
 @pytest.fixture(scope="module")
-def noted() -> Iterator[Replica]:
+def noted() -> Iterator[ReplicaProcesses]:
     """A replica whose streams service has the made-up RPCs."""
     with replica(modules={"streams": "tests.processes.made_up"}) as running:
         yield running
@@ -38,7 +38,7 @@ def get(caller: Caller) -> Any:
     return type(message("GetNoteResponse")).FromString(encoded)
 
 
-def test_made_up_command_and_query(noted: Replica) -> None:
+def test_made_up_command_and_query(noted: ReplicaProcesses) -> None:
     """Both are served unary and over Submit, refuse, and survive a restart of the coordinator."""
     with noted.root() as root:
         first = put(root, "one")
@@ -57,7 +57,7 @@ def test_made_up_command_and_query(noted: Replica) -> None:
         assert get(root).text == "three"
 
 
-def test_defect_is_taken_back(noted: Replica) -> None:
+def test_defect_is_taken_back(noted: ReplicaProcesses) -> None:
     """A command whose handler has a defect is INTERNAL and raises an alarm; all goes on."""
     with noted.root() as root:
         before = get(root).text

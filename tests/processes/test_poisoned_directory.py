@@ -12,7 +12,7 @@ import pytest
 
 from tests.processes.callers import Caller, SubmitStream, named
 from tests.processes.poisoned.make_poison import TOPICS, changes, heartbeats
-from tests.processes.processes import Replica, short_directory
+from tests.processes.processes import ReplicaProcesses, short_directory
 from viewstamp import limits
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as groups
@@ -34,13 +34,13 @@ CHANGES_WITH_ROOM = limits.PREPARE_ROWS_MAX // (
 
 
 @contextmanager
-def started(kind: str) -> Iterator[Replica]:
+def started(kind: str) -> Iterator[ReplicaProcesses]:
     """Run a replica with the directory of a kind."""
     with short_directory() as directory:
         with tarfile.open(ARCHIVES / f"{kind}.tar.xz") as archive:
             archive.extractall(directory / "data", filter="data")
         (directory / "data" / "cluster.key").rename(directory / "cluster.key")
-        made = Replica(directory, flags=[f"--journal-segment-bytes={SEGMENT_BYTES}"])
+        made = ReplicaProcesses(directory, flags=[f"--journal-segment-bytes={SEGMENT_BYTES}"])
         try:
             made.start()
             yield made

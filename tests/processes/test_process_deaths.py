@@ -15,8 +15,7 @@ import pytest
 from tests.processes.callers import Caller, named, refused
 from tests.processes.processes import (
     COORDINATOR,
-    SERVICES,
-    Replica,
+    ReplicaProcesses,
     eventually,
     replica,
     short_directory,
@@ -30,6 +29,7 @@ from viewstamp.api.streams.v1 import streams_service_pb2 as streams
 from viewstamp.api.users.v1 import users_service_pb2 as users
 from viewstamp.api.users.v1.users_pb2 import Permissions
 from viewstamp.limits import STAGE_PING_TIMEOUT_MS
+from viewstamp.routing import SERVICE_NAMES
 
 pytestmark = pytest.mark.xdist_group("processes-deaths")
 
@@ -39,7 +39,7 @@ UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
 
 
 @pytest.fixture(scope="module")
-def mortal() -> Iterator[Replica]:
+def mortal() -> Iterator[ReplicaProcesses]:
     """A replica whose processes are killed; each test leaves it whole."""
     with replica() as running:
         with running.root() as root:
@@ -51,10 +51,10 @@ def mortal() -> Iterator[Replica]:
         yield running
 
 
-class Load:
+class DeathLoad:
     """One session that creates streams, and sends each request until it is answered."""
 
-    def __init__(self, mortal: Replica) -> None:
+    def __init__(self, mortal: ReplicaProcesses) -> None:
         """Register, and begin."""
         self.names = [unique("load") for _ in range(COMMANDS)]
         self.done = 0
@@ -82,7 +82,7 @@ class Load:
         return caller.create_stream(name, session=caller.session, request=number, acked=number - 1)
 
 
-def restart(mortal: Replica, name: str) -> None:
+def restart(mortal: ReplicaProcesses, name: str) -> None:
     """SIGKILL a process and start it again."""
     mortal.kill(name)
     mortal.start(name)
@@ -101,10 +101,10 @@ def names_of(root: Caller, stem: str) -> list[str]:
             return [name for name in found if name.startswith(stem)]
 
 
-@pytest.mark.parametrize("name", [*SERVICES, COORDINATOR])
-def test_killed_under_load(mortal: Replica, name: str) -> None:
+@pytest.mark.parametrize("name", [*SERVICE_NAMES, COORDINATOR])
+def test_killed_under_load(mortal: ReplicaProcesses, name: str) -> None:
     """Every command takes effect exactly once over the death of any process; digests agree."""
-    load = Load(mortal)
+    load = DeathLoad(mortal)
     load.until(COMMANDS // 4)
     mortal.kill(name)
     at_death = load.done
@@ -120,7 +120,7 @@ def test_killed_under_load(mortal: Replica, name: str) -> None:
         assert eventually(root.digests) == before
 
 
-def test_from_scratch(mortal: Replica) -> None:
+def test_from_scratch(mortal: ReplicaProcesses) -> None:
     """Fresh processes that replay a copy of the journal reach the digests of the survivors."""
     with mortal.root() as root:
         before = root.digests()
@@ -146,7 +146,7 @@ def get_group(root: Caller) -> Any:
     return root.call(root.groups.GetConsumerGroup, request)
 
 
-def test_other_domains_go_on(mortal: Replica) -> None:
+def test_other_domains_go_on(mortal: ReplicaProcesses) -> None:
     """Without groups, streams and users are served; reads of groups say DOMAIN_RESTARTING."""
     with mortal.root() as root:
         mortal.kill("consumer_groups")
@@ -164,7 +164,7 @@ def test_other_domains_go_on(mortal: Replica) -> None:
         assert not root.alarms()
 
 
-def test_without_users(mortal: Replica) -> None:
+def test_without_users(mortal: ReplicaProcesses) -> None:
     """Without users nobody logs in and no secret is made loggable; streams are served."""
     with mortal.root() as root:
         mortal.kill("users")
@@ -182,7 +182,7 @@ def test_without_users(mortal: Replica) -> None:
         eventually(lambda: root.logged_in("root", mortal.root_password()))
 
 
-def test_paused_service(mortal: Replica) -> None:
+def test_paused_service(mortal: ReplicaProcesses) -> None:
     """A service that hangs is reported down after its time, and recovers when it goes on."""
     with mortal.root() as root:
         before = root.digests()
@@ -218,7 +218,7 @@ def last_op(caller: Caller) -> int:
     return int(found.header.op)
 
 
-def an_operator(mortal: Replica, root: Caller) -> Caller:
+def an_operator(mortal: ReplicaProcesses, root: Caller) -> Caller:
     """Return a new user who may see the cluster's status, logged in."""
     permissions = Permissions()
     getattr(permissions, "global").read_servers = True  # a keyword
@@ -232,7 +232,9 @@ def an_operator(mortal: Replica, root: Caller) -> Caller:
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
-def test_status_while_a_group_command_is_pending(mortal: Replica, number: signal.Signals) -> None:
+def test_status_while_a_group_command_is_pending(
+    mortal: ReplicaProcesses, number: signal.Signals
+) -> None:
     """Whoever may see the status sees it, and which service does not answer, all the while."""
     with mortal.root() as root:
         operator = an_operator(mortal, root)
@@ -254,7 +256,7 @@ def test_status_while_a_group_command_is_pending(mortal: Replica, number: signal
         eventually(lambda: not root.alarms())
 
 
-def test_status_without_streams(mortal: Replica) -> None:
+def test_status_without_streams(mortal: ReplicaProcesses) -> None:
     """Root sees what is wrong; others need streams to be let in. What has ended is known anyway."""
     with mortal.root() as outdated:
         change = users.ChangePasswordRequest(
@@ -287,7 +289,7 @@ def test_status_without_streams(mortal: Replica) -> None:
         assert failure.it.reason == "UNAUTHENTICATED"
 
 
-def test_a_caller_that_leaves_cancels_nothing(mortal: Replica) -> None:
+def test_a_caller_that_leaves_cancels_nothing(mortal: ReplicaProcesses) -> None:
     """One who goes away leaves the request in flight to the others, and to its own retry."""
     with mortal.root() as root:
         caller = root.with_session()
@@ -311,7 +313,7 @@ def test_a_caller_that_leaves_cancels_nothing(mortal: Replica) -> None:
         assert again == calls[2].result()
 
 
-def test_proposals_after_a_restart(mortal: Replica) -> None:
+def test_proposals_after_a_restart(mortal: ReplicaProcesses) -> None:
     """An Assign that nobody could propose before the coordinator died is proposed by the next."""
     with mortal.root() as root:
         caller = root.with_session()
@@ -344,7 +346,7 @@ def _settled(group: Any) -> Any:
     return group if group.assignment_epoch == group.group_epoch else None
 
 
-def hello(mortal: Replica, service: str, sequence: int) -> Any:
+def hello(mortal: ReplicaProcesses, service: str, sequence: int) -> Any:
     """Open an Apply stream as a coordinator of that sequence; return its first answer."""
     with mortal.root() as root:
         cluster_id = bytes.fromhex(root.status().cluster)
@@ -355,7 +357,7 @@ def hello(mortal: Replica, service: str, sequence: int) -> Any:
         return next(iter(DomainServiceStub(channel).Apply(iter([request]))))
 
 
-def test_older_coordinators_are_fenced(mortal: Replica) -> None:
+def test_older_coordinators_are_fenced(mortal: ReplicaProcesses) -> None:
     """A service serves the newest coordinator alone; the older one ends with exit code 2."""
     restart(mortal, COORDINATOR)  # the one that bootstrapped the cluster is the oldest there can be
     with pytest.raises(grpc.RpcError, match="is fenced off") as caught:

@@ -14,10 +14,11 @@ from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 
 from tests.processes.callers import Caller, SubmitStream, named, refused
-from tests.processes.processes import Replica, replica, unique
+from tests.processes.processes import ReplicaProcesses, replica, unique
 from viewstamp.api.common.v1.common_pb2 import Consistency
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit
+from viewstamp.routing import SERVICE_NAMES
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -80,13 +81,13 @@ def test_future_revision_ends_at_the_deadline(root: Caller) -> None:
     assert failure.it.details["deadline_ms"] == "5000"
 
 
-def test_status(root: Caller, shared: Replica) -> None:
+def test_status(root: Caller, shared: ReplicaProcesses) -> None:
     """Status names the cluster, its replica, its services and, if asked, every digest."""
     status = root.status(digests=True)
     assert bytes.fromhex(status.cluster) == status.header.cluster_id
     (replica,) = status.replicas
     assert replica.address == shared.address
-    assert [service.connected for service in status.services] == [True] * 3
+    assert [service.connected for service in status.services] == [True] * len(SERVICE_NAMES)
     assert all(len(service.state_digest) == 64 for service in status.services)
     assert len(status.sessions_digest) == 64
     assert not status.alarms and not root.alarms()
@@ -103,7 +104,7 @@ def test_status_tells_where_others_reach_it() -> None:
 
 
 @pytest.mark.parametrize("service", ["", "liveness", "readiness"])
-def test_health(shared: Replica, service: str) -> None:
+def test_health(shared: ReplicaProcesses, service: str) -> None:
     """The standard health service says SERVING, alive and ready apart."""
     with shared.channel() as channel:
         stub: Any = HealthStub(channel)
@@ -111,7 +112,7 @@ def test_health(shared: Replica, service: str) -> None:
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_reflection(shared: Replica) -> None:
+def test_reflection(shared: ReplicaProcesses) -> None:
     """Standard reflection lists the services and gives the file of each."""
     list_all = reflection_pb2.ServerReflectionRequest(list_services="")
     symbol = "viewstamp.api.streams.v1.StreamsService"
@@ -124,7 +125,7 @@ def test_reflection(shared: Replica) -> None:
     assert file.file_descriptor_response.file_descriptor_proto
 
 
-def test_channelz(shared: Replica) -> None:
+def test_channelz(shared: ReplicaProcesses) -> None:
     """Nobody is told without being asked for about connections: channelz is closed by default."""
     with shared.channel() as channel:
         stub: Any = ChannelzStub(channel)

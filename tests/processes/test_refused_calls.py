@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from tests.processes.callers import Caller, SubmitStream, create_streams, named, refused, span
-from tests.processes.processes import CLUSTER_KEY, Replica, unique
+from tests.processes.processes import CLUSTER_KEY, ReplicaProcesses, unique
 from viewstamp import limits, tokens
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as groups
@@ -110,7 +110,7 @@ def test_unserved_codes_in_submit(root: Caller) -> None:
     assert not stream.ask(1, create_streams(unique("after"))).HasField("error")
 
 
-def test_tokens(root: Caller, shared: Replica) -> None:
+def test_tokens(root: Caller, shared: ReplicaProcesses) -> None:
     """Missing, malformed, forged and expired tokens are told apart."""
     cluster_id = bytes.fromhex(root.status().cluster)
     foreign = tokens.sign(bytes(32), cluster_id, 0, 1, 2**62)

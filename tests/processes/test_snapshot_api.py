@@ -14,7 +14,7 @@ from blake3 import blake3
 from tests.processes import snapshots
 from tests.processes.callers import Caller, SubmitStream, refused, span
 from tests.processes.held_section import MODULES, held
-from tests.processes.processes import COORDINATOR, Replica, eventually, replica, unique
+from tests.processes.processes import COORDINATOR, ReplicaProcesses, eventually, replica, unique
 from tests.processes.test_process_deaths import an_operator
 from tests.viewstamp.cli.conftest import CommandLine, Said
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -34,7 +34,7 @@ DEADLINE_MS = 300
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Replica]:
+def served() -> Iterator[ReplicaProcesses]:
     """A replica whose snapshots can be held; each test leaves it without one under way."""
     with replica(modules=MODULES) as running:
         with running.root() as root:
@@ -87,7 +87,7 @@ def test_before_the_first() -> None:
         assert tuple(failure) == (NOT_FOUND, "SNAPSHOT_NOT_FOUND")
 
 
-def shown(served: Replica, tmp_path: Path, *arguments: str) -> Said:
+def shown(served: ReplicaProcesses, tmp_path: Path, *arguments: str) -> Said:
     """Run `viewstamp snapshot ... --data` where no cluster can be reached."""
     line = CommandLine("127.0.0.1:1", tmp_path)
     return line("snapshot", *arguments, "--data", str(served.data))
@@ -107,15 +107,17 @@ def test_catalog_view(tmp_path: Path) -> None:
 
         running = eventually(newest)
         assert (running["generation"], running["root"]) == (generation, found.root.hex())
-        served.kill(COORDINATOR)
         shows = ("show", "0")
+        # The copies are known once the snapshot is adopted, which comes after its decision.
+        eventually(lambda: shown(served, tmp_path, *shows, "--json").data.get("copies"))
+        served.kill(COORDINATOR)
         assert found.root.hex() in shown(served, tmp_path, *shows).out
         said = shown(served, tmp_path, *shows, "--json")
         assert len(said.data["copies"]) == 3
         assert json.loads(said.err)["catalog_view"]["op"] >= found.cut_op
 
 
-def test_one_at_a_time(served: Replica) -> None:
+def test_one_at_a_time(served: ReplicaProcesses) -> None:
     """While a snapshot is under way another is refused, by either way in, until it is decided."""
     with served.root() as root:
         before = latest(root).generation
@@ -167,9 +169,9 @@ def check_under_way(root: Caller, generation: int, before: int) -> None:
         assert tuple(failure) == (code, reason)
 
 
-def test_deadline(served: Replica) -> None:
+def test_deadline(served: ReplicaProcesses) -> None:
     """A snapshot that is not durable in time fails with a reason and an alarm; the next is good."""
-    impatient = Replica(
+    impatient = ReplicaProcesses(
         served.directory, modules=MODULES, flags=[f"--snapshot-deadline-ms={DEADLINE_MS}"]
     )
     impatient.processes, impatient.ready = served.processes, served.ready
@@ -197,7 +199,7 @@ def test_deadline(served: Replica) -> None:
         assert snapshots.current(root).generation == generation + 1
 
 
-def test_retention(served: Replica) -> None:
+def test_retention(served: ReplicaProcesses) -> None:
     """Generations are listed in pages, pinned, pruned and deleted; the last good one stays."""
     with served.root() as root:
         taken = [snapshots.take_and_adopt(served, root) for _ in range(4)]
@@ -241,7 +243,7 @@ def download(root: Caller, generation: int = 0) -> list[pb.DownloadSnapshotRespo
     return list(root.call(root.snapshots.DownloadSnapshot, request))
 
 
-def test_download(served: Replica) -> None:
+def test_download(served: ReplicaProcesses) -> None:
     """A download is every file of the generation as on disk, the manifest last."""
     with served.root() as root:
         generation = snapshots.take(root)
@@ -260,7 +262,7 @@ def test_download(served: Replica) -> None:
         assert path.stem == blake3(path.read_bytes()).hexdigest()
 
 
-def test_permissions(served: Replica) -> None:
+def test_permissions(served: ReplicaProcesses) -> None:
     """Reads need read_servers, everything else manage_servers; what is internal is nobody's."""
     with served.root() as root:
         generation = snapshots.take(root)

@@ -15,7 +15,7 @@ import pytest
 from tests.processes import snapshots
 from tests.processes.processes import (
     ROOT,
-    Replica,
+    ReplicaProcesses,
     eventually,
     short_directory,
 )
@@ -29,13 +29,13 @@ BULKS = 60
 
 
 @pytest.fixture(scope="module")
-def bootstrapped() -> Iterator[tuple[Replica, list[str]]]:
+def bootstrapped() -> Iterator[tuple[ReplicaProcesses, list[str]]]:
     """A stopped replica with two generations and a journal that begins behind op 1; its digests.
 
     To be copied, not changed.
     """
     with short_directory() as directory:
-        replica = Replica(directory)
+        replica = ReplicaProcesses(directory)
         replica.start()
         try:
             with replica.root() as root:
@@ -54,7 +54,7 @@ def bootstrapped() -> Iterator[tuple[Replica, list[str]]]:
 
 
 @pytest.fixture
-def copy(bootstrapped: tuple[Replica, list[str]]) -> Iterator[Replica]:
+def copy(bootstrapped: tuple[ReplicaProcesses, list[str]]) -> Iterator[ReplicaProcesses]:
     """A copy of the bootstrapped replica, stopped at the end."""
     with short_directory() as directory:
         replica = bootstrapped[0].copy_to(directory)
@@ -62,28 +62,28 @@ def copy(bootstrapped: tuple[Replica, list[str]]) -> Iterator[Replica]:
         replica.stop()
 
 
-def spoil_layer(copy: Replica) -> tuple[str, str]:
+def spoil_layer(copy: ReplicaProcesses) -> tuple[str, str]:
     """Flip a byte of one copy of a layer; return what must be said."""
     path = layers(copy_directories(copy)[1], 2)[0]
     flip(path, path.stat().st_size // 2)
     return f"layers/{path.name}", "repaired"
 
 
-def spoil_manifest(copy: Replica) -> tuple[str, str]:
+def spoil_manifest(copy: ReplicaProcesses) -> tuple[str, str]:
     """Flip a byte of one copy of the manifest."""
     path = manifest(copy_directories(copy)[0], 2)
     flip(path, path.stat().st_size // 2)
     return f"manifests/{path.name}", "repaired"
 
 
-def delete_layer(copy: Replica) -> tuple[str, str]:
+def delete_layer(copy: ReplicaProcesses) -> tuple[str, str]:
     """Delete one copy of a layer."""
     path = layers(copy_directories(copy)[1], 2)[-1]
     path.unlink()
     return f"layers/{path.name}", "missing"
 
 
-def delete_directory(copy: Replica) -> tuple[str, str]:
+def delete_directory(copy: ReplicaProcesses) -> tuple[str, str]:
     """Delete everything of one copy, as a new disk would."""
     directory = copy_directories(copy)[2]
     name = layers(directory, 2)[1].name
@@ -91,7 +91,7 @@ def delete_directory(copy: Replica) -> tuple[str, str]:
     return f"layers/{name}", "missing"
 
 
-def verify_by_command(copy: Replica, token: str) -> subprocess.CompletedProcess[str]:
+def verify_by_command(copy: ReplicaProcesses, token: str) -> subprocess.CompletedProcess[str]:
     """Run `viewstamp snapshot verify` against the running replica."""
     command = [sys.executable, "-m", "viewstamp.cli", "--json", "--address", copy.address]
     return subprocess.run(
@@ -104,7 +104,9 @@ def verify_by_command(copy: Replica, token: str) -> subprocess.CompletedProcess[
     )
 
 
-def test_bad_copies_at_the_start(copy: Replica, bootstrapped: tuple[Replica, list[str]]) -> None:
+def test_bad_copies_at_the_start(
+    copy: ReplicaProcesses, bootstrapped: tuple[ReplicaProcesses, list[str]]
+) -> None:
     """What is damaged or lost in one or two copies, a whole disk too, is repaired and told."""
     intact = contents(copy_directories(copy)[0])
     expected = [
@@ -136,7 +138,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() if file.exists() else b"" for file in files}
 
 
-def test_verify_by_command(copy: Replica) -> None:
+def test_verify_by_command(copy: ReplicaProcesses) -> None:
     """`viewstamp snapshot verify` repairs a running replica's copies, and says what it did."""
     copy.start()
     with copy.root() as root:
@@ -158,14 +160,14 @@ def test_verify_by_command(copy: Replica) -> None:
         assert all(set(each["copies"]) == {"intact"} for each in again["files"])
 
 
-def everything(copy: Replica) -> dict[str, bytes]:
+def everything(copy: ReplicaProcesses) -> dict[str, bytes]:
     """Return every file of a replica, but for locks, which name who held them, and leftovers."""
     found = files_below(copy.data)
     return {name: data for name, data in found.items() if not name.endswith(("LOCK", ".tmp"))}
 
 
 @pytest.mark.parametrize("which", ["layer", "manifest", "deleted", "directories"])
-def test_no_good_copy(copy: Replica, which: str) -> None:
+def test_no_good_copy(copy: ReplicaProcesses, which: str) -> None:
     """Without a good copy the replica refuses, names file and ways out, and changes nothing."""
     directories = copy_directories(copy)
     path = manifest(directories[0], 2) if which == "manifest" else layers(directories[0], 2)[0]
@@ -186,7 +188,9 @@ def test_no_good_copy(copy: Replica, which: str) -> None:
     assert everything(copy) == before
 
 
-def test_wrong_directories(copy: Replica, bootstrapped: tuple[Replica, list[str]]) -> None:
+def test_wrong_directories(
+    copy: ReplicaProcesses, bootstrapped: tuple[ReplicaProcesses, list[str]]
+) -> None:
     """Copy directories in another order, of others, or the same twice: each is refused as such."""
     first, second, third = copy_directories(copy)
     foreign = copy.directory / "foreign"
@@ -208,7 +212,9 @@ def test_wrong_directories(copy: Replica, bootstrapped: tuple[Replica, list[str]
     assert {path.name for path in foreign.iterdir()} == {"letters.txt", "LOCK"}
 
 
-def test_journal_of_another_history(copy: Replica, bootstrapped: tuple[Replica, list[str]]) -> None:
+def test_journal_of_another_history(
+    copy: ReplicaProcesses, bootstrapped: tuple[ReplicaProcesses, list[str]]
+) -> None:
     """A journal that tells of another command where the snapshot was cut is refused."""
     with short_directory() as directory:
         other = bootstrapped[0].copy_to(directory)
@@ -232,7 +238,7 @@ def test_journal_of_another_history(copy: Replica, bootstrapped: tuple[Replica, 
     assert everything(copy) == before
 
 
-def test_journal_that_begins_behind_the_snapshot(copy: Replica) -> None:
+def test_journal_that_begins_behind_the_snapshot(copy: ReplicaProcesses) -> None:
     """A journal without what follows the cut is refused: replaying the rest would be a lie."""
     paths = sorted((copy.data / "journal").glob("segment-*.log"))
     numbers = snapshots.segments(copy)
@@ -247,7 +253,7 @@ def test_journal_that_begins_behind_the_snapshot(copy: Replica) -> None:
     assert everything(copy) == before
 
 
-def test_journal_that_is_gone(copy: Replica) -> None:
+def test_journal_that_is_gone(copy: ReplicaProcesses) -> None:
     """A replica with a snapshot and no journal is refused, and no new journal is begun."""
     shutil.rmtree(copy.data / "journal")
     before = everything(copy)

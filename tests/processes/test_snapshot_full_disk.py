@@ -12,8 +12,7 @@ from tests.processes.callers import Caller, Refused, refused
 from tests.processes.processes import (
     COORDINATOR,
     SEGMENT_BYTES,
-    SERVICES,
-    Replica,
+    ReplicaProcesses,
     eventually,
     short_directory,
 )
@@ -21,6 +20,7 @@ from tests.processes.small_disk import SmallDisk, small_disk
 from tests.processes.test_reads_over_grpc import get
 from viewstamp.framing import encode_varint
 from viewstamp.limits import KIB
+from viewstamp.routing import SERVICE_NAMES
 
 pytestmark = pytest.mark.xdist_group("processes-start")
 
@@ -69,7 +69,7 @@ def reserves(view: Path) -> list[int]:
     return [path.stat().st_size for path in (view / "snapshots").glob("copy-*/reserve")]
 
 
-def check(replica: Replica, disk: SmallDisk) -> None:
+def check(replica: ReplicaProcesses, disk: SmallDisk) -> None:
     """Fill the disk of a running replica, and see it make room for itself, again and again."""
     view = disk.seen_through(replica.processes[COORDINATOR].pid)
     with replica.channel() as channel:
@@ -98,11 +98,11 @@ def test_full_disk_and_snapshots() -> None:
     with short_directory() as directory:
         (directory / "data").mkdir()
         with small_disk(directory / "data", DISK_BYTES) as disk:
-            replica = Replica(directory)
+            replica = ReplicaProcesses(directory)
             try:
-                replica.start(*SERVICES)
+                replica.start(*SERVICE_NAMES)
                 flags = [f"--snapshot-reserve-bytes={RESERVE_BYTES}"]
-                wrapped = Replica(directory, prefix=disk.prefix, flags=flags)
+                wrapped = ReplicaProcesses(directory, prefix=disk.prefix, flags=flags)
                 wrapped.processes = replica.processes
                 wrapped.start(COORDINATOR)
                 check(wrapped, disk)

@@ -13,8 +13,7 @@ from tests.processes.callers import Caller, named
 from tests.processes.held_section import MODULES, held
 from tests.processes.processes import (
     COORDINATOR,
-    SERVICES,
-    Replica,
+    ReplicaProcesses,
     eventually,
     replica,
     unique,
@@ -23,6 +22,7 @@ from tests.processes.test_reads_over_grpc import get
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as groups
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams
 from viewstamp.api.users.v1 import users_service_pb2 as users
+from viewstamp.routing import SERVICE_NAMES
 
 pytestmark = pytest.mark.xdist_group("processes-snapshots")
 
@@ -32,7 +32,7 @@ BULKS = 60
 
 
 @pytest.fixture(scope="module")
-def mortal() -> Iterator[Replica]:
+def mortal() -> Iterator[ReplicaProcesses]:
     """A replica with something in every section; each test leaves it whole."""
     with replica(modules=MODULES) as running:
         with running.root() as root:
@@ -76,7 +76,7 @@ def joined(root: Caller) -> Caller:
     return caller
 
 
-def test_everything_dies_after_a_snapshot(mortal: Replica) -> None:
+def test_everything_dies_after_a_snapshot(mortal: ReplicaProcesses) -> None:
     """A restart from the snapshot and what followed it loses nothing: state, sessions, replies.
 
     The journal before the cut is gone by then, so there is no other way to come to this state.
@@ -110,8 +110,8 @@ def test_everything_dies_after_a_snapshot(mortal: Replica) -> None:
         assert not root.alarms()
 
 
-@pytest.mark.parametrize("name", SERVICES)
-def test_service_dies_after_a_snapshot(mortal: Replica, name: str) -> None:
+@pytest.mark.parametrize("name", SERVICE_NAMES)
+def test_service_dies_after_a_snapshot(mortal: ReplicaProcesses, name: str) -> None:
     """A service gets its section of the snapshot, and then what the item log has since the cut."""
     with mortal.root() as root:
         change_everything(root)
@@ -126,14 +126,14 @@ def test_service_dies_after_a_snapshot(mortal: Replica, name: str) -> None:
         check_next_snapshot(mortal, root)
 
 
-def begun(replica: Replica, root: Caller) -> int:
+def begun(replica: ReplicaProcesses, root: Caller) -> int:
     """Ask for a snapshot that is held; return its generation once every stage is frozen."""
     generation = snapshots.create(root)
     eventually(lambda: snapshots.get(root, generation).cut_op)
     return generation
 
 
-def check_next_snapshot(mortal: Replica, root: Caller) -> None:
+def check_next_snapshot(mortal: ReplicaProcesses, root: Caller) -> None:
     """Take another snapshot, and compare what it says with what the machines say."""
     snapshots.take_and_adopt(mortal, root)
     assert snapshots.verified(root)[-1].is_intact
@@ -152,7 +152,7 @@ def check_next_snapshot(mortal: Replica, root: Caller) -> None:
         COORDINATOR,
     ],
 )
-def test_death_behind_a_cut(mortal: Replica, name: str) -> None:
+def test_death_behind_a_cut(mortal: ReplicaProcesses, name: str) -> None:
     """Who dies after it has frozen comes back, freezes the same, and the snapshot is completed."""
     with mortal.root() as root:
         change_everything(root)
@@ -169,7 +169,7 @@ def test_death_behind_a_cut(mortal: Replica, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["users", pytest.param("consumer_groups", marks=pytest.mark.long)])
-def test_death_before_a_cut(mortal: Replica, name: str) -> None:
+def test_death_before_a_cut(mortal: ReplicaProcesses, name: str) -> None:
     """A service that hangs and dies when it is to freeze comes back, and the cut goes on there."""
     with mortal.root() as root:
         change_everything(root)
@@ -186,7 +186,7 @@ def test_death_before_a_cut(mortal: Replica, name: str) -> None:
         check_next_snapshot(mortal, root)
 
 
-def test_everyone_dies_during_a_cut(mortal: Replica) -> None:
+def test_everyone_dies_during_a_cut(mortal: ReplicaProcesses) -> None:
     """What was frozen is frozen once more by the replay, and the snapshot is completed."""
     with held(mortal):
         with mortal.root() as root:

@@ -12,7 +12,7 @@ from tests.processes import snapshots
 from tests.processes.callers import Caller
 from tests.processes.processes import (
     COORDINATOR,
-    Replica,
+    ReplicaProcesses,
     eventually,
     replica,
     unique,
@@ -25,7 +25,7 @@ KEPT = 2
 
 
 @pytest.fixture(scope="module")
-def busy() -> Iterator[Replica]:
+def busy() -> Iterator[ReplicaProcesses]:
     """A replica that takes a snapshot every few commands and keeps few."""
     flags = [
         "--snapshot-interval-ms=0",
@@ -49,7 +49,7 @@ def completed(root: Caller, generation: int) -> bool:
     return newest.generation >= generation and newest.state == snapshots.COMPLETED
 
 
-def test_commands(busy: Replica) -> None:
+def test_commands(busy: ReplicaProcesses) -> None:
     """Every so many commands there is a snapshot, and only the last ones are kept."""
     with busy.root() as root:
         for generation in range(1, KEPT + 3):
@@ -65,16 +65,16 @@ def test_commands(busy: Replica) -> None:
         assert snapshots.verified(root)[-1].is_intact
 
 
-def with_coordinator(running: Replica, *flags: str) -> Replica:
+def with_coordinator(running: ReplicaProcesses, *flags: str) -> ReplicaProcesses:
     """Restart the coordinator with other flags."""
     running.kill(COORDINATOR)
-    other = Replica(running.directory, flags=flags)
+    other = ReplicaProcesses(running.directory, flags=flags)
     other.processes, other.ready = running.processes, running.ready
     other.start(COORDINATOR)
     return other
 
 
-def test_interval(busy: Replica) -> None:
+def test_interval(busy: ReplicaProcesses) -> None:
     """After some time there is a snapshot of what changed; where nothing changes there is none."""
     timely = with_coordinator(busy, "--snapshot-interval-ms=100", "--snapshot-commands=0")
     with timely.root() as root:
@@ -87,7 +87,7 @@ def test_interval(busy: Replica) -> None:
         assert snapshots.current(root).generation == settled
 
 
-def last_generation_adopted(running: Replica, root: Caller) -> int:
+def last_generation_adopted(running: ReplicaProcesses, root: Caller) -> int:
     """Return the newest generation once it is what the replica restarts from, else 0."""
     newest = snapshots.current(root).generation
     return newest if snapshots.is_adopted(running, newest) else 0

@@ -11,8 +11,9 @@ import pytest
 
 from coordinator.journal.superblock import COPY_BYTES
 from tests.processes.callers import Caller
-from tests.processes.processes import COORDINATOR, Replica, short_directory
+from tests.processes.processes import COORDINATOR, ReplicaProcesses, short_directory
 from viewstamp.format.record import SECTOR_BYTES
+from viewstamp.routing import SERVICE_NAMES
 
 pytestmark = pytest.mark.xdist_group("processes-start")
 
@@ -22,10 +23,10 @@ OTHER_TWO = ("--peer=1=127.0.0.1:7411", "--peer=2=127.0.0.1:7412")
 
 
 @pytest.fixture(scope="module")
-def bootstrapped() -> Iterator[tuple[Replica, list[str]]]:
+def bootstrapped() -> Iterator[tuple[ReplicaProcesses, list[str]]]:
     """A stopped replica with some state, and its digests; to be copied, not changed."""
     with short_directory() as directory:
-        replica = Replica(directory)
+        replica = ReplicaProcesses(directory)
         replica.start()
         with replica.root() as root:
             for name in STREAMS:
@@ -36,7 +37,7 @@ def bootstrapped() -> Iterator[tuple[Replica, list[str]]]:
 
 
 @pytest.fixture
-def copy(bootstrapped: tuple[Replica, list[str]]) -> Iterator[Replica]:
+def copy(bootstrapped: tuple[ReplicaProcesses, list[str]]) -> Iterator[ReplicaProcesses]:
     """A copy of the bootstrapped replica, stopped at the end."""
     with short_directory() as directory:
         replica = bootstrapped[0].copy_to(directory)
@@ -44,12 +45,12 @@ def copy(bootstrapped: tuple[Replica, list[str]]) -> Iterator[Replica]:
         replica.stop()
 
 
-def with_flags(replica: Replica, *flags: str) -> Replica:
+def with_flags(replica: ReplicaProcesses, *flags: str) -> ReplicaProcesses:
     """Return a replica on the same directory whose coordinator gets other flags."""
-    return Replica(replica.directory, flags=flags)
+    return ReplicaProcesses(replica.directory, flags=flags)
 
 
-def segment(replica: Replica) -> Path:
+def segment(replica: ReplicaProcesses) -> Path:
     """Return the journal's first segment, which holds all records of these tests."""
     return sorted((replica.data / "journal").glob("segment-*.log"))[0]
 
@@ -90,12 +91,12 @@ def flip(path: Path, offset: int) -> None:
         (("--cluster-key", "/nonexistent/key"), r"No such file"),
     ],
 )
-def test_wrong_flags(copy: Replica, flags: tuple[str, ...], says: str) -> None:
+def test_wrong_flags(copy: ReplicaProcesses, flags: tuple[str, ...], says: str) -> None:
     """Each wrong flag is refused with exit code 2 and one line that says what is right."""
     assert re.search(says, with_flags(copy, *flags).refusal())
 
 
-def test_directory_of_another_replica(copy: Replica) -> None:
+def test_directory_of_another_replica(copy: ReplicaProcesses) -> None:
     """A directory that was bootstrapped for another replica or another count is refused."""
     # The superblock is made to say what another replica's would.
     from coordinator.journal.superblock import Superblock, SuperblockState
@@ -113,7 +114,7 @@ def test_directory_of_another_replica(copy: Replica) -> None:
         assert says in copy.refusal()
 
 
-def test_directory_in_use(copy: Replica) -> None:
+def test_directory_in_use(copy: ReplicaProcesses) -> None:
     """A second process on the directory names the first one, which goes on."""
     copy.start()
     pid = copy.ready[COORDINATOR]["pid"]
@@ -124,7 +125,7 @@ def test_directory_in_use(copy: Replica) -> None:
         assert root.create_stream("still-here").header.revision
 
 
-def test_taken_addresses(copy: Replica) -> None:
+def test_taken_addresses(copy: ReplicaProcesses) -> None:
     """A taken port, and a taken socket of a service, are refused by name."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -137,7 +138,7 @@ def test_taken_addresses(copy: Replica) -> None:
         assert "another process serves there; stop it first" in copy.refusal("streams")
 
 
-def test_cluster_keys(copy: Replica) -> None:
+def test_cluster_keys(copy: ReplicaProcesses) -> None:
     """A key that is missing, short, or open to all is refused, by users and coordinator alike."""
 
     def short() -> None:
@@ -160,10 +161,10 @@ def test_cluster_keys(copy: Replica) -> None:
             assert str(copy.key) in line
 
 
-def test_services_that_are_mixed_up(copy: Replica) -> None:
+def test_services_that_are_mixed_up(copy: ReplicaProcesses) -> None:
     """A coordinator whose services are swapped ends with what to correct, and exit code 2."""
     swapped = with_flags(copy, f"--service=users=unix:{copy.sockets}/streams.sock")
-    swapped.start("users", "streams", "consumer_groups")
+    swapped.start(*SERVICE_NAMES)
     swapped.spawn(COORDINATOR)
     assert swapped.wait(COORDINATOR) == 2
     assert "is the service of stage 3, not 2: correct --service" in swapped.errors(COORDINATOR)
@@ -171,7 +172,7 @@ def test_services_that_are_mixed_up(copy: Replica) -> None:
 
 
 def test_restart_and_replay_give_the_same_state(
-    copy: Replica, bootstrapped: tuple[Replica, list[str]]
+    copy: ReplicaProcesses, bootstrapped: tuple[ReplicaProcesses, list[str]]
 ) -> None:
     """A fresh coordinator and fresh services on a copy of the directory reach equal digests."""
     copy.start()
@@ -179,7 +180,7 @@ def test_restart_and_replay_give_the_same_state(
         assert root.digests() == bootstrapped[1]
 
 
-def test_torn_tail(copy: Replica) -> None:
+def test_torn_tail(copy: ReplicaProcesses) -> None:
     """Half a record that was being written when power failed is cut away; the rest is there."""
     path = segment(copy)
     last = record_offsets(path)[-1]
@@ -204,7 +205,7 @@ def root_sees(root: Caller, name: str) -> bool:
     return bool(get(root, name).stream.name == name)
 
 
-def test_corrupted_record(copy: Replica) -> None:
+def test_corrupted_record(copy: ReplicaProcesses) -> None:
     """A damaged record before intact ones is never cut: exit code 2, its place, the ways out."""
     path = segment(copy)
     offset = record_offsets(path)[3]
@@ -218,7 +219,7 @@ def test_corrupted_record(copy: Replica) -> None:
     assert path.read_bytes() == before, "a refused start must change nothing"
 
 
-def test_rot_in_the_last_record(copy: Replica) -> None:
+def test_rot_in_the_last_record(copy: ReplicaProcesses) -> None:
     """After a graceful stop the last record is known to be committed: it is never cut as torn."""
     path = segment(copy)
     offset = record_offsets(path)[-1]
@@ -229,7 +230,7 @@ def test_rot_in_the_last_record(copy: Replica) -> None:
     assert path.read_bytes() == damaged, "a refused start must change nothing"
 
 
-def test_one_damaged_superblock_copy(copy: Replica) -> None:
+def test_one_damaged_superblock_copy(copy: ReplicaProcesses) -> None:
     """One bad copy of four is repaired at the start."""
     path = copy.data / "superblock"
     flip(path, COPY_BYTES + 100)
@@ -244,7 +245,7 @@ def test_one_damaged_superblock_copy(copy: Replica) -> None:
     assert len(set(copies)) == 1
 
 
-def test_lost_superblock(copy: Replica) -> None:
+def test_lost_superblock(copy: ReplicaProcesses) -> None:
     """Without two equal copies, or without the file, the replica refuses and says what to do."""
     path = copy.data / "superblock"
     intact = path.read_bytes()
@@ -256,7 +257,7 @@ def test_lost_superblock(copy: Replica) -> None:
     path.write_bytes(b"")
     assert str(path) in copy.refusal()
     path.unlink()
-    copy.start("users", "streams", "consumer_groups")
+    copy.start(*SERVICE_NAMES)
     copy.spawn(COORDINATOR)
     assert copy.wait(COORDINATOR) == 2
     assert "superblock" in copy.errors(COORDINATOR)

@@ -31,7 +31,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from testkit.load.interrupt import cancel_on_signals
-from tests.replicas.trial import Trial, digests, trial, under_load
+from tests.replicas.trial import ReplicasTrial, digests, trial, under_load
 from viewstamp.client import ClientError
 from viewstamp.cluster import ClusterError
 from viewstamp.cluster.local import COORDINATOR
@@ -61,7 +61,7 @@ FAILURES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class PrimaryKill:
     """One death of a primary, between these moments on the monotonic clock, in nanoseconds."""
 
     replica: int
@@ -70,7 +70,7 @@ class Kill:
     healed_ns: int
 
 
-async def kill_again_and_again(made: Trial, kills: int, seed: int) -> list[Kill]:
+async def kill_again_and_again(made: ReplicasTrial, kills: int, seed: int) -> list[PrimaryKill]:
     """Kill the primary that often; each time wait until it is back among the others."""
     chosen, found = random.Random(seed), []
     async with under_load(made):
@@ -83,11 +83,11 @@ async def kill_again_and_again(made: Trial, kills: int, seed: int) -> list[Kill]
             await made.until_answered(OPERATIONS)
             successor = await made.primary()
             await made.replicas.wait_ready(READY_TIMEOUT_S)
-            found.append(Kill(primary, successor, killed_ns, time.monotonic_ns()))
+            found.append(PrimaryKill(primary, successor, killed_ns, time.monotonic_ns()))
     return found
 
 
-async def violations(made: Trial) -> list[str]:
+async def violations(made: ReplicasTrial) -> list[str]:
     """Return what is wrong in the end: with what callers saw, or among the replicas."""
     states = {digests(status) for status in await made.settled()}
     differ = [f"the replicas ended in {len(states)} different states"] if len(states) > 1 else []
@@ -97,7 +97,9 @@ async def violations(made: Trial) -> list[str]:
     return [*differ, *open_ended, *made.violations()]
 
 
-async def run(directory: Path, kills: int, seed: int) -> tuple[Trial, list[Kill], list[str]]:
+async def run(
+    directory: Path, kills: int, seed: int
+) -> tuple[ReplicasTrial, list[PrimaryKill], list[str]]:
     """Run the whole test. Raises FAILURES."""
     cancel_on_signals()
     async with trial(directory, REPLICAS, arguments=ARGUMENTS) as made:
@@ -105,18 +107,18 @@ async def run(directory: Path, kills: int, seed: int) -> tuple[Trial, list[Kill]
         return made, found, await violations(made)
 
 
-def window_ms(answers_ns: Sequence[int], kill: Kill) -> float:
+def window_ms(answers_ns: Sequence[int], kill: PrimaryKill) -> float:
     """Return the longest time without an answer that ended between a kill and its healing."""
     gaps = [b - a for a, b in pairwise(answers_ns) if kill.killed_ns < b <= kill.healed_ns]
     return max(gaps) / 1e6
 
 
-def answers_between(answers_ns: Sequence[int], kill: Kill) -> int:
+def answers_between(answers_ns: Sequence[int], kill: PrimaryKill) -> int:
     """Return how many operations were answered between a kill and its healing."""
     return sum(kill.killed_ns < at <= kill.healed_ns for at in answers_ns)
 
 
-def print_kills(console: Console, made: Trial, kills: Sequence[Kill]) -> None:
+def print_kills(console: Console, made: ReplicasTrial, kills: Sequence[PrimaryKill]) -> None:
     """Print each kill, and what it cost the callers."""
     answers_ns = sorted(
         operation.returned_at for _, operation in made.history if operation.returned_at is not None

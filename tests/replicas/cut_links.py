@@ -8,6 +8,7 @@ kept; else a traceback says which was not.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 import sys
 import time
@@ -24,7 +25,7 @@ import pytest
 from tests.replicas.links import LinkedReplicas, Links, in_namespaces
 from tests.replicas.trial import (
     SETTLE_TIMEOUT_S,
-    Trial,
+    ReplicasTrial,
     agree,
     token_of,
     trial_of,
@@ -45,14 +46,14 @@ from viewstamp.status import refusal_of
 REPLICAS: Final = 3
 OPERATIONS: Final = 150
 NEW: Final = "created-meanwhile"
-# With an answer of the old primary, before another one is asked.
-PATIENCE_S: Final = 0.5
+# With an answer at first. It doubles with each try: on a slow machine a login takes longer.
+PATIENCE_FIRST_S: Final = 0.5
 
-Scenario = Callable[[Trial, Links], Awaitable[None]]
+Scenario = Callable[[ReplicasTrial, Links], Awaitable[None]]
 Linked = AbstractAsyncContextManager[tuple[LinkedReplicas, Links]]
 
 
-async def primary_is_cut_off(made: Trial, links: Links) -> None:
+async def primary_is_cut_off(made: ReplicasTrial, links: Links) -> None:
     """The others go on without it; it knows nothing of that, and answers no read from the past."""
     primary, others = await _sides(made)
     cut_ns = time.monotonic_ns()
@@ -69,7 +70,7 @@ async def primary_is_cut_off(made: Trial, links: Links) -> None:
     await made.until_answered(OPERATIONS)
 
 
-async def primary_hears_nobody(made: Trial, links: Links) -> None:
+async def primary_hears_nobody(made: ReplicasTrial, links: Links) -> None:
     """It sends, and no acknowledgement comes back: another one is found."""
     primary, others = await _sides(made)
     for other in others:
@@ -79,7 +80,7 @@ async def primary_hears_nobody(made: Trial, links: Links) -> None:
     await made.until_answered(OPERATIONS)
 
 
-async def nobody_hears_the_primary(made: Trial, links: Links) -> None:
+async def nobody_hears_the_primary(made: ReplicasTrial, links: Links) -> None:
     """It hears all, and nothing that it sends arrives: another one is found."""
     primary, others = await _sides(made)
     for other in others:
@@ -90,7 +91,7 @@ async def nobody_hears_the_primary(made: Trial, links: Links) -> None:
     await made.until_answered(OPERATIONS)
 
 
-async def two_cannot_see_each_other(made: Trial, links: Links) -> None:
+async def two_cannot_see_each_other(made: ReplicasTrial, links: Links) -> None:
     """Primary and one backup are apart, and the third sees both: somebody is a primary for most."""
     primary, others = await _sides(made)
     links.cut(primary, others[0])
@@ -100,7 +101,7 @@ async def two_cannot_see_each_other(made: Trial, links: Links) -> None:
     await made.until_answered(OPERATIONS)
 
 
-async def backup_is_cut_off(made: Trial, links: Links) -> None:
+async def backup_is_cut_off(made: ReplicasTrial, links: Links) -> None:
     """Nobody misses it; when it is back, it follows, and whoever leads goes on."""
     primary, others = await _sides(made)
     for other in {0, 1, 2} - {others[0]}:
@@ -136,12 +137,12 @@ async def run(scenario: Scenario, linked: Linked) -> None:
         await agree(made)
 
 
-async def _sides(made: Trial) -> tuple[int, list[int]]:
+async def _sides(made: ReplicasTrial) -> tuple[int, list[int]]:
     primary = await made.primary()
     return primary, [replica for replica in range(REPLICAS) if replica != primary]
 
 
-def _waits_s(made: Trial, since_ns: int) -> list[float]:
+def _waits_s(made: ReplicasTrial, since_ns: int) -> list[float]:
     """Return the longest wait of each caller for an answer that came since then."""
     longest: dict[int, float] = {}
     for _, operation in made.history:
@@ -151,7 +152,7 @@ def _waits_s(made: Trial, since_ns: int) -> list[float]:
     return sorted(round(wait_s, 2) for wait_s in longest.values())
 
 
-async def _created(made: Trial, replica: int, name: str) -> None:
+async def _created(made: ReplicasTrial, replica: int, name: str) -> None:
     """Create a stream by a replica that has or finds a primary."""
     request = streams_pb2.CreateStreamRequest(name=name)
     async with asyncio.timeout(SETTLE_TIMEOUT_S):
@@ -168,7 +169,7 @@ async def _created(made: Trial, replica: int, name: str) -> None:
                 return
 
 
-async def _ends_no_session(made: Trial, replica: int, informed: int) -> None:
+async def _ends_no_session(made: ReplicasTrial, replica: int, informed: int) -> None:
     """One that is cut off does not say of a session that it cannot know that it has ended."""
     token, session_id = await _registered(made, informed)
     async with Endpoint(made.replicas.addresses[replica]).open() as channel:
@@ -179,23 +180,24 @@ async def _ends_no_session(made: Trial, replica: int, informed: int) -> None:
     assert verdict_on(refusal) in (RetryVerdict.RETRY, RetryVerdict.RECONNECT), refusal
 
 
-async def _registered(made: Trial, replica: int) -> tuple[str, int]:
+async def _registered(made: ReplicasTrial, replica: int) -> tuple[str, int]:
     """Register a session by a replica that finds a primary; return a token and the session."""
     request = sessions_pb2.RegisterSessionRequest(nonce=secrets.token_bytes(SESSION_NONCE_BYTES))
     async with (
         asyncio.timeout(SETTLE_TIMEOUT_S),
         Endpoint(made.replicas.addresses[replica]).open() as channel,
     ):
-        while True:
+        for tries in itertools.count():
             # At first it is passed on to the old primary, which does not answer.
             with suppress(TimeoutError, grpc.aio.AioRpcError, Refusal):
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(PATIENCE_FIRST_S * 2**tries):
                     token = await token_of(made.replicas, channel)
                     answer = await client_unary(channel, request, access_token=token)
                     return token, answer.session_id
+    raise AssertionError("the last try succeeds, or time is up")
 
 
-async def _is_not_behind(made: Trial, replica: int, name: str) -> None:
+async def _is_not_behind(made: ReplicasTrial, replica: int, name: str) -> None:
     """A read that must not be stale finds the stream, is refused otherwise, or waits in vain."""
     request = streams_pb2.GetStreamRequest(stream=identifier(name))
     try:

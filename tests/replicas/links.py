@@ -200,7 +200,7 @@ def _run(*command: str) -> None:
 # --- Proxies ---
 
 
-class Gate:
+class LinkGate:
     """One direction of a proxy: open, shut, or open for so many bytes more."""
 
     def __init__(self) -> None:
@@ -233,7 +233,7 @@ class Proxy:
     """Passes connections on to one address; either direction can be stopped."""
 
     def __init__(self, address: str) -> None:
-        self.forward, self.backward = Gate(), Gate()
+        self.forward, self.backward = LinkGate(), LinkGate()
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
 
@@ -254,7 +254,7 @@ class Proxy:
             beyond_writer.close()
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: Gate) -> None:
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: LinkGate) -> None:
     """Pass bytes on while the direction is open; the end of one direction ends both."""
     with suppress(ConnectionError):
         while data := await reader.read(CHUNK_BYTES):

@@ -20,14 +20,14 @@ NOTHING_FOUND: Final = 1
 ADVICE: Final = "run the test in a git clone with its whole history (`git fetch --unshallow`)"
 
 
-class Pair(NamedTuple):
+class BuildPair(NamedTuple):
     """Two commits, one right after the other."""
 
     old: str
     new: str
 
 
-def find_pair(repository: Path, brought: str, known: str) -> Pair:
+def find_pair(repository: Path, brought: str, known: str) -> BuildPair:
     """Return the first commit whose limits have `brought`, and its parent, which has but `known`.
 
     Fails the test if the history does not have the two.
@@ -37,7 +37,7 @@ def find_pair(repository: Path, brought: str, known: str) -> Pair:
     for new, *parents in map(str.split, found.decode().splitlines()):
         for old in parents[:1]:
             if _has(repository, old, known) and not _has(repository, old, brought):
-                return Pair(old, new)
+                return BuildPair(old, new)
     pytest.fail(
         f"no commit brought `{brought}` to {LIMITS} on top of one that had `{known}` there;"
         f" {ADVICE}"

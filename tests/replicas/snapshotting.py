@@ -10,7 +10,7 @@ from base64 import urlsafe_b64encode
 from pathlib import Path
 from typing import Any, Final
 
-from tests.replicas.trial import Trial
+from tests.replicas.trial import ReplicasTrial
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
@@ -58,7 +58,7 @@ async def fill(client: Client) -> None:
             assert refusal.reason == Reason.REASON_STREAM_NOT_FOUND, refusal
 
 
-async def several_generations(made: Trial, count: int = TRUNCATING) -> None:
+async def several_generations(made: ReplicasTrial, count: int = TRUNCATING) -> None:
     """Take snapshots; the journals of the running replicas begin behind the first ones."""
     for number in range(count):
         if number < TRUNCATING:
@@ -84,7 +84,7 @@ async def many_topics(client: Client) -> None:
             assert not isinstance(result, Refusal), result
 
 
-async def all_restart_from(made: Trial, generation: int) -> None:
+async def all_restart_from(made: ReplicasTrial, generation: int) -> None:
     """Wait until every replica says that it would restart from this generation."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
@@ -95,7 +95,7 @@ async def all_restart_from(made: Trial, generation: int) -> None:
             await asyncio.sleep(0.2)
 
 
-def transfers(made: Trial, replica: int, what: str = "done") -> list[dict[str, Any]]:
+def transfers(made: ReplicasTrial, replica: int, what: str = "done") -> list[dict[str, Any]]:
     """Return what a replica's log says of transfers that are done, or that began."""
     text = made.replicas.replicas[replica].log_path(COORDINATOR).read_text()
     # A full disk cuts lines short: only those that say it need be whole.

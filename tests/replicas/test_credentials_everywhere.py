@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from coordinator.gateway.forwarding import FORWARDED_KEY
 from tests.processes.credentials import OTHER_PASSWORD, PASSWORD, Door, refusal_of
-from tests.replicas.trial import Trial, lead, trial
+from tests.replicas.trial import ReplicasTrial, lead, trial
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.client import Endpoint
@@ -26,7 +26,7 @@ CALL_TIMEOUT_S: Final = 20
 ALICE: Final = "alice"
 
 
-async def ask(made: Trial, replica: int, request: Message, token: str = "") -> Any:
+async def ask(made: ReplicasTrial, replica: int, request: Message, token: str = "") -> Any:
     """Call one replica, which may pass nothing on."""
     method = method_of(request)
     async with Endpoint(made.replicas.addresses[replica]).open() as channel:
@@ -39,7 +39,7 @@ async def ask(made: Trial, replica: int, request: Message, token: str = "") -> A
         return await stub(request, metadata=metadata, timeout=CALL_TIMEOUT_S)
 
 
-async def all_refuse(made: Trial, request: Message, reason: int, token: str = "") -> None:
+async def all_refuse(made: ReplicasTrial, request: Message, reason: int, token: str = "") -> None:
     """Demand that every replica refuses a read by itself, the backups first."""
     primary = await made.primary()
     for replica in sorted(range(REPLICAS), key=lambda each: each == primary):
@@ -47,12 +47,12 @@ async def all_refuse(made: Trial, request: Message, reason: int, token: str = ""
         assert refusal.reason == reason, (replica, refusal)
 
 
-async def none_knows(made: Trial, token: str) -> None:
+async def none_knows(made: ReplicasTrial, token: str) -> None:
     """Demand that every replica refuses an access token."""
     await all_refuse(made, users_pb2.WhoAmIRequest(), Reason.REASON_UNAUTHENTICATED, token)
 
 
-async def logged_out(made: Trial, door: Door) -> str:
+async def logged_out(made: ReplicasTrial, door: Door) -> str:
     """Log in and out; return the access token."""
     token = await door.by_password(ALICE)
     for replica in range(REPLICAS):

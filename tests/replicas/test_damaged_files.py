@@ -10,7 +10,7 @@ import pytest
 
 from tests.replicas.damage import DAMAGES, Damage, every_copy, every_copy_of_one_layer
 from tests.replicas.snapshotting import ARGUMENTS, DEADLINE_S, FILLER, several_generations, snapshot
-from tests.replicas.trial import Trial, agree, trial, under_load
+from tests.replicas.trial import ReplicasTrial, agree, trial, under_load
 
 pytestmark = pytest.mark.long
 
@@ -69,7 +69,7 @@ async def test_all_restart_with_damage_and_mend_each_other(tmp_path: Path) -> No
         await agree(made)
 
 
-async def damaged(made: Trial, replica: int, damage: Damage) -> None:
+async def damaged(made: ReplicasTrial, replica: int, damage: Damage) -> None:
     """Stop a replica, damage its files, and start it again; it is whole once it is ready."""
     await made.until_answered(OPERATIONS)
     hurt = made.replicas.replicas[replica]
@@ -85,7 +85,7 @@ async def damaged(made: Trial, replica: int, damage: Damage) -> None:
     await made.until_answered(OPERATIONS)
 
 
-async def adopted_everywhere(made: Trial, generation: int) -> None:
+async def adopted_everywhere(made: ReplicasTrial, generation: int) -> None:
     """Wait until every replica would restart from a generation, as the primary hears."""
     async with asyncio.timeout(DEADLINE_S):
         while True:

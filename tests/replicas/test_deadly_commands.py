@@ -13,7 +13,7 @@ from coordinator.stages.poison import DEATHS_MAX
 from tests.replicas import deadly_streams
 from tests.replicas.deadly_streams import BOTTOMLESS, DEADLY, MODULE, PROGRAM
 from tests.replicas.snapshotting import all_restart_from, snapshot
-from tests.replicas.trial import SETTLE_TIMEOUT_S, Trial, agree, trial, under_load
+from tests.replicas.trial import SETTLE_TIMEOUT_S, ReplicasTrial, agree, trial, under_load
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
@@ -59,7 +59,7 @@ async def test_what_ends_every_service_is_refused_everywhere(tmp_path: Path, nam
         assert {"before", "after"} <= names
 
 
-async def among_others(made: Trial, name: str) -> Refusal:
+async def among_others(made: ReplicasTrial, name: str) -> Refusal:
     """Send the command in the middle of a request, and return why it alone is refused."""
     wanted = ("before", name, "after")
     results = await made.admin.batch([streams_pb2.CreateStreamRequest(name=n) for n in wanted])
@@ -69,7 +69,7 @@ async def among_others(made: Trial, name: str) -> Refusal:
     return refused
 
 
-async def is_told_of(made: Trial, replica: int) -> None:
+async def is_told_of(made: ReplicasTrial, replica: int) -> None:
     """Wait until a replica has its own alarm of the command, which names the method."""
     async with asyncio.timeout(SETTLE_TIMEOUT_S):
         while True:
@@ -80,12 +80,12 @@ async def is_told_of(made: Trial, replica: int) -> None:
                 return
 
 
-def deaths(made: Trial, replica: int) -> int:
+def deaths(made: ReplicasTrial, replica: int) -> int:
     """Return how often the service of a replica was started again."""
     return made.replicas.replicas[replica].restarts[PROGRAM]
 
 
-async def replays(made: Trial, name: str) -> None:
+async def replays(made: ReplicasTrial, name: str) -> None:
     """Restart a replica, which knows nothing of the command: it finds the same out again."""
     restarted = made.replicas.replicas[RESTARTED]
     await restarted.stop()

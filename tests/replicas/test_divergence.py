@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from tests.replicas import diverging_streams
 from tests.replicas.diverging_streams import SOUR
 from tests.replicas.snapshotting import DEADLINE_S, all_restart_from, empty, snapshot
-from tests.replicas.trial import Trial, agree, lead, trial, under_load
+from tests.replicas.trial import ReplicasTrial, agree, lead, trial, under_load
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.cli.app import app
 from viewstamp.cluster import ClusterFailed, Program
@@ -65,7 +65,7 @@ async def test_a_replica_that_diverges_halts(tmp_path: Path, leads: bool) -> Non
         await no_alarm_is_left(made)
 
 
-async def halted(made: Trial) -> None:
+async def halted(made: ReplicasTrial) -> None:
     """Wait until the others show the replica as halted; its supervisor leaves it down."""
     async with asyncio.timeout(DEADLINE_S):
         while not await is_shown_halted(made):  # noqa: ASYNC110 - another process shows it
@@ -77,21 +77,21 @@ async def halted(made: Trial) -> None:
     assert await is_shown_halted(made)
 
 
-async def no_alarm_is_left(made: Trial) -> None:
+async def no_alarm_is_left(made: ReplicasTrial) -> None:
     """Wait until every replica has heard that all are well."""
     async with asyncio.timeout(DEADLINE_S):
         while any(status.alarms for status in await made.settled()):  # noqa: ASYNC110 - others'
             await asyncio.sleep(0.05)
 
 
-async def is_shown_halted(made: Trial) -> bool:
+async def is_shown_halted(made: ReplicasTrial) -> bool:
     """Whether the primary, another replica, shows it as halted."""
     found = await made.admin.status()
     status = found.replicas[WRONG].status
     return found.primary != WRONG and status == cluster_pb2.REPLICA_STATUS_HALTED
 
 
-async def said_why(made: Trial) -> None:
+async def said_why(made: ReplicasTrial) -> None:
     """The last line of its log names the section, and so does the alarm of whoever leads now."""
     (line,) = last_lines(made.replicas.replicas[WRONG].log_path(COORDINATOR), 1)
     assert "the state of streams differs" in line
@@ -105,7 +105,7 @@ async def said_why(made: Trial) -> None:
     assert "the state of streams differs" in told
 
 
-def differing_entity(made: Trial, generation: int) -> None:
+def differing_entity(made: ReplicasTrial, generation: int) -> None:
     """`viewstamp snapshot diff` of its directory and another one shows the entity and the field."""
     directories = [str(made.replicas.replica_directory(replica)) for replica in (0, WRONG)]
     sides = [f"{directory}:{generation}" for directory in directories]

@@ -17,7 +17,7 @@ import pytest
 
 from coordinator.gateway.forwarding import FORWARDED_KEY
 from testkit.oracles.history import Operation
-from tests.replicas.trial import KEYS, STREAM, Trial, token_of, trial, under_load
+from tests.replicas.trial import KEYS, STREAM, ReplicasTrial, token_of, trial, under_load
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.client import Endpoint
@@ -63,13 +63,13 @@ class Reader:
 
 
 @asynccontextmanager
-async def reader_at(made: Trial, replica: int) -> AsyncIterator[Reader]:
+async def reader_at(made: ReplicasTrial, replica: int) -> AsyncIterator[Reader]:
     """Return a reader of one replica, as root."""
     async with Endpoint(made.replicas.addresses[replica]).open() as channel:
         yield Reader(channel, await token_of(made.replicas, channel))
 
 
-async def read_on(made: Trial, replica: int, reader: Reader, wanted: int) -> None:
+async def read_on(made: ReplicasTrial, replica: int, reader: Reader, wanted: int) -> None:
     """Read until so many reads were answered, and write down what was seen."""
     chosen = random.Random(replica)
     while wanted:

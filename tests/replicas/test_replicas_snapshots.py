@@ -7,6 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import grpc
+import grpc.aio
 import pytest
 
 from coordinator.app.members import TRANSFER_FOLDER
@@ -23,9 +25,15 @@ from tests.replicas.snapshotting import (
     snapshot,
     transfers,
 )
-from tests.replicas.trial import Trial, agree, trial, trial_of, under_load
+from tests.replicas.trial import ReplicasTrial, agree, token_of, trial, trial_of, under_load
+from tests.viewstamp.cli.conftest import CommandLine
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
+from viewstamp.client import Endpoint, unary
 from viewstamp.cluster.local import COORDINATOR
+from viewstamp.errors import Refusal
 from viewstamp.limits import MIB
+from viewstamp.snapshots import catalog_view
 
 pytestmark = pytest.mark.long
 
@@ -55,6 +63,55 @@ async def test_two_of_three_complete_a_snapshot(tmp_path: Path) -> None:
             await made.until_answered(OPERATIONS)
         await agree(made)
         await all_restart_from(made, third.generation)
+
+
+async def test_one_of_three_knows_its_snapshots(tmp_path: Path) -> None:
+    """A replica that was killed and has no quorum tells root which snapshots it knew of."""
+    async with trial(tmp_path / "data", arguments=ARGUMENTS) as made:
+        taken = await snapshot(made.admin)
+        line = CommandLine(made.replicas.addresses[0], tmp_path)
+        line.password_file.write_text(made.replicas.root_password_path.read_text())
+        assert (await asyncio.to_thread(line.log_in)).code == 0
+        left, *others = made.replicas.replicas
+        async with Endpoint(made.replicas.addresses[0]).open() as channel:
+            token = await token_of(made.replicas, channel)
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                if taken in catalog_view.read(left.data_directory).snapshots:
+                    break
+                await asyncio.sleep(0.1)
+        for other in others:
+            await other.stop()
+        left.kill(COORDINATOR)
+        found = await known_alone(made, taken.generation, token)
+        assert found.snapshot == taken
+        asked = [("list",), ("show", "0"), ("show", str(taken.generation))]
+        for words in asked:
+            said = await asyncio.to_thread(line, "snapshot", *words, "--here", "--json")
+            assert taken.root.hex() in said.out
+        for other in others:
+            await other.start()
+        await made.replicas.wait_ready()
+        await agree(made)
+
+
+async def known_alone(
+    made: ReplicasTrial, generation: int, token: str
+) -> snapshots_pb2.GetSnapshotResponse:
+    """Ask replica 0, which cannot be in status normal, until it has come back and answers."""
+    request = snapshots_pb2.GetSnapshotRequest(generation=generation)
+    async with asyncio.timeout(DEADLINE_S), Endpoint(made.replicas.addresses[0]).open() as channel:
+        while True:
+            with suppress(Refusal, grpc.aio.AioRpcError):
+                status = await unary(
+                    channel, cluster_pb2.GetStatusRequest(), access_token=token, stale=True
+                )
+                assert status.replicas[0].status != cluster_pb2.REPLICA_STATUS_NORMAL
+                found: snapshots_pb2.GetSnapshotResponse = await unary(
+                    channel, request, access_token=token, stale=True
+                )
+                return found
+            await asyncio.sleep(0.1)
 
 
 async def test_snapshots_go_on_while_primaries_die(tmp_path: Path) -> None:
@@ -165,7 +222,7 @@ async def test_a_transfer_that_is_killed_goes_on(tmp_path: Path) -> None:
         assert done["fetched_bytes"] <= first["lacking_bytes"] - had_bytes
 
 
-async def killed_midway(made: Trial) -> int:
+async def killed_midway(made: ReplicasTrial) -> int:
     """Kill the replica once a part of a layer has come; return the bytes of that part."""
     lost = made.replicas.replicas[LOST]
     directory = lost.data_directory / TRANSFER_FOLDER

@@ -12,7 +12,7 @@ import pytest
 from tests.replicas.trial import (
     SETTLE_TIMEOUT_S,
     STREAM,
-    Trial,
+    ReplicasTrial,
     agree,
     status_of,
     trial,
@@ -34,7 +34,7 @@ OPERATIONS = 150
 VOTERS = 3
 
 
-async def caught_up(made: Trial) -> cluster_pb2.Replica:
+async def caught_up(made: ReplicasTrial) -> cluster_pb2.Replica:
     """Wait until the primary hears from the standby that it has everything; return what it tells.
 
     That takes heartbeats: the standby has to hear of the last commit, and reports now and then.

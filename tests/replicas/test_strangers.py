@@ -12,7 +12,7 @@ import pytest
 
 from tests.replicas import odd_coordinator
 from tests.replicas.snapshotting import DEADLINE_S
-from tests.replicas.trial import Trial, agree, lead, trial, under_load
+from tests.replicas.trial import ReplicasTrial, agree, lead, trial, under_load
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.cluster import ClusterFailed, Program
 from viewstamp.cluster.local import COORDINATOR
@@ -169,7 +169,7 @@ async def test_corrupted_prepares_are_dropped(tmp_path: Path) -> None:
             assert {line["rule"] for line in dropped} == {"corrupt_prepare"}
 
 
-async def refused(made: Trial, stranger: Stranger) -> None:
+async def refused(made: ReplicasTrial, stranger: Stranger) -> None:
     """Wait until status, alarm and log of both sides say why."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
@@ -186,7 +186,7 @@ async def refused(made: Trial, stranger: Stranger) -> None:
 
 
 def logged(
-    made: Trial, replica: int, message: str, *, since_start: bool = False
+    made: ReplicasTrial, replica: int, message: str, *, since_start: bool = False
 ) -> list[dict[str, Any]]:
     """Return the fields of a replica's log lines that begin so."""
     text = made.replicas.replicas[replica].log_path(COORDINATOR).read_text()

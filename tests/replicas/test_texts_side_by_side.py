@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from tests.replicas import odd_texts
 from tests.replicas.odd_texts import PREFIX
 from tests.replicas.snapshotting import all_restart_from, snapshot
-from tests.replicas.trial import STREAM, Trial, agree, lead, trial, unary
+from tests.replicas.trial import STREAM, ReplicasTrial, agree, lead, trial, unary
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as groups_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
@@ -59,7 +59,7 @@ def adapt(replica: int, program: Program) -> Program:
     return replace(program, command=tuple(words))
 
 
-async def refuse_all(made: Trial) -> list[Refusal]:
+async def refuse_all(made: ReplicasTrial) -> list[Refusal]:
     """Send what is refused in one request, whose reply is kept, and return the refusals."""
     results = await made.clients[1].batch([request for request, _ in REFUSED])
     refusals = [result for result in results if isinstance(result, Refusal)]
@@ -67,7 +67,7 @@ async def refuse_all(made: Trial) -> list[Refusal]:
     return refusals
 
 
-async def words_of(made: Trial, replica: int) -> str:
+async def words_of(made: ReplicasTrial, replica: int) -> str:
     """Return what a replica says of a read of something missing."""
     request = streams_pb2.GetStreamRequest(stream=MISSING)
     with pytest.raises(grpc.aio.AioRpcError) as caught:

@@ -26,7 +26,7 @@ from tests.replicas.test_upgrades import (
     raise_level,
     restarted,
 )
-from tests.replicas.trial import Trial, agree, lead, trial, under_load
+from tests.replicas.trial import ReplicasTrial, agree, lead, trial, under_load
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.cluster import ClusterFailed, Program
 from viewstamp.errors import Refusal
@@ -102,13 +102,13 @@ async def test_a_real_upgrade_up_and_down_under_load(tmp_path: Path) -> None:
         assert {status.description for status in await made.settled()} == {TEXT}
 
 
-async def moved(made: Trial, old: OldBuild, replica: int, *, is_old: bool) -> None:
+async def moved(made: ReplicasTrial, old: OldBuild, replica: int, *, is_old: bool) -> None:
     """Give one replica the old build, or the new one, by a restart in good order."""
     (old.replicas.add if is_old else old.replicas.discard)(replica)
     await restarted(made, replica)
 
 
-async def whoever_leads_refuses(made: Trial) -> None:
+async def whoever_leads_refuses(made: ReplicasTrial) -> None:
     """The one new replica knows the command and may not let it in; the old ones do not know it."""
     for replica, reason in (
         (0, Reason.REASON_FEATURE_LEVEL_REQUIRED),
@@ -118,14 +118,14 @@ async def whoever_leads_refuses(made: Trial) -> None:
         await refused(made, reason)
 
 
-async def refused(made: Trial, reason: Reason.ValueType) -> None:
+async def refused(made: ReplicasTrial, reason: Reason.ValueType) -> None:
     """The cluster cannot be described, for a reason."""
     with pytest.raises(Refusal) as caught:
         await made.admin.describe_cluster(TEXT)
     assert caught.value.reason == reason
 
 
-async def an_old_one_is_told(made: Trial, old: OldBuild) -> None:
+async def an_old_one_is_told(made: ReplicasTrial, old: OldBuild) -> None:
     """A replica that gets the old build ends and says why; the others go on, and later it does."""
     odd = made.replicas.replicas[LAST]
     await odd.stop()
@@ -142,7 +142,7 @@ async def an_old_one_is_told(made: Trial, old: OldBuild) -> None:
     await link_is(made, LAST, "connected")
 
 
-async def supported(made: Trial) -> list[int]:
+async def supported(made: ReplicasTrial) -> list[int]:
     """Return the highest level that each replica says it supports, once all have said it."""
     async with asyncio.timeout(DEADLINE_S):
         while True:

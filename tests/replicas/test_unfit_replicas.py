@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from tests.replicas import odd_coordinator, snapshotting
 from tests.replicas.snapshotting import FILLER, SEGMENT_BYTES, fill, several_generations, transfers
 from tests.replicas.trial import (
     SETTLE_TIMEOUT_S,
-    Trial,
+    ReplicasTrial,
     agree,
     lead,
     status_of,
@@ -45,7 +46,7 @@ FULL = cluster_pb2.ALARM_KIND_NO_SPACE
 
 
 async def status_until(
-    made: Trial, replica: int, wanted: Callable[[cluster_pb2.GetStatusResponse], bool]
+    made: ReplicasTrial, replica: int, wanted: Callable[[cluster_pb2.GetStatusResponse], bool]
 ) -> None:
     """Ask one replica until its status is as wanted."""
     last: object = None
@@ -148,7 +149,9 @@ async def test_a_replica_whose_disk_hangs_ends_when_it_is_told_to(tmp_path: Path
         await agree(made)
 
 
-async def own_status(made: Trial, replica: int, other: int) -> cluster_pb2.GetStatusResponse:
+async def own_status(
+    made: ReplicasTrial, replica: int, other: int
+) -> cluster_pb2.GetStatusResponse:
     """Ask a replica for its status that logs nobody in; another one does."""
     addresses = made.replicas.addresses
     async with Endpoint(addresses[other]).open() as informed:
@@ -177,11 +180,18 @@ def disks(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
 
 
 def use_up(path: Path) -> Path:
-    """Leave no space at all; return the file to remove."""
+    """Leave no space at all, though others write meanwhile; return the file to remove."""
     filler = path / "filler"
+    status = os.statvfs(path)
     with filler.open("wb") as file:
-        status = os.statvfs(path)
-        os.posix_fallocate(file.fileno(), 0, status.f_bavail * status.f_frsize)
+        part = status.f_bavail * status.f_frsize
+        while part >= status.f_frsize:
+            try:
+                os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), part)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                part //= 2
     return filler
 
 

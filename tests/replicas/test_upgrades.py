@@ -9,9 +9,11 @@ from typing import Final
 
 import pytest
 
+from tests.documentation.console import Shell, commands
 from tests.replicas import newer_service, odd_coordinator
 from tests.replicas.snapshotting import DEADLINE_S, all_restart_from, snapshot
-from tests.replicas.trial import Trial, agree, trial, under_load
+from tests.replicas.trial import ReplicasTrial, agree, trial, under_load
+from tests.tidy.tree import ROOT
 from viewstamp.cluster import ClusterFailed, Program
 from viewstamp.cluster.local import COORDINATOR
 from viewstamp.errors import Refusal
@@ -46,7 +48,7 @@ class Builds:
         return replace(program, command=tuple(words))
 
 
-async def restarted(made: Trial, replica: int) -> None:
+async def restarted(made: ReplicasTrial, replica: int) -> None:
     """Stop one replica in good order, start it, and wait until it follows, or leads."""
     stopped = made.replicas.replicas[replica]
     await stopped.stop()
@@ -92,14 +94,44 @@ async def test_a_rolling_upgrade_under_load(tmp_path: Path) -> None:
         assert await levels_in_force(made) == {FEATURE_LEVEL_MAX + 1}
 
 
-async def raise_level(made: Trial) -> None:
+async def raise_level(made: ReplicasTrial) -> None:
     """Raise the level by one, as soon as every replica has said what it supports."""
     level = (await made.admin.status()).feature_level
     await all_supported_are_known(made)
     await made.admin.raise_feature_level(level + 1, level)
 
 
-async def all_supported_are_known(made: Trial) -> None:
+async def test_the_level_is_raised_as_the_guide_says(tmp_path: Path) -> None:
+    """The commands of the operator's guide raise the level once all builds know a higher one."""
+    builds = Builds()
+    async with trial(tmp_path / "cluster", callers=0, adapt=builds.adapt) as made:
+        await made.replicas.stop()
+        builds.kinds = dict.fromkeys(range(REPLICAS), NEWER_LEVEL)
+        await made.replicas.start()
+        await made.replicas.wait_ready()
+        await all_supported_are_known(made)
+        assert await levels_in_force(made) == {FEATURE_LEVEL_MAX}
+        await asyncio.to_thread(raise_as_the_guide_says, made, tmp_path / "shell")
+        assert await levels_in_force(made) == {FEATURE_LEVEL_MAX + 1}
+
+
+def raise_as_the_guide_says(made: ReplicasTrial, directory: Path) -> None:
+    """Run each command of the guide that is about feature levels, beside this cluster."""
+    guide = commands("guide", (ROOT / "docs" / "operations.md").read_text())
+    found = [each for each in guide if "cluster feature-level" in each.text]
+    assert [each.text for each in found if "--raise" in each.text and "--dry-run" not in each.text]
+    password, addresses = made.replicas.root_password_path, ",".join(made.replicas.addresses)
+    login = f"$ export VIEWSTAMP_ADDRESS={addresses}\n$ viewstamp login --password-file {password}"
+    directory.mkdir()
+    shell = Shell(directory)
+    try:
+        for command in (*commands("login", f"```console\n{login}\n```\n"), *found):
+            shell.run(command)
+    finally:
+        shell.close()
+
+
+async def all_supported_are_known(made: ReplicasTrial) -> None:
     """Wait until the primary has heard from each replica what it supports."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
@@ -108,7 +140,7 @@ async def all_supported_are_known(made: Trial) -> None:
             await asyncio.sleep(0.1)
 
 
-async def levels_in_force(made: Trial) -> set[int]:
+async def levels_in_force(made: ReplicasTrial) -> set[int]:
     """Return what each replica takes for the level in force."""
     return {status.feature_level for status in await made.settled()}
 
@@ -169,7 +201,7 @@ async def test_an_older_build_refuses_a_log_that_it_does_not_know(tmp_path: Path
         await agree(made)
 
 
-async def restarts_from(made: Trial, replica: int, generation: int) -> None:
+async def restarts_from(made: ReplicasTrial, replica: int, generation: int) -> None:
     """Wait until a replica would restart from a generation, as the primary hears."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
@@ -178,7 +210,7 @@ async def restarts_from(made: Trial, replica: int, generation: int) -> None:
             await asyncio.sleep(0.1)
 
 
-async def link_is(made: Trial, replica: int, link: str) -> None:
+async def link_is(made: ReplicasTrial, replica: int, link: str) -> None:
     """Wait until the primary says so of its link to a replica."""
     async with asyncio.timeout(DEADLINE_S):
         while True:

@@ -54,7 +54,7 @@ TOPIC: Final[SequentialModel[bool]] = SequentialModel(False, step)
 
 
 @dataclass(slots=True)
-class Trial:
+class ReplicasTrial:
     """A cluster under load."""
 
     replicas: LocalReplicas
@@ -132,14 +132,14 @@ class Trial:
                 await asyncio.sleep(0.2)
 
 
-async def agree(made: Trial, without: Collection[int] = ()) -> None:
+async def agree(made: ReplicasTrial, without: Collection[int] = ()) -> None:
     """All replicas have applied the same op, and have the same digests there."""
     statuses = await made.settled(without)
     assert len({digests(status) for status in statuses}) == 1
     assert made.violations() == []
 
 
-async def lead(made: Trial, replica: int, *, leads: bool) -> None:
+async def lead(made: ReplicasTrial, replica: int, *, leads: bool) -> None:
     """Have the primary step down until the replica leads, or does not."""
     async with asyncio.timeout(SETTLE_TIMEOUT_S):
         while (await made.primary() == replica) is not leads:
@@ -220,7 +220,7 @@ async def trial(
     arguments: tuple[str, ...] = (),
     adapt: Callable[[int, Program], Program] = lambda _, program: program,
     standbys: int = 0,
-) -> AsyncIterator[Trial]:
+) -> AsyncIterator[ReplicasTrial]:
     """Start replicas and callers; `adapt` changes their programs."""
     made = LocalReplicas(
         directory,
@@ -235,7 +235,7 @@ async def trial(
 
 
 @asynccontextmanager
-async def trial_of(cluster: LocalReplicas, *, callers: int = 5) -> AsyncIterator[Trial]:
+async def trial_of(cluster: LocalReplicas, *, callers: int = 5) -> AsyncIterator[ReplicasTrial]:
     """Start a cluster and its callers, who call `under_load`."""
     async with cluster as replicas, AsyncExitStack() as stack:
         password = replicas.root_password_path.read_text().strip()
@@ -248,11 +248,11 @@ async def trial_of(cluster: LocalReplicas, *, callers: int = 5) -> AsyncIterator
             for _ in range(callers + 1)
         ]
         await clients[0].streams.create(STREAM)
-        yield Trial(replicas, clients)
+        yield ReplicasTrial(replicas, clients)
 
 
 @asynccontextmanager
-async def under_load(made: Trial) -> AsyncIterator[None]:
+async def under_load(made: ReplicasTrial) -> AsyncIterator[None]:
     """Have all callers call while the context is open; what one of them raises is raised."""
     made.is_over = False
     async with asyncio.TaskGroup() as group:

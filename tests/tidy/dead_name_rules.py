@@ -26,14 +26,9 @@ EXEMPT: Final = {
     "LinesReader.prepareForTriggerAvailableNow": SPARK,
     "LinesSource.streamReader": SPARK,
     "_Collector.add_registered_method_handlers": "generated code of gRPC calls it",
+    "_Recorded.on_end": "the SDK of OpenTelemetry calls it",
     "DomainServer.Apply": "generated code of gRPC calls it",
-    "Browser.evaluate": "tests look into the page of the browser that draws pictures",
-    "LocalSnapshotOrchestrator.current_generation": "part of the orchestrator's interface",
     "Mux.unapplied": "the simulator bounds by it what it hands over",
-    "Peers.refused_hellos": "tests tell by it why a peer was refused",
-    "RequestWindow.has_hole": "properties of the window are stated with it",
-    "keys_of": "a rule of this folder compares texts with it",
-    "memory_mb_of": "the benchmark holds the promise of the documentation against it",
 }
 
 
@@ -56,6 +51,16 @@ def dead_names(files: Iterable[PythonFile]) -> list[str]:
         for path, name in dead
         if name not in EXEMPT
     ] + [f"{name} is used, or gone: take it out of EXEMPT" for name in sorted(unneeded)]
+
+
+def dead_alarms(kinds: Iterable[str], files: Iterable[PythonFile], documentation: str) -> list[str]:
+    """Return a complaint for each kind of alarm that nothing raises, or that no table explains."""
+    used = {name for file in files if file.within("coordinator") for name in _used(file)}
+    kinds = [kind for kind in kinds if kind != "ALARM_KIND_UNSPECIFIED"]
+    short = {kind: kind.removeprefix("ALARM_KIND_") for kind in kinds}
+    return [f"nothing raises {kind}: reserve its number" for kind in kinds if kind not in used] + [
+        f"no row explains {kind}" for kind in kinds if f"\n| `{short[kind]}` |" not in documentation
+    ]
 
 
 def _defined(body: list[ast.stmt], owner: str = "") -> Iterator[str]:

@@ -11,12 +11,19 @@ from tests.tidy.tree import PythonFile
 # Folder, and the first-party modules that its files may import. Folders not named (tests,
 # benchmarks) may import anything. The order matters: the first folder that holds a file decides.
 ARROWS = (
+    ("viewstamp/machine", ("viewstamp.machine",)),
     ("viewstamp", ("viewstamp",)),
     ("coordinator/vsr", ("coordinator.vsr", "viewstamp.limits")),
-    ("coordinator/mux", ("coordinator.mux", "viewstamp.limits")),
+    ("coordinator/mux", ("coordinator.mux", "viewstamp.limits", "viewstamp.machine")),
     ("coordinator", ("coordinator", "viewstamp")),
     ("services", ("services", "viewstamp")),
-    ("analytics", ("analytics", "viewstamp.api", "viewstamp.format", "viewstamp.limits")),
+    (
+        "analytics",
+        (
+            *("analytics", "viewstamp.api", "viewstamp.format", "viewstamp.limits"),
+            *("viewstamp.telemetry.program", "viewstamp.telemetry.work"),
+        ),
+    ),
     ("testkit", ("testkit", "viewstamp", "coordinator", "services", "analytics")),
     ("examples", ("examples", "testkit", "viewstamp")),
     ("tools", ("tools", "viewstamp")),
@@ -36,7 +43,7 @@ FIRST_PARTY = frozenset(
 )
 
 # Here even third-party libraries stay out: the core must run in the simulator and nowhere else.
-STANDARD_LIBRARY_ONLY = ("coordinator/vsr", "coordinator/mux")
+STANDARD_LIBRARY_ONLY = ("coordinator/vsr", "coordinator/mux", "viewstamp/machine")
 
 
 def imported(file: PythonFile) -> Iterator[tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""One class name means one thing, across everything that is installed."""
+"""One class name means one thing: in everything that is installed, and in what tests it."""
 
 from __future__ import annotations
 
@@ -10,28 +10,26 @@ from typing import Final
 from tests.tidy.tree import PythonFile
 
 PRODUCT: Final = ("analytics", "coordinator", "services", "viewstamp")
-# Names that may stand more than once, and why.
-REPEATED: Final = {
-    "Freezer": "the machine kits of mux and services are still two",
-    "Table": "the machine kits of mux and services are still two",
-    "UndoLog": "the machine kits of mux and services are still two",
-}
+TESTING: Final = ("tests", "testkit", "benchmarks")
 
 
 def repeated_classes(files: Iterable[PythonFile]) -> list[str]:
     """Return a complaint for each public class name that several modules define."""
+    known = list(files)
+    return [*_repeated(known, PRODUCT), *_repeated(known, TESTING)]
+
+
+def _repeated(files: Iterable[PythonFile], folders: Iterable[str]) -> list[str]:
     places: defaultdict[str, list[str]] = defaultdict(list)
     for file in files:
-        if any(map(file.within, PRODUCT)):
+        if any(map(file.within, folders)):
             for name in _public_classes(file):
                 places[name].append(str(file.path))
-    complaints = [
+    return [
         f"class {name} is defined in {', '.join(found)}: give each a name of its own"
         for name, found in sorted(places.items())
-        if len(found) > 1 and name not in REPEATED
+        if len(found) > 1
     ]
-    unused = [name for name in REPEATED if len(places[name]) < 2]
-    return complaints + [f"{name} stands once: take it out of REPEATED" for name in unused]
 
 
 def _public_classes(file: PythonFile) -> list[str]:

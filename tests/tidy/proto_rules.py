@@ -41,7 +41,7 @@ SourcePath: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class ProtoMethod:
     """An API method, and its routes: option name (`command` or `query`) to option message."""
 
     descriptor: MethodDescriptor
@@ -53,7 +53,7 @@ class Method:
         return self.descriptor.full_name
 
 
-def methods(files: FileDescriptorSet) -> list[Method]:
+def methods(files: FileDescriptorSet) -> list[ProtoMethod]:
     """Return all methods of our API with the routes their options declare."""
     pool = DescriptorPool()
     for file in files.file:
@@ -66,11 +66,11 @@ def methods(files: FileDescriptorSet) -> list[Method]:
             for method in service.method:
                 name = f"{file.package}.{service.name}.{method.name}"
                 descriptor = pool.FindMethodByName(name)
-                found.append(Method(descriptor, _routes(options_class, method.options)))
+                found.append(ProtoMethod(descriptor, _routes(options_class, method.options)))
     return found
 
 
-def one_route(method: Method, unrouted: dict[str, str]) -> list[str]:
+def one_route(method: ProtoMethod, unrouted: dict[str, str]) -> list[str]:
     """Return a line unless the method has one route, or is listed with a reason to have none."""
     count = len(method.routes)
     if method.name in unrouted:
@@ -80,7 +80,7 @@ def one_route(method: Method, unrouted: dict[str, str]) -> list[str]:
     return [f"{method.name}: has {count} of the options {' and '.join(ROUTES)}; exactly 1 is due"]
 
 
-def unique_codes(all_methods: list[Method]) -> list[str]:
+def unique_codes(all_methods: list[ProtoMethod]) -> list[str]:
     """Return a line per method whose code stands for another method already, or for none."""
     lines = []
     owners: dict[int, str] = {}
@@ -95,7 +95,7 @@ def unique_codes(all_methods: list[Method]) -> list[str]:
     return lines
 
 
-def shared_field_numbers(method: Method) -> list[str]:
+def shared_field_numbers(method: ProtoMethod) -> list[str]:
     """Return a line per shared field that has another number than everywhere else."""
     if "command" not in method.routes:
         return []
@@ -107,7 +107,7 @@ def shared_field_numbers(method: Method) -> list[str]:
     ]
 
 
-def response_header(method: Method) -> list[str]:
+def response_header(method: ProtoMethod) -> list[str]:
     """Return a line if a routed method's response does not begin with the header."""
     if not method.routes:
         return []

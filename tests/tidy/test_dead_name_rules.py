@@ -67,3 +67,18 @@ def test_an_exemption_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dead_name_rules.dead_names(files) == []
     files.append(python_file("coordinator/c.py", "plan()"))
     assert dead_name_rules.dead_names(files) == ["plan is used, or gone: take it out of EXEMPT"]
+
+
+@pytest.mark.parametrize(
+    ("source", "documentation", "complaints"),
+    [
+        ("raise_alarm(pb.ALARM_KIND_STUCK)", "\n| `STUCK` | why | what to do |", 0),
+        ("raise_alarm(pb.ALARM_KIND_UNFIT)", "\n| `STUCK` | why | what to do |", 1),
+        ("raise_alarm(pb.ALARM_KIND_STUCK)", "\nSTUCK is not in the table", 1),
+    ],
+)
+def test_dead_alarms_are_found(source: str, documentation: str, complaints: int) -> None:
+    """A kind of alarm needs a line that raises it, and a row that explains it."""
+    files = [python_file("coordinator/a.py", source)]
+    kinds = ["ALARM_KIND_UNSPECIFIED", "ALARM_KIND_STUCK"]
+    assert len(dead_name_rules.dead_alarms(kinds, files, documentation)) == complaints

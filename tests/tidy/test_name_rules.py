@@ -8,11 +8,6 @@ from tests.tidy import name_rules
 from tests.tidy.tree import python_file
 
 
-@pytest.fixture(autouse=True)
-def _no_exemptions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(name_rules, "REPEATED", {})
-
-
 @pytest.mark.parametrize(
     ("second", "source", "complaint"),
     [
@@ -29,8 +24,8 @@ def test_a_name_stands_once(second: str, source: str, complaint: str | None) -> 
     assert [complaint in line for line in found] == [True] if complaint else found == []
 
 
-def test_an_exemption_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that is exempt and stands once is found."""
-    monkeypatch.setattr(name_rules, "REPEATED", {"Plan": "why"})
-    files = [python_file("coordinator/a.py", "class Plan: ...")]
-    assert name_rules.repeated_classes(files) == ["Plan stands once: take it out of REPEATED"]
+def test_a_name_stands_once_in_tests() -> None:
+    """Two fixtures of one name are found, also where one of them is shared with benchmarks."""
+    files = [python_file(path, "class World: ...") for path in ("tests/a.py", "testkit/b.py")]
+    (found,) = name_rules.repeated_classes(files)
+    assert "class World is defined in tests/a.py, testkit/b.py" in found

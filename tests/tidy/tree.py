@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -54,11 +55,17 @@ def text_files() -> tuple[TextFile, ...]:
 @functools.cache
 def python_files() -> tuple[PythonFile, ...]:
     """Return the hand-written Python files among them."""
-    return tuple(
-        python_file(str(file.path), file.text)
-        for file in text_files()
-        if file.path.suffix == ".py" and not file.path.is_relative_to(GENERATED)
-    )
+    # Looking for garbage among a million nodes that all stay takes six times as long as parsing.
+    gc.disable()
+    try:
+        return tuple(
+            python_file(str(file.path), file.text)
+            for file in text_files()
+            if file.path.suffix == ".py" and not file.path.is_relative_to(GENERATED)
+        )
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _text(path: Path) -> str | None:

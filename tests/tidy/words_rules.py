@@ -11,12 +11,12 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from string import Formatter
 from typing import Final
 
 from tests.tidy.tree import PythonFile
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.texts import table
-from viewstamp.texts.rendering import keys_of
 
 # Where refusals become log, snapshot or the answer of a service.
 WORDLESS_FOLDERS: Final = ("services", "coordinator/mux", "coordinator/stages")
@@ -77,9 +77,13 @@ def has_text(file: PythonFile) -> list[str]:
         text = table.TEXTS.get((raised.reason, raised.case))
         if text is None:
             found.append(f"{file.path}:{raised.line}: viewstamp.texts.table has no text for {name}")
-        elif raised.keys is not None and (missing := keys_of(text) - raised.keys):
+        elif raised.keys is not None and (missing := _keys_of(text) - raised.keys):
             found.append(f"{file.path}:{raised.line}: {name} is raised without {sorted(missing)}")
     return found
+
+
+def _keys_of(template: str) -> frozenset[str]:
+    return frozenset(key for _, key, _, _ in Formatter().parse(template) if key is not None)
 
 
 def raised_in(file: PythonFile) -> Iterator[Raised]:

@@ -1,4 +1,4 @@
-"""What the processes run on, each in a process of its own: gRPC reads its settings only once."""
+"""The event loop and gRPC's settings, each in its own process: gRPC reads settings only once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNKNOWN = "Unknown experiment"
 
 
 def serve(package: str, **environment: str) -> tuple[str, str]:
-    """Start a gRPC server in a new process; return what it printed, and what gRPC complained of."""
+    """Start a gRPC server in a new process; return its output, and gRPC's warnings."""
     inherited = {key: text for key, text in os.environ.items() if key != EXPERIMENTS_VARIABLE}
     done = subprocess.run(
         [sys.executable, "-c", SERVE.format(package=package)],
@@ -56,7 +56,7 @@ def test_grpc_complains_of_unknown_experiments() -> None:
 
 
 def test_settings_of_the_operator_stay() -> None:
-    """Who sets the variable is heard."""
+    """An operator's setting of the variable is kept."""
     code = f"import os, coordinator; print(os.environ['{EXPERIMENTS_VARIABLE}'])"
     done = subprocess.run(
         [sys.executable, "-c", code],

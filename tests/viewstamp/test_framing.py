@@ -1,4 +1,4 @@
-"""Frames: what protobuf itself would write for `repeated bytes items = 1`, and nothing else."""
+"""Frames are exactly what protobuf itself writes for `repeated bytes items = 1`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from viewstamp.framing import (
     unframe,
 )
 
-# Where the number of bytes of a varint changes, and where the lookup table ends.
+# The places where a varint grows by a byte, and where the lookup table ends.
 EDGES = sorted({(1 << bits) + delta for bits in (7, 14, 21, 28, 63) for delta in (-1, 0, 1)})
 
 
@@ -74,7 +74,7 @@ def test_damage_is_named(blob: bytes, why: str) -> None:
 
 @given(st.binary(max_size=64))
 def test_any_bytes(blob: bytes) -> None:
-    """Whatever comes, frames come out or FramingError says why not."""
+    """Any bytes give frames, or a FramingError that says why not."""
     try:
         items = unframe(blob)
     except FramingError:

@@ -23,7 +23,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("id_", [0, 1, 2**64 - 1])
 def test_a_token_of_an_id_leads_back(id_: int) -> None:
-    """A list finds the id in its own token, whoever made it, and begins before all without one."""
+    """A list finds the id in its own token, and begins before all others without one."""
     assert PagedList("ListTopics", 7).id_after(TOPICS.id_token(id_)) == id_
     assert TOPICS.id_after("") == BEFORE_ALL_IDS
 
@@ -37,7 +37,7 @@ def test_a_token_of_a_name_leads_back(name: str) -> None:
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_a_token_of_another_list_is_refused(other: str) -> None:
-    """It is told apart from what is no token, and what would be right is said."""
+    """A token of another list is not called malformed, and the refusal gives the right form."""
     for refused in (
         lambda: OTHERS[other].id_after(TOPICS.id_token(1)),
         lambda: OTHERS[other].name_after(TOPICS.name_token("n")),
@@ -49,7 +49,7 @@ def test_a_token_of_another_list_is_refused(other: str) -> None:
 
 
 def test_tokens_of_older_builds_are_refused() -> None:
-    """Those had the key alone: whoever holds one begins again."""
+    """Tokens of older builds had the key alone: their holders begin again."""
     id_token = base64.urlsafe_b64encode((1).to_bytes(8, "big")).decode()
     with pytest.raises(Refusal, match="an older build"):
         TOPICS.id_after(id_token)

@@ -52,7 +52,7 @@ def method(file: FileDescriptor, name: str) -> Method:
     ],
 )
 def test_options(file: FileDescriptor, name: str, expected: dict[str, object]) -> None:
-    """A method says what its options in the proto say."""
+    """A method's route equals its options in the proto."""
     found = method(file, name)
 
     assert {key: getattr(found, key) for key in expected} == expected

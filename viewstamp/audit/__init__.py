@@ -1,6 +1,6 @@
-"""The audit log: who changed what, or was not let, from where and with what outcome.
+"""The audit log: who changed what, or was refused, from where and with what outcome.
 
-Each replica keeps one of what it answered, as lines of JSON in rotated files. It is no part of the
-state: it is written after the fact by a thread, and what cannot be written is counted and told, and
-holds nobody up. `viewstamp audit` reads it.
+Each replica logs the requests that it answered, as lines of JSON in rotated files. The log is not
+part of the state: a thread writes it afterwards, and records that cannot be written are counted and
+reported, and delay nobody. `viewstamp audit` reads it.
 """

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 DIRECTORY: Final = "audit"
-# Beside the files, in files of their own: what callers without a name were refused.
+# The folder of separate files for refusals of callers without a name.
 STRANGERS: Final = "strangers"
 CURRENT: Final = "audit.jsonl"
-# How many files share the bytes that the log may take.
+# Number of files that share the log's bytes.
 FILES: Final = 8
 FOLLOW_INTERVAL_S: Final = 0.5
 _DIRECTORY_MODE: Final = 0o700
@@ -21,7 +21,7 @@ _FILE_MODE: Final = 0o600
 
 
 class AuditFiles:
-    """Appends lines, and removes the oldest file where the log would grow beyond its limit."""
+    """Appends lines, and removes the oldest file when the log would grow beyond its limit."""
 
     def __init__(self, directory: Path, bytes_max: int) -> None:
         """Make the directory. Raises OSError."""
@@ -79,7 +79,7 @@ def rotated_files(directory: Path) -> list[Path]:
 
 
 def read(directory: Path, *, follows: bool = False) -> Iterator[dict[str, Any]]:
-    """Yield what the log holds, oldest first; with `follows` also what comes, for ever."""
+    """Yield the records, oldest first. With `follows` go on with later ones without an end."""
     waiting = [_records(each, follows=follows) for each in (directory, directory / STRANGERS)]
     heads: dict[int, dict[str, Any]] = {}
     while True:

@@ -16,22 +16,22 @@ from viewstamp.limits import MIB
 Record = dict[str, Any]
 
 RECORDS_WAITING_MAX: Final = 8_192
-# Of these so many of callers without a name: they leave room for the others.
+# How many of these may be of callers without a name: they leave room for the others.
 STRANGERS_WAITING_MAX: Final = 2_048
-# What waits keeps so many bytes of requests, all together.
+# Bytes of requests that all waiting records keep.
 WAITING_BYTES_MAX: Final = 32 * MIB
-# Of each file's room so much is written at a time, at most.
+# The most that is written at a time.
 LINES_TOGETHER_MAX: Final = 256
 BYTES_TOGETHER_MAX: Final = 16 * 1024
-# The thread lets records gather for so long: each time that it wakes it takes the interpreter from
-# whoever answers callers.
+# How long records gather before the thread writes them: each time it wakes it takes the interpreter
+# from the thread that answers callers.
 GATHERING_S: Final = 0.1
 LOST: Final = "lost"
-# The part of all bytes that is for what callers without a name were refused.
+# One part in this many of all bytes is for refusals of callers without a name.
 STRANGERS_SHARE: Final = 8
 
-# What makes a record, the bytes that it keeps until then, and whether it is of a caller without a
-# name. A plain tuple: one is made for each request.
+# The function that makes a record, the bytes that it keeps until then, and whether it is of a
+# caller without a name. A plain tuple: one is made for each request.
 _Waiting: TypeAlias = tuple[Callable[[], Record], int, bool]
 
 # Records are trees: nothing in them is in itself.
@@ -40,10 +40,10 @@ _log = logging.getLogger(__name__)
 
 
 class AuditLog:
-    """Takes records and has a thread make and write them; what finds no room is counted.
+    """Takes records and has a thread make and write them; records without room are counted.
 
-    A record is a dictionary of JSON values. What callers without a name were refused goes to files
-    of its own, so that it cannot displace anything else.
+    A record is a dictionary of JSON values. Refusals of callers without a name go to separate
+    files, so that they cannot displace anything else.
     """
 
     def __init__(self, files: AuditFiles, strangers: AuditFiles) -> None:
@@ -63,7 +63,7 @@ class AuditLog:
         self._thread.start()
 
     def add(self, made: Callable[[], Record], size: int, *, is_strangers: bool = False) -> None:
-        """Let a record be made by the thread and written. Never waits for the disk.
+        """Queue a record for the thread that writes it. Never waits for the disk.
 
         `size` is how many bytes are kept until then, `is_strangers` whether this was refused to
         somebody without a name: anybody can cause as much of it.
@@ -83,7 +83,7 @@ class AuditLog:
                 self._changed.notify()
 
     def lose(self) -> None:
-        """Count a record that could not be added; the next line tells of it."""
+        """Count a record that could not be added. The next line says how many were lost."""
         with self._lock:
             self._lose(1)
 
@@ -157,7 +157,7 @@ class AuditLog:
 
 
 def open_log(directory: Path, bytes_max: int) -> AuditLog:
-    """Begin a log whose files take `bytes_max` together. Raises OSError."""
+    """Open a log whose files take at most `bytes_max` together. Raises OSError."""
     strangers_max = bytes_max // STRANGERS_SHARE
     files = AuditFiles(directory, bytes_max - strangers_max)
     return AuditLog(files, AuditFiles(directory / STRANGERS, strangers_max))

@@ -1,4 +1,4 @@
-"""What the audit log tells of a request: the fields that are set, within bounds, no secrets."""
+"""The part of a request in the audit log: its set fields, bounded, without secrets."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Final, NamedTuple
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-# What is told of a request: so much of one text, and of all, where every value counts a little.
+# Characters recorded of one text, and of a whole request, where every value counts a little.
 TEXT_CHARACTERS_MAX: Final = 256
 REQUEST_CHARACTERS_MAX: Final = 2_048
 VALUE_CHARACTERS_MIN: Final = 8
 LIST_ITEMS_MAX: Final = 8
-# Fields that are known by heart; all requests have fewer.
+# Cached fields; all requests together have fewer.
 FIELDS_KNOWN_MAX: Final = 4_096
 
 

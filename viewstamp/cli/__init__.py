@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
+import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 EXIT_INTERRUPTED: Final = 130
@@ -12,20 +15,36 @@ EXIT_INTERRUPTED: Final = 130
 OBJECTS_PER_COLLECTION: Final = 100_000
 
 # Modules that a client does without, and the extra that brings them.
-EXTRAS: Final = {"prometheus_client": "server", "zstandard": "server"}
+EXTRAS: Final = dict.fromkeys(("opentelemetry", "prometheus_client", "zstandard"), "server")
 
 
 def main() -> None:
     """Run the command line and exit with its code."""
     gc.set_threshold(OBJECTS_PER_COLLECTION)
+    # Nor is there any to collect at the end, where the interpreter looks at every object twice.
+    atexit.register(gc.freeze)
+    # What gRPC logs of a connection that fails says less than the error does.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    # Frames and colours are for a terminal; in a pipe, help and errors are plain lines.
+    is_terminal = sys.stdout.isatty() and sys.stderr.isatty()
+    os.environ.setdefault("TYPER_USE_RICH", str(int(is_terminal)))
     try:
-        from viewstamp.cli.app import app
+        with _traced():
+            from viewstamp.cli.app import app
 
-        app(prog_name="viewstamp")
+            app(prog_name="viewstamp")
     except KeyboardInterrupt:  # while modules were loaded
         sys.exit(EXIT_INTERRUPTED)
     except ModuleNotFoundError as error:
         _name_extra(error)
+
+
+def _traced() -> AbstractContextManager[object]:
+    if not any(name.startswith("OTEL_EXPORTER_OTLP") for name in os.environ):
+        return nullcontext()  # it takes some time even to look closer
+    from viewstamp.telemetry.program import traced_program
+
+    return traced_program("viewstamp-cli", "viewstamp")
 
 
 def _name_extra(error: ModuleNotFoundError) -> None:

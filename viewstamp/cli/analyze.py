@@ -1,4 +1,4 @@
-"""`viewstamp analyze`: hands over to the Spark application, which is a program of its own."""
+"""`viewstamp analyze`: starts the Spark application, which is a separate program."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _arguments(given: dict[str, Any], chosen: dict[str, bool]) -> list[str]:
 
 
 def _become(command: list[str]) -> NoReturn:
-    """Run the application in this process's place, so that signals reach it and nobody else."""
+    """Replace this process by the application, so that signals reach only the application."""
     sys.stdout.flush()
     os.execv(command[0], command)
 

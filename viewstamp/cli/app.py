@@ -10,8 +10,15 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
+from viewstamp.authorities import authority_problem
 from viewstamp.cli.commands import placeholders, with_loaded
-from viewstamp.cli.settings import DEFAULT_ADDRESS, EXIT_REFUSED, Settings, tell
+from viewstamp.cli.settings import (
+    DEFAULT_ADDRESS,
+    EXIT_REFUSED,
+    PORT_MAX,
+    Settings,
+    tell,
+)
 
 # Understood before and after the command; the second value says whether a value follows.
 GLOBAL_OPTIONS: Final = {"--json": False, "--address": True, "--tls-ca": True, "--timeout": True}
@@ -21,8 +28,8 @@ HELP: Final = """Manage the metadata of a streaming platform: users, streams, to
 Start a cluster with `viewstamp up`, log in with `viewstamp login`, then use the commands
 below. STREAM, TOPIC, GROUP and USER are ids (digits) or names; `name:123` is the name 123.
 
-Exit codes: 0 done, 1 refused by the cluster, 2 wrong usage or no login, 3 no connection, 4 no
-answer in time: the command may or may not have taken effect.
+Exit codes: 0 done, 1 refused by the cluster, 2 wrong usage, an unreadable file or no login, 3 no
+connection, 4 no answer in time: the command may or may not have taken effect, 130 interrupted.
 
 Environment: VIEWSTAMP_ADDRESS, VIEWSTAMP_ACCESS_TOKEN, VIEWSTAMP_PERSONAL_ACCESS_TOKEN (instead of
 a login).
@@ -102,6 +109,27 @@ def tell_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def checked_addresses(text: str) -> str:
+    """Return the addresses as given. Each of them must have a host and a port."""
+    addresses = Settings(address=text).addresses
+    for address in addresses or [text]:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
+            raise typer.BadParameter(
+                f"`{address}` is no address: give HOST:PORT, for example {DEFAULT_ADDRESS}"
+            )
+    return text
+
+
+def checked_authority(path: Path | None) -> Path | None:
+    """Return the path of a certificate authority, once its file can be used."""
+    if path is not None and (problem := authority_problem(path)):
+        raise typer.BadParameter(
+            f"{problem}: give the PEM file of the CA that signed the cluster's"
+        )
+    return path
+
+
 @app.callback()
 def root(
     context: typer.Context,
@@ -109,6 +137,7 @@ def root(
         str,
         typer.Option(
             envvar="VIEWSTAMP_ADDRESS",
+            callback=checked_addresses,
             help="Address of the cluster: HOST:PORT, or those of several replicas,"
             " separated by commas.",
         ),
@@ -119,7 +148,10 @@ def root(
     ] = False,
     tls_ca: Annotated[
         Path | None,
-        typer.Option(help="CA certificate (PEM) that signed the cluster's; without it, no TLS."),
+        typer.Option(
+            callback=checked_authority,
+            help="CA certificate (PEM) that signed the cluster's; without it, no TLS.",
+        ),
     ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an answer.")] = 30.0,
     version: Annotated[

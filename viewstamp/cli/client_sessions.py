@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
+from viewstamp.cli.calls import run
 from viewstamp.cli.grammar import entity
 from viewstamp.cli.options import DryRun, Yes, confirm
 from viewstamp.cli.output import done, show_list
-from viewstamp.cli.session import run
 from viewstamp.cli.settings import settings_of
-from viewstamp.client import Client
+
+if TYPE_CHECKING:
+    from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
+    from viewstamp.client import Client
 
 app = typer.Typer(
     help="List and end client sessions.", no_args_is_help=True, rich_markup_mode="markdown"

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
-from viewstamp.cli.options import Yes, confirm
-from viewstamp.cli.output import plain, print_json, print_table
-from viewstamp.cli.session import ask_here, run
+from viewstamp.cli.calls import ask_here, run
+from viewstamp.cli.options import DryRun, Yes, confirm
+from viewstamp.cli.output import fits_terminal, plain, print_json, print_table
 from viewstamp.cli.settings import EXIT_USAGE, Settings, fail, settings_of
-from viewstamp.client import Client
+
+if TYPE_CHECKING:
+    from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+    from viewstamp.client import Client
 
 # These fit into 80 columns.
-REPLICA_COLUMNS = ("replica_id", "role", "status", "commit", "lag", "link", "address")
+STATE_COLUMNS = ("replica_id", "role", "status", "commit", "lag")
+LINK_COLUMNS = ("replica_id", "link", "address")
+# And these, where addresses are short.
+REPLICA_COLUMNS = (*STATE_COLUMNS, *LINK_COLUMNS[1:])
 WIDE_REPLICA_COLUMNS = (
     *("replica_id", "role", "status", "view", "op", "commit", "applied", "lag", "generation"),
     *("address", "heard_ms", "link", "feature_level_max", "unfit"),
@@ -45,6 +50,8 @@ def status(
     """
     settings = settings_of(context)
     if here:
+        from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+
         found = ask_here(context, cluster_pb2.GetStatusRequest(include_digests=digests))
     else:
         found = run(context, lambda client: client.status(include_digests=digests))
@@ -121,9 +128,7 @@ def describe(
         int | None,
         typer.Option(min=0, help="Refuse unless last set at this revision; 0: unless none is set."),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say whether it would be accepted.")
-    ] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Say what the cluster is there for; `viewstamp status` shows it."""
     settings = settings_of(context)
@@ -159,6 +164,17 @@ def _show_levels(
         typer.echo(f"it could be raised to {found.feature_level + 1} now")
 
 
+def _print_replicas(replicas: list[dict[str, Any]], *, wide: bool) -> None:
+    """Print the replicas; with their addresses apart where these would fold every column."""
+    if wide:
+        print_table(WIDE_REPLICA_COLUMNS, replicas, "replicas")
+    elif fits_terminal(REPLICA_COLUMNS, replicas):
+        print_table(REPLICA_COLUMNS, replicas, "replicas")
+    else:
+        print_table(STATE_COLUMNS, replicas, "replicas")
+        print_table(LINK_COLUMNS, replicas)
+
+
 def _show_status(found: cluster_pb2.GetStatusResponse, *, digests: bool, wide: bool) -> None:
     values = plain(found)
     typer.echo(f"cluster {found.cluster}   primary {found.primary}   view {found.header.view}")
@@ -168,8 +184,7 @@ def _show_status(found: cluster_pb2.GetStatusResponse, *, digests: bool, wide: b
     )
     if found.description:
         typer.echo(f"{found.description}   (set at revision {found.description_revision})")
-    columns = WIDE_REPLICA_COLUMNS if wide else REPLICA_COLUMNS
-    print_table(columns, values["replicas"], "replicas")
+    _print_replicas(values["replicas"], wide=wide)
     print_table(SERVICE_COLUMNS, values["services"], "services")
     if digests:
         for service in values["services"]:

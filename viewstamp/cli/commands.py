@@ -19,9 +19,9 @@ GROUP: Final = "app"
 
 @dataclass(frozen=True, slots=True)
 class CommandPlace:
-    """Where a command is: a module of this package, and a function of it, or its `app`.
+    """The place of a command: a module of this package, and a function or `app` in it.
 
-    `help` is the first sentence of what the command says of itself.
+    `help` is the first sentence of the command's help.
     """
 
     module: str

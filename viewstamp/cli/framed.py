@@ -1,8 +1,12 @@
-"""Tables for a terminal. Rich is loaded when one is printed: in a pipe nobody waits for it."""
+"""Tables for a terminal. Rich is loaded when one is printed, so pipes do not wait for it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
+
+# Between two columns.
+GAP: Final = 3
 
 
 def show_fields(title: str, rows: Iterable[tuple[str, str]]) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
-from google.protobuf.message import Message
 
-from viewstamp.api.users.v1 import users_pb2
-from viewstamp.client.identifiers import identifier
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from viewstamp.api.users.v1 import users_pb2
 
 NAME_PREFIX: Final = "name:"
 
@@ -58,6 +59,10 @@ def permissions(
     """Return what the three options grant; None if none was given. Raises BadParameter."""
     if not (global_words or streams or topics):
         return None
+    # Late: most arguments need none of it.
+    from viewstamp.api.users.v1 import users_pb2
+    from viewstamp.client.identifiers import identifier
+
     granted = users_pb2.Permissions()
     if global_words:
         getattr(granted, "global").CopyFrom(users_pb2.GlobalPermissions())
@@ -108,6 +113,8 @@ def _of_stream(
     by_stream: dict[int | str, users_pb2.StreamPermissions],
     name: str,
 ) -> users_pb2.StreamPermissions:
+    from viewstamp.client.identifiers import identifier
+
     stream = entity(name)
     if stream not in by_stream:
         by_stream[stream] = granted.streams.add(stream=identifier(stream))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
+from viewstamp.cli.calls import collected, run
 from viewstamp.cli.grammar import entity
 from viewstamp.cli.options import (
     DryRun,
@@ -17,11 +17,10 @@ from viewstamp.cli.options import (
     TopicArgument,
     Yes,
     confirm,
+    guards,
 )
 from viewstamp.cli.output import done, plain, print_table, show, show_list
-from viewstamp.cli.session import run
 from viewstamp.cli.settings import settings_of
-from viewstamp.client import Client
 
 app = typer.Typer(
     help="Manage consumer groups of topics.", no_args_is_help=True, rich_markup_mode="markdown"
@@ -58,6 +57,8 @@ def create(
     dry_run: DryRun = False,
 ) -> None:
     """Create a group on a topic."""
+    from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
+
     number = consumer_groups_pb2.Assignor.Value(f"ASSIGNOR_{assignor.value.upper()}")
     response = run(
         context,
@@ -82,15 +83,10 @@ def delete(
     """Delete a group with its members and offsets."""
     settings = settings_of(context)
     confirm(settings, f"Delete group {group} with its members?", yes=yes, dry_run=dry_run)
+    bound = guards(expected_revision, dry_run=dry_run)
     response = run(
         context,
-        lambda client: client.groups.delete(
-            entity(stream),
-            entity(topic),
-            entity(group),
-            expected_revision=expected_revision,
-            validate_only=dry_run,
-        ),
+        lambda client: client.groups.delete(entity(stream), entity(topic), entity(group), **bound),
     )
     done(settings, response, f"deleted group {group}", dry_run=dry_run)
 
@@ -98,11 +94,7 @@ def delete(
 @app.command("list")
 def list_(context: typer.Context, stream: StreamArgument, topic: TopicArgument) -> None:
     """List the groups of a topic by id."""
-
-    async def collect(client: Client) -> list[consumer_groups_pb2.ConsumerGroup]:
-        return [group async for group in client.groups.list(entity(stream), entity(topic))]
-
-    groups = run(context, collect)
+    groups = collected(context, lambda client: client.groups.list(entity(stream), entity(topic)))
     empty = f"no groups yet: create one with `viewstamp group create {stream} {topic} NAME`"
     show_list(settings_of(context), groups, COLUMNS, empty)
 

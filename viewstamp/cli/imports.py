@@ -9,7 +9,7 @@ import typer
 
 from viewstamp.cli.output import print_json
 from viewstamp.cli.session import run
-from viewstamp.cli.settings import EXIT_REFUSED, fail, settings_of
+from viewstamp.cli.settings import EXIT_REFUSED, fail, settings_of, told
 from viewstamp.client import Client
 from viewstamp.importer import (
     CatalogueError,
@@ -55,7 +55,8 @@ def wikimedia(
     try:
         plan = read_plan(file)
     except (OSError, CatalogueError) as error:
-        fail(settings, "CANNOT_READ", str(error), "give a catalogue such as the one in examples/")
+        text = told(error) if isinstance(error, OSError) else str(error)
+        fail(settings, "CANNOT_READ", text, "give a catalogue such as the one in examples/")
 
     from rich.console import Console
 

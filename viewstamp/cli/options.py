@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from viewstamp.cli.settings import EXIT_USAGE, Settings, fail
+from viewstamp.cli.settings import EXIT_USAGE, Settings, fail, told
+
+if TYPE_CHECKING:
+    from viewstamp.client.identifiers import Guards
+
+T = TypeVar("T")
 
 StreamArgument = Annotated[str, typer.Argument(help="Id or name.", metavar="STREAM")]
 TopicArgument = Annotated[str, typer.Argument(help="Id or name.", metavar="TOPIC")]
@@ -39,13 +46,19 @@ PasswordFile = Annotated[
 ]
 
 
+def guards(expected_revision: int | None, *, dry_run: bool) -> Guards:
+    """Return what the options say that a change is bound to."""
+    return {"expected_revision": expected_revision, "validate_only": dry_run}
+
+
 def confirm(settings: Settings, question: str, *, yes: bool, dry_run: bool) -> None:
     """Ask before something is destroyed; exit with 2 if the answer is no."""
     if yes or dry_run:
         return
     if settings.as_json:
         fail(settings, "NOT_CONFIRMED", f"{question} JSON output asks no questions", "add --yes")
-    if not typer.confirm(question, err=True):
+    step = "answer in a terminal, or add --yes"
+    if not _answer(settings, "NOT_CONFIRMED", step, lambda: typer.confirm(question, err=True)):
         typer.echo("nothing was changed", err=True)
         raise typer.Exit(EXIT_USAGE)
 
@@ -55,9 +68,28 @@ def secret(settings: Settings, file: Path | None, prompt: str, *, confirmed: boo
     if file is not None:
         try:
             return file.read_text().rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
+            fail(settings, "CANNOT_READ", told(error), "give a readable text file")
+        except UnicodeDecodeError as error:
             fail(settings, "CANNOT_READ", f"{file}: {error}", "give a readable text file")
     if settings.as_json:
         fail(settings, "PASSWORD_NEEDED", "JSON output asks no questions", "add --password-file")
-    text: str = typer.prompt(prompt, hide_input=True, confirmation_prompt=confirmed, err=True)
-    return text
+    return _answer(
+        settings,
+        "PASSWORD_NEEDED",
+        "type it in a terminal, or add --password-file",
+        lambda: str(typer.prompt(prompt, hide_input=True, confirmation_prompt=confirmed, err=True)),
+    )
+
+
+def _answer(settings: Settings, reason: str, step: str, ask: Callable[[], T]) -> T:
+    """Ask a question; if the input ends before the answer, tell what to do instead, and exit."""
+    try:
+        with warnings.catch_warnings():
+            # Where there is no terminal, getpass warns of an echo that nobody sees.
+            warnings.simplefilter("ignore")
+            return ask()
+    except typer.Abort as abort:
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        fail(settings, reason, "the input ended before an answer", step)

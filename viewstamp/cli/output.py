@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message
 
 from viewstamp.cli import framed
 from viewstamp.cli.settings import Settings
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import FieldDescriptor
+    from google.protobuf.message import Message
 
 _CAMEL: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
@@ -51,7 +54,7 @@ def enum_name(field: FieldDescriptor, number: int) -> str:
 
 
 def show(settings: Settings, message: Message, title: str, without: Sequence[str] = ()) -> None:
-    """Print one entity: its fields as JSON, or (but for those `without`) as a table."""
+    """Print one entity as JSON, or as a table that leaves out the fields in `without`."""
     values = plain(message)
     if settings.as_json:
         print_json(values)
@@ -91,6 +94,15 @@ def print_table(columns: Sequence[str], rows: Iterable[dict[str, Any]], title: s
         if title:
             typer.echo(title)
         _print_plain([columns, *cells])
+
+
+def fits_terminal(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> bool:
+    """Whether a table has room on the terminal without folding a cell; in a pipe it always has."""
+    if not sys.stdout.isatty():
+        return True
+    cells = [columns, *([_text(column, row[column]) for column in columns] for row in rows)]
+    width = sum(max(map(len, column)) for column in zip(*cells, strict=True))
+    return width + framed.GAP * len(columns) <= shutil.get_terminal_size().columns
 
 
 def done(

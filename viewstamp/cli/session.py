@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
@@ -13,7 +15,9 @@ import grpc.aio
 import typer
 from google.protobuf.message import Message
 
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.authorities import authority_problem
 from viewstamp.cli.settings import (
     EXIT_REFUSED,
     EXIT_UNANSWERED,
@@ -21,6 +25,7 @@ from viewstamp.cli.settings import (
     Settings,
     fail,
     settings_of,
+    told,
 )
 from viewstamp.cli.store import StoredToken, TokenStore
 from viewstamp.client import (
@@ -32,10 +37,14 @@ from viewstamp.client import (
     connect,
     unary,
 )
-from viewstamp.client.transport import AccessTokenSource, Credentials
+from viewstamp.client.transport import AccessTokenSource, Credentials, Endpoints, ask
+from viewstamp.client.trouble import Trouble, cause_of, words_about
 from viewstamp.errors import Refusal
 
 T = TypeVar("T")
+
+# What the client logs, the error that a command ends with says, too.
+logging.getLogger("viewstamp.client").addHandler(logging.NullHandler())
 
 # What to do about a refusal; `{address}` is filled in.
 NEXT_STEPS: Final = {
@@ -51,16 +60,9 @@ NEXT_STEPS: Final = {
     "--user USER`",
     Reason.REASON_SNAPSHOT_NOT_FOUND: "see `viewstamp snapshot list`",
     Reason.REASON_SNAPSHOT_IN_PROGRESS: "wait for it (`viewstamp snapshot list`), then try again",
-    Reason.REASON_SNAPSHOT_IN_USE: "see `viewstamp snapshot list`; the last completed one stays",
-    Reason.REASON_USER_EXISTS: "choose another name",
-    Reason.REASON_STREAM_EXISTS: "choose another name",
-    Reason.REASON_TOPIC_EXISTS: "choose another name",
-    Reason.REASON_GROUP_EXISTS: "choose another name",
-    Reason.REASON_TOKEN_EXISTS: "choose another name, or delete that token first",
-    Reason.REASON_REVISION_MISMATCH: "look at the entity again, then repeat with its new "
-    "modified_revision",
+    Reason.REASON_SNAPSHOT_IN_USE: "see `viewstamp snapshot list`",
+    Reason.REASON_REVISION_MISMATCH: "repeat it with the modified_revision that you find then",
     Reason.REASON_SESSION_LIMIT: "close other clients, or wait 10 minutes for idle sessions to end",
-    Reason.REASON_QUOTA_EXCEEDED: "wait a minute, then try again",
     Reason.REASON_FEATURE_LEVEL_UNSUPPORTED: "upgrade or start the replicas named, then look at "
     "`viewstamp cluster feature-level`",
     Reason.REASON_FEATURE_LEVEL_MISMATCH: "see `viewstamp cluster feature-level`",
@@ -70,26 +72,59 @@ NEXT_STEPS: Final = {
     Reason.REASON_INTERNAL: "this is a defect: report it with the coordinator's log",
 }
 
+# Enough to see that the primary has a name that means nothing here.
+FIRST_TRY_S: Final = 1.0
+
+# What to do about a connection that does not come about.
+CONNECTING_STEPS: Final = {
+    Trouble.NOBODY_LISTENS: "start a cluster with `viewstamp up`, or give another --address",
+    Trouble.NAME_UNKNOWN: "check the host name in --address",
+    Trouble.PRIMARY_UNKNOWN: "give the --address of the primary, or forward a port to "
+    "it: `viewstamp status --here` says which replica it is",
+    Trouble.NO_TLS: "leave out --tls-ca, or give another --address; log in again if the login "
+    "keeps an authority",
+    Trouble.UNTRUSTED: "give the PEM file of the CA that signed the certificate with --tls-ca",
+    Trouble.EXPIRED: "have the certificate of the cluster renewed",
+    Trouble.OTHER_NAME: "give an --address whose host the certificate names",
+    Trouble.CLOSED: "if the cluster serves with TLS, give the PEM file of its CA with --tls-ca",
+    Trouble.NO_CLUSTER: "check host and port in --address",
+    Trouble.OTHER: "see whether a cluster runs there, or give another --address",
+}
+
 
 def run(context: typer.Context, action: Callable[[Client], Awaitable[T]]) -> T:
     """Connect, do `action` with the client, and return what it returns.
 
-    Tells errors and exits: 1 if the cluster refused, 2 if it could not be reached.
+    Tells errors and exits: 1 if the cluster refused, 3 if it could not be reached.
     """
     settings, identity = _logged_in(settings_of(context))
 
     async def connected() -> T:
-        async with await connect(
-            settings.addresses,
-            **identity,
-            tls_ca=settings.tls_ca,
-            timeout_s=settings.timeout_s,
-            connect_timeout_s=settings.connect_timeout_s,
-            register_session=False,
-        ) as client:
+        async with await _client(settings, identity) as client:
             return await action(client)
 
     return guarded(settings, connected)
+
+
+async def _client(settings: Settings, identity: dict[str, Any]) -> Client:
+    """Return a client of the primary; through a backup, where the primary's name is unknown."""
+    options = {**identity, "tls_ca": settings.tls_ca, "timeout_s": settings.timeout_s}
+    for patience_s in (min(FIRST_TRY_S, settings.connect_timeout_s), settings.connect_timeout_s):
+        try:
+            return await connect(
+                settings.addresses, **options, connect_timeout_s=patience_s, register_session=False
+            )
+        except CannotConnect as error:
+            if error.cause is Trouble.PRIMARY_UNKNOWN:
+                break
+            if patience_s == settings.connect_timeout_s:
+                raise
+    # Late: few are out of reach of the primary.
+    from viewstamp.cli.relayed import RelayedClient
+
+    endpoints = Endpoints(settings.addresses, settings.tls_ca)
+    credentials = AccessTokenSource(Credentials(**identity))
+    return RelayedClient(endpoints, credentials, settings.timeout_s)
 
 
 def ask_here(context: typer.Context, request: Message) -> Any:
@@ -125,7 +160,7 @@ def guarded(settings: Settings, action: Callable[[], Awaitable[T]]) -> T:
             details=refusal.details,
         )
     except CannotConnect as error:
-        fail_unreachable(settings, str(error))
+        fail_unreachable(settings, str(error), error.cause)
     except OutcomeUnknown as error:
         step = "look whether it took effect before you repeat it"
         fail(settings, "OUTCOME_UNKNOWN", str(error), step, exit_code=EXIT_UNANSWERED)
@@ -133,24 +168,29 @@ def guarded(settings: Settings, action: Callable[[], Awaitable[T]]) -> T:
         step = "see `viewstamp status`, or raise --timeout"
         fail(settings, "NO_ANSWER", str(error), step, exit_code=EXIT_UNANSWERED)
     except grpc.aio.AioRpcError as error:
-        text = f"{settings.address}: {error.code().name}: {error.details()}"
-        fail_unreachable(settings, text)
+        has_tls = settings.tls_ca is not None
+        text = words_about(error, settings.address, has_tls=has_tls)
+        fail_unreachable(settings, text, cause_of(error, has_tls=has_tls))
     except OSError as error:
-        fail(settings, "CANNOT_CONNECT", str(error), "check --tls-ca and --address")
+        fail(settings, "CANNOT_READ", told(error), "check the paths that were given")
 
 
-def fail_unreachable(settings: Settings, message: str) -> NoReturn:
-    """Tell that nobody answered at the address, and what that may come from; exit."""
-    step = "start a cluster with `viewstamp up`, or give another --address"
-    if settings.tls_ca is None:
-        step += "; if the cluster serves with TLS, give its authority with --tls-ca"
+def fail_unreachable(settings: Settings, message: str, cause: Trouble) -> NoReturn:
+    """Tell why no cluster answered at the address, and what to do; exit."""
+    step = CONNECTING_STEPS[cause]
     fail(settings, "CANNOT_CONNECT", message, step, exit_code=EXIT_UNREACHABLE)
 
 
 def as_logged_in(settings: Settings, stored: StoredToken) -> Settings:
-    """Return the settings with the authority that the login used, unless another one is given."""
+    """Return the settings with the authority that the login used, unless another one is given.
+
+    Tells if its file is gone, and exits.
+    """
     if settings.tls_ca is not None or stored.tls_ca is None:
         return settings
+    if problem := authority_problem(Path(stored.tls_ca)):
+        text = f"the login names an authority that is of no use: {problem}"
+        fail(settings, "CANNOT_READ", text, "give the PEM file of the cluster's CA with --tls-ca")
     return replace(settings, tls_ca=Path(stored.tls_ca))
 
 
@@ -167,6 +207,19 @@ def _logged_in(settings: Settings) -> tuple[Settings, dict[str, Any]]:
     except ValueError as error:
         fail(settings, "NOT_LOGGED_IN", str(error))
     if stored is None:
+        _check_that_a_cluster_answers(settings)
         step = f"run `viewstamp login --address {settings.address}`"
         fail(settings, "NOT_LOGGED_IN", f"no login is stored for {settings.address}", step)
     return as_logged_in(settings, stored), {"access_token": stored.access_token}
+
+
+def _check_that_a_cluster_answers(settings: Settings) -> None:
+    """Tell if no cluster answers at the address, and exit: a login would not help then."""
+
+    async def asked() -> None:
+        endpoints = Endpoints(settings.addresses, settings.tls_ca)
+        with suppress(Refusal):  # which a cluster alone gives
+            request = cluster_pb2.GetStatusRequest()
+            await ask(endpoints, request, timeout_s=settings.connect_timeout_s)
+
+    guarded(settings, asked)

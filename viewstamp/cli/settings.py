@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -15,11 +16,12 @@ EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 3
 EXIT_UNANSWERED: Final = 4
 CONNECT_TIMEOUT_MAX_S: Final = 5.0
+PORT_MAX: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the global options say."""
+    """The values of the global options."""
 
     address: str = DEFAULT_ADDRESS
     as_json: bool = False
@@ -39,8 +41,19 @@ class Settings:
 
 def settings_of(context: typer.Context) -> Settings:
     """Return the global options."""
+    if "opentelemetry.trace" in sys.modules:
+        from opentelemetry.trace import get_current_span
+
+        get_current_span().update_name(context.command_path)  # without arguments
     settings: Settings = context.obj
     return settings
+
+
+def told(error: OSError) -> str:
+    """Return which file cannot be read or written, and why."""
+    if error.filename is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}"
 
 
 def fail(

@@ -18,7 +18,7 @@ from viewstamp.cli.output import print_json, print_table
 from viewstamp.cli.settings import EXIT_REFUSED, EXIT_USAGE, settings_of
 from viewstamp.cli.snapshot_files import ENTITIES_SHOWN, fetch
 from viewstamp.cli.snapshot_options import DirectoryOption, telling, warn_of_bad_copies
-from viewstamp.format.manifest import section_of, sections
+from viewstamp.format.manifest import section_of
 from viewstamp.snapshots import diff as differences
 from viewstamp.snapshots.copies import Copies, copy_directories
 from viewstamp.snapshots.diff import Change, Difference
@@ -50,7 +50,7 @@ SideArgument = Annotated[
 
 @dataclass(slots=True)
 class Comparison:
-    """What was found: all of it counted, and so many differences described."""
+    """The result: a count of all differences, and a description of the first ones."""
 
     a: Generation
     b: Generation
@@ -223,10 +223,8 @@ def _about(generation: Generation) -> dict[str, Any]:
 
 def _sections(found: Comparison) -> list[dict[str, Any]]:
     rows = []
-    for stage, of_a in sections(found.a.manifest):
-        if stage not in found.stages:
-            continue
-        of_b = section_of(found.b.manifest, stage)
+    for stage in found.stages:
+        of_a, of_b = (section_of(one.manifest, stage) for one in (found.a, found.b))
         count = found.counts.get(stage, Counter())
         rows.append(
             {

@@ -1,4 +1,4 @@
-"""What the snapshot commands share: where the files are, progress, and how errors are told."""
+"""The shared parts of the snapshot commands: places of files, progress, errors."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from viewstamp.cli.settings import EXIT_REFUSED, EXIT_USAGE, Settings, fail
-from viewstamp.snapshots.copies import Copies, copy_directories
 from viewstamp.snapshots.errors import SnapshotFilesError
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
+
+    from viewstamp.snapshots.copies import Copies
 
 GenerationArgument = Annotated[
     int,
@@ -40,6 +41,12 @@ DataOption = Annotated[
         help="Read the catalog view in a replica's data directory, without a cluster.",
     ),
 ]
+HereOption = Annotated[
+    bool,
+    typer.Option(
+        "--here", help="Ask the replica at --address alone, even without a quorum; may be old."
+    ),
+]
 CopiesOption = Annotated[
     list[Path] | None,
     typer.Option(
@@ -51,15 +58,20 @@ CopiesOption = Annotated[
 
 
 def offline_copies(directory: Path | None, copies: list[Path] | None) -> Copies | None:
-    """Return the copy directories that were named; None to ask a cluster instead.
+    """Return the named copy directories; None if a cluster is to be asked.
 
     Raises NoSuchDirectory if none of them is there, BadParameter for both options.
     """
     if directory is not None and copies:
         raise typer.BadParameter("give --directory or --copies, not both")
+    if directory is None and not copies:
+        return None
+    # Late: to ask a cluster takes none of the formats of files.
+    from viewstamp.snapshots.copies import Copies, copy_directories
+
     if directory is not None:
         return Copies(copy_directories(directory))
-    return Copies(copies) if copies else None
+    return Copies(copies or ())
 
 
 @contextmanager
@@ -97,7 +109,7 @@ def progress_console(settings: Settings) -> Console:
 
 
 def progress_bar(settings: Settings) -> Progress:
-    """Return a progress display for a terminal, which leaves nothing behind."""
+    """Return a progress display for a terminal. It disappears at its end."""
     from rich.progress import Progress
 
     console = progress_console(settings)

@@ -4,29 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from google.protobuf.message import Message
+from typer.core import TyperGroup
 
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
-from viewstamp.cli import snapshot_diff, snapshot_files
+from viewstamp.cli import snapshot_progress
+from viewstamp.cli.calls import ask_here, collected, run
 from viewstamp.cli.options import Yes, confirm
 from viewstamp.cli.output import done, moment_text, plain, print_json, print_table, show
-from viewstamp.cli.session import run
 from viewstamp.cli.settings import EXIT_REFUSED, Settings, fail, settings_of
 from viewstamp.cli.snapshot_options import (
     CopiesOption,
     DataOption,
     DirectoryOption,
     GenerationArgument,
+    HereOption,
     offline_copies,
     progress_console,
     telling,
 )
 from viewstamp.client import Client
 
+
+class SnapshotGroup(TyperGroup):
+    """Loads the commands that read files only when one of them or the list of all is used."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that is called, or completed."""
+        if args[0] not in self.commands:
+            self.commands.update(_commands_on_files())
+        return super().resolve_command(ctx, args)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands."""
+        self.commands.update(_commands_on_files())
+        return super().list_commands(ctx)
+
+
+def _commands_on_files() -> dict[str, Any]:
+    from viewstamp.cli import snapshot_diff, snapshot_files
+
+    holder = typer.Typer(rich_markup_mode="markdown")
+    files = snapshot_files
+    for command in (files.verify, files.download, files.inspect, files.export, snapshot_diff.diff):
+        holder.command()(command)
+    group: Any = typer.main.get_command(holder)
+    return dict(group.commands)
+
+
 app = typer.Typer(
+    cls=SnapshotGroup,
     help="Manage snapshots: all state at one revision, on a cluster or on disk.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -78,8 +108,10 @@ def create(
         created = await client.snapshots.create(retention=_retention(retention))
         if not wait:
             return created, None
-        with progress_console(settings).status(f"writing generation {created.generation}"):
-            return created, await client.snapshots.decided(created.generation)
+        console = progress_console(settings)
+        return created, await snapshot_progress.decided(
+            console, client.snapshots, created.generation
+        )
 
     created, decided = run(context, take)
     generation = created.generation
@@ -105,32 +137,50 @@ def list_(
     directory: DirectoryOption = None,
     copies: CopiesOption = None,
     data: DataOption = None,
+    here: HereOption = False,
 ) -> None:
     """List snapshots, newest first: those of the cluster, or those whose files are there."""
     settings = settings_of(context)
+    _check_alone(data, directory or copies, here)
     if data is not None:
         from viewstamp.cli import snapshot_view
 
-        _check_alone(directory, copies)
         view = snapshot_view.read_view(settings, data)
         snapshot_view.tell_age(settings, view)
         _print_list(settings, view.snapshots)
         return
+    if here:
+        _print_list(settings, _listed_here(context))
+        return
     with telling(settings):
         there = offline_copies(directory, copies)
         if there is not None:
+            from viewstamp.cli import snapshot_files
+
             snapshot_files.list_directory(settings, there)
             return
-
-    async def collect(client: Client) -> list[snapshots_pb2.Snapshot]:
-        return [snapshot async for snapshot in client.snapshots.list()]
-
-    _print_list(settings, run(context, collect))
+    _print_list(settings, collected(context, lambda client: client.snapshots.list()))
 
 
-def _check_alone(directory: Path | None, copies: list[Path] | None) -> None:
-    if directory is not None or copies:
-        raise typer.BadParameter("give --data, --directory or --copies, only one of them")
+def _request_for(generation: int) -> Message:
+    if generation:
+        return snapshots_pb2.GetSnapshotRequest(generation=generation)
+    return snapshots_pb2.GetLatestSnapshotRequest()
+
+
+def _listed_here(context: typer.Context) -> list[snapshots_pb2.Snapshot]:
+    found, token = list[snapshots_pb2.Snapshot](), ""
+    while True:
+        page = ask_here(context, snapshots_pb2.ListSnapshotsRequest(page_token=token))
+        found += page.snapshots
+        token = page.next_page_token
+        if not token:
+            return found
+
+
+def _check_alone(*places: object) -> None:
+    if sum(map(bool, places)) > 1:
+        raise typer.BadParameter("give --data, --directory, --copies or --here, only one of them")
 
 
 def _print_list(settings: Settings, snapshots: Sequence[snapshots_pb2.Snapshot]) -> None:
@@ -150,22 +200,28 @@ def show_(
     directory: DirectoryOption = None,
     copies: CopiesOption = None,
     data: DataOption = None,
+    here: HereOption = False,
 ) -> None:
     """Show one snapshot: its sections with digests and sizes; from a directory also its layers."""
     settings = settings_of(context)
+    _check_alone(data, directory or copies, here)
     if data is not None:
         from viewstamp.cli import snapshot_view
 
-        _check_alone(directory, copies)
         view = snapshot_view.read_view(settings, data)
         with telling(settings):
             stored = view.snapshot(generation)
         snapshot_view.tell_age(settings, view)
         _print_one(settings, stored, view.copies.get(stored.generation, ()))
         return
+    if here:
+        _print_one(settings, ask_here(context, _request_for(generation)).snapshot)
+        return
     with telling(settings):
         there = offline_copies(directory, copies)
         if there is not None:
+            from viewstamp.cli import snapshot_files
+
             snapshot_files.show_directory(settings, there, generation)
             return
     found = run(
@@ -253,13 +309,6 @@ def unpin(
 ) -> None:
     """Let a snapshot be deleted when it is old."""
     _set_retention(context, generation, retention)
-
-
-app.command()(snapshot_files.verify)
-app.command()(snapshot_files.download)
-app.command()(snapshot_files.inspect)
-app.command()(snapshot_files.export)
-app.command()(snapshot_diff.diff)
 
 
 def _set_retention(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,7 +32,7 @@ class StoredToken:
 
 @dataclass(slots=True)
 class _Kept:
-    """What the file holds: logins by cluster id (hexadecimal), cluster ids by address."""
+    """The content of the file: logins by cluster id (hexadecimal), cluster ids by address."""
 
     logins: dict[str, StoredToken] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
@@ -92,6 +91,9 @@ class TokenStore:
 
     def _save(self, kept: _Kept) -> None:
         self.path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        # Late: most commands only read.
+        import tempfile
+
         # mkstemp creates the file with mode 0600, and the rename never shows half of it.
         descriptor, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=".tokens-")
         try:

@@ -6,13 +6,11 @@ from typing import Annotated
 
 import typer
 
-from viewstamp.api.streams.v1 import streams_pb2
+from viewstamp.cli.calls import collected, run
 from viewstamp.cli.grammar import entity
-from viewstamp.cli.options import DryRun, ExpectedRevision, StreamArgument, Yes, confirm
+from viewstamp.cli.options import DryRun, ExpectedRevision, StreamArgument, Yes, confirm, guards
 from viewstamp.cli.output import done, show, show_list
-from viewstamp.cli.session import run
 from viewstamp.cli.settings import settings_of
-from viewstamp.client import Client
 
 app = typer.Typer(
     help="Manage streams, which hold topics.", no_args_is_help=True, rich_markup_mode="markdown"
@@ -42,11 +40,9 @@ def rename(
     dry_run: DryRun = False,
 ) -> None:
     """Give a stream another name."""
+    bound = guards(expected_revision, dry_run=dry_run)
     response = run(
-        context,
-        lambda client: client.streams.update(
-            entity(stream), name=name, expected_revision=expected_revision, validate_only=dry_run
-        ),
+        context, lambda client: client.streams.update(entity(stream), name=name, **bound)
     )
     done(settings_of(context), response, f"renamed stream {stream} to {name!r}", dry_run=dry_run)
 
@@ -63,12 +59,8 @@ def delete(
     settings = settings_of(context)
     question = f"Delete stream {stream} with its topics, groups and grants?"
     confirm(settings, question, yes=yes, dry_run=dry_run)
-    response = run(
-        context,
-        lambda client: client.streams.delete(
-            entity(stream), expected_revision=expected_revision, validate_only=dry_run
-        ),
-    )
+    bound = guards(expected_revision, dry_run=dry_run)
+    response = run(context, lambda client: client.streams.delete(entity(stream), **bound))
     done(settings, response, f"deleted stream {stream}", dry_run=dry_run)
 
 
@@ -83,23 +75,15 @@ def purge(
     """Tell the data plane to drop every message of a stream."""
     settings = settings_of(context)
     confirm(settings, f"Drop every message of stream {stream}?", yes=yes, dry_run=dry_run)
-    response = run(
-        context,
-        lambda client: client.streams.purge(
-            entity(stream), expected_revision=expected_revision, validate_only=dry_run
-        ),
-    )
+    bound = guards(expected_revision, dry_run=dry_run)
+    response = run(context, lambda client: client.streams.purge(entity(stream), **bound))
     done(settings, response, f"purged stream {stream}", dry_run=dry_run)
 
 
 @app.command("list")
 def list_(context: typer.Context) -> None:
     """List all streams by id."""
-
-    async def collect(client: Client) -> list[streams_pb2.Stream]:
-        return [stream async for stream in client.streams.list()]
-
-    streams = run(context, collect)
+    streams = collected(context, lambda client: client.streams.list())
     empty = "no streams yet: create one with `viewstamp stream create NAME`"
     show_list(settings_of(context), streams, COLUMNS, empty)
 

@@ -7,13 +7,11 @@ from typing import Annotated
 
 import typer
 
-from viewstamp.api.users.v1 import users_pb2
+from viewstamp.cli.calls import collected, run
 from viewstamp.cli.grammar import duration_us, entity
 from viewstamp.cli.options import DryRun, UserArgument, Yes, confirm
 from viewstamp.cli.output import done, show_list, timestamp
-from viewstamp.cli.session import run
 from viewstamp.cli.settings import settings_of
-from viewstamp.client import Client
 
 app = typer.Typer(
     help="Manage your personal access tokens.", no_args_is_help=True, rich_markup_mode="markdown"
@@ -61,12 +59,8 @@ def list_(
     ] = None,
 ) -> None:
     """List your tokens, or those of a user, by name."""
-
-    async def collect(client: Client) -> list[users_pb2.PersonalAccessToken]:
-        whose = None if user is None else entity(user)
-        return [token async for token in client.tokens.list(user=whose)]
-
-    tokens = run(context, collect)
+    whose = None if user is None else entity(user)
+    tokens = collected(context, lambda client: client.tokens.list(user=whose))
     empty = "no tokens yet: create one with `viewstamp token create NAME`"
     show_list(settings_of(context), tokens, COLUMNS, empty)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from viewstamp import limits
-from viewstamp.api.streams.v1 import streams_pb2
+from viewstamp.cli.calls import collected, run
 from viewstamp.cli.grammar import duration_us, entity, size_bytes
 from viewstamp.cli.options import (
     DryRun,
@@ -17,11 +17,13 @@ from viewstamp.cli.options import (
     TopicArgument,
     Yes,
     confirm,
+    guards,
 )
 from viewstamp.cli.output import done, plain, print_json, print_table, show, show_list
-from viewstamp.cli.session import run
 from viewstamp.cli.settings import settings_of
-from viewstamp.client import Client
+
+if TYPE_CHECKING:
+    from viewstamp.api.streams.v1 import streams_pb2
 
 app = typer.Typer(
     help="Manage topics of streams.", no_args_is_help=True, rich_markup_mode="markdown"
@@ -73,6 +75,8 @@ def _options(
     replication_factor: int | None,
     segment_size: str | None = None,
 ) -> streams_pb2.TopicOptions:
+    from viewstamp.api.streams.v1 import streams_pb2
+
     algorithm = "UNSPECIFIED" if compression is None else compression.value.upper()
     return streams_pb2.TopicOptions(
         message_expiry_us=None if expiry is None else duration_us(expiry),
@@ -139,8 +143,7 @@ def update(
             entity(topic),
             name=name,
             options=options,
-            expected_revision=expected_revision,
-            validate_only=dry_run,
+            **guards(expected_revision, dry_run=dry_run),
         ),
     )
     done(settings_of(context), response, f"updated topic {topic}", dry_run=dry_run)
@@ -159,14 +162,9 @@ def delete(
     settings = settings_of(context)
     question = f"Delete topic {topic} of stream {stream} with its groups and grants?"
     confirm(settings, question, yes=yes, dry_run=dry_run)
+    bound = guards(expected_revision, dry_run=dry_run)
     response = run(
-        context,
-        lambda client: client.topics.delete(
-            entity(stream),
-            entity(topic),
-            expected_revision=expected_revision,
-            validate_only=dry_run,
-        ),
+        context, lambda client: client.topics.delete(entity(stream), entity(topic), **bound)
     )
     done(settings, response, f"deleted topic {topic}", dry_run=dry_run)
 
@@ -184,14 +182,9 @@ def purge(
     settings = settings_of(context)
     question = f"Drop every message of topic {topic} of stream {stream}?"
     confirm(settings, question, yes=yes, dry_run=dry_run)
+    bound = guards(expected_revision, dry_run=dry_run)
     response = run(
-        context,
-        lambda client: client.topics.purge(
-            entity(stream),
-            entity(topic),
-            expected_revision=expected_revision,
-            validate_only=dry_run,
-        ),
+        context, lambda client: client.topics.purge(entity(stream), entity(topic), **bound)
     )
     done(settings, response, f"purged topic {topic}", dry_run=dry_run)
 
@@ -199,11 +192,7 @@ def purge(
 @app.command("list")
 def list_(context: typer.Context, stream: StreamArgument) -> None:
     """List the topics of a stream by id."""
-
-    async def collect(client: Client) -> list[streams_pb2.Topic]:
-        return [topic async for topic in client.topics.list(entity(stream))]
-
-    topics = run(context, collect)
+    topics = collected(context, lambda client: client.topics.list(entity(stream)))
     empty = f"no topics yet: create one with `viewstamp topic create {stream} NAME`"
     show_list(settings_of(context), topics, COLUMNS, empty)
 
@@ -225,15 +214,10 @@ def add_partitions(
     dry_run: DryRun = False,
 ) -> None:
     """Add partitions at the end; groups of the topic are rebalanced."""
+    bound = guards(expected_revision, dry_run=dry_run)
     response = run(
         context,
-        lambda client: client.topics.add_partitions(
-            entity(stream),
-            entity(topic),
-            count,
-            expected_revision=expected_revision,
-            validate_only=dry_run,
-        ),
+        lambda client: client.topics.add_partitions(entity(stream), entity(topic), count, **bound),
     )
     sentence = f"added {count} partitions to topic {topic}, now {response.partitions_count}"
     done(settings_of(context), response, sentence, dry_run=dry_run)
@@ -253,14 +237,11 @@ def remove_partitions(
     settings = settings_of(context)
     question = f"Remove the last {count} partitions of topic {topic} with their messages?"
     confirm(settings, question, yes=yes, dry_run=dry_run)
+    bound = guards(expected_revision, dry_run=dry_run)
     response = run(
         context,
         lambda client: client.topics.remove_partitions(
-            entity(stream),
-            entity(topic),
-            count,
-            expected_revision=expected_revision,
-            validate_only=dry_run,
+            entity(stream), entity(topic), count, **bound
         ),
     )
     sentence = f"removed {count} partitions of topic {topic}, now {response.partitions_count}"

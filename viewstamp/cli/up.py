@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -21,11 +21,15 @@ from viewstamp.cluster import (
     LocalCluster,
     LocalReplicas,
     PreflightError,
+    StartRefused,
     check_passed_on,
 )
 from viewstamp.cluster.local import DEFAULT_LISTEN
 from viewstamp.cluster.preflight import write_secret
 from viewstamp.telemetry.settings import TELEMETRY_DIRECTORY, TRACE_RATIO, TelemetrySettings
+
+# Hosts that stand for all interfaces of a machine.
+WILDCARDS: Final = frozenset(("0.0.0.0", "[::]"))
 
 
 def up(
@@ -91,7 +95,7 @@ def up(
             else LocalReplicas(data_directory, replicas, listen, standbys=standbys, **shared)
         )
         asyncio.run(_serve(settings, cluster, _certificate_in(flags or [])))
-    except PreflightError as error:
+    except (PreflightError, StartRefused) as error:
         fail(settings, "CANNOT_START", str(error))
     except ClusterFailed as error:
         if settings.as_json:
@@ -153,12 +157,21 @@ def _announce(
     typer.echo(f"root's first password is in {password}")
     authority = settings.tls_ca or _own_authority(certificate)
     trust = f" --tls-ca '{authority.resolve()}'" if authority is not None else ""
-    line = f"viewstamp login --address {address} --username root --password-file '{password}'"
+    own = dialled(address)
+    line = f"viewstamp login --address {own} --username root --password-file '{password}'"
     typer.echo(f"log in: {line}{trust}")
     if certificate is not None and authority is None:
         typer.echo(f"        with --tls-ca and the PEM file of the CA that signed {certificate}")
     logs = cluster.data_directory.resolve() / ("*/log" if len(members) > 1 else "log")
     typer.echo(f"logs:   {logs}    stop: Ctrl-C")
+
+
+def dialled(addresses: str) -> str:
+    """Return where clients on this machine reach listeners: 0.0.0.0 is no address of anybody's."""
+    ends = (address.rpartition(":") for address in addresses.split(","))
+    return ",".join(
+        f"{'localhost' if host in WILDCARDS else host}:{port}" for host, _, port in ends
+    )
 
 
 def _certificate_in(flags: Sequence[str]) -> Path | None:
@@ -173,7 +186,7 @@ def _certificate_in(flags: Sequence[str]) -> Path | None:
 
 
 def _own_authority(certificate: Path | None) -> Path | None:
-    """Return the certificate if it signed itself, so that clients can trust it by itself."""
+    """Return the certificate if it signed itself, so that clients can use it as the authority."""
     if certificate is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from viewstamp.api.users.v1 import users_pb2
+from viewstamp.cli.calls import collected, run
 from viewstamp.cli.grammar import PERMISSIONS_HELP, entity, permissions
 from viewstamp.cli.options import (
     DryRun,
@@ -20,12 +20,14 @@ from viewstamp.cli.options import (
     UserArgument,
     Yes,
     confirm,
+    guards,
     secret,
 )
 from viewstamp.cli.output import done, show, show_list
-from viewstamp.cli.session import run
 from viewstamp.cli.settings import settings_of
-from viewstamp.client import Client
+
+if TYPE_CHECKING:
+    from viewstamp.api.users.v1 import users_pb2
 
 app = typer.Typer(
     help="Manage users and their permissions.", no_args_is_help=True, rich_markup_mode="markdown"
@@ -42,6 +44,8 @@ class UserStatusOption(Enum):
 
 
 def _status(status: UserStatusOption | None) -> users_pb2.UserStatus.ValueType:
+    from viewstamp.api.users.v1 import users_pb2
+
     if status is None:
         return users_pb2.USER_STATUS_UNSPECIFIED
     return users_pb2.UserStatus.Value(f"USER_STATUS_{status.value.upper()}")
@@ -97,8 +101,7 @@ def update(
             entity(user),
             username=username,
             status=_status(status),
-            expected_revision=expected_revision,
-            validate_only=dry_run,
+            **guards(expected_revision, dry_run=dry_run),
         ),
     )
     done(settings_of(context), response, f"updated user {user}", dry_run=dry_run)
@@ -116,12 +119,8 @@ def delete(
     settings = settings_of(context)
     question = f"Delete user {user} with tokens, sessions, memberships and grants?"
     confirm(settings, question, yes=yes, dry_run=dry_run)
-    response = run(
-        context,
-        lambda client: client.users.delete(
-            entity(user), expected_revision=expected_revision, validate_only=dry_run
-        ),
-    )
+    bound = guards(expected_revision, dry_run=dry_run)
+    response = run(context, lambda client: client.users.delete(entity(user), **bound))
     done(settings, response, f"deleted user {user}", dry_run=dry_run)
 
 
@@ -185,11 +184,9 @@ def permissions_(
     granted = permissions(everywhere or (), stream or (), topic or ())
     if (granted is None) != clear:
         raise typer.BadParameter("give the permissions the user shall have, or --clear for none")
+    bound = guards(expected_revision, dry_run=dry_run)
     response = run(
-        context,
-        lambda client: client.users.update_permissions(
-            entity(user), granted, expected_revision=expected_revision, validate_only=dry_run
-        ),
+        context, lambda client: client.users.update_permissions(entity(user), granted, **bound)
     )
     sentence = f"replaced the permissions of user {user}"
     done(settings_of(context), response, sentence, dry_run=dry_run)
@@ -198,11 +195,7 @@ def permissions_(
 @app.command("list")
 def list_(context: typer.Context) -> None:
     """List all users by id."""
-
-    async def collect(client: Client) -> list[users_pb2.User]:
-        return [user async for user in client.users.list()]
-
-    users = run(context, collect)
+    users = collected(context, lambda client: client.users.list())
     show_list(settings_of(context), users, COLUMNS, "no users")
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError, Message
@@ -15,24 +16,25 @@ from google.protobuf.message import DecodeError, Message
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
+from viewstamp.authorities import authority_problem
 from viewstamp.client.consistency import LINEARIZABLE, Consistency
-from viewstamp.client.errors import ClientError, ProtocolError
-from viewstamp.client.groups import Groups
-from viewstamp.client.methods import method_of, methods_by_request
+from viewstamp.client.errors import CannotConnect, ClientError, ProtocolError
+from viewstamp.client.methods import METHODS, method_of
 from viewstamp.client.packing import PackedBatch, PendingCall, Result, batch_of, encode
-from viewstamp.client.sessions import Sessions
-from viewstamp.client.snapshots import ClientSnapshots
 from viewstamp.client.streaming import ServerStreams
-from viewstamp.client.streams import Streams, Topics
 from viewstamp.client.submitter import Submitter
-from viewstamp.client.tracing import CallTrace, ClientTracing, current_span
 from viewstamp.client.transport import AccessTokenSource, Credentials, Endpoints
-from viewstamp.client.users import Tokens, Users
 from viewstamp.errors import Refusal
 from viewstamp.routing import MethodKind
 
 if TYPE_CHECKING:
-    # The settings bring the Prometheus page along, which no caller without telemetry needs.
+    from viewstamp.client.groups import Groups
+    from viewstamp.client.identifiers import Answer
+    from viewstamp.client.sessions import Sessions
+    from viewstamp.client.snapshots import ClientSnapshots
+    from viewstamp.client.streams import Streams, Topics
+    from viewstamp.client.tracing import CallTrace, ClientTracing
+    from viewstamp.client.users import Tokens, Users
     from viewstamp.telemetry.settings import Telemetry
 
 logger = logging.getLogger(__name__)
@@ -68,10 +70,16 @@ async def connect(
     Raises Refusal (INVALID_CREDENTIALS, UNAUTHENTICATED, SESSION_LIMIT, ...), CannotConnect.
     """
     addresses = [address] if isinstance(address, str) else list(address)
-    endpoints = Endpoints(addresses, Path(tls_ca) if tls_ca is not None else None)
+    authority = Path(tls_ca) if tls_ca is not None else None
+    if authority is not None and (problem := authority_problem(authority)):
+        raise CannotConnect(f"tls_ca is of no use: {problem}")
+    endpoints = Endpoints(addresses, authority)
     tracing = None
-    if telemetry is not None and telemetry.recorder is not None:
-        tracing = ClientTracing(telemetry.recorder, telemetry.sampler)
+    if telemetry is not None or "opentelemetry.trace" in sys.modules:
+        # Late: where neither the client nor the application traces, it needs none of it.
+        from viewstamp.client.tracing import tracing_of
+
+        tracing = tracing_of(telemetry)
     credentials = Credentials(username, password, personal_access_token, access_token)
     identity = AccessTokenSource(credentials, tracing)
     submitter = Submitter(endpoints, identity, register=register_session, tracing=tracing)
@@ -108,27 +116,65 @@ class Client:
         self._server_streams = server_streams
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
-        self._methods = methods_by_request()
-        self.users = Users(self)
-        self.tokens = Tokens(self)
-        self.sessions = Sessions(self)
-        self.streams = Streams(self)
-        self.topics = Topics(self)
-        self.groups = Groups(self)
-        self.snapshots = ClientSnapshots(self)
 
     async def __aenter__(self) -> Client:
         """Return the client."""
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close the client."""
         await self.close()
+
+    # Each domain is loaded at its first use: a command of the command line needs one of them.
+
+    @cached_property
+    def users(self) -> Users:
+        """Users, their passwords and permissions."""
+        from viewstamp.client.users import Users
+
+        return Users(self)
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        """Personal access tokens."""
+        from viewstamp.client.users import Tokens
+
+        return Tokens(self)
+
+    @cached_property
+    def sessions(self) -> Sessions:
+        """The sessions of clients."""
+        from viewstamp.client.sessions import Sessions
+
+        return Sessions(self)
+
+    @cached_property
+    def streams(self) -> Streams:
+        """Streams."""
+        from viewstamp.client.streams import Streams
+
+        return Streams(self)
+
+    @cached_property
+    def topics(self) -> Topics:
+        """Topics of streams, and their partitions."""
+        from viewstamp.client.streams import Topics
+
+        return Topics(self)
+
+    @cached_property
+    def groups(self) -> Groups:
+        """Consumer groups of topics."""
+        from viewstamp.client.groups import Groups
+
+        return Groups(self)
+
+    @cached_property
+    def snapshots(self) -> ClientSnapshots:
+        """Snapshots of the cluster."""
+        from viewstamp.client.snapshots import ClientSnapshots
+
+        return ClientSnapshots(self)
 
     @property
     def session_id(self) -> int:
@@ -152,7 +198,7 @@ class Client:
         `consistency` matters to reads alone. Raises as the class says, TypeError for a message
         that is no public method's request.
         """
-        method = self._methods.get(type(request)) or method_of(request)
+        method = METHODS[type(request)]
         future = self._loop.create_future()
         call = PendingCall(method, encode(method, request), future, self._deadline(timeout_s))
         if method.normalize:
@@ -160,7 +206,7 @@ class Client:
         if (tracing := self._tracing) is not None:
             calls = tracing.calls
             # What `begin` does for nearly all calls, here: to call it takes 1 % of a client's time.
-            if calls.left and not calls.is_kept and current_span() is None:
+            if calls.left and not calls.is_kept and not tracing.context():
                 calls.left -= 1
             else:
                 call.trace = tracing.begin(method.full_name)
@@ -187,8 +233,8 @@ class Client:
     ) -> list[Result]:
         """Send 1 to 8,190 commands as one request; return a response or Refusal for each.
 
-        They are sequenced together and in order, yet each succeeds or is refused by itself (for
-        all or nothing see `transact`). Raises Refusal if the request as a whole was refused.
+        They are sequenced together and in order. Each one succeeds or is refused alone; see
+        `transact` for all or nothing. Raises Refusal if the request as a whole was refused.
 
         A Refusal among the results changed nothing. One with `retry_delay_ms` in its details
         (COST_EXCEEDED, ANSWER_TOO_LARGE: too much for one log entry together with the others) may
@@ -233,49 +279,41 @@ class Client:
             response.header.CopyFrom(answer.header)
         return responses
 
-    async def status(
+    def status(
         self,
         *,
         include_digests: bool = False,
         consistency: Consistency = LINEARIZABLE,
         timeout_s: float | None = DEFAULT_TIMEOUT,
-    ) -> cluster_pb2.GetStatusResponse:
+    ) -> Answer[cluster_pb2.GetStatusResponse]:
         """Return the cluster's status; with digests it walks over the whole state."""
         request = cluster_pb2.GetStatusRequest(include_digests=include_digests)
-        response: cluster_pb2.GetStatusResponse = await self.call(
-            request, consistency=consistency, timeout_s=timeout_s
-        )
-        return response
+        return self.call(request, consistency=consistency, timeout_s=timeout_s)
 
-    async def step_down(self) -> cluster_pb2.StepDownResponse:
+    def step_down(self) -> Answer[cluster_pb2.StepDownResponse]:
         """Have the primary hand over to another replica. Raises Refusal, grpc.aio.AioRpcError."""
-        response: cluster_pb2.StepDownResponse = await self._submitter.call_alone(
-            cluster_pb2.StepDownRequest(), self._timeout_s or CALL_TIMEOUT_S
-        )
-        return response
+        request = cluster_pb2.StepDownRequest()
+        return self._submitter.call_alone(request, self._timeout_s or CALL_TIMEOUT_S)
 
-    async def raise_feature_level(
+    def raise_feature_level(
         self, level: int, expected: int, *, validate_only: bool = False
-    ) -> cluster_pb2.RaiseFeatureLevelResponse:
-        """Raise the feature level from `expected` to `level`, one above it, for good.
+    ) -> Answer[cluster_pb2.RaiseFeatureLevelResponse]:
+        """Raise the feature level from `expected` to `level`, which is one higher, permanently.
 
         Raises Refusal, grpc.aio.AioRpcError.
         """
         request = cluster_pb2.RaiseFeatureLevelRequest(
             level=level, expected=expected, validate_only=validate_only
         )
-        response: cluster_pb2.RaiseFeatureLevelResponse = await self._submitter.call_alone(
-            request, self._timeout_s or CALL_TIMEOUT_S
-        )
-        return response
+        return self._submitter.call_alone(request, self._timeout_s or CALL_TIMEOUT_S)
 
-    async def describe_cluster(
+    def describe_cluster(
         self,
         description: str,
         *,
         expected_revision: int | None = None,
         validate_only: bool = False,
-    ) -> cluster_pb2.SetClusterDescriptionResponse:
+    ) -> Answer[cluster_pb2.SetClusterDescriptionResponse]:
         """Say what the cluster is there for, which its status shows; "" for nothing.
 
         Raises Refusal, ClientError.
@@ -285,13 +323,12 @@ class Client:
             expected_revision=expected_revision,
             validate_only=validate_only,
         )
-        response: cluster_pb2.SetClusterDescriptionResponse = await self.call(request)
-        return response
+        return self.call(request)
 
     async def close(self, *, end_session: bool = True) -> None:
-        """Finish what is outstanding, end the session, close the connection.
+        """Finish outstanding calls, end the session, and close the connection.
 
-        Waits 2 seconds at most; a session that could not be ended expires by itself.
+        Waits at most 2 seconds. A session that could not be ended expires.
         """
         if end_session and self.session_id and self._submitter.is_connected:
             try:

@@ -60,7 +60,7 @@ class ClientCommands:
         return [self._message(request) for request in self.window.resend()]
 
     def acknowledgement(self) -> submit_pb2.SubmitRequest:
-        """Return a request without commands, which has no number of its own."""
+        """Return a request that has no commands and no number."""
         return submit_pb2.SubmitRequest(command=submit_pb2.CommandRequest(acked=self.window.acked))
 
     @property
@@ -131,7 +131,7 @@ class ClientCommands:
         return earliest
 
     def _costly_calls_get_on(self) -> None:
-        """Let calls that wait for their turn behind others of their kind wait on."""
+        """Let calls go on waiting for their turn after other costly calls."""
         now = asyncio.get_running_loop().time()
         sent = chain.from_iterable(r.parcel.owners for r in self.window.outstanding)
         for owner in chain(self.waiting, sent):

@@ -1,7 +1,8 @@
-"""What can go wrong on this side of the wire. What the cluster decides is a `Refusal`."""
+"""Errors on the side of the client. A decision of the cluster is a `Refusal`."""
 
 from __future__ import annotations
 
+from viewstamp.client.trouble import Trouble
 from viewstamp.errors import Refusal
 
 
@@ -10,7 +11,14 @@ class ClientError(Exception):
 
 
 class CannotConnect(ClientError):  # noqa: N818 - reads as the sentence it is
-    """No cluster answered in time; the message says where, for how long, and what was seen."""
+    """No cluster answered in time; the message says where, for how long, and what was seen.
+
+    `cause` is what the last attempt said about the connection.
+    """
+
+    def __init__(self, message: str, cause: Trouble = Trouble.OTHER) -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 class ClientClosed(ClientError):  # noqa: N818 - reads as the sentence it is

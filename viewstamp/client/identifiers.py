@@ -2,20 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, Protocol, TypeAlias, TypedDict, TypeVar
 
 from google.protobuf.message import Message
 
 from viewstamp.api.common.v1 import common_pb2
-from viewstamp.client.consistency import Consistency
+from viewstamp.client.consistency import LINEARIZABLE, Consistency
+
+T = TypeVar("T")
+# What a method of a facade gives: await it for the response.
+Answer: TypeAlias = Coroutine[Any, Any, T]
 
 
 class FacadeClient(Protocol):
-    """What the facades need of a client."""
+    """The part of a client that the facades call."""
 
     async def call(self, request: Message, *, consistency: Consistency = ...) -> Any:
         """Call the method of `request` and return its response."""
+
+
+class Facade:
+    """The typed methods of one domain, over the calls of a client."""
+
+    def __init__(self, client: FacadeClient) -> None:
+        self._client = client
+
+
+class Guards(TypedDict, total=False):
+    """What any change of an entity may be bound to, by keyword.
+
+    With `expected_revision` the change is refused unless the entity was last changed at that
+    revision. With `validate_only` the answer is the same, and nothing changes.
+    """
+
+    expected_revision: int | None
+    validate_only: bool
+
+
+class TopicName(TypedDict):
+    """The fields of a request that name a topic."""
+
+    stream: common_pb2.Identifier
+    topic: common_pb2.Identifier
+
+
+class GroupName(TopicName):
+    """The fields of a request that name a consumer group."""
+
+    group: common_pb2.Identifier
+
+
+def topic_name(stream: int | str, topic: int | str) -> TopicName:
+    """Return the fields that name a topic."""
+    return {"stream": identifier(stream), "topic": identifier(topic)}
+
+
+def group_name(stream: int | str, topic: int | str, group: int | str) -> GroupName:
+    """Return the fields that name a consumer group."""
+    return {**topic_name(stream, topic), "group": identifier(group)}
 
 
 def identifier(entity: int | str) -> common_pb2.Identifier:
@@ -26,14 +71,16 @@ def identifier(entity: int | str) -> common_pb2.Identifier:
 
 
 async def pages(
-    fetch: Callable[[str], Awaitable[Any]], items: Callable[[Any], Any]
+    client: FacadeClient,
+    request: Any,
+    items: Callable[[Any], Any],
+    consistency: Consistency = LINEARIZABLE,
 ) -> AsyncIterator[Any]:
-    """Yield the items of all pages; `fetch` gets the page token, "" for the first page."""
-    token = ""
+    """Yield the items of all pages that answer `request`, whose page token is still empty."""
     while True:
-        page = await fetch(token)
+        page = await client.call(request, consistency=consistency)
         for item in items(page):
             yield item
-        token = page.next_page_token
-        if not token:
+        if not page.next_page_token:
             return
+        request.page_token = page.next_page_token

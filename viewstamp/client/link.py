@@ -42,7 +42,7 @@ async def open_stream(
         response_deserializer=submit_pb2.SubmitResponse.FromString,
     )
     opening = submit_pb2.OpenStream(session_id=session_id, takes_packed_answers=True)
-    call = await _with_first_message(
+    call = await with_first_message(
         lambda: method(metadata=bearer(access_token)), submit_pb2.SubmitRequest(open=opening)
     )
     response: Any = await call.read()
@@ -51,9 +51,10 @@ async def open_stream(
     return call, response.opened
 
 
-async def _with_first_message(
+async def with_first_message(
     begin: Callable[[], StreamCall], message: submit_pb2.SubmitRequest
 ) -> StreamCall:
+    """Return a stream that took its first message. Raises grpc.aio.AioRpcError."""
     for openings_left in reversed(range(OPENINGS_MAX)):
         call = begin()
         try:

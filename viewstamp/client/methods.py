@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Final
+from typing import Any, Final
 
-from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message import Message
 
-from viewstamp.api.cluster.v1 import cluster_service_pb2
-from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2
-from viewstamp.api.sessions.v1 import sessions_service_pb2
-from viewstamp.api.snapshots.v1 import snapshots_service_pb2
-from viewstamp.api.streams.v1 import streams_service_pb2
-from viewstamp.api.submit.v1 import submit_service_pb2
-from viewstamp.api.users.v1 import users_service_pb2
 from viewstamp.routing import Method, methods_of_file
 
-API_FILES: Final[tuple[FileDescriptor, ...]] = (
-    sessions_service_pb2.DESCRIPTOR,
-    submit_service_pb2.DESCRIPTOR,
-    users_service_pb2.DESCRIPTOR,
-    streams_service_pb2.DESCRIPTOR,
-    consumer_groups_service_pb2.DESCRIPTOR,
-    cluster_service_pb2.DESCRIPTOR,
-    snapshots_service_pb2.DESCRIPTOR,
-)
+
+class _Methods(dict[type[Message], Method]):
+    """The methods that callers may use, by the type of the request; read file by file, if asked."""
+
+    def __missing__(self, request: type[Message]) -> Method:
+        """Read the methods of the file that has the request. Raises TypeError if none takes it."""
+        file: Any = request.DESCRIPTOR.file
+        methods = methods_of_file(file)
+        self.update({method.request: method for method in methods if not method.internal})
+        if request not in self:
+            raise TypeError(
+                f"{request.__name__} is not the request of a public method; give one of the "
+                "*Request messages in viewstamp.api"
+            )
+        return self[request]
 
 
-@cache
-def methods_by_request() -> dict[type[Message], Method]:
-    """Return every method that callers may use, by the type of its request."""
-    methods = (method for file in API_FILES for method in methods_of_file(file))
-    return {method.request: method for method in methods if not method.internal}
+METHODS: Final = _Methods()
 
 
 def method_of(request: Message) -> Method:
     """Return the method of a request. Raises TypeError if it is no method's request."""
-    method = methods_by_request().get(type(request))
-    if method is None:
-        raise TypeError(
-            f"{type(request).__name__} is not the request of a public method; give one of the "
-            "*Request messages in viewstamp.api"
-        )
-    return method
+    return METHODS[type(request)]

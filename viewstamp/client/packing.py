@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
@@ -20,10 +20,12 @@ from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.client.errors import ProtocolError
-from viewstamp.client.tracing import CallTrace
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame
 from viewstamp.routing import Method, MethodKind, batch_class
+
+if TYPE_CHECKING:
+    from viewstamp.client.tracing import CallTrace
 
 # More calls per message gain nothing and delay the first of them.
 CALLS_PER_REQUEST_MAX: Final = 128
@@ -68,7 +70,7 @@ class PackedBatch:
 
 @dataclass(slots=True, eq=False)
 class Parcel:
-    """What one request carries: its spans, their methods, and who waits."""
+    """The content of one request: its spans, their methods, and the calls that wait."""
 
     spans: list[submit_pb2.Span]
     methods: list[Method]
@@ -89,7 +91,7 @@ class Parcel:
     def results(
         self, header: common_pb2.ResponseHeader, replies: Sequence[submit_pb2.SpanReply]
     ) -> list[Result]:
-        """Return the results of the owners. An answer that cannot be read fails all of them."""
+        """Return the results of the owners. All of them fail if the answer cannot be read."""
         try:
             return read_results(self.methods, self.spans, header, replies)
         except (DecodeError, ProtocolError, IndexError) as error:
@@ -184,7 +186,7 @@ def batch_of(
 
 
 def take_parcel(waiting: deque[PendingCall | PackedBatch], calls_max: int) -> Parcel | None:
-    """Take the next request's worth from the front, or None if nobody waits any more."""
+    """Take the calls of the next request from the front; None if no call waits any more."""
     calls: list[PendingCall] = []
     size = costly = 0
     while waiting:

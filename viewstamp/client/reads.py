@@ -105,7 +105,7 @@ class ClientReads:
         return verdict_on(refusal)
 
     def detach(self) -> None:
-        """Note that the stream has ended: what was asked is asked again over the next one."""
+        """Note that the stream has ended. Open reads are asked again over the next stream."""
         for asked in reversed(self._asked.values()):
             self._put_back(asked)
         self._asked.clear()

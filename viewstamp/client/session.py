@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import grpc.aio
@@ -13,7 +12,7 @@ import grpc.aio
 from viewstamp import limits
 from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
-from viewstamp.client.link import SUBMIT_PATH
+from viewstamp.client.link import SUBMIT_PATH, with_first_message
 from viewstamp.client.transport import Endpoint, bearer, unary
 
 
@@ -46,7 +45,7 @@ class RawSession:
         self._access_token = access_token
         self._takes_packed_answers = takes_packed_answers
         self._call: grpc.aio.StreamStreamCall[Any, Any] | None = None
-        self.nonce = nonce or secrets.token_bytes(limits.SESSION_NONCE_BYTES)
+        self.nonce = nonce or os.urandom(limits.SESSION_NONCE_BYTES)
         self.session_id = session_id
         self.last_request_number = 0
 
@@ -59,12 +58,7 @@ class RawSession:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close the stream; the session lives on."""
         await self.close()
 
@@ -79,11 +73,13 @@ class RawSession:
             request_serializer=submit_pb2.SubmitRequest.SerializeToString,
             response_deserializer=bytes,
         )
-        self._call = method(metadata=bearer(self._access_token))
         opening = submit_pb2.OpenStream(
             session_id=self.session_id, takes_packed_answers=self._takes_packed_answers
         )
-        await self.send(submit_pb2.SubmitRequest(open=opening))
+        self._call = await with_first_message(
+            lambda: method(metadata=bearer(self._access_token)),
+            submit_pb2.SubmitRequest(open=opening),
+        )
         opened = await self.receive()
         self.last_request_number = opened.message.opened.last_request_number
 

@@ -1,4 +1,4 @@
-"""`client.sessions`: who has which sessions, and their end."""
+"""`client.sessions`: lists the sessions of users, and ends them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from collections.abc import AsyncIterator
 
 from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
-from viewstamp.client.identifiers import FacadeClient, identifier, pages
+from viewstamp.client.identifiers import Facade, identifier, pages
 
 
-class Sessions:
+class Sessions(Facade):
     """Sessions of the caller, and of others for those who read or manage users."""
-
-    def __init__(self, client: FacadeClient) -> None:
-        self._client = client
 
     async def own(self) -> list[sessions_pb2.SessionInfo]:
         """Return the caller's sessions by ascending id."""
@@ -24,14 +21,8 @@ class Sessions:
         self, *, user_id: int | None = None, page_size: int = 0
     ) -> AsyncIterator[sessions_pb2.SessionInfo]:
         """Iterate over the sessions of a user, or of all, by ascending id."""
-        return pages(
-            lambda token: self._client.call(
-                sessions_pb2.ListUserSessionsRequest(
-                    user_id=user_id, page_size=page_size, page_token=token
-                )
-            ),
-            lambda page: page.sessions,
-        )
+        request = sessions_pb2.ListUserSessionsRequest(user_id=user_id, page_size=page_size)
+        return pages(self._client, request, lambda page: page.sessions)
 
     async def end(
         self,

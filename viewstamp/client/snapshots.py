@@ -1,4 +1,4 @@
-"""`client.snapshots`: composite snapshots by generation."""
+"""`client.snapshots`: composite snapshots by generation, for callers outside and in the gateway."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.client.consistency import LINEARIZABLE, Consistency
-from viewstamp.client.identifiers import FacadeClient, pages
+from viewstamp.client.identifiers import Answer, Facade, FacadeClient, pages
 from viewstamp.errors import Refusal
 
 
@@ -22,21 +22,20 @@ class StreamingCaller(FacadeClient, Protocol):
         """Iterate over the messages that answer `request`."""
 
 
-class ClientSnapshots:
-    """Snapshots. Errors are those of the RPCs of SnapshotsService."""
+class SnapshotApi(Facade):
+    """Snapshots as generations. Errors are those of the RPCs of SnapshotsService.
 
-    def __init__(self, client: StreamingCaller) -> None:
-        self._client = client
+    `client` makes the calls: over gRPC for a program, through the log of its own process for the
+    gateway.
+    """
 
-    async def create(
+    def create(
         self,
         *,
         retention: snapshots_pb2.RetentionClass.ValueType = snapshots_pb2.RETENTION_CLASS_LAST,
-    ) -> snapshots_pb2.CreateSnapshotResponse:
+    ) -> Answer[snapshots_pb2.CreateSnapshotResponse]:
         """Ask for a snapshot; the cut follows at once. `decided` waits for the rest."""
-        request = snapshots_pb2.CreateSnapshotRequest(retention=retention)
-        response: snapshots_pb2.CreateSnapshotResponse = await self._client.call(request)
-        return response
+        return self._client.call(snapshots_pb2.CreateSnapshotRequest(retention=retention))
 
     async def decided(self, generation: int) -> snapshots_pb2.Snapshot:
         """Wait until a generation is completed or failed, and return it.
@@ -95,13 +94,8 @@ class ClientSnapshots:
         self, *, page_size: int = 0, consistency: Consistency = LINEARIZABLE
     ) -> AsyncIterator[snapshots_pb2.Snapshot]:
         """Iterate over all generations, newest first."""
-        return pages(
-            lambda token: self._client.call(
-                snapshots_pb2.ListSnapshotsRequest(page_size=page_size, page_token=token),
-                consistency=consistency,
-            ),
-            lambda page: page.snapshots,
-        )
+        request = snapshots_pb2.ListSnapshotsRequest(page_size=page_size)
+        return pages(self._client, request, lambda page: page.snapshots, consistency)
 
     async def lookup_generation(
         self, stage: routing_pb2.Stage.ValueType, *, consistency: Consistency = LINEARIZABLE
@@ -111,15 +105,13 @@ class ClientSnapshots:
         response = await self._client.call(request, consistency=consistency)
         return int(response.generation)
 
-    async def delete(self, generation: int) -> snapshots_pb2.DeleteSnapshotResponse:
+    def delete(self, generation: int) -> Answer[snapshots_pb2.DeleteSnapshotResponse]:
         """Delete a generation; never the last good one, and none under way."""
-        request = snapshots_pb2.DeleteSnapshotRequest(generation=generation)
-        response: snapshots_pb2.DeleteSnapshotResponse = await self._client.call(request)
-        return response
+        return self._client.call(snapshots_pb2.DeleteSnapshotRequest(generation=generation))
 
-    async def prune(
+    def prune(
         self, *, keep_last: int, keep_daily: int = 0, validate_only: bool = False
-    ) -> snapshots_pb2.PruneSnapshotsResponse:
+    ) -> Answer[snapshots_pb2.PruneSnapshotsResponse]:
         """Delete what is neither among the newest `keep_last` nor the newest of a recent day.
 
         The response names what was deleted, or with `validate_only` what would be.
@@ -127,28 +119,34 @@ class ClientSnapshots:
         request = snapshots_pb2.PruneSnapshotsRequest(
             keep_last=keep_last, keep_daily=keep_daily, validate_only=validate_only
         )
-        response: snapshots_pb2.PruneSnapshotsResponse = await self._client.call(request)
-        return response
+        return self._client.call(request)
 
-    async def set_retention(
+    def set_retention(
         self, generation: int, retention: snapshots_pb2.RetentionClass.ValueType
-    ) -> snapshots_pb2.SetSnapshotRetentionResponse:
+    ) -> Answer[snapshots_pb2.SetSnapshotRetentionResponse]:
         """Change how long a generation is kept."""
         request = snapshots_pb2.SetSnapshotRetentionRequest(
             generation=generation, retention=retention
         )
-        response: snapshots_pb2.SetSnapshotRetentionResponse = await self._client.call(request)
-        return response
+        return self._client.call(request)
+
+
+class ClientSnapshots(SnapshotApi):
+    """The same for a program, with the files of a snapshot as streams of messages."""
+
+    def __init__(self, client: StreamingCaller) -> None:
+        super().__init__(client)
+        self._streams = client
 
     def verify(self, generation: int = 0) -> AsyncIterator[snapshots_pb2.VerifySnapshotResponse]:
         """Have every copy of a generation looked at; 0 for the newest completed one.
 
         Yields a message per file, and a last one (`file` empty) that says the whole.
         """
-        return self._client.stream(snapshots_pb2.VerifySnapshotRequest(generation=generation))
+        return self._streams.stream(snapshots_pb2.VerifySnapshotRequest(generation=generation))
 
     def download(
         self, generation: int = 0
     ) -> AsyncIterator[snapshots_pb2.DownloadSnapshotResponse]:
         """Iterate over the files of a generation in chunks; 0 for the newest completed one."""
-        return self._client.stream(snapshots_pb2.DownloadSnapshotRequest(generation=generation))
+        return self._streams.stream(snapshots_pb2.DownloadSnapshotRequest(generation=generation))

@@ -1,14 +1,13 @@
-"""Calls that are answered by a stream of messages: one connection each, beside the Submit stream.
+"""Calls whose answer is a stream of messages. Each has a connection beside the Submit stream.
 
-They change nothing, so a stream that breaks is simply asked for again by whoever wants the rest.
+They change nothing. A caller asks again for a stream that broke.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 from google.protobuf import message_factory
@@ -16,10 +15,12 @@ from google.protobuf.message import Message
 
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.client.errors import CannotConnect, StreamBroken, TimedOut
-from viewstamp.client.methods import API_FILES
-from viewstamp.client.tracing import ClientTracing, traced
-from viewstamp.client.transport import AccessTokenSource, Endpoints, bearer, refusal_in
+from viewstamp.client.transport import AccessTokenSource, Endpoints, bearer, refusal_in, traced
+from viewstamp.client.trouble import cause_of, words_about
 from viewstamp.errors import Refusal
+
+if TYPE_CHECKING:
+    from viewstamp.client.tracing import ClientTracing
 
 
 class ServerStreams:
@@ -41,7 +42,7 @@ class ServerStreams:
         Raises Refusal, TimedOut, CannotConnect before the first message, StreamBroken after it, and
         TypeError for a message that is no such method's request.
         """
-        path, response = _method(request)
+        path, response = _method_of(type(request))
         async with self._endpoints.current.open() as channel:
             call = channel.unary_stream(
                 path,
@@ -80,10 +81,11 @@ class ServerStreams:
         refusal = refusal_in(error)
         if refusal is not None:
             return refusal
-        text = f"{self._endpoints.current.address}: {error.code().name}: {error.details()}"
-        return (
-            StreamBroken(f"the answers broke off: {text}") if is_answered else CannotConnect(text)
-        )
+        place, has_tls = self._endpoints.current.address, self._endpoints.has_tls
+        text = words_about(error, place, has_tls=has_tls)
+        if is_answered:
+            return StreamBroken(f"the answers broke off: {text}")
+        return CannotConnect(text, cause_of(error, has_tls=has_tls))
 
 
 def _is_unauthenticated(failure: Exception) -> bool:
@@ -106,24 +108,14 @@ async def _messages(call: Any, timeout_s: float | None) -> AsyncIterator[Any]:
         call.cancel()
 
 
-@cache
-def _methods() -> dict[type[Message], tuple[str, type[Message]]]:
-    """Return path and response class of every method that streams answers, by its request."""
-    return {
-        message_factory.GetMessageClass(method.input_type): (
-            f"/{service.full_name}/{method.name}",
-            message_factory.GetMessageClass(method.output_type),
-        )
-        for file in API_FILES
-        for service in file.services_by_name.values()
-        for method in service.methods
-        if method.server_streaming and not method.client_streaming
-    }
-
-
-def _method(request: Message) -> tuple[str, type[Message]]:
-    method = _methods().get(type(request))
-    if method is None:
-        name = type(request).__name__
-        raise TypeError(f"{name} is not the request of a method that answers by a stream")
-    return method
+def _method_of(request: type[Message]) -> tuple[str, type[Message]]:
+    """Return path and response class of the method that answers a request by a stream."""
+    taken: Any = request.DESCRIPTOR
+    for service in taken.file.services_by_name.values():
+        for method in service.methods:
+            is_answered_so = method.server_streaming and not method.client_streaming
+            if is_answered_so and method.input_type is taken:
+                response = message_factory.GetMessageClass(method.output_type)
+                return f"/{service.full_name}/{method.name}", response
+    text = "is not the request of a method that answers by a stream"
+    raise TypeError(f"{request.__name__} {text}")

@@ -3,79 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from typing import Unpack
 
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as service_pb2
 from viewstamp.client.consistency import LINEARIZABLE, Consistency
-from viewstamp.client.identifiers import FacadeClient, identifier, pages
+from viewstamp.client.identifiers import Answer, Facade, Guards, identifier, pages, topic_name
 
 
-class Streams:
+class Streams(Facade):
     """Streams by id or name. Errors are those of the RPCs of StreamsService."""
 
-    def __init__(self, client: FacadeClient) -> None:
-        self._client = client
-
-    async def create(
+    def create(
         self, name: str, *, validate_only: bool = False
-    ) -> service_pb2.CreateStreamResponse:
+    ) -> Answer[service_pb2.CreateStreamResponse]:
         """Create a stream."""
         request = service_pb2.CreateStreamRequest(name=name, validate_only=validate_only)
-        response: service_pb2.CreateStreamResponse = await self._client.call(request)
-        return response
+        return self._client.call(request)
 
-    async def update(
-        self,
-        stream: int | str,
-        *,
-        name: str,
-        expected_revision: int | None = None,
-        validate_only: bool = False,
-    ) -> service_pb2.UpdateStreamResponse:
+    def update(
+        self, stream: int | str, *, name: str, **guards: Unpack[Guards]
+    ) -> Answer[service_pb2.UpdateStreamResponse]:
         """Rename a stream."""
-        response: service_pb2.UpdateStreamResponse = await self._client.call(
-            service_pb2.UpdateStreamRequest(
-                stream=identifier(stream),
-                name=name,
-                expected_revision=expected_revision,
-                validate_only=validate_only,
-            )
-        )
-        return response
+        request = service_pb2.UpdateStreamRequest(stream=identifier(stream), name=name, **guards)
+        return self._client.call(request)
 
-    async def delete(
-        self,
-        stream: int | str,
-        *,
-        expected_revision: int | None = None,
-        validate_only: bool = False,
-    ) -> service_pb2.DeleteStreamResponse:
+    def delete(
+        self, stream: int | str, **guards: Unpack[Guards]
+    ) -> Answer[service_pb2.DeleteStreamResponse]:
         """Delete a stream with its topics, their groups and every grant on them."""
-        response: service_pb2.DeleteStreamResponse = await self._client.call(
-            service_pb2.DeleteStreamRequest(
-                stream=identifier(stream),
-                expected_revision=expected_revision,
-                validate_only=validate_only,
-            )
-        )
-        return response
+        request = service_pb2.DeleteStreamRequest(stream=identifier(stream), **guards)
+        return self._client.call(request)
 
-    async def purge(
-        self,
-        stream: int | str,
-        *,
-        expected_revision: int | None = None,
-        validate_only: bool = False,
-    ) -> service_pb2.PurgeStreamResponse:
+    def purge(
+        self, stream: int | str, **guards: Unpack[Guards]
+    ) -> Answer[service_pb2.PurgeStreamResponse]:
         """Tell the data plane to drop every message of a stream."""
-        response: service_pb2.PurgeStreamResponse = await self._client.call(
-            service_pb2.PurgeStreamRequest(
-                stream=identifier(stream),
-                expected_revision=expected_revision,
-                validate_only=validate_only,
-            )
-        )
-        return response
+        request = service_pb2.PurgeStreamRequest(stream=identifier(stream), **guards)
+        return self._client.call(request)
 
     async def get(
         self, stream: int | str, *, consistency: Consistency = LINEARIZABLE
@@ -90,22 +55,14 @@ class Streams:
         self, *, page_size: int = 0, consistency: Consistency = LINEARIZABLE
     ) -> AsyncIterator[streams_pb2.Stream]:
         """Iterate over all streams by ascending id."""
-        return pages(
-            lambda token: self._client.call(
-                service_pb2.ListStreamsRequest(page_size=page_size, page_token=token),
-                consistency=consistency,
-            ),
-            lambda page: page.streams,
-        )
+        request = service_pb2.ListStreamsRequest(page_size=page_size)
+        return pages(self._client, request, lambda page: page.streams, consistency)
 
 
-class Topics:
+class Topics(Facade):
     """Topics of streams, both by id or name."""
 
-    def __init__(self, client: FacadeClient) -> None:
-        self._client = client
-
-    async def create(
+    def create(
         self,
         stream: int | str,
         name: str,
@@ -113,129 +70,69 @@ class Topics:
         partitions_count: int = 1,
         options: streams_pb2.TopicOptions | None = None,
         validate_only: bool = False,
-    ) -> service_pb2.CreateTopicResponse:
+    ) -> Answer[service_pb2.CreateTopicResponse]:
         """Create a topic with 0 to 1000 partitions; absent options take their defaults."""
-        response: service_pb2.CreateTopicResponse = await self._client.call(
-            service_pb2.CreateTopicRequest(
-                stream=identifier(stream),
-                name=name,
-                partitions_count=partitions_count,
-                options=options,
-                validate_only=validate_only,
-            )
+        request = service_pb2.CreateTopicRequest(
+            stream=identifier(stream),
+            name=name,
+            partitions_count=partitions_count,
+            options=options,
+            validate_only=validate_only,
         )
-        return response
+        return self._client.call(request)
 
-    async def update(
+    def update(
         self,
         stream: int | str,
         topic: int | str,
         *,
         name: str | None = None,
         options: streams_pb2.TopicOptions | None = None,
-        expected_revision: int | None = None,
-        validate_only: bool = False,
-    ) -> service_pb2.UpdateTopicResponse:
+        **guards: Unpack[Guards],
+    ) -> Answer[service_pb2.UpdateTopicResponse]:
         """Rename a topic or change options; what is absent stays."""
-        response: service_pb2.UpdateTopicResponse = await self._client.call(
-            service_pb2.UpdateTopicRequest(
-                stream=identifier(stream),
-                topic=identifier(topic),
-                name=name,
-                options=options,
-                expected_revision=expected_revision,
-                validate_only=validate_only,
-            )
+        request = service_pb2.UpdateTopicRequest(
+            **topic_name(stream, topic), name=name, options=options, **guards
         )
-        return response
+        return self._client.call(request)
 
-    async def delete(
-        self,
-        stream: int | str,
-        topic: int | str,
-        *,
-        expected_revision: int | None = None,
-        validate_only: bool = False,
-    ) -> service_pb2.DeleteTopicResponse:
+    def delete(
+        self, stream: int | str, topic: int | str, **guards: Unpack[Guards]
+    ) -> Answer[service_pb2.DeleteTopicResponse]:
         """Delete a topic with its groups and every grant on it."""
-        response: service_pb2.DeleteTopicResponse = await self._client.call(
-            service_pb2.DeleteTopicRequest(
-                stream=identifier(stream),
-                topic=identifier(topic),
-                expected_revision=expected_revision,
-                validate_only=validate_only,
-            )
-        )
-        return response
+        request = service_pb2.DeleteTopicRequest(**topic_name(stream, topic), **guards)
+        return self._client.call(request)
 
-    async def purge(
-        self,
-        stream: int | str,
-        topic: int | str,
-        *,
-        expected_revision: int | None = None,
-        validate_only: bool = False,
-    ) -> service_pb2.PurgeTopicResponse:
+    def purge(
+        self, stream: int | str, topic: int | str, **guards: Unpack[Guards]
+    ) -> Answer[service_pb2.PurgeTopicResponse]:
         """Tell the data plane to drop every message of a topic."""
-        response: service_pb2.PurgeTopicResponse = await self._client.call(
-            service_pb2.PurgeTopicRequest(
-                stream=identifier(stream),
-                topic=identifier(topic),
-                expected_revision=expected_revision,
-                validate_only=validate_only,
-            )
-        )
-        return response
+        request = service_pb2.PurgeTopicRequest(**topic_name(stream, topic), **guards)
+        return self._client.call(request)
 
-    async def add_partitions(
-        self,
-        stream: int | str,
-        topic: int | str,
-        partitions_count: int,
-        *,
-        expected_revision: int | None = None,
-        validate_only: bool = False,
-    ) -> service_pb2.CreatePartitionsResponse:
+    def add_partitions(
+        self, stream: int | str, topic: int | str, partitions_count: int, **guards: Unpack[Guards]
+    ) -> Answer[service_pb2.CreatePartitionsResponse]:
         """Add 1 to 1000 partitions at the end."""
-        response: service_pb2.CreatePartitionsResponse = await self._client.call(
-            service_pb2.CreatePartitionsRequest(
-                stream=identifier(stream),
-                topic=identifier(topic),
-                partitions_count=partitions_count,
-                expected_revision=expected_revision,
-                validate_only=validate_only,
-            )
+        request = service_pb2.CreatePartitionsRequest(
+            **topic_name(stream, topic), partitions_count=partitions_count, **guards
         )
-        return response
+        return self._client.call(request)
 
-    async def remove_partitions(
-        self,
-        stream: int | str,
-        topic: int | str,
-        partitions_count: int,
-        *,
-        expected_revision: int | None = None,
-        validate_only: bool = False,
-    ) -> service_pb2.DeletePartitionsResponse:
+    def remove_partitions(
+        self, stream: int | str, topic: int | str, partitions_count: int, **guards: Unpack[Guards]
+    ) -> Answer[service_pb2.DeletePartitionsResponse]:
         """Remove 1 to 1000 partitions from the end."""
-        response: service_pb2.DeletePartitionsResponse = await self._client.call(
-            service_pb2.DeletePartitionsRequest(
-                stream=identifier(stream),
-                topic=identifier(topic),
-                partitions_count=partitions_count,
-                expected_revision=expected_revision,
-                validate_only=validate_only,
-            )
+        request = service_pb2.DeletePartitionsRequest(
+            **topic_name(stream, topic), partitions_count=partitions_count, **guards
         )
-        return response
+        return self._client.call(request)
 
     async def partitions(
         self, stream: int | str, topic: int | str, *, consistency: Consistency = LINEARIZABLE
     ) -> Sequence[streams_pb2.PartitionRange]:
         """Return the partitions as runs that were created together, by ascending number."""
-        request = service_pb2.ListPartitionsRequest(
-            stream=identifier(stream), topic=identifier(topic)
-        )
+        request = service_pb2.ListPartitionsRequest(**topic_name(stream, topic))
         response = await self._client.call(request, consistency=consistency)
         return tuple(response.partitions)
 
@@ -243,7 +140,7 @@ class Topics:
         self, stream: int | str, topic: int | str, *, consistency: Consistency = LINEARIZABLE
     ) -> streams_pb2.Topic:
         """Return a topic."""
-        request = service_pb2.GetTopicRequest(stream=identifier(stream), topic=identifier(topic))
+        request = service_pb2.GetTopicRequest(**topic_name(stream, topic))
         response = await self._client.call(request, consistency=consistency)
         found: streams_pb2.Topic = response.topic
         return found
@@ -256,12 +153,5 @@ class Topics:
         consistency: Consistency = LINEARIZABLE,
     ) -> AsyncIterator[streams_pb2.Topic]:
         """Iterate over a stream's topics by ascending id."""
-        return pages(
-            lambda token: self._client.call(
-                service_pb2.ListTopicsRequest(
-                    stream=identifier(stream), page_size=page_size, page_token=token
-                ),
-                consistency=consistency,
-            ),
-            lambda page: page.topics,
-        )
+        request = service_pb2.ListTopicsRequest(stream=identifier(stream), page_size=page_size)
+        return pages(self._client, request, lambda page: page.topics, consistency)

@@ -1,7 +1,7 @@
 """Keeps a Submit stream open and moves one client's calls over it.
 
-Everything runs on one event loop. What a reply or refusal means for commands and for reads is
-decided in `viewstamp.client.commands` and `viewstamp.client.reads`; here it is carried out.
+Everything runs on one event loop. `viewstamp.client.commands` and `viewstamp.client.reads`
+decide what a reply or a refusal means; this module carries that out.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import secrets
-from typing import Any, Final
+import os
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import grpc.aio
@@ -21,15 +21,14 @@ from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
-from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.client.commands import ClientCommands
 from viewstamp.client.consistency import Consistency
 from viewstamp.client.errors import CannotConnect, ClientClosed, ProtocolError
 from viewstamp.client.link import StreamCall, SubmitLink, open_stream
 from viewstamp.client.packing import PackedBatch, PendingCall
 from viewstamp.client.reads import ClientReads
-from viewstamp.client.tracing import ClientTracing
 from viewstamp.client.transport import AccessTokenSource, Endpoint, Endpoints, refusal_in, unary
+from viewstamp.client.trouble import Trouble, cause_of, words_about
 from viewstamp.client.verdicts import (
     ELECTION_BACKOFF_MAX_S,
     ELSEWHERE,
@@ -42,6 +41,9 @@ from viewstamp.client.verdicts import (
     verdict_on,
 )
 from viewstamp.errors import Refusal
+
+if TYPE_CHECKING:
+    from viewstamp.client.tracing import ClientTracing
 
 logger = logging.getLogger(__name__)
 
@@ -71,11 +73,12 @@ class Submitter:
         self._identity = identity
         self._tracing = tracing
         self._register_at_once = register
-        self._nonce = secrets.token_bytes(limits.SESSION_NONCE_BYTES)
+        self._nonce = os.urandom(limits.SESSION_NONCE_BYTES)
         self._link: SubmitLink | None = None
         self._task: asyncio.Task[None] | None = None
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._trouble = "no answer"
+        self._cause = Trouble.OTHER
         self._has_renewed = False
         self._closed = False
         self._reconnect_backoff = Backoff()
@@ -94,15 +97,15 @@ class Submitter:
         return self._link is not None
 
     async def start(self, timeout_s: float) -> None:
-        """Connect. Raises Refusal if login is refused, CannotConnect if nobody answers in time."""
+        """Connect. Raises Refusal if the login is refused, CannotConnect if no replica answers."""
         self._task = asyncio.create_task(self._run())
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.shield(self._opened)
         except TimeoutError:
             raise CannotConnect(
-                f"no cluster answers at {self._endpoints} within {timeout_s:g} s"
-                f" ({self._trouble}); is it running there?"
+                f"no cluster answers at {self._endpoints} within {timeout_s:g} s: {self._trouble}",
+                self._cause,
             ) from None
 
     async def close(self) -> None:
@@ -290,7 +293,7 @@ class Submitter:
         # The nonce stays the same until an answer comes, so a repeat finds the same session.
         request = sessions_pb2.RegisterSessionRequest(nonce=self._nonce)
         response = await unary(channel, request, access_token=token, tracing=self._tracing)
-        self._nonce = secrets.token_bytes(limits.SESSION_NONCE_BYTES)
+        self._nonce = os.urandom(limits.SESSION_NONCE_BYTES)
         self._register_at_once = False
         self.commands.start_session(response.session_id)
 
@@ -328,6 +331,9 @@ class Submitter:
         One that was cut off opens streams for reads as long as it has not noticed, but answers no
         such read.
         """
+        # Late: few clients ever look for another replica.
+        from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
+
         try:
             async with asyncio.timeout(LOOK_TIMEOUT_S), endpoint.open() as channel:
                 token = await self._identity.access_token(channel)
@@ -360,14 +366,16 @@ class Submitter:
             await self._give_up(refusal)
 
     async def _on_failed(self, error: grpc.aio.AioRpcError) -> None:
-        self._trouble = f"{error.code().name}: {error.details()}"
-        if self._endpoints.is_named:
-            place = self._endpoints.current.address
+        place, has_tls = self._endpoints.current.address, self._endpoints.has_tls
+        self._cause = cause_of(error, has_tls=has_tls)
+        self._trouble = words_about(error, place, has_tls=has_tls)
+        if self._endpoints.is_named and self._cause is Trouble.NAME_UNKNOWN:
+            self._cause = Trouble.PRIMARY_UNKNOWN
+            self._trouble = self._cause.value.format(address=place)
+        elif self._endpoints.is_named:
             self._trouble = f"the primary is at {place}, as was said there: {self._trouble}"
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            await self._give_up(
-                CannotConnect(f"what answers at {self._endpoints} is no Viewstamp cluster")
-            )
+            await self._give_up(CannotConnect(self._trouble, self._cause))
             return
         self._endpoints.advance()
 
@@ -403,5 +411,5 @@ class Submitter:
 
 
 def another(error: Refusal | CannotConnect) -> Exception:
-    """Return the same error as another exception: each caller raises one of its own."""
-    return copy_of(error) if isinstance(error, Refusal) else CannotConnect(str(error))
+    """Copy an error, because each caller must raise an exception of its own."""
+    return copy_of(error) if isinstance(error, Refusal) else CannotConnect(str(error), error.cause)

@@ -1,21 +1,26 @@
-"""CLIENT spans: one for each sampled call or batch, from the call to its result."""
+"""CLIENT spans: one for each sampled call or batch, from the call to its result.
+
+A call within a span of the application is below that span, and sampled as it is. With telemetry of
+the client its span is noted; without, the application's own tracer provider has it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.client.errors import ClientClosed, OutcomeUnknown, TimedOut
+from viewstamp.client.transport import Metadata
 from viewstamp.errors import Refusal
 from viewstamp.telemetry import otlp, rpc
 from viewstamp.telemetry.sampling import (
-    CURRENT_SPAN,
     SPAN_ID_PLACE,
     TRACE_ID_PLACE,
     CallSampler,
@@ -32,15 +37,16 @@ from viewstamp.telemetry.spans import (
     Recorder,
     SpanOutcome,
     SpanRole,
-    TraceSpan,
-    encoded_each,
 )
 
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, SpanContext, Tracer
+
+    from viewstamp.telemetry.settings import Telemetry
+
 TRACE_PARENT_KEY: Final = "traceparent"
-Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
 NOT_TAKEN: Final = -1
-current_span: Final = CURRENT_SPAN.get
 _CANCELLED: Final = "CANCELLED"
 # What follows the names of a method where one command went well, as OTLP JSON.
 _OK_END: Final = f",{rpc.OUTCOME_OK},{otlp.integers_of('viewstamp.op', 'viewstamp.revision')}]"
@@ -66,6 +72,7 @@ class CallTrace:
         "revision",
         "refused",
         "outcome",
+        "span",
     )
 
     def __init__(
@@ -86,6 +93,7 @@ class CallTrace:
         self.op = NOT_TAKEN
         self.revision = self.refused = 0
         self.outcome: Reason.ValueType | str = rpc.OK
+        self.span: Span | None = None  # that the application's tracer has begun for it
 
     def at(self, index: int, count: int) -> submit_pb2.CallTrace:
         """Return the trace as a request carries it."""
@@ -100,6 +108,15 @@ class CallTrace:
             self.outcome = _outcome(error)
         else:
             self._answered(future.result())
+
+    def end_span(self) -> None:
+        """Tell the span of the application's tracer how the call ended."""
+        assert self.span is not None, "it was begun without one"
+        from opentelemetry.trace import StatusCode
+
+        self.span.set_attributes(self._told())
+        self.span.set_status(StatusCode(self._status().value))
+        self.span.end(self.ended_ns)
 
     def _answered(self, result: Any) -> None:
         results = result if isinstance(result, list) else (result,)
@@ -118,27 +135,24 @@ class CallTrace:
     def encoded(self) -> Iterable[str]:
         """Return it as OTLP JSON."""
         if self.outcome is not rpc.OK or self.op == NOT_TAKEN or self.count > 1 or self.parent_id:
-            return encoded_each(self.spans())
+            return (self._encoded(),)
         pattern, text = _root_pattern(self.full_name), self.trace_parent
         place = text[TRACE_ID_PLACE], self.op, self.revision, text[SPAN_ID_PLACE]
         return (pattern % (*place, self.started_ns, self.ended_ns),)
 
-    def spans(self) -> Iterable[TraceSpan]:
-        """Yield the CLIENT span."""
+    def _encoded(self) -> str:
+        """Return the span of a call that did not go as most do."""
         names = rpc.rpc_names(self.full_name)
-        yield TraceSpan(
+        return otlp.span_of(
             names.span_name,
             SpanRole.CLIENT,
-            self._context(),
+            context_in(self.trace_parent),
             self.parent_id,
             self.started_ns,
             self.ended_ns,
             {**names.attributes, **self._told()},
             status=self._status(),
         )
-
-    def _context(self) -> TraceContext:
-        return context_in(self.trace_parent)
 
     def _told(self) -> Attributes:
         if not isinstance(self.outcome, str):
@@ -168,73 +182,101 @@ def _root_pattern(full_name: str) -> str:
     return names.pattern.replace("%s", head, 1)
 
 
+def tracing_of(telemetry: Telemetry | None) -> ClientTracing | None:
+    """Return the tracing of a client; None if neither the client nor its application traces."""
+    if telemetry is not None and telemetry.recorder is not None:
+        return ClientTracing(telemetry.recorder, telemetry.sampler)
+    if "opentelemetry.trace" not in sys.modules:  # so nothing is within a span
+        return None
+    from opentelemetry import trace
+
+    return ClientTracing(trace.get_tracer(otlp.SCOPE), Sampler(0.0))
+
+
 class ClientTracing:
     """Decides which calls are sampled, and records how they ended."""
 
-    def __init__(self, recorder: Recorder, sampler: Sampler) -> None:
-        """Calls within a span that is current belong to its trace; `sampler` is for the others."""
-        self._recorder = recorder
+    def __init__(self, target: Recorder | Tracer, sampler: Sampler) -> None:
+        """Calls within a span that is current belong to its trace; `sampler` is for the others.
+
+        Calls are noted for a recorder, or are spans of a tracer. `context` returns what is current,
+        which is empty where no span is.
+        """
+        # Late: without telemetry, a client needs none of it.
+        from opentelemetry.context import get_current
+        from opentelemetry.trace import get_current_span
+
+        self.context: Callable[[], Any] = get_current
+        self._current_span = get_current_span
+        self._recorder = target if isinstance(target, Recorder) else None
+        self._tracer = None if isinstance(target, Recorder) else target
         self.calls = CallSampler(sampler.ratio)
 
     def begin(self, full_name: str, count: int = 1) -> CallTrace | None:
-        """Begin the span of a call if it is sampled; whoever gets it has to `end` it.
+        """Begin the span of a call if it is sampled. The caller must `end` it.
 
         `full_name` is that of its method, as in `Method.full_name`.
         """
-        parent = current_span()
-        if parent is None:
-            calls = self.calls
-            if not calls.left:
-                calls.begin_group()
-            calls.left -= 1
-            if not calls.is_kept:
-                return None
-            return CallTrace(new_root_trace_parent(), "", full_name, count, time.time_ns())
-        context = TraceContext(parent.trace_id, new_span_id())
-        trace_parent = format_trace_parent(context)
-        return CallTrace(trace_parent, parent.span_id, full_name, count, time.time_ns())
+        if self.context() and (parent := self._current_span().get_span_context()).is_valid:
+            return self._follow(parent, full_name, count) if parent.trace_flags.sampled else None
+        calls = self.calls
+        if not calls.left:
+            calls.begin_group()
+        calls.left -= 1
+        if not calls.is_kept:
+            return None
+        return CallTrace(new_root_trace_parent(), "", full_name, count, time.time_ns())
+
+    def _follow(self, parent: SpanContext, full_name: str, count: int) -> CallTrace | None:
+        """Begin the span of a call below a span that is current."""
+        parent_id, now_ns = f"{parent.span_id:016x}", time.time_ns()
+        if self._tracer is None:
+            context = TraceContext(f"{parent.trace_id:032x}", new_span_id())
+            return CallTrace(format_trace_parent(context), parent_id, full_name, count, now_ns)
+        span = _begun(self._tracer, full_name, now_ns)
+        if (trace_parent := _trace_parent_of(span)) is None:
+            return None
+        trace = CallTrace(trace_parent, parent_id, full_name, count, now_ns)
+        trace.span = span
+        return trace
 
     def sent(self) -> None:
-        """What began so far is sent together; what begins from now on is sampled by itself."""
+        """Note that the calls begun so far are sent. Later calls make a new group to sample."""
         self.calls.end_group()
 
     def end(self, trace: CallTrace, future: asyncio.Future[Any]) -> None:
-        """End the span of a call: its future is done, or nobody waits for it any more."""
+        """End the span of a call, because its future is done or its caller gave up."""
         trace.end(future)
-        self._recorder.record(trace)
+        if self._recorder is not None:
+            self._recorder.record(trace)
+        else:
+            trace.end_span()
 
-
-@contextmanager
-def traced(
-    tracing: ClientTracing | None, full_name: str, metadata: Metadata
-) -> Iterator[tuple[Metadata, Callable[[Any], None]]]:
-    """Trace a call that goes by itself, not through the Submit stream; it ends with the block.
-
-    Yields the metadata to send, and whom to tell of the answer.
-    """
-    if tracing is None:
-        yield metadata, lambda _: None
-        return
-    answer: list[Any] = []
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    tracing.sent()
-    trace = tracing.begin(full_name)
-    tracing.sent()  # it goes alone
-    if trace is None:
-        yield metadata, answer.append
-        return
-    try:
-        yield (*metadata, (TRACE_PARENT_KEY, trace.trace_parent)), answer.append
-    except (asyncio.CancelledError, GeneratorExit):
-        future.cancel()
-        raise
-    except Exception as error:
-        future.set_exception(error)
-        raise
-    else:
-        future.set_result(answer)
-    finally:
-        tracing.end(trace, future)
+    @contextmanager
+    def alone(
+        self, full_name: str, metadata: Metadata
+    ) -> Iterator[tuple[Metadata, Callable[[Any], None]]]:
+        """Trace a call outside the Submit stream; see `traced`."""
+        answer: list[Any] = []
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.sent()
+        trace = self.begin(full_name)
+        self.sent()  # it goes alone
+        if trace is None:
+            yield metadata, answer.append
+            return
+        try:
+            yield (*metadata, (TRACE_PARENT_KEY, trace.trace_parent)), answer.append
+        except (asyncio.CancelledError, GeneratorExit):
+            future.cancel()
+            raise
+        except Exception as error:
+            future.set_exception(error)
+            raise
+        else:
+            future.set_result(answer)
+        finally:
+            self.end(trace, future)
 
 
 def _outcome(error: BaseException) -> Reason.ValueType | str:
@@ -242,3 +284,23 @@ def _outcome(error: BaseException) -> Reason.ValueType | str:
     if isinstance(error, Refusal):
         return error.reason
     return next((name for kind, name in _OUTCOMES if isinstance(error, kind)), "FAILED")
+
+
+def _begun(tracer: Tracer, full_name: str, now_ns: int) -> Span:
+    from opentelemetry.trace import SpanKind
+
+    names = rpc.rpc_names(full_name)
+    return tracer.start_span(
+        names.span_name, kind=SpanKind.CLIENT, attributes=names.attributes, start_time=now_ns
+    )
+
+
+def _trace_parent_of(span: Span) -> str | None:
+    """Return the `traceparent` of a span, None if the application's sampler does not keep it."""
+    from opentelemetry.trace import set_span_in_context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    carrier: dict[str, str] = {}
+    if span.get_span_context().trace_flags.sampled:
+        TraceContextTextMapPropagator().inject(carrier, set_span_in_context(span))
+    return carrier.get(TRACE_PARENT_KEY)

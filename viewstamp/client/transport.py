@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
 from viewstamp import limits
-from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.client.methods import method_of
-from viewstamp.client.tracing import ClientTracing, traced
 from viewstamp.client.verdicts import ELSEWHERE, PRIMARY_DETAIL, verdict_on
 from viewstamp.errors import Refusal
-from viewstamp.status import refusal_of
+
+if TYPE_CHECKING:
+    from viewstamp.client.tracing import ClientTracing
 
 UNARY_TIMEOUT_S: Final = 10.0
 # Reconnecting is paced by this library: each attempt has a channel of its own.
@@ -31,6 +32,8 @@ CHANNEL_OPTIONS: Final = (
 # So often the replica is followed that another one names; then the list is gone on with. Two that
 # are cut off may name each other for ever.
 HINTS_IN_A_ROW_MAX: Final = 2
+
+Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
 # What a unary read says that is answered where it arrives.
 STALE_METADATA: Final = (("viewstamp-consistency", "stale"),)
@@ -74,6 +77,11 @@ class Endpoints:
     def is_named(self) -> bool:
         """Whether the present one is not of the list, but was named as the primary."""
         return self._hint is not None
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self._endpoints[0].tls_ca is not None
 
     @property
     def has_others(self) -> bool:
@@ -120,10 +128,10 @@ async def unary(
     tracing: ClientTracing | None = None,
     stale: bool = False,
 ) -> Any:
-    """Call the method of `request` by itself, without a session; return its response.
+    """Call the method of `request` without a session, and return its response.
 
-    With `stale` a read is answered by the replica of the channel, whatever it is, out of what it
-    holds.
+    With `stale` the replica at the other end of the channel answers a read from its own state,
+    whatever its role.
 
     Raises Refusal if the cluster refused, grpc.aio.AioRpcError if the call failed otherwise.
     """
@@ -149,10 +157,10 @@ async def unary(
 async def ask(
     endpoints: Endpoints, request: Message, *, timeout_s: float, access_token: str | None = None
 ) -> Any:
-    """Call the method of `request` where the endpoints lead, until somebody can answer.
+    """Call the method of `request` at one endpoint after the other until a replica answers.
 
-    A replica that names the primary is believed; one that does not answer, or cannot yet, is left
-    for the next one of the list. Raises what `unary` raises of the last one.
+    Goes to the primary that a replica names, and to the next endpoint if a replica does not answer
+    or cannot answer yet. Raises the last error of `unary`.
     """
     names_left, others_left = HINTS_IN_A_ROW_MAX, len(endpoints.others)
     while True:
@@ -171,13 +179,28 @@ async def ask(
         endpoints.advance(name)
 
 
-def bearer(access_token: str | None) -> tuple[tuple[str, str], ...]:
+def traced(
+    tracing: ClientTracing | None, full_name: str, metadata: Metadata
+) -> AbstractContextManager[tuple[Metadata, Callable[[Any], None]]]:
+    """Trace a call outside the Submit stream, if the client traces. The call ends with the block.
+
+    Yields the metadata to send, and a function that takes the answer.
+    """
+    if tracing is None:
+        return nullcontext((metadata, lambda _: None))
+    return tracing.alone(full_name, metadata)
+
+
+def bearer(access_token: str | None) -> Metadata:
     """Return the metadata that carries a token."""
     return (("authorization", f"Bearer {access_token}"),) if access_token else ()
 
 
 def refusal_in(error: grpc.aio.AioRpcError) -> Refusal | None:
     """Return the refusal that a failed call carries, or None if it carries none we know."""
+    # Late: most calls go well.
+    from viewstamp.status import refusal_of
+
     try:
         return refusal_of(error)
     except ValueError:
@@ -233,6 +256,9 @@ class AccessTokenSource:
         self._access_token = None
 
     def _login_request(self) -> Message:
+        # Late: who has an access token does not log in.
+        from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
+
         credentials = self._credentials
         if credentials.personal_access_token is not None:
             return users_pb2.LoginWithTokenRequest(token=credentials.personal_access_token)

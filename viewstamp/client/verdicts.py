@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
 from viewstamp.api.errors.v1.errors_pb2 import Reason
-from viewstamp.errors import Refusal
-from viewstamp.status import retry_delay_ms
+from viewstamp.errors import Refusal, retry_delay_ms
 
 BACKOFF_FIRST_S: Final = 0.01
 BACKOFF_MAX_S: Final = 1.0
@@ -81,12 +79,12 @@ def verdict_on(refusal: Refusal) -> RetryVerdict:
 
 
 def told_delay_s(refusal: Refusal) -> float:
-    """Return how long a refusal asks to wait before the next attempt, in seconds; 0: not at all."""
+    """Return the seconds that a refusal asks to wait before the next attempt; 0 for none."""
     return min(retry_delay_ms(refusal) / 1000, RETRY_DELAY_MAX_S)
 
 
 def copy_of(refusal: Refusal) -> Refusal:
-    """Return the same refusal as another exception: each caller raises one of its own."""
+    """Copy a refusal, because each caller must raise an exception of its own."""
     return Refusal.from_error(refusal.to_answer())
 
 
@@ -101,6 +99,9 @@ class Backoff:
 
     def next_s(self) -> float:
         """Return how long to wait before the next attempt, in seconds."""
+        # Late: most connections come about at once.
+        import random
+
         pause_s = self._next_s * random.uniform(0.5, 1.0)
         self._next_s = min(2 * self._next_s, self._max_s)
         self.attempts += 1

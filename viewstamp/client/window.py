@@ -96,15 +96,10 @@ class RequestWindow:
             self.hold(number)
 
     def drop(self, number: int) -> None:
-        """Take out a request that was refused for good; its number was not used."""
+        """Remove a request that was refused finally. Its number was not used."""
         self._take(number)
         self._hole = number if self._hole is None else min(self._hole, number)
         self._close_hole()
-
-    @property
-    def has_hole(self) -> bool:
-        """Whether requests on the wire are in the way of numbering anew."""
-        return self._hole is not None
 
     def resend(self) -> list[OutstandingRequest]:
         """Return all that must be sent (again) now, ascending; they count as sent.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from viewstamp.cluster.errors import ClusterError, ClusterFailed, PreflightError
+from viewstamp.cluster.errors import ClusterError, ClusterFailed, PreflightError, StartRefused
 from viewstamp.cluster.local import LocalCluster
 from viewstamp.cluster.passthrough_flags import check_passed_on
 from viewstamp.cluster.process import Program
@@ -15,5 +15,6 @@ __all__ = [
     "check_passed_on",
     "ClusterError",
     "ClusterFailed",
+    "StartRefused",
     "PreflightError",
 ]

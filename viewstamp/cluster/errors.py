@@ -13,3 +13,7 @@ class PreflightError(ClusterError):
 
 class ClusterFailed(ClusterError):  # noqa: N818 - reads as the sentence it is
     """A process was given up, or not all became ready in time; the message ends with its log."""
+
+
+class StartRefused(ClusterFailed):
+    """A process refuses to start; its last line says what to change."""

@@ -1,9 +1,8 @@
-"""What is started, waited for and stopped, and does all three as a context."""
+"""The life of a cluster: start, wait until ready, stop. As a context it does all three."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from types import TracebackType
 from typing import Final, Self
 
 READY_TIMEOUT_S: Final = 60.0
@@ -38,11 +37,6 @@ class Lifecycle(ABC):
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Stop."""
         await self.stop()

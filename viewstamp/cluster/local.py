@@ -24,17 +24,17 @@ from viewstamp.cluster.preflight import (
     socket_directory,
 )
 from viewstamp.cluster.process import Program, Supervised
+from viewstamp.routing import SERVICE_NAMES
 from viewstamp.telemetry.settings import TelemetrySettings, arguments_of
 
 COORDINATOR: Final = "coordinator"
-SERVICES: Final = ("users", "streams", "consumer_groups")
 DEFAULT_LISTEN: Final = "127.0.0.1:7400"
 STOP_GRACE_S: Final = 10.0
 _PACKAGES: Final = Path(__file__).resolve().parents[2]
 
 
 class LocalCluster(Lifecycle):
-    """Four processes: coordinator, users, streams, consumer_groups. What dies is restarted.
+    """A coordinator and a process for each service. A process that dies is restarted.
 
     With port 0 in `listen` a free port is taken and kept. `programs` stand in for the real ones;
     `adapt` changes each before it is started. `telemetry` goes to all of them, but for the
@@ -107,12 +107,12 @@ class LocalCluster(Lifecycle):
         try:
             ensure_cluster_key(self.data_directory / KEY_FILE)
             self._address = free_address(self._address or self._listen)
-            self._sockets = socket_directory(self.data_directory, SERVICES)
+            self._sockets = socket_directory(self.data_directory, SERVICE_NAMES)
         except BaseException:
             self._release()
             raise
         self._stopped = False
-        # Of an earlier run: whoever waits for the file must not believe that one.
+        # Of an earlier run: whoever waits for the file must not take it for this run's.
         (self.data_directory / "run" / "coordinator.json").unlink(missing_ok=True)
         programs = self._programs if self._programs is not None else self._real_programs()
         for program in map(self._adapt, programs):
@@ -125,7 +125,7 @@ class LocalCluster(Lifecycle):
     async def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Wait until every process is ready. Raises ClusterFailed, also for one that diverged.
 
-        The time begins anew whenever one gets on: a long log takes as long as it takes.
+        The time begins anew whenever one makes progress: replaying a long log may take any time.
         """
         try:
             async with asyncio.timeout(timeout_s) as limit:
@@ -162,7 +162,7 @@ class LocalCluster(Lifecycle):
     def _real_programs(self) -> list[Program]:
         assert self._sockets is not None
         key = str((self.data_directory / KEY_FILE).resolve())
-        targets = {name: f"unix:{self._sockets / name}.sock" for name in SERVICES}
+        targets = {name: f"unix:{self._sockets / name}.sock" for name in SERVICE_NAMES}
         traced = arguments_of(replace(self._telemetry, metrics_listen=None))
         programs = [
             Program(name, (sys.executable, "-m", f"services.{name}", "--listen", target, *traced))

@@ -1,4 +1,4 @@
-"""Flags that a user passes on to coordinators: which of them the supervisor gives itself."""
+"""Flags that a user passes on to coordinators, and those that only the supervisor gives."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from viewstamp.cluster.errors import PreflightError
 OWN_OPTIONS: Final = frozenset(
     {"--data-directory", "--listen", "--trace-ratio", "--otlp-endpoint", "--metrics-listen"}
 )
-# It knows best what belongs here.
+# The supervisor chooses these itself.
 CHOSEN: Final = frozenset(
     {
         *("--service", "--cluster-key", "--cluster-id", "--telemetry-directory"),
         *("--replica-id", "--replica-count", "--peer-listen", "--peer", "--standby"),
     }
 )
-# Of several replicas each needs another value.
+# Each of several replicas needs another value.
 OF_ONE_REPLICA: Final = frozenset(
     {
         *("--advertise", "--snapshot-directory", "--journal-archive"),
         *("--peer-tls-certificate", "--peer-tls-key", "--peer-tls-ca"),
     }
 )
-# No word behind these is their value.
+# Flags without a value.
 SWITCHES: Final = frozenset({"--telemetry-compress", "--no-reflection", "--channelz"})
 _HELP: Final = frozenset({"-h", "--help"})
 
 
 def check_passed_on(arguments: Sequence[str], replica_count: int) -> None:
-    """Check what is to be passed on to the coordinators of so many replicas, standbys included.
+    """Check the arguments to pass on to `replica_count` coordinators, standbys included.
 
-    What they themselves make of it they say in their logs. Raises PreflightError.
+    The coordinators report other errors in their logs. Raises PreflightError.
     """
     takes_value = False
     for argument in arguments:

@@ -63,7 +63,7 @@ class DirectoryLock:
     """Keeps other supervisors, and coordinators without one, out of a data directory."""
 
     def __init__(self, directory: Path) -> None:
-        """Take the lock. Raises PreflightError if somebody has it."""
+        """Take the lock. Raises PreflightError if another process has it."""
         self._descriptor: int | None = _locked(directory, SUPERVISOR_LOCK)
         try:
             # The coordinator's own lock: taken for a moment, to see whether one runs by itself.

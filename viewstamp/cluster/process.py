@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-from viewstamp.cluster.errors import ClusterFailed
+from viewstamp.cluster.errors import ClusterFailed, StartRefused
 
 logger = logging.getLogger(__name__)
 
@@ -22,22 +22,22 @@ RESTART_PAUSE_FIRST_S: Final = 0.05
 RESTART_PAUSE_MAX_S: Final = 2.0
 # Deaths in a row, none of them after having been ready, until the process is given up.
 FAILED_STARTS_MAX: Final = 5
-# What our programs exit with when another try cannot help.
+# The exit code of our programs when another try cannot help.
 EXIT_CANNOT_START: Final = 2
-# What they exit with to be started again at once: that is no death.
+# The exit code that asks for a restart at once; it does not count as a death.
 EXIT_RESTART: Final = 3
-# What a coordinator exits with whose state is not that of the others: it stays down.
+# The exit code of a coordinator whose state is not that of the others: it stays down.
 EXIT_DIVERGED: Final = 4
 LOG_LINES_SHOWN: Final = 5
-# Of a longer line its end is shown: there a traceback says what went wrong.
+# Only the end of a longer line is shown, where a traceback says what went wrong.
 LOG_LINE_CHARACTERS_SHOWN: Final = 1000
 LOG_FILE_MODE: Final = 0o600
-# A log that has grown beyond this begins anew; what was in it is kept once, beside it.
+# A log beyond this begins anew; its former content is kept once, beside it.
 LOG_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 LOG_CHECK_S: Final = 5.0
 _LOG_TAIL_BYTES: Final = 16 * 1024
 _CHILD: Final = Path(__file__).with_name("child.py")
-# The pause does not end readiness; every other signal is meant to hurt.
+# Pausing does not end readiness; every other signal is meant to hurt.
 _HARMLESS: Final = frozenset({signal.SIGSTOP, signal.SIGCONT})
 
 
@@ -45,8 +45,8 @@ _HARMLESS: Final = frozenset({signal.SIGSTOP, signal.SIGCONT})
 class Program:
     """A program: its name among its fellows, and its command line, absolute path first.
 
-    It is ready once it prints a line on stdout that is a JSON object with a true `ready`. With a
-    number `applied`, which grows, it says that it gets on and is to be waited for.
+    It is ready once it prints a line on stdout that is a JSON object with a true `ready`. A growing
+    number `applied` reports progress, for which the supervisor waits.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Program:
 class Supervised:
     """A program kept running.
 
-    `changed` is called whenever it is started, gets on, becomes ready, dies, or fails.
+    `changed` is called whenever it is started, makes progress, becomes ready, dies, or fails.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Supervised:
         self.log_path = log_directory / f"{program.name}.log"
         self.restarts = 0
         self.is_ready = False
-        self.applied = 0  # the most that it was heard to have got through, in any incarnation
+        self.applied = 0  # the highest number reported, in any incarnation
         self.failure: ClusterFailed | None = None
         self.has_diverged = False
         self._environment = dict(environment)
@@ -130,7 +130,7 @@ class Supervised:
                 if exit_code != EXIT_RESTART:
                     await asyncio.sleep(self._pause_s())
         except OSError as error:
-            self._fail(f"{self.program.name} cannot be started: {error}")
+            self._fail(StartRefused(f"{self.program.name} cannot be started: {error}"))
 
     async def _run_once(self) -> int:
         self._was_ready_now = False
@@ -146,7 +146,7 @@ class Supervised:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 env=self._environment,
-                # The terminal's Ctrl-C is for the supervisor, which stops them in order.
+                # The terminal's Ctrl-C is for the supervisor, which stops the processes in order.
                 start_new_session=True,
             )
             self._changed()
@@ -194,7 +194,7 @@ class Supervised:
             self._changed()
 
     def _stays_down(self, exit_code: int) -> bool:
-        """Whether it has diverged: no failure of the cluster, since the other replicas go on."""
+        """Return whether it has diverged: the cluster continues on the other replicas."""
         if exit_code == EXIT_DIVERGED:
             self.has_diverged = True
             (said,) = last_lines(self.log_path, 1) or [""]
@@ -206,17 +206,21 @@ class Supervised:
         if exit_code == EXIT_RESTART:
             return False
         self._failed_starts = 0 if self._was_ready_now else self._failed_starts + 1
-        is_hopeless = exit_code == EXIT_CANNOT_START and not self._has_been_ready
-        if not is_hopeless and self._failed_starts < FAILED_STARTS_MAX:
-            return False
-        times = "" if is_hopeless else f" {self._failed_starts} times in a row"
-        self._fail(f"{self.program.name} {_said(exit_code)}{times} before it was ready")
-        return True
+        if exit_code == EXIT_CANNOT_START and not self._has_been_ready:
+            (said,) = last_lines(self.log_path, 1) or [f"{self.program.name} {_said(exit_code)}"]
+            self._fail(StartRefused(f"{said} (log: {self.log_path})"))
+        elif self._failed_starts >= FAILED_STARTS_MAX:
+            times = f"{_said(exit_code)} {self._failed_starts} times in a row before it was ready"
+            self._fail_with_log(f"{self.program.name} {times}")
+        return self.failure is not None
 
-    def _fail(self, what: str) -> None:
+    def _fail_with_log(self, what: str) -> None:
         lines = last_lines(self.log_path)
         shown = "".join(f"\n  {line}" for line in lines) or "\n  (its log is empty)"
-        self.failure = ClusterFailed(f"{what}; the end of {self.log_path}:{shown}")
+        self._fail(ClusterFailed(f"{what}; the end of {self.log_path}:{shown}"))
+
+    def _fail(self, failure: ClusterFailed) -> None:
+        self.failure = failure
         self._changed()
 
     def _pause_s(self) -> float:
@@ -237,8 +241,8 @@ def last_lines(path: Path, count: int = LOG_LINES_SHOWN) -> list[str]:
 def rotate_log(path: Path, bytes_max: int = LOG_FILE_BYTES_MAX) -> bool:
     """Begin a log anew that has grown beyond its limit; return whether it had.
 
-    The process goes on writing to the same file, which is emptied; lines written in that moment are
-    lost. Raises OSError.
+    The process continues to write to the same file, which is emptied; lines written in that moment
+    are lost. Raises OSError.
     """
     if path.stat().st_size <= bytes_max:
         return False

@@ -18,6 +18,7 @@ from viewstamp.cluster.local import DEFAULT_LISTEN, LocalCluster
 from viewstamp.cluster.preflight import (
     CLUSTER_ID_FILE,
     KEY_FILE,
+    DirectoryLock,
     check_holds_no_lone_replica,
     ensure_cluster_key,
     free_address,
@@ -37,9 +38,8 @@ class LocalReplicas(Lifecycle):
     The next `standbys`, in directories and at addresses that follow on theirs, have no vote.
     Replica `i` listens for clients at the port of `listen` plus `i`, for its peers 100 above that;
     with port 0 free ones are taken and kept. They share one cluster key and one cluster id, which
-    are made at the first start. Backups that keep up yield the processors to the primary. `adapt`
-    changes each program of each replica. `async with` starts them, waits until each is ready, and
-    stops them.
+    are made at the first start. `adapt` changes each program of each replica. `async with` starts
+    them, waits until each is ready, and stops them.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class LocalReplicas(Lifecycle):
             )
         self.data_directory = Path(data_directory)
         self.replicas: list[LocalCluster] = []
+        self._lock: DirectoryLock | None = None
         self._count = count
         self._standbys = standbys
         self._listen = listen
@@ -91,6 +92,10 @@ class LocalReplicas(Lifecycle):
 
     async def start(self) -> None:
         """Start all replicas. Raises PreflightError."""
+        check_holds_no_lone_replica(self.data_directory)
+        prepare_directory(self.data_directory)
+        # A lone replica that is starting here has no superblock yet, and has this lock.
+        self._lock = DirectoryLock(self.data_directory)
         if not self.replicas:
             self.replicas = self._make_replicas()
         for replica in self.replicas:
@@ -107,10 +112,11 @@ class LocalReplicas(Lifecycle):
     async def stop(self) -> None:
         """Stop all replicas at once."""
         await asyncio.gather(*(replica.stop() for replica in self.replicas))
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def _make_replicas(self) -> list[LocalCluster]:
-        check_holds_no_lone_replica(self.data_directory)
-        prepare_directory(self.data_directory)
         ensure_cluster_key(self.data_directory / KEY_FILE)
         cluster_id = self._ensure_cluster_id()
         members = range(self._count + self._standbys)

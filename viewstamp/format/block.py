@@ -133,7 +133,7 @@ class BlockBuilder:
         return self._full is not None
 
     def add(self, entry: SectionEntry) -> None:
-        """Append an entry, behind all earlier ones, those of blocks already taken included.
+        """Append an entry. It must follow all earlier ones, also those of blocks already taken.
 
         Raises ValueError for an entry out of order or too large, and while a full block waits.
         """

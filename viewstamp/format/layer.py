@@ -99,7 +99,7 @@ class LayerWriter:
         return self._append(data)
 
     def add(self, block: Block) -> bytes:
-        """Return the block, verified against what is said of it, without decompressing it.
+        """Verify a block against its index entry, and return it without decompressing it.
 
         Raises FormatError for a damaged block, one out of order or a tombstone in a base.
         """
@@ -225,7 +225,7 @@ class LayerReader:
         return data
 
     def entries(self, start: Position | None = None) -> Iterator[SectionEntry]:
-        """Yield the entries in order, from the first one at or behind `start` on.
+        """Yield the entries in order, beginning with the first one at or after `start`.
 
         Raises FormatError at the first block that is damaged.
         """
@@ -260,7 +260,7 @@ def reader_of(data: bytes) -> LayerReader:
 
 
 def check_layer(layer: bytes | LayerReader) -> LayerReader:
-    """Verify every byte of a layer file, given whole or by a reader; return a reader of it.
+    """Verify every byte of a layer file, given as bytes or by a reader; return its reader.
 
     Raises FormatError saying what is wrong.
     """

@@ -133,7 +133,7 @@ class LayerHeader:
 
 
 class BlockLocation(NamedTuple):
-    """Where a block lies in its file, and what it holds."""
+    """The position and the content of a block in its file."""
 
     offset: int
     size_bytes: int
@@ -146,7 +146,7 @@ class BlockLocation(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """What the blocks of a layer add up to."""
+    """The sums over all blocks of a layer."""
 
     blocks: int
     entries: int

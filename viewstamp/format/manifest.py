@@ -23,25 +23,26 @@ offset size root preimage
 ====== ==== ================================================================================
 0      4    magic, the ASCII letters "VSRT"
 4      2    format version, 1
-6      2    sections (5)
+6      2    sections (N)
 8      8    generation
 16     8    op of the cut
 24     8    revision of the cut
 32     8    log time of the cut, microseconds since 1970
 40     4    feature level
 44     4    reserved, zero
-48          per section, stages ascending, 40 bytes each:
+48     40 N per section, stages ascending, 40 bytes each:
 +0     4    stage, the number of routing.v1.Stage
 +4     4    section version
 +8     32   state digest
 ====== ==== ================================================================================
 
 The root says what the state is and where it was cut. Layers, views and parents are not part of it,
-since replicas that agree may differ in how their sections are layered.
+since replicas that agree may differ in how their sections are layered. The feature level says which
+sections there are: five at levels 1 to 3.
 
 A reader verifies in this order: length, magic, checksum, version, reserved bytes, the message's own
 format version, unknown fields, canonical encoding, and then what must hold of any manifest
-(`docs/snapshots.md`, "Manifest").
+(`docs/snapshot-files.md`, "Manifest").
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ from viewstamp.api.snapshots.v1.manifest_pb2 import (
 from viewstamp.format import CHECKSUM_BYTES, FormatError, FormatVersionError
 from viewstamp.format.digest import DIGEST_BYTES
 from viewstamp.format.layer import LayerReader
-from viewstamp.limits import MIB
+from viewstamp.limits import MIB, SECTION_SINCE_LEVEL
 
 MANIFEST_MAGIC: Final = b"VSMF"
 MANIFEST_VERSION: Final = 1
@@ -153,7 +154,7 @@ def root_of(manifest: SnapshotManifest) -> bytes:
         _ROOT.pack(
             ROOT_MAGIC,
             ROOT_VERSION,
-            len(_SECTION_FIELDS),
+            len(_due(manifest.feature_level)),
             manifest.generation,
             manifest.cut_op,
             manifest.cut_revision,
@@ -199,7 +200,7 @@ def decode_manifest(data: bytes) -> SnapshotManifest:
 def check_layer_belongs(
     manifest: SnapshotManifest, stage: int, reference: LayerReference, layer: LayerReader
 ) -> None:
-    """Raise FormatError unless a layer file is what a reference in a stage's section says of it."""
+    """Raise FormatError unless a layer file agrees with the reference in a stage's section."""
     section = section_of(manifest, stage)
     header = layer.header
     for name, found, expected in (
@@ -288,9 +289,25 @@ def _check_parent(manifest: SnapshotManifest) -> None:
 
 
 def _check_presence(manifest: SnapshotManifest) -> None:
-    missing = [name for _, name in _SECTION_FIELDS if not _has(manifest, name)]
+    level = manifest.feature_level
+    due = _due(level)
+    found = frozenset(stage for stage, _ in sections(manifest))
+    missing = [name for stage, name in _SECTION_FIELDS if stage in due - found]
     if missing:
         raise FormatError(f"manifest lacks the sections {', '.join(missing)}")
+    early = [name for stage, name in _SECTION_FIELDS if stage in found - due]
+    if early:
+        raise FormatError(
+            f"manifest has sections of a later feature level than {level}: {', '.join(early)}"
+        )
+
+
+def _due(feature_level: int) -> frozenset[int]:
+    return frozenset(
+        stage
+        for stage, _ in _SECTION_FIELDS
+        if SECTION_SINCE_LEVEL.get(stage, 1) <= max(feature_level, 1)
+    )
 
 
 def _has(message: Message, name: str) -> bool:

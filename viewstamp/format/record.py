@@ -81,6 +81,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Protocol
 
 from viewstamp.format import CHECKSUM_BYTES, FormatError, FormatVersionError
 from viewstamp.format.prepare import HEADER_BYTES, SealedPrepare, checksum_of, decode_prepare
@@ -112,7 +113,7 @@ assert SECTOR_BYTES % UNIT_BYTES == 0
 
 
 class RecordKind(IntEnum):
-    """What a record's content is."""
+    """The kind of a record's content."""
 
     PREPARE = 1
     CUT = 2
@@ -201,7 +202,7 @@ def _units_end(size: int) -> int:
 
 
 def _thin_units(content: bytes) -> int:
-    """How many units behind a record's first one rot could blank by changing a few bytes."""
+    """Count the units after the first one that a few changed bytes could make blank."""
     if _ZEROS_OF_THIN not in content:
         return 0
     # What fills the last unit up is not zero, so that only the content's own zeros count.
@@ -212,7 +213,7 @@ def _thin_units(content: bytes) -> int:
 
 
 def _is_torn(frame: Frame, extent: bytes) -> bool:
-    """Whether units behind the first are zeros that were not written so."""
+    """Return whether units after the first are zeros that nobody wrote as zeros."""
     if frame.thin_units is None:
         return False
     end = _units_end(FRAME_BYTES + frame.length)
@@ -400,7 +401,7 @@ def decode_record(buffer: bytes, *, journal_id: bytes, segment: int, offset: int
 
 
 def decode_content(frame: Frame, buffer: bytes) -> SealedPrepare | bytes:
-    """Read and verify the content behind a verified frame; raises FormatError."""
+    """Read and verify the content that follows a verified frame. Raises FormatError."""
     end = FRAME_BYTES + frame.length
     extent_bytes = record_bytes(frame.length)
     if len(buffer) < extent_bytes:
@@ -447,7 +448,15 @@ def decode_ranges(content: bytes) -> tuple[tuple[int, int], ...]:
     return ranges
 
 
-def scan_segment(data: bytes, *, journal_id: bytes, segment: int) -> Iterator[ScanItem]:
+class SegmentBytes(Protocol):
+    """The bytes of a whole segment: `bytes`, or memory of another kind."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, place: slice, /) -> bytes: ...
+
+
+def scan_segment(data: SegmentBytes, *, journal_id: bytes, segment: int) -> Iterator[ScanItem]:
     """Judge every sector of a segment after its header; the items touch and cover all of it.
 
     Never raises for damaged bytes, only FormatVersionError for intact ones of a later version.
@@ -464,7 +473,7 @@ def scan_segment(data: bytes, *, journal_id: bytes, segment: int) -> Iterator[Sc
         offset += item.extent_bytes
 
 
-def _blank_bytes(data: bytes, offset: int) -> int:
+def _blank_bytes(data: SegmentBytes, offset: int) -> int:
     end = offset
     while end < len(data) and _is_zero(data[end : end + SECTOR_BYTES]):
         end = min(end + SECTOR_BYTES, len(data))
@@ -472,7 +481,7 @@ def _blank_bytes(data: bytes, offset: int) -> int:
 
 
 def _scan_record(
-    data: bytes, offset: int, *, journal_id: bytes, segment: int
+    data: SegmentBytes, offset: int, *, journal_id: bytes, segment: int
 ) -> IntactRecord | DamagedRecord:
     sector = data[offset : offset + SECTOR_BYTES]
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from viewstamp.importer.execution import import_plan
 from viewstamp.importer.passwords import PasswordFile, PasswordFileError
-from viewstamp.importer.plan import CatalogueError, GroupKey, ImportPlan, Skipped, TopicKey
+from viewstamp.importer.plan import CatalogueError, GroupKey, ImportPlan, TopicKey
 from viewstamp.importer.report import Counts, Report
 from viewstamp.importer.wikimedia import plan_of, read_plan
 
@@ -20,7 +20,6 @@ __all__ = [
     "ImportPlan",
     "TopicKey",
     "GroupKey",
-    "Skipped",
     "Report",
     "Counts",
     "PasswordFile",

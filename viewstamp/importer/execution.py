@@ -1,4 +1,4 @@
-"""A plan carried out: what is missing is created, what exists is left alone and counted."""
+"""Carries a plan out: creates what is missing, and counts what exists already."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def import_plan(
     dry_run: bool = False,
     progress: Progress = lambda kind, count: None,
 ) -> Report:
-    """Create what the plan has and the cluster lacks; return what became of everything.
+    """Create what the cluster lacks of the plan, and return the outcome of each item.
 
     A refused item is counted as failed and the import goes on. With `dry_run` nothing is changed,
     on the cluster or in the file. Raises Refusal or ClientError if a request as a whole failed,

@@ -1,4 +1,4 @@
-"""What a cluster has of what a plan wants: read page by page."""
+"""The part of a plan that exists in the cluster already, read page by page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TopicIds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """What the cluster has under the names that a plan uses."""
+    """The entities in the cluster that have a name of the plan."""
 
     streams: dict[str, int]
     topics: dict[TopicKey, TopicIds]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from viewstamp.importer.plan import ImportPlan
@@ -53,18 +53,11 @@ class Report:
             "topic_mentions": self.plan.topic_mentions,
             "grants": self.plan.grants,
             "skipped": [
-                {"what": skipped.what, "reason": skipped.reason}
+                asdict(skipped)
                 for skipped in (*self.plan.skipped_entries, *self.plan.skipped_producers)
             ],
             "kinds": {
-                kind: {
-                    "planned": counts.planned,
-                    "created": counts.created,
-                    "updated": counts.updated,
-                    "existing": counts.existing,
-                    "failed": len(counts.failures),
-                    "failures": counts.failures,
-                }
+                kind: {**asdict(counts), "failed": len(counts.failures)}
                 for kind, counts in self.kinds.items()
             },
         }

@@ -1,26 +1,13 @@
-"""Entities as rows: which columns a message has, and what stands in them.
-
-Columns follow the descriptor: a nested message is a structure, a repeated field a list, an enum its
-value's name in lower case without the prefix, bytes that identify something hexadecimal text.
-Fields marked debug_redact have no column at all.
-"""
+"""The columns of entities as Arrow has them: the schemas of an export."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cache
-from operator import attrgetter
+from collections.abc import Mapping
 from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import Message
 
-# Bytes with such names identify something: people and joins want them as text.
-HEX_NAMES: Final = frozenset({"nonce", "root", "parent_root"})
-HEX_SUFFIXES: Final = ("_id", "digest", "checksum")
-
-Row = dict[str, Any]
-Getter = Callable[[Message], Any]
+from viewstamp.format.columns import fields_of, is_binary, is_list, is_nullable
 
 # Arrow's name of the type that holds every value of a field's type exactly.
 SCALARS: Final[Mapping[int, str]] = {
@@ -35,23 +22,12 @@ SCALARS: Final[Mapping[int, str]] = {
 }
 
 
-def row_of(message: Message) -> Row:
-    """Return a message's values by column."""
-    return {name: get(message) for name, get in _getters(message.DESCRIPTOR)}
-
-
-def fields_of(descriptor: Descriptor) -> list[FieldDescriptor]:
-    """Return the fields that have a column, by ascending number."""
-    shown = (field for field in descriptor.fields if not field.GetOptions().debug_redact)
-    return sorted(shown, key=lambda field: field.number)
-
-
 def schema_of(descriptor: Descriptor) -> list[Any]:
     """Return the columns of a message as Arrow fields. Needs the extra `analytics`."""
     import pyarrow
 
     return [
-        pyarrow.field(field.name, _column_type(field), nullable=_is_nullable(field))
+        pyarrow.field(field.name, _column_type(field), nullable=is_nullable(field))
         for field in fields_of(descriptor)
     ]
 
@@ -60,7 +36,7 @@ def _column_type(field: FieldDescriptor) -> Any:
     import pyarrow
 
     one = _value_type(field)
-    return pyarrow.list_(pyarrow.field("element", one, nullable=False)) if _is_list(field) else one
+    return pyarrow.list_(pyarrow.field("element", one, nullable=False)) if is_list(field) else one
 
 
 def _value_type(field: FieldDescriptor) -> Any:
@@ -68,67 +44,6 @@ def _value_type(field: FieldDescriptor) -> Any:
 
     if field.message_type is not None:
         return pyarrow.struct(schema_of(field.message_type))
-    if field.type == FieldDescriptor.TYPE_BYTES and not _is_hex(field):
+    if is_binary(field):
         return pyarrow.binary()
     return getattr(pyarrow, SCALARS.get(field.cpp_type, "string"))()
-
-
-def _is_list(field: FieldDescriptor) -> bool:
-    return bool(field.is_repeated)
-
-
-def _is_nullable(field: FieldDescriptor) -> bool:
-    return bool(field.has_presence) and not _is_list(field)
-
-
-def _is_hex(field: FieldDescriptor) -> bool:
-    return field.name in HEX_NAMES or field.name.endswith(HEX_SUFFIXES)
-
-
-@cache
-def _getters(descriptor: Descriptor) -> tuple[tuple[str, Getter], ...]:
-    return tuple((field.name, _getter(field)) for field in fields_of(descriptor))
-
-
-def _getter(field: FieldDescriptor) -> Getter:
-    name = field.name
-    convert = _converter(field)
-    if convert is None:
-        return _plain_getter(field)
-    if _is_list(field):
-        return lambda message: [convert(value) for value in getattr(message, name)]
-    if _is_nullable(field):
-        return lambda message: convert(getattr(message, name)) if message.HasField(name) else None
-    return lambda message: convert(getattr(message, name))
-
-
-def _plain_getter(field: FieldDescriptor) -> Getter:
-    """Return what gets values that stay as they are: most are, and exports get millions."""
-    name = field.name
-    if _is_list(field):
-        return lambda message: list(getattr(message, name))
-    if _is_nullable(field):
-        return lambda message: getattr(message, name) if message.HasField(name) else None
-    return attrgetter(name)
-
-
-def _converter(field: FieldDescriptor) -> Callable[[Any], Any] | None:
-    """Return what makes a value for a row of one in a message, None if they are the same."""
-    if field.message_type is not None:
-        return row_of
-    if field.enum_type is not None:
-        names = _enum_names(field)
-        return lambda number: names.get(number, str(number))
-    if field.type == FieldDescriptor.TYPE_BYTES and _is_hex(field):
-        return bytes.hex
-    return None
-
-
-def _enum_names(field: FieldDescriptor) -> dict[int, str]:
-    """Return the names of an enum's values in lower case, without what all of them begin with."""
-    enum = field.enum_type
-    assert enum is not None
-    zero: str = enum.values_by_number[0].name
-    # The style of our protos: the zero value is the enum's name in capitals, then UNSPECIFIED.
-    prefix = zero.removesuffix("UNSPECIFIED")
-    return {value.number: value.name.removeprefix(prefix).lower() for value in enum.values}

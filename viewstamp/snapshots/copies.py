@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotManifest
 from viewstamp.format import FormatError, FormatVersionError
@@ -27,6 +27,8 @@ from viewstamp.snapshots.errors import (
     NoSuchDirectory,
     NoSuchGeneration,
 )
+
+T = TypeVar("T")
 
 LAYERS: Final = "layers"
 MANIFESTS: Final = "manifests"
@@ -104,34 +106,29 @@ class Copies:
 
     def manifest(self, generation: int) -> SnapshotManifest:
         """Return the manifest from the first good copy. Raises AllCopiesBad, NewerFormat."""
-        name = manifest_file(generation)
-        bad: list[BadCopy] = []
-        is_newer = False
-        for path in self.paths(name):
-            try:
-                manifest = read_manifest(path, generation)
-            except BadCopyError as error:
-                bad.append(BadCopy(path, str(error)))
-                is_newer = is_newer or isinstance(error, NewerCopyError)
-                continue
-            self._pass_over(bad)
-            return manifest
-        raise _none_left(name, bad, is_newer)
+        return self._first_good(
+            manifest_file(generation), lambda path: read_manifest(path, generation)
+        )
 
     def layer(self, manifest: SnapshotManifest, stage: int, reference: LayerReference) -> LayerFile:
         """Open the first good copy of a layer, verified whole. Raises AllCopiesBad, NewerFormat."""
-        name = layer_file(reference)
+        return self._first_good(
+            layer_file(reference), lambda path: LayerFile(path, manifest, stage, reference)
+        )
+
+    def _first_good(self, name: str, read: Callable[[Path], T]) -> T:
+        """Return what `read` makes of the first copy of a file that it does not refuse."""
         bad: list[BadCopy] = []
         is_newer = False
         for path in self.paths(name):
             try:
-                opened = LayerFile(path, manifest, stage, reference)
+                found = read(path)
             except BadCopyError as error:
                 bad.append(BadCopy(path, str(error)))
                 is_newer = is_newer or isinstance(error, NewerCopyError)
-                continue
-            self._pass_over(bad)
-            return opened
+            else:
+                self._pass_over(bad)
+                return found
         raise _none_left(name, bad, is_newer)
 
     def _pass_over(self, bad: Iterable[BadCopy]) -> None:

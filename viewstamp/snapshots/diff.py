@@ -17,11 +17,12 @@ from google.protobuf.message import Message
 
 from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotManifest
 from viewstamp.format import FormatError
+from viewstamp.format.columns import row_of
+from viewstamp.format.digest import DIGEST_BYTES
 from viewstamp.format.kinds import KindInfo, withheld
 from viewstamp.format.manifest import section_of, sections
 from viewstamp.format.merge import merge
 from viewstamp.format.section import Position, SectionEntry
-from viewstamp.snapshots.columns import row_of
 from viewstamp.snapshots.copies import BadCopyError
 from viewstamp.snapshots.entities import SECTION_NAMES, Entity, decode, decode_whole, kind_of
 from viewstamp.snapshots.errors import BadSection
@@ -43,7 +44,7 @@ class Change(Enum):
 
 
 class Pair(NamedTuple):
-    """An entity of A and of B whose bytes differ; None where there is none."""
+    """An entity whose bytes differ in A and B; None where a side has no such entity."""
 
     kind: int
     key: bytes
@@ -85,12 +86,13 @@ def different_cut(a: SnapshotManifest, b: SnapshotManifest) -> dict[str, tuple[A
 
 
 def different_stages(a: SnapshotManifest, b: SnapshotManifest) -> list[int]:
-    """Return the stages whose sections are not the same, by digest or by version, ascending."""
+    """Return the stages whose sections differ in digest or version, ascending."""
+    stages = {stage for manifest in (a, b) for stage, _ in sections(manifest)}
+    pairs = {stage: (section_of(a, stage), section_of(b, stage)) for stage in sorted(stages)}
     return [
         stage
-        for stage, of_a in sections(a)
-        if (of_a.state_digest, of_a.version)
-        != (section_of(b, stage).state_digest, section_of(b, stage).version)
+        for stage, (of_a, of_b) in pairs.items()
+        if (of_a.state_digest, of_a.version) != (of_b.state_digest, of_b.version)
     ]
 
 
@@ -111,10 +113,7 @@ def pairs(a: Generation, b: Generation, stage: int) -> Iterator[Pair]:
                 f" {error}",
                 "run `viewstamp snapshot verify` on both",
             ) from error
-    is_same = section_of(a.manifest, stage).state_digest == (
-        section_of(b.manifest, stage).state_digest
-    )
-    if is_empty and not is_same:
+    if is_empty and _digest(a, stage) != _digest(b, stage):
         raise BadSection(
             f"the digests of section {SECTION_NAMES[stage]} differ, and its entities do not: one of"
             " the digests is wrong",
@@ -134,11 +133,16 @@ def describe(stage: int, pair: Pair) -> Difference:
     return Difference(info, pair.key, pair.change, fields, is_withheld)
 
 
+def _digest(generation: Generation, stage: int) -> bytes:
+    """Return the digest of a section; a missing one is empty."""
+    return section_of(generation.manifest, stage).state_digest or bytes(DIGEST_BYTES)
+
+
 # --- Entities that differ ---
 
 
 def _walk(stack: ExitStack, a: Generation, b: Generation, stage: int) -> Iterator[Pair]:
-    """Compare the layers that only one of them has; ask the others where just one has an entry."""
+    """Compare the layers that one side alone has. Ask shared ones where a side lacks an entry."""
     of_a, of_b = (list(section_of(one.manifest, stage).layers) for one in (a, b))
     common = len(list(takewhile(_is_same_layer, zip(of_a, of_b, strict=False))))
     shared = _Lookup(_opened(stack, a, stage, of_a[:common]))
@@ -227,7 +231,7 @@ def _secrets(stage: int, pair: Pair, canonical: bytes | None) -> Message:
 
 
 def _flat(entity: Entity | None) -> dict[str, Any]:
-    """Return the values of an entity by path: those of a message within it behind its name."""
+    """Return the values of an entity by path, such as `name` or `options.name`."""
     return {} if entity is None else dict(_paths("", row_of(entity.message)))
 
 

@@ -1,7 +1,7 @@
-"""A downloaded generation: chunks come in, a directory like one copy directory comes out.
+"""A download of a generation: it turns chunks into a directory like a copy directory.
 
-Files get their names when they are whole, verified and durable, the manifest last. So a download
-that breaks is repeated into the same directory, where what is there is kept.
+A file gets its name when it is whole, verified and durable. The manifest comes last. A download
+that broke can be repeated into the same directory, and keeps the files that are there.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class Download:
             self._end(self._file)
 
     def finish(self) -> int:
-        """Return the generation, once all of it came. Raises BadDownload if something is missing.
+        """Return the generation when all of it arrived. Raises BadDownload if a file is missing.
 
-        Whether the manifest's layers are all there is for `verify` to say.
+        `verify` tells whether all layers of the manifest are there.
         """
         if self._file is not None:
             raise BadDownload(f"the download ends within {self._file.name}", AGAIN)
@@ -121,7 +121,7 @@ class _File:
 
 
 class _Kept(_File):
-    """A file that is there already: what arrives of it is passed over."""
+    """A file that is there already. Its chunks are skipped."""
 
 
 class _Written(_File):

@@ -31,7 +31,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a small file durably, all of it or nothing."""
+    """Write a small file durably. A crash leaves all of it or nothing."""
     with temporary_of(path).open("w") as file:
         file.write(text)
         publish(file, path)

@@ -36,9 +36,9 @@ class Entity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EntitySelection:
-    """Which entities of a section: all, those of a kind, or those whose key begins with `key`.
+    """A choice of entities: all of a section, one kind, or the keys that begin with `key`.
 
-    With `is_whole` the key must be just that.
+    With `is_whole` the key must be equal to `key`.
     """
 
     stage: int
@@ -63,7 +63,7 @@ def kinds_of(stage: int) -> dict[int, KindInfo]:
 
 
 def selection(section: str, kind: str | None = None, key: str | None = None) -> EntitySelection:
-    """Return what the words of a person select. Raises NoSuchEntity.
+    """Return the selection that the words on a command line mean. Raises NoSuchEntity.
 
     `kind` is a name (its last s may be left out); `key` the values of its key joined by slashes,
     fewer of them for all keys that begin so, or hexadecimal bytes after 0x.

@@ -39,7 +39,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written: rows by table, named as its directory below the export's."""
+    """The rows written by table. A table has the name of its directory."""
 
     directory: Path
     rows: Mapping[str, int]
@@ -174,7 +174,7 @@ def _counted(
 
 
 def _cut(manifest: SnapshotManifest) -> dict[str, Any]:
-    """Return the columns that every row of an export has, alike in all of them."""
+    """Return the columns that have the same value in every row of an export."""
     return {
         tables.GENERATION: manifest.generation,
         tables.CUT_REVISION: manifest.cut_revision,

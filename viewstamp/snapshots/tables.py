@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
+from viewstamp.format.columns import Row, row_of
 from viewstamp.limits import MIB
-from viewstamp.snapshots.columns import Row, row_of, schema_of
+from viewstamp.snapshots.columns import schema_of
 from viewstamp.snapshots.durable import publish, sync_directory, temporary_of
 from viewstamp.snapshots.errors import AnalyticsMissing, CannotExport
 

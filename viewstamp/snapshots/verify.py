@@ -29,7 +29,7 @@ from viewstamp.snapshots.generation import Generation
 
 @dataclass(frozen=True, slots=True)
 class FileVerdict:
-    """What is the matter with each copy of a file, by copy directory; "intact" if nothing is."""
+    """The state of each copy of a file, by copy directory: "intact", or what is wrong."""
 
     file: str
     copies: tuple[str, ...]

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from viewstamp.api.snapshots.v1.manifest_pb2 import SectionManifest
+from viewstamp.format.columns import row_of
 from viewstamp.format.kinds import KINDS
 from viewstamp.format.manifest import sections
-from viewstamp.snapshots.columns import row_of
 from viewstamp.snapshots.entities import SECTION_NAMES, Entity
 from viewstamp.snapshots.generation import Generation
 

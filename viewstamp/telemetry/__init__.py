@@ -1,12 +1,14 @@
 """Telemetry of every process: structured logs, traces, metrics.
 
     logs        one JSON object per line, with the ids of the span that is current
-    sampling    which traces are kept, and the W3C `traceparent`
-    spans       finished spans, and the recorder that takes them
+    current     the span within which a task runs, which is OpenTelemetry's
+    sampling    which calls are kept, and the W3C `traceparent`
+    spans       notes of finished spans, and the recorder that takes them
+    provider    OpenTelemetry's tracer, for spans that are rare
     spool       a bounded queue and a thread between the recorder and where spans go
-    otlp        the OTLP JSON encoding
+    otlp        the OTLP JSON encoding, of all spans
     files       rotated files of OTLP JSON lines
-    collector   OTLP/gRPC to a collector
+    collector   OTLP/gRPC to a collector, by OpenTelemetry's exporter
     metrics     the Prometheus page
     settings    flags, and one process's telemetry put together
 

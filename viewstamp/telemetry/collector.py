@@ -1,48 +1,45 @@
 """Spans to a collector, by OTLP over gRPC, through OpenTelemetry's own exporter.
 
-It retries, and reads the usual environment variables (OTEL_EXPORTER_OTLP_HEADERS and so on). Our
-spans become the SDK's here, off the hot path.
+It retries, and reads the usual environment variables (OTEL_EXPORTER_OTLP_HEADERS and so on). The
+text of spans is the one way in which they are told: here it is read back into the SDK's spans.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode, TraceFlags
-from opentelemetry.trace import Status as SdkStatus
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from viewstamp.telemetry.otlp import SCOPE
-from viewstamp.telemetry.sampling import TraceContext
-from viewstamp.telemetry.spans import Attributes, Notes, SpanOutcome, SpanRole, TraceSpan
+from viewstamp.telemetry.spans import AttributeValue, Notes, SpanRole, texts_of
 
 EXPORT_TIMEOUT_S: Final = 5.0
 INSECURE_SCHEME: Final = "http://"
 SECURE_SCHEME: Final = "https://"
 
-_KINDS: Final = {
-    SpanRole.INTERNAL: SpanKind.INTERNAL,
-    SpanRole.SERVER: SpanKind.SERVER,
-    SpanRole.CLIENT: SpanKind.CLIENT,
-}
-_STATUSES: Final = {
-    SpanOutcome.UNSET: StatusCode.UNSET,
-    SpanOutcome.OK: StatusCode.OK,
-    SpanOutcome.ERROR: StatusCode.ERROR,
-}
 _HEX: Final = 16
+# How values of attributes are told. Whole numbers of 64 bits are text.
+_VALUES: Final[Mapping[str, Callable[[Any], AttributeValue]]] = {
+    "stringValue": str,
+    "intValue": int,
+    "doubleValue": float,
+    "boolValue": bool,
+}
+_SCOPE: Final = InstrumentationScope(SCOPE)
 
 
 class Collector:
     """A sink that exports to a collector at `endpoint` (http://HOST:PORT or https://HOST:PORT)."""
 
-    def __init__(self, endpoint: str, resource: Callable[[], Attributes]) -> None:
-        """Prepare; nobody is called before the first span. Raises ValueError for the endpoint."""
+    def __init__(self, endpoint: str, resource: Callable[[], Resource]) -> None:
+        """Prepare the exporter; it connects at the first span. Raises ValueError: bad endpoint."""
         if not endpoint.startswith((INSECURE_SCHEME, SECURE_SCHEME)):
             raise ValueError(
                 f"--otlp-endpoint is {endpoint!r}: give http://HOST:PORT, or https://HOST:PORT"
@@ -57,11 +54,8 @@ class Collector:
 
     def write(self, notes: Sequence[Notes]) -> None:
         """Export a group. Raises OSError if the collector did not take it."""
-        resource = Resource(dict(self._resource()))
-        exported = self._exporter.export(
-            [sdk_span(span, resource) for one in notes for span in one.spans()]
-        )
-        if exported is not SpanExportResult.SUCCESS:
+        spans = sdk_spans(f"[{','.join(texts_of(notes))}]", self._resource())
+        if self._exporter.export(spans) is not SpanExportResult.SUCCESS:
             raise OSError(f"the collector at {self._endpoint} did not take them")
 
     def close(self) -> None:
@@ -69,32 +63,40 @@ class Collector:
         self._exporter.shutdown()
 
 
-def sdk_span(span: TraceSpan, resource: Resource) -> ReadableSpan:
-    """Return a span in the SDK's form."""
-    parent = TraceContext(span.context.trace_id, span.parent_id) if span.parent_id else None
+def sdk_spans(text: str, resource: Resource) -> list[ReadableSpan]:
+    """Convert a list of spans in OTLP JSON into spans of the SDK."""
+    return [_sdk_span(told, resource) for told in json.loads(text)]
+
+
+def _sdk_span(told: Mapping[str, Any], resource: Resource) -> ReadableSpan:
+    trace_id, parent_id = told["traceId"], told.get("parentSpanId")
+    kind, status = told["kind"], told.get("status", {})
+    is_remote = kind == SpanRole.SERVER
     return ReadableSpan(
-        name=span.name,
-        context=_context(span.context, is_remote=False),
-        parent=None if parent is None else _context(parent, is_remote=span.kind is SpanRole.SERVER),
+        name=told["name"],
+        context=_context(trace_id, told["spanId"]),
+        parent=_context(trace_id, parent_id, is_remote=is_remote) if parent_id else None,
         resource=resource,
-        attributes=span.attributes,
-        links=_links(span.links),
-        kind=_KINDS[span.kind],
-        instrumentation_scope=InstrumentationScope(SCOPE),
-        status=SdkStatus(_STATUSES[span.status], span.message or None),
-        start_time=span.start_ns,
-        end_time=span.end_ns,
+        attributes=dict(map(_attribute, told.get("attributes", ()))),
+        links=[Link(_context(**link)) for link in told.get("links", ())],
+        kind=SpanKind(kind - 1),  # OTLP keeps 0 for what is not told
+        instrumentation_scope=_SCOPE,
+        status=Status(StatusCode(status.get("code", 0)), status.get("message")),
+        start_time=int(told["startTimeUnixNano"]),
+        end_time=int(told["endTimeUnixNano"]),
     )
 
 
-def _links(links: Iterable[TraceContext]) -> list[Link]:
-    return [Link(_context(link, is_remote=False)) for link in links]
+def _attribute(told: Mapping[str, Any]) -> tuple[str, AttributeValue]:
+    ((kind, value),) = told["value"].items()
+    return told["key"], _VALUES[kind](value)
 
 
-def _context(context: TraceContext, *, is_remote: bool) -> SpanContext:
-    return SpanContext(
-        int(context.trace_id, _HEX),
-        int(context.span_id, _HEX),
-        is_remote,
-        TraceFlags(TraceFlags.SAMPLED),
-    )
+def _context(
+    traceId: str,  # noqa: N803 - as OTLP names it
+    spanId: str,  # noqa: N803
+    *,
+    is_remote: bool = False,
+) -> SpanContext:
+    flags = TraceFlags(TraceFlags.SAMPLED)
+    return SpanContext(int(traceId, _HEX), int(spanId, _HEX), is_remote, flags)

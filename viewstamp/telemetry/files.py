@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import zstandard
 
 from viewstamp.limits import MIB
 from viewstamp.telemetry.otlp import Lines
-from viewstamp.telemetry.spans import Attributes, Notes, texts_of
+from viewstamp.telemetry.spans import Notes, texts_of
 
 FILE_BYTES_MAX: Final = 64 * MIB
 # Beside the newest: half a gigabyte for each process.
@@ -47,7 +47,7 @@ class TraceFiles:
     def __init__(
         self,
         directory: Path,
-        resource: Callable[[], Attributes],
+        resource: Callable[[], Mapping[str, Any]],
         *,
         file_bytes_max: int = FILE_BYTES_MAX,
         rotated_files_max: int = ROTATED_FILES_MAX,
@@ -129,9 +129,9 @@ class TraceFiles:
 
 
 def compress(path: Path) -> None:
-    """Replace a file by a compressed one, which readers see when it is whole. Raises OSError.
+    """Replace a file by a compressed one. Readers see it when it is whole. Raises OSError.
 
-    A process that is killed meanwhile leaves the file as it was, or both of them.
+    If the process is killed meanwhile, the plain file is still there.
     """
     compressed = path.with_name(path.name + COMPRESSED_SUFFIX)
     part = compressed.with_name(compressed.name + _PART_SUFFIX)

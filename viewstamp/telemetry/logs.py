@@ -23,8 +23,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from viewstamp.telemetry.sampling import CURRENT_SPAN
-
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 # Of lines with one message so many are written at once, and so many a second from then on.
 LINES_AT_ONCE: Final = 200
@@ -56,8 +54,11 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         line["time"] = line["time"].removesuffix("+00:00") + "Z"
-        if (span := CURRENT_SPAN.get()) is not None:
-            line["trace_id"], line["span_id"] = span
+        if "opentelemetry.trace" in sys.modules:  # or nothing can be within a span
+            from viewstamp.telemetry.current import sampled_span
+
+            if (span := sampled_span()) is not None:
+                line["trace_id"], line["span_id"] = span
         if values := getattr(record, "fields", None):
             line["fields"] = values
         if record.exc_info:
@@ -66,9 +67,9 @@ class JsonFormatter(logging.Formatter):
 
 
 class RepeatFilter(logging.Filter):
-    """Leaves out lines whose message was written too often lately, and tells how many they were.
+    """Suppresses lines whose message was written too often lately, and counts them.
 
-    Lines of the debug level are all written: whoever asks for them wants them.
+    All lines of the debug level are written.
     """
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -116,7 +117,7 @@ class _Repeats:
 
 
 class LineHandler(logging.Handler):
-    """Writes each record whole, as a line of its own, to a file descriptor.
+    """Writes each record as one whole line to a file descriptor.
 
     The buffers of `sys.stderr` would keep what a full disk refused, and mix it with later lines.
     """

@@ -1,7 +1,7 @@
 """The Prometheus page, on a port of its own.
 
-What is counted on a hot path is counted in plain numbers; families are made when somebody asks for
-the page, in a thread of the page's server. Reading a number there needs no lock.
+A hot path counts in plain numbers. The server's thread makes families of them when the page is
+requested. Reading a number there needs no lock.
 """
 
 from __future__ import annotations

@@ -68,6 +68,25 @@ class Lines:
         return buffer.getbuffer()[: buffer.tell()]
 
 
+def span_of(
+    name: str,
+    kind: int,
+    context: TraceContext,
+    parent_id: str,
+    start_ns: int,
+    end_ns: int,
+    attributes: Mapping[str, Any],
+    links: Sequence[TraceContext] = (),
+    status: int = 0,
+    message: str = "",
+) -> str:
+    """Return a span. Times are nanoseconds since 1970; `parent_id` is empty for a root."""
+    text = attributes_of(attributes) if attributes else ""
+    head = shared(context.trace_id, parent_id, kind, text)
+    more = links_of(links) + status_of(status, message)
+    return head + more + own(context.span_id, name, start_ns, end_ns)
+
+
 def shared(trace_id: str, parent_id: str, kind: int, attributes: str) -> str:
     """Return what spans of one trace, parent and kind share; `attributes` is encoded or empty."""
     parent = f'"parentSpanId":"{parent_id}",' if parent_id else ""
@@ -131,7 +150,7 @@ def status_of(code: int, message: str) -> str:
 
 def attributes_of(attributes: Mapping[str, Any]) -> str:
     """Return attributes; their values are text, numbers or booleans."""
-    pairs = [f'{{"key":"{key}","value":{_value(value)}}}' for key, value in attributes.items()]
+    pairs = [f'{{"key":{text_of(k)},"value":{_value(v)}}}' for k, v in attributes.items()]
     return f"[{','.join(pairs)}]"
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterable, Sequence
-from contextvars import ContextVar
 from typing import Final, NamedTuple
 
 TRACE_ID_BITS: Final = 128
@@ -41,14 +40,10 @@ class TraceContext(NamedTuple):
 
 
 class TraceParent(NamedTuple):
-    """What a caller said: its span, and whether its trace is sampled."""
+    """The content of a `traceparent`: the caller's span, and whether its trace is sampled."""
 
     context: TraceContext
     is_sampled: bool
-
-
-# The span within which this task runs, if it is sampled; log lines carry it.
-CURRENT_SPAN: Final[ContextVar[TraceContext | None]] = ContextVar("current_span", default=None)
 
 
 def parse_trace_parent(text: str) -> TraceParent | None:
@@ -152,7 +147,7 @@ def numbered_id(base: int, number: int) -> str:
 
 
 class Sampler:
-    """Decides about traces that begin here: a `ratio` of them, 0 to 1, is kept."""
+    """Samples the traces that begin here: keeps a `ratio` of them, from 0 to 1."""
 
     def __init__(self, ratio: float, draw: Callable[[], float] = _random.random) -> None:
         """Raise ValueError for a ratio that is none. `draw` gives a number from 0 to below 1."""

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import uuid
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from opentelemetry import trace
+from opentelemetry.trace import NoOpTracer, Tracer
 from prometheus_client.core import CounterMetricFamily, Metric
 
 from viewstamp.telemetry.files import TraceFiles
 from viewstamp.telemetry.metrics import Families, MetricsPage
 from viewstamp.telemetry.sampling import Sampler
 from viewstamp.telemetry.spans import AttributeValue, Recorder
-from viewstamp.telemetry.spool import Spool
+from viewstamp.telemetry.spool import Sink, Spool
+
+if TYPE_CHECKING:
+    from viewstamp.telemetry.provider import Provider
 
 # One command of a hundred; docs/adr/0013 has what it costs.
 TRACE_RATIO: Final = 0.01
@@ -97,30 +102,29 @@ def arguments_of(settings: TelemetrySettings) -> list[str]:
 class Telemetry:
     """The telemetry of one process. `service` is the name after `viewstamp-`.
 
-    `recorder` is None where nothing is traced, so that nobody needs to ask twice.
+    `recorder` is None where nothing is traced, so that nobody needs to ask twice; `tracer` makes
+    no spans then. It is for what is rare.
     """
 
     def __init__(self, service: str, settings: TelemetrySettings) -> None:
         """Open what was asked for. Raises OSError or ValueError with a message for the operator."""
         self.settings = settings
         self.sampler = Sampler(settings.trace_ratio)
-        self.resource: dict[str, AttributeValue] = {
-            "service.name": SERVICE_PREFIX + service,
-            "service.instance.id": str(uuid.uuid4()),
-        }
+        self.recorder: Recorder | None = None
+        self.tracer: Tracer = NoOpTracer()
+        self._provider: Provider | None = None
         self._page: MetricsPage | None = None
-        self._spools = self._opened(SERVICE_PREFIX + service)
-        self.recorder = Recorder(self._spools) if self._spools else None
+        self._spools: list[Spool] = []
+        if settings.directory is not None or settings.otlp_endpoint is not None:
+            self._trace(SERVICE_PREFIX + service)
 
     def belongs_to(self, cluster_id: bytes, replica_id: int | None = None) -> None:
-        """Say whose telemetry it is; it is known once the first coordinator has called."""
-        resource: dict[str, AttributeValue] = {
-            **self.resource,
-            "viewstamp.cluster_id": cluster_id.hex(),
-        }
+        """Name the cluster and the replica. A service learns them from its first coordinator."""
+        told: dict[str, AttributeValue] = {"viewstamp.cluster_id": cluster_id.hex()}
         if replica_id is not None:
-            resource["viewstamp.replica_id"] = replica_id
-        self.resource = resource  # at once: the writing thread may be reading it
+            told["viewstamp.replica_id"] = replica_id
+        if self._provider is not None:
+            self._provider.belongs_to(told)
 
     def serve_metrics(self, families: Sequence[Families] = ()) -> str | None:
         """Serve the page, if that was asked for; return its address. Raises OSError, ValueError."""
@@ -130,6 +134,11 @@ class Telemetry:
         self._page = MetricsPage(listen, [self._own_families, *families])
         return self._page.address
 
+    def speak_for_process(self) -> None:
+        """Let all spans of the process that are rare (`work`) be these; once in a process."""
+        if self._provider is not None:
+            trace.set_tracer_provider(self._provider.tracers)
+
     @property
     def is_metered(self) -> bool:
         """Whether anybody will ask for what is counted."""
@@ -138,25 +147,42 @@ class Telemetry:
     def close(self) -> None:
         """Write what waits, and serve no more."""
         for spool in self._spools:
+            spool.stop()
+        for spool in self._spools:
             spool.close()
         if self._page is not None:
             self._page.close()
 
-    def _opened(self, name: str) -> list[Spool]:
-        spools = []
-        settings = self.settings
-        if settings.directory is not None:
-            files = TraceFiles(
-                settings.directory / name, lambda: self.resource, compresses=settings.compresses
-            )
-            spools.append(Spool("files", files))
-        if settings.otlp_endpoint is not None:
-            # Late: loading the exporter takes longer than all the rest of a service.
-            from viewstamp.telemetry.collector import Collector
+    def _trace(self, name: str) -> None:
+        # Late: loading the SDK takes as long as the rest of a service, its exporter longer.
+        from viewstamp.telemetry.provider import Provider
 
-            collector = Collector(settings.otlp_endpoint, lambda: self.resource)
-            spools.append(Spool("collector", collector))
-        return spools
+        self._provider = Provider(name)
+        # No thread begins before all is open, so that a start that fails leaves none behind.
+        self._spools = [Spool(each, sink) for each, sink in self._sinks(name, self._provider)]
+        self.recorder = Recorder(self._spools)
+        self.tracer = self._provider.tracer_to(self.recorder)
+
+    def _sinks(self, name: str, provider: Provider) -> list[tuple[str, Sink]]:
+        """Open where spans go, all or nothing. Raises OSError or ValueError."""
+        settings = self.settings
+        sinks: list[tuple[str, Sink]] = []
+        with ExitStack() as opened:
+            if settings.otlp_endpoint is not None:
+                from viewstamp.telemetry.collector import Collector
+
+                collector = Collector(settings.otlp_endpoint, lambda: provider.resource)
+                opened.callback(collector.close)
+                sinks.append(("collector", collector))
+            if settings.directory is not None:
+                files = TraceFiles(
+                    settings.directory / name,
+                    lambda: provider.resource.attributes,
+                    compresses=settings.compresses,
+                )
+                sinks.append(("files", files))
+            opened.pop_all()
+        return sinks
 
     def _own_families(self) -> Iterable[Metric]:
         written = CounterMetricFamily(

@@ -1,26 +1,24 @@
-"""Finished spans, notes of them, and the recorder that takes both.
+"""Notes of finished spans, and the recorder that takes them.
 
-There are no open spans: whoever measures keeps what it needs, and hands it over when the work is
-done. So a command that is not sampled leaves nothing behind, and nothing on the hot path is entered
-or left. Where time matters what is handed over are notes, which become spans where they are
-written: many at a time, which costs a fraction of making each between two commands.
+On the way of a command there are no open spans: whoever measures keeps what it needs, and hands it
+over when the work is done. So a command that is not sampled leaves nothing behind, and nothing on
+the hot path is entered or left. What is handed over are notes, which become the text of spans where
+they are written: many at a time, which costs a fraction of making each between two commands.
+Spans that are rare are the SDK's (`provider`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple, Protocol, TypeAlias
-
-from viewstamp.telemetry import otlp
-from viewstamp.telemetry.sampling import TraceContext
+from typing import Protocol, TypeAlias
 
 AttributeValue: TypeAlias = str | int | float | bool
 Attributes: TypeAlias = Mapping[str, AttributeValue]
 
 
 class SpanRole(IntEnum):
-    """What a span is to the others of its trace; numbered as in OTLP."""
+    """The kind of a span; numbered as in OTLP."""
 
     INTERNAL = 1
     SERVER = 2
@@ -28,68 +26,27 @@ class SpanRole(IntEnum):
 
 
 class SpanOutcome(IntEnum):
-    """How it ended; numbered as in OTLP."""
+    """How it ended; numbered as in OTLP, and in the SDK."""
 
     UNSET = 0
     OK = 1
     ERROR = 2
 
 
-class TraceSpan(NamedTuple):
-    """One finished span. Times are nanoseconds since 1970; `parent_id` is empty for a root."""
-
-    name: str
-    kind: SpanRole
-    context: TraceContext
-    parent_id: str
-    start_ns: int
-    end_ns: int
-    attributes: Attributes
-    links: Sequence[TraceContext] = ()
-    status: SpanOutcome = SpanOutcome.UNSET
-    message: str = ""
-
-    @property
-    def span_count(self) -> int:
-        """How many spans `spans` makes."""
-        return 1
-
-    def spans(self) -> Iterable[TraceSpan]:
-        """Return itself: a span is the note of one span."""
-        return (self,)
-
-    def encoded(self) -> Iterable[str]:
-        """Return it as OTLP JSON."""
-        name, kind, context, parent_id, start_ns, end_ns, attributes, links, status, message = self
-        text = otlp.attributes_of(attributes) if attributes else ""
-        head = otlp.shared(context.trace_id, parent_id, kind, text)
-        more = otlp.links_of(links) + otlp.status_of(status, message)
-        return (head + more + otlp.own(context.span_id, name, start_ns, end_ns),)
-
-
 class Notes(Protocol):
-    """What was noted of finished work. Nobody changes it any more."""
+    """Notes of finished work, which do not change any more."""
 
     @property
     def span_count(self) -> int:
-        """How many spans `spans` makes."""
-        ...
-
-    def spans(self) -> Iterable[TraceSpan]:
-        """Make the spans; the same ones each time, in whatever thread."""
+        """How many spans `encoded` makes."""
         ...
 
     def encoded(self) -> Iterable[str]:
         """Make the spans as OTLP JSON, in texts of one or several, with commas between them.
 
-        They say what those of `spans` say.
+        They are the same each time, in whatever thread.
         """
         ...
-
-
-def encoded_each(spans: Iterable[TraceSpan]) -> Iterable[str]:
-    """Return each span as OTLP JSON: `encoded` of notes that know no shorter way."""
-    return [text for span in spans for text in span.encoded()]
 
 
 def texts_of(notes: Iterable[Notes]) -> Iterable[str]:
@@ -111,7 +68,7 @@ class Recorder:
     def __init__(self, takers: Sequence[SpanTaker]) -> None:
         """Hand notes to `takers`.
 
-        `record` hands over a span, or notes of several; it never waits.
+        `record` hands over notes; it never waits.
         """
         self._takers = tuple(takers)
         is_one = len(self._takers) == 1

@@ -35,20 +35,25 @@ class Sink(Protocol):
     """Where groups of notes end up. Called by one thread."""
 
     def write(self, notes: Sequence[Notes]) -> None:
-        """Write a group. Raises OSError if that cannot be done: the group is dropped."""
+        """Write a group. Raises OSError if that cannot be done: the group is dropped.
+
+        Any other error is a defect of the sink. It costs its group alone, and is logged whole.
+        """
 
     def close(self) -> None:
         """Let go of what is held."""
 
 
 class Spool:
-    """Takes notes from one thread, and gives their spans to `sink` in another."""
+    """Takes notes from any thread. Its own thread gives their spans to `sink`."""
 
     def __init__(self, name: str, sink: Sink, capacity: int = SPANS_WAITING_MAX) -> None:
         """Start the thread; `name` is for logs."""
         self.name = name
         self.written = 0
-        # Each number is changed by one thread alone: by who puts, or by who writes.
+        # Who puts holds the lock for `_refused` and `_spans_put`; the others are the writer's own.
+        # Reentrant: a handler of a signal may end a span while its thread is in here.
+        self._lock = threading.RLock()
         self._refused = 0
         self._failed = 0
         self._sink = sink
@@ -56,6 +61,7 @@ class Spool:
         self._waiting: deque[Notes] = deque()
         self._spans_put = 0
         self._spans_taken = 0
+        self._is_closed = False
         self._stop = threading.Event()
         self._is_failing = False
         # A process that ends without `close` gives up what waits here.
@@ -68,17 +74,24 @@ class Spool:
         return self._refused + self._failed
 
     def put(self, notes: Notes) -> None:
-        """Queue notes; drop and count them if the queue is full."""
+        """Queue notes; drop and count them if the queue is full, or closed."""
         count = notes.span_count
-        if self._spans_put - self._spans_taken >= self._capacity:
-            self._refused += count
-        else:
-            self._spans_put += count
-            self._waiting.append(notes)
+        with self._lock:
+            if self._is_closed or self._spans_put - self._spans_taken >= self._capacity:
+                self._refused += count
+            else:
+                self._spans_put += count
+                self._waiting.append(notes)
+
+    def stop(self) -> None:
+        """Take no more, and let the thread write what waits."""
+        with self._lock:
+            self._is_closed = True  # before the last look into the queue
+        self._stop.set()
 
     def close(self) -> None:
         """Write what waits, and end the thread; what takes too long is given up."""
-        self._stop.set()
+        self.stop()
         self._thread.join(CLOSE_TIMEOUT_MS / 1000)
         if self._thread.is_alive():
             waiting = self._spans_put - self._spans_taken
@@ -111,10 +124,15 @@ class Spool:
         count = sum(notes.span_count for notes in group)
         try:
             self._sink.write(group)
-        except OSError as error:
+        except Exception as error:
+            # Whatever a sink meets costs its group: without this thread nothing would be written
+            # any more, and nobody would be told.
             self._failed += count
             if not self._is_failing:  # once, until it works again
-                _log.warning("%s: spans are dropped: %s", self.name, error)
+                is_expected = isinstance(error, OSError)
+                _log.warning(
+                    "%s: spans are dropped: %s", self.name, error, exc_info=not is_expected
+                )
             self._is_failing = True
         else:
             self.written += count

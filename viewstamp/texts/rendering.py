@@ -52,11 +52,6 @@ def clipped(text: str, bytes_max: int) -> str:
     return encoded[: bytes_max - _ELLIPSIS_BYTES].decode(errors="ignore") + ELLIPSIS
 
 
-def keys_of(template: str) -> frozenset[str]:
-    """Return the names of the details that a template mentions."""
-    return frozenset(key for _, key, _ in _parsed(template) if key is not None)
-
-
 def _filled(template: str, details: Mapping[str, str]) -> str | None:
     """Return the template with its details; None if one is not there."""
     pieces = []

@@ -9,17 +9,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from coordinator.app.config import Config, parse
 from coordinator.replica.data_directory import DirectoryOptions, ReplicaFiles, open_replica
 from coordinator.storage import FILE_MODE, DescriptorFile, FileStorage
-from services.consumer_groups.domain import DOMAIN as CONSUMER_GROUPS
-from services.runtime.domain import Domain
 from services.runtime.process import bind
 from services.runtime.server import DomainServer, new_server
-from services.streams.domain import DOMAIN as STREAMS
-from services.users.domain import build_domain
+from testkit.service_domains import all_domains
 
 KEY = bytes(range(32))
 CLUSTER_ID = bytes(range(16))
@@ -57,7 +53,7 @@ class FailingFile(DescriptorFile):
 
 @dataclass
 class Surroundings:
-    """What one coordinator needs beside itself."""
+    """The parts that one coordinator needs around it."""
 
     config: Config
     storage: FailingStorage
@@ -76,16 +72,13 @@ class Surroundings:
 
 @asynccontextmanager
 async def surroundings(directory: Path) -> AsyncIterator[Surroundings]:
-    """Serve the three domains on sockets in `directory`."""
-    domains: dict[str, Domain[Any]] = {
-        "users": build_domain(KEY, lambda: 1_000_000),
-        "streams": STREAMS,
-        "consumer_groups": CONSUMER_GROUPS,
-    }
+    """Serve the domains on sockets in `directory`."""
+    domains = all_domains(KEY, lambda: 1_000_000)
     running = []
     arguments = [f"--data-directory={directory}/data", "--listen=127.0.0.1:0"]
     arguments.append(f"--cluster-id={CLUSTER_ID.hex()}")
-    for name, domain in domains.items():
+    for stage, domain in domains.items():
+        name = stage.name.lower()
         server, served = new_server(), DomainServer(domain)
         arguments.append(f"--service={name}={bind(server, f'unix:{directory}/{name}.sock')}")
         await served.start(server)

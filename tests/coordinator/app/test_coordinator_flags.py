@@ -1,4 +1,4 @@
-"""The coordinator's command line: each wrong value is refused with what would be right."""
+"""The coordinator's command line refuses each wrong value and says what would be right."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import pytest
 from coordinator.app.config import parse, parser
 from coordinator.base.errors import ConfigError
 from viewstamp.cluster.passthrough_flags import CHOSEN, OF_ONE_REPLICA, OWN_OPTIONS, SWITCHES
+from viewstamp.routing import SERVICE_NAMES
 
-SERVICES = [f"--service={name}=unix:/{name}" for name in ("users", "streams", "consumer_groups")]
+SERVICES = [f"--service={name}=unix:/{name}" for name in SERVICE_NAMES]
 GOOD = ["--data-directory=/data", *SERVICES]
 
 
@@ -59,7 +60,7 @@ def test_missing_services() -> None:
 
 
 def test_flags_are_not_abbreviated() -> None:
-    """What a supervisor passes on is what it looked at: `--replica-i` is not `--replica-id`."""
+    """The coordinator takes no abbreviated flag, so it reads a flag as its supervisor did."""
     with pytest.raises(SystemExit):
         parse([*GOOD, "--replica-i=0"])
 
@@ -71,7 +72,7 @@ def test_passed_on_flags_are_known_ones() -> None:
 
 
 def test_flags_without_a_value() -> None:
-    """`viewstamp up` knows behind which flags a word is no value."""
+    """`viewstamp up` knows the flags after which a word is not a value."""
     switches = {
         flag for action in parser()._actions for flag in action.option_strings if action.nargs == 0
     }

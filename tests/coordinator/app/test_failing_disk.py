@@ -51,7 +51,8 @@ async def create(channel: grpc.aio.Channel, name: str) -> Any:
 
 
 async def test_failed_sync_ends_the_process(around: Surroundings) -> None:
-    """The command gets no answer, the exit code is 1, and a restart has what was acknowledged."""
+    """The command gets no answer, the exit code is 1, and a restart has all acknowledged
+    streams."""
     serving = asyncio.create_task(_serve(around.config, around.open(), KEY))
     async with grpc.aio.insecure_channel(await address_of(around, serving)) as channel:
         acknowledged = (await create(channel, "kept")).header.revision
@@ -69,3 +70,21 @@ async def test_failed_sync_ends_the_process(around: Surroundings) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     assert await asyncio.wait_for(serving, 30) == EXIT_STOPPED
     assert not (around.config.data_directory / READY_FILE).exists()
+
+
+async def test_what_was_mended_in_the_journal_is_told(
+    around: Surroundings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A damaged segment header is rewritten at the start, and the log names the file."""
+    for is_damaged in (False, True):
+        caplog.clear()
+        serving = asyncio.create_task(_serve(around.config, around.open(), KEY))
+        await address_of(around, serving)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await asyncio.wait_for(serving, 30) == EXIT_STOPPED
+        told = [record for record in caplog.records if "segment headers" in record.message]
+        assert bool(told) is is_damaged
+        segment = next((around.config.data_directory / "journal").glob("segment-*.log"))
+        with segment.open("r+b") as file:
+            file.seek(40)
+            file.write(b"\xff\xff")

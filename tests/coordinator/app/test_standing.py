@@ -1,4 +1,4 @@
-"""What follows from a replica's status: who proposes, who is sent away, which alarm is over."""
+"""What follows from a replica's status: when it proposes, refuses clients and clears an alarm."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from coordinator.replica.ports import Progress
 NORMAL, VIEW_CHANGE = vsr.ReplicaStatus.NORMAL, vsr.ReplicaStatus.VIEW_CHANGE
 
 
-class Trial:
-    """Replica 0 with parts that remember what was asked of them; work waits until `run`."""
+class LeadershipTrial:
+    """Replica 0 with parts that remember each request; work waits until `run`."""
 
     def __init__(self, directory: Path) -> None:
         self.said: list[str] = []
@@ -47,6 +47,7 @@ class Trial:
             face=SimpleNamespace(  # type: ignore[arg-type]
                 submit=SimpleNamespace(end_all=self.say("end streams")),
                 server=SimpleNamespace(set_ready=self.set_ready),
+                address="",
             ),
             members=SimpleNamespace(  # type: ignore[arg-type]
                 report=lambda: None, settled=self.say("settled")
@@ -57,7 +58,7 @@ class Trial:
         self.standing = Leadership(ports)
 
     def say(self, what: str) -> Any:
-        """Return what remembers that it was called."""
+        """Return the part that remembers that it was called."""
         return lambda *_: self.said.append(what)
 
     async def set_ready(self, ready: bool) -> None:
@@ -71,7 +72,7 @@ class Trial:
         """Ask nobody."""
 
     def changes(self, status: vsr.ReplicaStatus, view: int) -> None:
-        """Enter a status; of the views, 0 is led by this replica."""
+        """Enter a status; this replica leads view 0."""
         self.serving.is_primary = status is NORMAL and view == 0
         self.standing.status_changed(vsr.StatusChanged(status, view, view))
 
@@ -82,8 +83,8 @@ class Trial:
 
 
 async def test_a_primary_stops_to_lead(tmp_path: Path) -> None:
-    """It proposes once it is ready; with its view that ends, and so do the streams of clients."""
-    trial = Trial(tmp_path)
+    """A primary proposes once it is ready; its proposals and client streams end with its view."""
+    trial = LeadershipTrial(tmp_path)
     trial.changes(NORMAL, 0)
     await trial.run()
     trial.changes(VIEW_CHANGE, 1)
@@ -97,8 +98,8 @@ async def test_a_primary_stops_to_lead(tmp_path: Path) -> None:
 
 
 async def test_a_lead_that_ended_before_it_began(tmp_path: Path) -> None:
-    """Clients may have come before anything was proposed: they are sent away all the same."""
-    trial = Trial(tmp_path)
+    """Clients that came before the first proposal are sent away, too."""
+    trial = LeadershipTrial(tmp_path)
     trial.changes(NORMAL, 0)
     trial.changes(VIEW_CHANGE, 1)
     await trial.run()
@@ -106,8 +107,8 @@ async def test_a_lead_that_ended_before_it_began(tmp_path: Path) -> None:
 
 
 async def test_a_backup_has_nobody_to_send_away(tmp_path: Path) -> None:
-    """Who did not lead ends nothing, and proposes nothing."""
-    trial = Trial(tmp_path)
+    """A replica that did not lead ends no streams and proposes nothing."""
+    trial = LeadershipTrial(tmp_path)
     for status, view in ((VIEW_CHANGE, 1), (NORMAL, 1), (VIEW_CHANGE, 2), (NORMAL, 2)):
         trial.changes(status, view)
         await trial.run()
@@ -116,8 +117,8 @@ async def test_a_backup_has_nobody_to_send_away(tmp_path: Path) -> None:
 
 
 async def test_a_replica_whose_stages_stand_still_is_not_ready(tmp_path: Path) -> None:
-    """It is again once they get on, unless it has left status normal meanwhile."""
-    trial = Trial(tmp_path)
+    """The replica is ready again once its stages get on, unless it has left status normal."""
+    trial = LeadershipTrial(tmp_path)
     trial.changes(NORMAL, 0)
     trial.standing.stalled("op 8 does not get through its stages")
     trial.standing.stalled("")
@@ -131,10 +132,10 @@ async def test_a_replica_whose_stages_stand_still_is_not_ready(tmp_path: Path) -
 async def test_a_long_log_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Until it is ready a replica tells its supervisor now and then how far it is, not after."""
+    """A replica reports its progress to its supervisor until it is ready, and not after."""
     now_s = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
-    trial = Trial(tmp_path)
+    trial = LeadershipTrial(tmp_path)
     applied: Any = SimpleNamespace(ended_sessions=(), users_with_ended_credentials=())
     for op in range(1, 4):
         trial.progress = Progress(op=9, applied_op=op)

@@ -1,4 +1,4 @@
-"""Long work in slices: the loop turns between them, and what has an order keeps it."""
+"""Long work in slices: the event loop turns between them, and ordered work keeps its order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS = 5
 
 def take_a_slice() -> None:
     """Work for as long as a slice lasts."""
-    time.sleep(SLICE_MS / 1000)  # what a slice is for: no condition is waited for
+    time.sleep(SLICE_MS / 1000)  # a slice lasts this long; the sleep waits for no condition
 
 
 def long_work(result: str) -> Steps[str]:
@@ -29,7 +29,7 @@ def long_work(result: str) -> Steps[str]:
     return result
 
 
-class Turns:
+class LoopTurns:
     """Counts the turns of the loop until it is stopped."""
 
     def __init__(self) -> None:
@@ -43,21 +43,21 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._turn)
 
     def stop(self) -> int:
-        """Return how many there were."""
+        """Return how many turns there were."""
         self._is_stopped = True
         return self.count
 
 
 async def test_the_loop_turns_between_slices() -> None:
     """Work that takes several slices lets the loop turn after each."""
-    turns = Turns()
+    turns = LoopTurns()
     assert await SlicedWork(long_work("done")).finish() == "done"
     assert turns.stop() >= STEPS
 
 
 async def test_short_work_is_done_at_once() -> None:
-    """Work that takes no slice lets nobody in between."""
-    turns = Turns()
+    """Work that takes no slice lets nothing else run in between."""
+    turns = LoopTurns()
     assert await SlicedWork(short_work()).finish() == "done"
     assert turns.stop() == 0
     assert at_once(short_work()) == "done"
@@ -70,12 +70,12 @@ def short_work() -> Steps[str]:
 
 
 def batch(stage: mux_types.Stage, sequence: int) -> mux_types.SendBatch:
-    """Return what sends a batch."""
+    """Return the function that sends a batch."""
     return mux_types.SendBatch(mux_types.StageBatch(stage, sequence, 1, 2, ()))
 
 
 class Carried:
-    """What was carried out, each of which takes a slice; more may follow from one."""
+    """Remembers what was carried out; each effect takes a slice, and one may cause others."""
 
     def __init__(self) -> None:
         self.seen: list[mux_types.MuxEffect] = []
@@ -98,19 +98,19 @@ class Carried:
         action()
 
     async def until(self, count: int) -> None:
-        """Wait until so many were carried out."""
+        """Wait until so many effects were carried out."""
         while len(self.seen) < count:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
 async def test_effects_keep_their_order_over_slices() -> None:
-    """What comes while effects wait goes behind them, also where it follows from one of them."""
+    """An effect that comes while others wait runs after them, even if one of them caused it."""
     carried = Carried()
     expected = [batch(mux_types.Stage.STREAMS, sequence) for sequence in range(1, 6)]
     carried.follow[1] = expected[3]
     carried.effects.lead(lambda: expected[:3])
     assert len(carried.seen) < 3, "a slice has no end"
-    turns = Turns()
+    turns = LoopTurns()
     await carried.until(3)
     carried.effects.lead(lambda: expected[4:])
     await carried.until(5)
@@ -120,7 +120,7 @@ async def test_effects_keep_their_order_over_slices() -> None:
 
 @pytest.mark.parametrize("sequence", [0, 1])
 async def test_reads_that_wait_are_not_sent_to_the_next_process(sequence: int) -> None:
-    """Batches that are not logged die with the process, also those on their way; others do not."""
+    """Batches outside the log die with the process, even those on their way; logged ones do not."""
     carried = Carried()
     effects = [batch(mux_types.Stage.STREAMS, 9), batch(mux_types.Stage.STREAMS, sequence)]
     other = batch(mux_types.Stage.USERS, 0)
@@ -133,8 +133,8 @@ async def test_reads_that_wait_are_not_sent_to_the_next_process(sequence: int) -
 
 
 async def test_nobody_sees_half_of_what_a_prepare_tells() -> None:
-    """The loop turns before a cut or behind its `Applied`, but not between: who looks at the
-    generation then would see it frozen and not cut, and end the replica."""
+    """The loop turns before a cut or after its `Applied`, but never between: a task that looked
+    at the generation then would see it frozen and not cut, and end the replica."""
     carried = Carried()
     nothing: Any = None
     told: list[mux_types.MuxEffect] = [

@@ -1,4 +1,4 @@
-"""Commands before the log: a request that does not get there gives its number back."""
+"""Commands before the log: a request that does not reach the log gives its number back."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DONE = Reply(1, 1, 1, ())
 NO_QUOTAS = QuotaConfig(0, 0)
 
 
-class World:
+class AdmissionTrial:
     """Commands over a real sessions machine, a log that can refuse, a service that can hang."""
 
     def __init__(self, quotas: QuotaConfig = NO_QUOTAS) -> None:
@@ -73,7 +73,7 @@ class World:
         )
 
     async def confirm(self) -> None:
-        """Lead, or not; meanwhile something may be learned from the log."""
+        """Lead, or not; the log may teach something meanwhile."""
         self.confirmed += 1
         await asyncio.sleep(0)
         self.learned()
@@ -124,8 +124,8 @@ async def refused(attempt: Callable[[], object]) -> Refusal:
 
 
 async def test_refused_at_the_door() -> None:
-    """A request that the batcher refuses keeps its number free, and those after it are gaps."""
-    world = World()
+    """A request that the batcher refuses leaves its number free, and those after it are gaps."""
+    world = AdmissionTrial()
     world.refusal = Refusal(Reason.REASON_OVERLOADED, "full")
     assert (await refused(lambda: world.admit(1))).reason == Reason.REASON_OVERLOADED
     world.refusal = None
@@ -137,8 +137,8 @@ async def test_refused_at_the_door() -> None:
 
 
 async def test_refused_while_waiting() -> None:
-    """Requests that waited and did not get into the log, for lack of space, can be sent again."""
-    world = World()
+    """Requests that waited and found no space in the log can be sent again."""
+    world = AdmissionTrial()
     futures = [await world.admit(number) for number in (1, 2, 3)]
     for request in world.logged:
         request.future.set_exception(Refusal(Reason.REASON_NO_SPACE, "full"))
@@ -153,8 +153,8 @@ async def test_refused_while_waiting() -> None:
 
 
 async def test_same_number_joins() -> None:
-    """A number in flight is joined, not logged again; a caller that leaves ends it for nobody."""
-    world = World()
+    """A second call for a number in flight joins the first; a caller that leaves ends neither."""
+    world = AdmissionTrial()
     first, second = await world.admit(1), await world.admit(1)
     assert first is second
     waiting = asyncio.ensure_future(asyncio.shield(first))
@@ -165,8 +165,8 @@ async def test_same_number_joins() -> None:
 
 
 async def test_order_over_normalization() -> None:
-    """What is sent later waits for what is being made loggable: the log has no gap."""
-    world = World()
+    """A later request waits while an earlier one is prepared for the log, so the log has no gap."""
+    world = AdmissionTrial()
     world.normalized.clear()
     first = asyncio.create_task(world.admit(1, CREATE_USER))
     again = asyncio.create_task(world.admit(1, CREATE_USER))
@@ -179,8 +179,8 @@ async def test_order_over_normalization() -> None:
 
 
 async def test_caller_that_leaves_during_normalization() -> None:
-    """Its number is free, the next in line goes on, and no lock is left behind."""
-    world = World()
+    """When a caller leaves early its number is free, the next goes on, and no lock stays behind."""
+    world = AdmissionTrial()
     world.normalized.clear()
     leaving = asyncio.create_task(world.admit(1, CREATE_USER))
     staying = asyncio.create_task(world.admit(1, CREATE_USER))
@@ -197,8 +197,8 @@ async def test_caller_that_leaves_during_normalization() -> None:
 
 
 async def test_sessions_that_are_none() -> None:
-    """Unknown sessions, and none at all, are refused and leave nothing behind."""
-    world = World()
+    """A request without a session, or with an unknown one, is refused and leaves nothing behind."""
+    world = AdmissionTrial()
     cases = ((99, Reason.REASON_SESSION_EVICTED), (0, Reason.REASON_SESSION_REQUIRED))
     for session_id, reason in cases:
         for request in (
@@ -212,8 +212,8 @@ async def test_sessions_that_are_none() -> None:
 
 
 async def test_committed_and_left_alone_is_still_in_flight() -> None:
-    """Callers were let go at a view change, yet the entry is applied: its reply is not lost."""
-    world = World()
+    """A view change lets callers go, yet the entry is applied and its reply is kept."""
+    world = AdmissionTrial()
     await world.admit(1)
     logged = LoggedRequest(SESSION, 1, 0, (LoggedSpan(CREATE_STREAM, 1, b"", 0, 1),))
     assert world.mux.sessions.check_header(logged) is HeaderVerdict.APPLY
@@ -234,9 +234,9 @@ def spans() -> list[submit.Span]:
     return [submit.Span(code=CREATE_STREAM, count=1, items=b"\x0a\x00")]
 
 
-# What a primary that was cut off would say of what another one knows, and how often it asks a
-# quorum before it says anything.
-PAST: dict[str, Callable[[World], Awaitable[object]]] = {
+# How a primary that was cut off would answer about state that another one knows, and how often it
+# asks a quorum before it answers.
+PAST: dict[str, Callable[[AdmissionTrial], Awaitable[object]]] = {
     "a stream": lambda world: world.commands.open_session(YOUNGER, ROOT),
     "a stream of a known session": lambda world: world.commands.open_session(SESSION, ROOT),
     "a call": lambda world: world.commands.check_caller(YOUNGER, ROOT),
@@ -249,16 +249,17 @@ PAST: dict[str, Callable[[World], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("asked", PAST)
 async def test_a_primary_that_may_be_cut_off_says_nothing_of_the_past(asked: str) -> None:
-    """No session has ended, and no number is missing, before a quorum says that it leads."""
-    world = World()
+    """Only a gateway whose lead a quorum confirms says that a session ended or a number is
+    missing."""
+    world = AdmissionTrial()
     world.not_leading = CUT_OFF
     assert await refused(lambda: PAST[asked](world)) is CUT_OFF
     assert (world.confirmed, world.used, world.logged) == (1, [], [])
 
 
 async def test_what_is_said_is_what_was_learned_by_then() -> None:
-    """A session that becomes known while a quorum is asked is served, and so is a next number."""
-    world = World()
+    """A session that becomes known while a quorum is asked is served, as is a next number."""
+    world = AdmissionTrial()
     world.learned = lambda: world.register(YOUNGER)
     assert await world.commands.open_session(YOUNGER, ROOT) == 0
     world.learned = lambda: world.mux.admission.admit(SESSION, 1)
@@ -267,8 +268,8 @@ async def test_what_is_said_is_what_was_learned_by_then() -> None:
 
 
 async def test_nobody_is_asked_for_what_is_known() -> None:
-    """A unary call of a known session, and the next number, cost no question."""
-    world = World()
+    """A unary call of a known session with the next number asks no quorum."""
+    world = AdmissionTrial()
     await world.commands.check_caller(SESSION, ROOT)
     await world.admit(1)
     await world.admit(1)
@@ -276,8 +277,8 @@ async def test_nobody_is_asked_for_what_is_known() -> None:
 
 
 async def test_a_primary_says_that_a_session_has_ended() -> None:
-    """Once it is known to lead, nobody else could know better."""
-    world = World()
+    """A primary known to lead says that a session has ended, since no replica knows better."""
+    world = AdmissionTrial()
     for ask in (world.commands.open_session, world.commands.check_caller):
         said = await refused(lambda ask=ask: ask(YOUNGER, ROOT))  # type: ignore[misc]
         assert said.reason == Reason.REASON_SESSION_EVICTED

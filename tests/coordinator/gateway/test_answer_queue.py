@@ -1,4 +1,4 @@
-"""Answers of a Submit stream: in order, packed where they may be, made one at a time."""
+"""Answers of a Submit stream are in order, packed where allowed, and made one at a time."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def read(read_id: int) -> submit_pb2.ReadReply:
 
 
 def made(answer: Answer) -> Callable[[], Answer]:
-    """Return what makes an answer, for as long as a slice lasts."""
+    """Return a function that takes a slice to make an answer."""
 
     def make() -> Answer:
-        time.sleep(SLICE_MS / 1000)  # what a slice is for: no condition is waited for
+        time.sleep(SLICE_MS / 1000)  # a slice lasts this long; the sleep waits for no condition
         return answer
 
     return make
@@ -52,7 +52,7 @@ def _number(answer: Answer) -> int:
     [(True, [[1, 2], [3], [4], [5]]), (False, [[1], [2], [3], [4], [5]])],
 )
 async def test_answers_keep_their_order(packs: bool, expected: list[list[int]]) -> None:
-    """Only answers of commands share a message, up to its size, whether made before or not."""
+    """Only answers to commands share a message, up to its size, whenever they were made."""
     queue = AnswerQueue(packs=packs, of_user=UserAnswers())
     queue.add(command(1))
     queue.add(made(command(2)))
@@ -63,7 +63,7 @@ async def test_answers_keep_their_order(packs: bool, expected: list[list[int]]) 
 
 
 async def test_the_loop_turns_between_two_answers() -> None:
-    """Answers that share a message and take long to make do not hold the loop together."""
+    """Answers that share a message and take long to make let the loop turn between them."""
     queue = AnswerQueue(packs=True, of_user=UserAnswers())
     for number in range(1, 5):
         queue.add(made(command(number)))
@@ -82,7 +82,7 @@ async def test_the_loop_turns_between_two_answers() -> None:
 
 
 async def test_an_answer_that_cannot_be_made_holds_up_none_before_it() -> None:
-    """What came before it is written, and then whoever writes hears of the failure."""
+    """The answers before a failed one are written, and then the writer learns of the failure."""
 
     def fail() -> Answer:
         raise ValueError("planted")

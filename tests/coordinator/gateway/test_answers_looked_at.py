@@ -1,4 +1,4 @@
-"""Whoever looks on at answers, the audit log or a trace, keeps none from its caller."""
+"""A failing audit log or trace keeps no answer from its caller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coordinator.gateway.unary import UnaryCalls
 from coordinator.replica.batcher import AnsweredSpan, Reply
 from tests.coordinator.gateway.test_admission import DONE
 from tests.coordinator.gateway.test_stream_fences import Face, turns
-from tests.coordinator.gateway.test_unary_deadline import Call
+from tests.coordinator.gateway.test_unary_deadline import UnaryCall
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit
 from viewstamp.audit.log import open_log
 from viewstamp.framing import EMPTY_FRAME
@@ -24,7 +24,7 @@ READ = submit.ReadRequest(read_id=5, spans=[submit.Span(code=201, count=1, items
 
 
 class Blind:
-    """Knows no method, and fails whenever it is asked for one."""
+    """Knows no method, and fails on every question."""
 
     def find(self, code: int) -> None:
         """Fail."""
@@ -59,13 +59,13 @@ class ReadsAtHand:
 
 
 def blind_audit(directory: Path) -> tuple[Audit, Any]:
-    """Return an audit that fails with whatever it is told, and its log."""
+    """Return an audit that fails on every record, and its log."""
     log = open_log(directory, 1 << 20)
     return Audit(log, Blind(), None), log  # type: ignore[arg-type]
 
 
 async def test_an_answer_goes_out_that_the_audit_log_cannot_tell(tmp_path: Path) -> None:
-    """A command is answered though telling of it fails; the record counts as lost."""
+    """A command is answered though its audit record fails; the record counts as lost."""
     face = Face()
     face.streams.audit, log = blind_audit(tmp_path)
     async with face.stream() as stream:
@@ -80,7 +80,7 @@ async def test_an_answer_goes_out_that_the_audit_log_cannot_tell(tmp_path: Path)
 
 
 async def test_a_call_is_answered_that_the_audit_log_cannot_tell(tmp_path: Path) -> None:
-    """So is a unary call, which was applied."""
+    """A unary call that was applied is answered though its audit record fails."""
     audit, log = blind_audit(tmp_path)
     method: Any = SimpleNamespace(code=1, kind=MethodKind.QUERY, public=True)
 
@@ -96,14 +96,14 @@ async def test_a_call_is_answered_that_the_audit_log_cannot_tell(tmp_path: Path)
         lambda: None,
         audit=audit,
     )
-    assert await calls.serve("/test.Service/Read", b"", Call(()))  # type: ignore[arg-type]
+    assert await calls.serve("/test.Service/Read", b"", UnaryCall(()))  # type: ignore[arg-type]
     log.close()
     assert log.lost == 1
 
 
 @pytest.mark.parametrize("kind", ["command", "read"])
 async def test_a_stream_ends_whose_answer_cannot_be_made(kind: str) -> None:
-    """Whatever fails when a request was answered, its client is told INTERNAL and waits no more."""
+    """When anything fails after a request was answered, its client is told INTERNAL."""
     face = Face()
     async with face.stream() as stream:
         face.streams.watch = Watch()  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""What the audit log tells of requests, and what it must not."""
+"""What the audit log tells of requests, and what it must not tell."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Routes:
 
 
 def told(tmp_path: Path, tell: Callable[[Audit], None]) -> tuple[list[Record], str]:
-    """Return what the log holds once something was told, as records and as text."""
+    """Return what the log holds after a record was written, as records and as text."""
     kept = open_log(tmp_path, 8 * 1024 * 1024)
     routes: Any = Routes()
     authenticator: Any = None
@@ -70,7 +70,7 @@ def told(tmp_path: Path, tell: Callable[[Audit], None]) -> tuple[list[Record], s
 
 
 def filled(descriptor: Any, depth: int = 0) -> Message:
-    """Return a message with all fields set: secrets and bytes to what must not be told."""
+    """Return a message with all fields set, secrets and bytes to values that must not be told."""
     message = message_factory.GetMessageClass(descriptor)()
     for field in descriptor.fields:
         if field.message_type is not None and depth >= DEPTH_MAX:
@@ -108,7 +108,7 @@ def fill(message: Message, field: FieldDescriptor, depth: int) -> None:
 
 
 def request_of(*spans: submit.Span, refused: Reply | None = None) -> Callable[[Audit], None]:
-    """Return what tells of a request of a stream."""
+    """Return the function that tells of a request of a stream."""
     request = submit.CommandRequest(number=1, spans=spans)
     answers: Any = [submit.SpanReply() for _ in spans]
     reply = refused or Reply(view=1, op=1, first_revision=9, spans=tuple(answers))
@@ -124,8 +124,8 @@ def span(name: str, *requests: Message) -> submit.Span:
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_no_secret_gets_in(tmp_path: Path, name: str) -> None:
-    """No request of any method has a secret told, nor bytes, by itself or in a transaction, in
-    whatever field, small or too large to be kept."""
+    """The audit log tells no secret and no bytes of any method's request, alone or in a
+    transaction, in any field, small or too large to be kept."""
     request = filled(METHODS[name].request.DESCRIPTOR)
     encoded = request.SerializeToString()
     transaction = submit.TransactRequest(
@@ -145,12 +145,12 @@ def test_no_secret_gets_in(tmp_path: Path, name: str) -> None:
 
 
 def sounds_secret(name: str) -> bool:
-    """Whether a field has the name of a secret."""
+    """Return whether the field has the name of a secret."""
     return name != "page_token" and any(word in name for word in SOUND_SECRET)
 
 
 def test_fields_that_sound_secret_are_marked() -> None:
-    """Each field of a request whose name speaks of a secret is marked as one in the protos."""
+    """The protos mark each field as secret whose name speaks of a secret."""
     seen: set[str] = set()
 
     def look(descriptor: Any) -> Iterator[FieldDescriptor]:
@@ -169,8 +169,7 @@ def test_fields_that_sound_secret_are_marked() -> None:
 
 
 def test_padding_hides_nothing(tmp_path: Path) -> None:
-    """What follows the first command, and what it is padded with, does not keep it from being
-    told."""
+    """Neither further commands nor padding keep the first command from being told."""
     first = streams.CreateStreamRequest(name="mine")
     others = [streams.CreateStreamRequest(name="x" * 200)] * 100
     long = streams.CreateStreamRequest(name="y" * (2 * KEPT_BYTES_MAX))
@@ -183,8 +182,7 @@ def test_padding_hides_nothing(tmp_path: Path) -> None:
 
 
 def test_spans_past_the_limit_are_summed_up(tmp_path: Path) -> None:
-    """Of spans that are too many to be told of each, methods, counts and refusals are told, and
-    what transactions among them consist of."""
+    """For too many spans the log tells methods, counts, refusals and the parts of transactions."""
     error = errors_pb2.Error(reason=Reason.REASON_PERMISSION_DENIED)
     delete = streams.DeleteStreamRequest()
     part = submit.TransactionPart(
@@ -208,8 +206,8 @@ def test_spans_past_the_limit_are_summed_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("answered", [0, 1, SPANS_MAX, SPANS_MAX + 1])
 def test_a_kept_reply_with_fewer_spans_is_told(tmp_path: Path, answered: int) -> None:
-    """A number without a fingerprint finds the reply of another request: what it refused is told,
-    and of the other spans that they were sent."""
+    """A reused number without a fingerprint finds another request's reply: the log tells the
+    refusals in it, and of the other spans only that they were sent."""
     error = errors_pb2.Error(reason=Reason.REASON_PERMISSION_DENIED)
     refused: Any = submit.SpanReply(errors=[errors_pb2.IndexedError(index=0, error=error)])
     sent = [span("DeleteStream", streams.DeleteStreamRequest())] * (SPANS_MAX + 2)
@@ -221,7 +219,7 @@ def test_a_kept_reply_with_fewer_spans_is_told(tmp_path: Path, answered: int) ->
 
 
 def test_what_waits_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records keep no more of requests than is looked at, and all of them so many bytes."""
+    """Records keep only the examined part of a request, and a bounded number of bytes in all."""
     monkeypatch.setattr(AuditLog, "_run", lambda self: None)
     kept = open_log(tmp_path, 8 * 1024 * 1024)
     routes: Any = Routes()
@@ -239,7 +237,7 @@ def test_what_waits_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.Monk
 def test_refusals_that_wait_are_bounded_in_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
-    """Refusals that are kept until the thread comes to them count as what they weigh."""
+    """Refusals that wait for the thread count by their weight."""
     monkeypatch.setattr(AuditLog, "_run", lambda self: None)
     monkeypatch.setattr(log, "WAITING_BYTES_MAX", 4 * 1024 * 1024)
     kept = open_log(tmp_path, 8 * 1024 * 1024)
@@ -260,7 +258,7 @@ def test_refusals_that_wait_are_bounded_in_bytes(
 
 
 def kept_by(make: Any) -> Iterator[bytes]:
-    """Yield all bytes that the making of a record holds on to."""
+    """Yield all bytes that a record in the making keeps alive."""
     if isinstance(make, bytes):
         yield make
     elif isinstance(make, partial):
@@ -271,7 +269,7 @@ def kept_by(make: Any) -> Iterator[bytes]:
 
 
 def test_omitted_spans_are_not_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many spans a request has, no more first commands are read than are told."""
+    """However many spans a request has, only as many first commands are read as are told."""
     read_ones: list[bytes] = []
 
     def told_request(kind: Any, encoded: bytes) -> Record:
@@ -286,7 +284,7 @@ def test_omitted_spans_are_not_looked_into(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_one_request_is_told_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a request with many values so many are told, and no more."""
+    """Of a request with many values a limited number is told."""
     monkeypatch.setattr(requests, "REQUEST_CHARACTERS_MAX", 4 * requests.VALUE_CHARACTERS_MIN)
     names = streams.CreateStreamRequest(name="x" * 100)
     many = filled(users.UpdatePermissionsRequest.DESCRIPTOR)

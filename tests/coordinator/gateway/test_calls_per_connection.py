@@ -1,4 +1,4 @@
-"""As many calls share a connection as the gateway says that they may."""
+"""A connection may have as many calls at once as the gateway announces."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from coordinator.gateway.server import SERVER_OPTIONS
 from viewstamp.limits import STREAMS_PER_CONNECTION_MAX
 
 PATH: Final = "/viewstamp.tests.Together/Answer"
-# Who comes when others no longer do is not to wait for them.
+# Whoever comes after others have left must not wait for them.
 ALONE_S: Final = 0.3
 
 
 class Together(grpc.GenericRpcHandler):
-    """Answers calls when as many have come as may, all of them in one turn of the loop."""
+    """Answers calls, once the allowed number has come, all in one turn of the loop."""
 
     def __init__(self) -> None:
         self._came = 0
@@ -44,8 +44,8 @@ class Together(grpc.GenericRpcHandler):
 
 
 async def test_who_keeps_to_what_was_told_is_not_refused() -> None:
-    """A caller that opens a call for each that was answered has never too many, also while the
-    server has yet to put away those that it answered together."""
+    """A caller that opens a call for each answered one never has too many, even while the server
+    has yet to release those that it answered together."""
     server = grpc.aio.server(options=SERVER_OPTIONS)
     server.add_generic_rpc_handlers((Together(),))
     port = server.add_insecure_port("127.0.0.1:0")

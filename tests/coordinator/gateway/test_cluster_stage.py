@@ -10,7 +10,6 @@ import pytest
 
 from coordinator.base.alarms import Alarms
 from coordinator.gateway.cluster import ClusterStage, StatusSources
-from coordinator.gateway.status_digests import DOMAIN_STAGES
 from coordinator.mux import types as mux
 from coordinator.replica.batcher import AnsweredSpan, Reply
 from coordinator.replica.ports import Progress
@@ -25,7 +24,7 @@ GET_STATUS, LIST_ALARMS = 450, 451
 PLAIN, DIGESTS, BAD = b"", b"\x18\x01", b"\xff"
 
 
-class FakeService:
+class ReportedService:
     """A service that is there."""
 
     connected = True
@@ -33,7 +32,7 @@ class FakeService:
     item_log_bytes = 10
 
 
-class FakeReplica:
+class ReportedReplica:
     """A replica whose reads the test answers."""
 
     def __init__(self) -> None:
@@ -43,8 +42,8 @@ class FakeReplica:
         self.followed: list[mux.QueryOutcome] = []
 
     @property
-    def ports(self) -> tuple[Progress, FakeReplica, Callable[[mux.QueryOutcome], None]]:
-        """Return what the stage is given of the replica."""
+    def ports(self) -> tuple[Progress, ReportedReplica, Callable[[mux.QueryOutcome], None]]:
+        """Return what the stage learns of the replica."""
         return self.progress, self, self.followed.append
 
     def next_token(self) -> int:
@@ -53,20 +52,22 @@ class FakeReplica:
 
     def start(self, read: mux.Read, *, linearizable: bool, revision: int) -> asyncio.Future[Reply]:
         """Start a read that the test answers."""
-        assert [span.owner for span in read.spans] == list(DOMAIN_STAGES)
+        assert [span.owner for span in read.spans] == list(mux.SERVICE_STAGES)
         self.reads.append(asyncio.get_running_loop().create_future())
         return self.reads[-1]
 
 
-class World:
+class ClusterStageTrial:
     """A catalog stage over fakes, with one alarm."""
 
     def __init__(self, sources: StatusSources | None = None) -> None:
         """Raise an alarm."""
-        self.replica = FakeReplica()
+        self.replica = ReportedReplica()
         alarms = Alarms(lambda: 7)
         alarms.raise_alarm(cluster.ALARM_KIND_SERVICE_DOWN, "gone", "users")
-        self.services: dict[mux.Stage, Any] = {stage: FakeService() for stage in DOMAIN_STAGES}
+        self.services: dict[mux.Stage, Any] = {
+            stage: ReportedService() for stage in mux.SERVICE_STAGES
+        }
         self.stage = ClusterStage(
             *self.replica.ports,
             alarms,
@@ -79,7 +80,7 @@ class World:
         )
 
     def ask(self, code: int, *items: bytes, refused: tuple[int, ...] = ()) -> mux.QueryOutcome:
-        """Read, some of it refused before."""
+        """Read, with some indexes refused before."""
         item = mux.QueryItem(1, code, len(items), frame_all(items), 0, 1, 0, refused, b"")
         (outcome,) = self.stage.read(mux.StageBatch(mux.Stage.CATALOG, 0, 3, 1, (item,))).outcomes
         assert isinstance(outcome, mux.QueryOutcome)
@@ -93,22 +94,22 @@ def statuses(outcome: mux.QueryOutcome) -> list[cluster.GetStatusResponse]:
 
 async def test_refused_ones_stay_refused_by_whoever_did_it() -> None:
     """An index that was refused before is neither answered nor refused again."""
-    outcome = World().ask(GET_STATUS, BAD, PLAIN, BAD, refused=(0,))
+    outcome = ClusterStageTrial().ask(GET_STATUS, BAD, PLAIN, BAD, refused=(0,))
     assert [error.index for error in outcome.errors] == [2]
     assert [bool(result.cluster) for result in statuses(outcome)] == [False, True, False]
 
 
 async def test_levels() -> None:
-    """Status says which level is in force, and beside it which one a replica supports."""
-    world = World(StatusSources(level_in_force=lambda: 1, level_supported=lambda: 3))
+    """Status names the level in force, and beside it the level that a replica supports."""
+    world = ClusterStageTrial(StatusSources(level_in_force=lambda: 1, level_supported=lambda: 3))
     (status,) = statuses(world.ask(GET_STATUS, PLAIN))
     assert status.feature_level == 1
     assert status.replicas[0].feature_level_max == 3
 
 
 async def test_malformed_span() -> None:
-    """Bytes that are no frames, or another number of them, refuse what was not refused yet."""
-    world = World()
+    """Bytes that are not frames, or too many or few frames, refuse all that was not refused yet."""
+    world = ClusterStageTrial()
     for items, count in ((b"\xff", 3), (frame(b""), 3)):
         item = mux.QueryItem(1, LIST_ALARMS, count, items, 0, 1, 0, (1,), b"")
         batch = mux.StageBatch(mux.Stage.CATALOG, 0, 3, 1, (item,))
@@ -125,8 +126,8 @@ async def test_malformed_span() -> None:
     ],
 )
 async def test_roles_and_lag(primary: int, roles: str) -> None:
-    """Each replica has its role, and how far it is behind what anybody calls committed."""
-    world = World()
+    """Each replica has its role, and its lag behind the highest commit that any replica reports."""
+    world = ClusterStageTrial()
     others = [cluster.Replica(replica_id=i, commit=10 + i, applied=9 + i) for i in (3, 1, 2)]
     alarms, services = Alarms(lambda: 7), world.services
     world.stage = ClusterStage(
@@ -145,14 +146,14 @@ async def test_roles_and_lag(primary: int, roles: str) -> None:
 
 async def test_alarms() -> None:
     """Raised alarms are listed."""
-    (encoded,) = unframe(World().ask(LIST_ALARMS, PLAIN).results)
+    (encoded,) = unframe(ClusterStageTrial().ask(LIST_ALARMS, PLAIN).results)
     (alarm,) = cluster.ListAlarmsResponse.FromString(encoded).alarms
     assert (alarm.kind, alarm.since) == (cluster.ALARM_KIND_SERVICE_DOWN, 7)
 
 
 async def test_digests_follow() -> None:
-    """Digests are read from every stage and the answer follows, refusals with it."""
-    world = World()
+    """Digests are read from every stage, and the answer follows with their refusals."""
+    world = ClusterStageTrial()
     assert world.ask(GET_STATUS, DIGESTS, BAD, PLAIN, refused=(2,)).deferred
     spans = tuple(AnsweredSpan(frame(bytes((n,)) * 32), ()) for n in range(3))
     world.replica.reads[0].set_result(Reply(1, 3, 3, spans))
@@ -166,8 +167,8 @@ async def test_digests_follow() -> None:
 
 @pytest.mark.parametrize("refused", [(), (2,)])
 async def test_digests_that_cannot_be_read(refused: tuple[int, ...]) -> None:
-    """When a service is down, every read that is not refused yet is refused with that reason."""
-    world = World()
+    """When a service is down, every read not refused yet is refused with that reason."""
+    world = ClusterStageTrial()
     assert world.ask(GET_STATUS, DIGESTS, BAD, PLAIN, refused=refused).deferred
     world.replica.reads[0].set_exception(Refusal(Reason.REASON_DOMAIN_RESTARTING, "gone"))
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""How many commands with secrets one request may hold, and in what portions they are prepared."""
+"""How many commands with secrets one request may hold, and in which portions they are prepared."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Owner:
 
 
 def test_request_with_too_many_passwords_is_refused() -> None:
-    """Thousands of commands fit a request, but so many alone of those that cost as much."""
+    """A request holds thousands of commands, but only a few of the costly ones."""
     normalizer = Normalizer(ROUTES, {})
     most = (COSTLY, NORMALIZED_COMMANDS_MAX, b"")
     at_once(normalizer.checking_count([(CHEAP, 8_000, b""), most]))
@@ -54,7 +54,7 @@ def test_request_with_too_many_passwords_is_refused() -> None:
 
 
 def test_passwords_in_transactions_count() -> None:
-    """Those of several transactions count together, and with those beside them."""
+    """Passwords in several transactions count together, and with those beside them."""
     normalizer = Normalizer(ROUTES, {})
     half = (TRANSACT, 1, transaction(NORMALIZED_COMMANDS_MAX // 2))
     at_once(normalizer.checking_count([half, half, (CHEAP, 10, b"")]))
@@ -65,7 +65,7 @@ def test_passwords_in_transactions_count() -> None:
 
 
 def transaction(costly: int) -> bytes:
-    """Return a transaction with so many passwords, and as much else."""
+    """Return a transaction with so many passwords, and so many other commands."""
     request = submit_pb2.TransactRequest()
     for _ in range(costly):
         request.parts.add(code=100)
@@ -74,7 +74,7 @@ def transaction(costly: int) -> bytes:
 
 
 def test_parts_of_transactions_are_commands_of_their_request() -> None:
-    """Transactions together may have as many parts as a request may have commands."""
+    """All transactions of a request may have as many parts as a request may have commands."""
     normalizer = Normalizer(ROUTES, {})
     request = submit_pb2.TransactRequest()
     for _ in range(TRANSACTION_PARTS_MAX):
@@ -89,7 +89,7 @@ def test_parts_of_transactions_are_commands_of_their_request() -> None:
 
 
 async def test_passwords_are_prepared_in_portions() -> None:
-    """What one wait must be long enough for is bounded, and nothing is lost or changes places."""
+    """Each portion of passwords has a bounded wait; nothing is lost or changes places."""
     owner = Owner()
     items = b"".join(frame(b"%d" % number) for number in range(2 * NORMALIZED_TOGETHER_MAX + 1))
     span = log_pb2.LoggedSpan(code=100, count=2 * NORMALIZED_TOGETHER_MAX + 1, items=items)

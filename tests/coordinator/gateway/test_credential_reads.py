@@ -1,4 +1,4 @@
-"""Reads that decide what a caller may do: of the newest state, and without an entry of the log."""
+"""Reads that decide what a caller may do see the newest state, and make no entry in the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from coordinator.mux.mux import Mux
 from coordinator.mux.types import Read, ResolveItem, SendBatch
 from coordinator.mux.types import ReadSpan as MuxReadSpan
 from coordinator.replica.batcher import AnsweredSpan, Reply
-from tests.coordinator.gateway.test_unary_deadline import Call
+from tests.coordinator.gateway.test_unary_deadline import UnaryCall
 from tests.coordinator.mux.fakes import FakeCodec
 from tests.coordinator.mux.transcript import ROUTES
 from viewstamp.api.routing.v1 import routing_pb2
@@ -58,8 +58,8 @@ class Answering:
 async def test_credentials_are_never_read_of_the_past(
     is_public: bool, seen: ReadConsistency
 ) -> None:
-    """A replica that has not heard of a revocation must not log anybody in by what was revoked,
-    whatever the caller would be content with."""
+    """A replica that has not heard of a revocation logs nobody in with the revoked credentials,
+    even if the caller accepts a stale read."""
     reads: Any = Answering()
     method: Any = SimpleNamespace(code=1, kind=MethodKind.QUERY, public=is_public)
     calls = UnaryCalls(
@@ -71,15 +71,15 @@ async def test_credentials_are_never_read_of_the_past(
         reads,
         lambda: None,
     )
-    call: Any = Call(((CONSISTENCY_KEY, "stale"),))
+    call: Any = UnaryCall(((CONSISTENCY_KEY, "stale"),))
     await calls.serve("/test.Service/Login", b"", call)
     assert [consistency for _, consistency in reads.asked] == [seen]
 
 
 async def test_who_manages_servers_is_asked_without_an_entry_of_the_log() -> None:
-    """A linearizable read demands the permission; nothing is sequenced for it."""
+    """A linearizable read demands the permission; no log entry is made for it."""
     reads: Any = Answering()
-    nothing: Any = SimpleNamespace()  # whatever is sequenced fails
+    nothing: Any = SimpleNamespace()  # every entry fails
     calls = CallerCalls(Routes(), nothing, reads, AccessToken(7, 1, 0))
     await calls.check_manages_servers()
     ((span, consistency),) = reads.asked
@@ -88,7 +88,7 @@ async def test_who_manages_servers_is_asked_without_an_entry_of_the_log() -> Non
 
 
 def test_a_read_may_demand_more_than_its_route() -> None:
-    """The resolving stage is told what to demand."""
+    """The resolving stage is told which permission to demand."""
     code = next(code for code, route in ROUTES.items() if route.is_query and route.resolve_stage)
     span = MuxReadSpan(code, 1, frame(b""), gate=99)
     effects = Mux(ROUTES, FakeCodec()).read(Read(1, (span,), 7, 0))

@@ -1,4 +1,4 @@
-"""What has ended opens nothing, takes no place and fences nobody."""
+"""Ended credentials open nothing, take no place and fence nobody."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from coordinator.gateway.unary import UnaryCalls
 from coordinator.mux.codec import CredentialsChanged
 from coordinator.stages.codec import REGISTER_SESSION_CODE
 from tests.coordinator.gateway.test_admission import ROOT, SESSION, refused
-from tests.coordinator.gateway.test_stream_fences import Face, Wire, turns
-from tests.coordinator.gateway.test_unary_deadline import Call, Ended
+from tests.coordinator.gateway.test_stream_fences import Face, FencedWire, turns
+from tests.coordinator.gateway.test_unary_deadline import Ended, UnaryCall
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit
 from viewstamp.limits import TOKEN_STAMP
@@ -25,7 +25,7 @@ CHANGED = 9
 
 
 def end(face: Face, *, minimum: int = 1, minimum_token: int = 0) -> None:
-    """End credentials of root, as the applied command tells it."""
+    """End credentials of root, as the applied command reports it."""
     face.world.mux.sessions.apply_effect(CredentialsChanged(0, minimum, minimum_token), CHANGED)
     for user_id in face.world.mux.sessions.take_changes().users:
         face.streams.credentials_ended(user_id)
@@ -69,11 +69,11 @@ async def test_what_has_ended_fences_no_stream() -> None:
 
 
 async def test_what_has_ended_holds_no_place() -> None:
-    """Whoever comes with an older token and says nothing is refused before a stream is counted."""
-    face, wire = Face(), Wire()
+    """A caller with an older token who says nothing is refused before its stream is counted."""
+    face, wire = Face(), FencedWire()
     end(face, minimum_token=CHANGED)
     face.authenticator.caller = BY_TOKEN
-    async with asyncio.timeout(10):  # nothing arrives, for which a stream waits as long
+    async with asyncio.timeout(10):  # nothing arrives, and a stream would wait that long
         await face.serve(wire)
     assert wire.ended_with == "UNAUTHENTICATED"
 
@@ -84,7 +84,7 @@ async def test_what_has_ended_takes_no_share_of_reads() -> None:
     end(face, minimum_token=CHANGED)
     face.authenticator.caller = BY_TOKEN
     method: Any = SimpleNamespace(code=101, kind=MethodKind.QUERY, public=False)
-    nothing: Any = SimpleNamespace()  # whatever is asked of it fails
+    nothing: Any = SimpleNamespace()  # every question fails
     calls = UnaryCalls(
         bytes(16),
         SimpleNamespace(public=lambda path: method),  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ async def test_what_has_ended_takes_no_share_of_reads() -> None:
         *(nothing, nothing),
         lambda: None,
     )
-    call = Call(())
+    call = UnaryCall(())
     with pytest.raises(Ended):
         await calls.serve("/test.Service/Read", b"", call)  # type: ignore[arg-type]
     assert call.details["reason"] == "UNAUTHENTICATED"
@@ -104,7 +104,7 @@ async def test_what_has_ended_makes_no_room() -> None:
     face = Face()
     end(face, minimum=CHANGED)
     method: Any = SimpleNamespace(code=REGISTER_SESSION_CODE, kind=MethodKind.COMMAND)
-    nothing: Any = SimpleNamespace()  # whatever is asked of it fails
+    nothing: Any = SimpleNamespace()  # every question fails
     calls = UnaryCalls(
         bytes(16),
         SimpleNamespace(public=lambda path: method),  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ async def test_what_has_ended_makes_no_room() -> None:
         lambda: None,
         room=nothing,
     )
-    call = Call(())
+    call = UnaryCall(())
     with pytest.raises(Ended):
         await calls.serve("/test.Service/RegisterSession", b"", call)  # type: ignore[arg-type]
     assert call.details["reason"] == "UNAUTHENTICATED"
@@ -122,7 +122,7 @@ async def test_what_has_ended_makes_no_room() -> None:
 
 async def opened(face: Face, session_id: int) -> str:
     """Open a stream that is refused; return why."""
-    wire = Wire()
+    wire = FencedWire()
     opening = submit.SubmitRequest(open=submit.OpenStream(session_id=session_id))
     wire.arrived.put_nowait(opening.SerializeToString())
     async with asyncio.timeout(10):

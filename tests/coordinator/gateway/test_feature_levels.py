@@ -1,4 +1,4 @@
-"""The feature level at the gateway: what is above it is refused, and when it may be raised."""
+"""The feature level at the gateway: what it refuses, and when the level may be raised."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coordinator.gateway.primary_calls import check_supported
 from coordinator.gateway.reads import LINEARIZABLE, ReadStarter
 from coordinator.gateway.routes import Routes
 from coordinator.peers.messages import ReplicaReportMessage
-from tests.coordinator.gateway.test_admission import World
+from tests.coordinator.gateway.test_admission import AdmissionTrial
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.log.v1 import log_pb2
@@ -37,9 +37,9 @@ def _raised(routes: Routes, code: int, since_level: int) -> Method:
     return newer
 
 
-def _world() -> tuple[World, Routes]:
+def _world() -> tuple[AdmissionTrial, Routes]:
     """Return commands over a log, and their routes, in which CreateStream is of level 3."""
-    world = World()
+    world = AdmissionTrial()
     routes = world.commands._routes
     routes._level_in_force = lambda: 2
     _raised(routes, CREATE_STREAM, 3)
@@ -47,7 +47,7 @@ def _world() -> tuple[World, Routes]:
 
 
 async def test_a_command_above_the_level_is_refused_before_the_log() -> None:
-    """What no older build could read never enters the log; once the level is raised it does."""
+    """A command that no older build could read enters the log only once the level is raised."""
     world, routes = _world()
     with pytest.raises(
         Refusal, match="CreateStream needs feature level 3, and 2 is in force"
@@ -68,7 +68,7 @@ async def test_a_command_above_the_level_is_refused_before_the_log() -> None:
 async def test_a_part_of_a_transaction_above_the_level_is_refused(
     code: int, reason: Reason.ValueType | None
 ) -> None:
-    """A transaction is no way around the level, nor for a command that must come alone."""
+    """Neither a transaction nor a command that must come alone gets around the level."""
     _, routes = _world()
     transaction = submit_pb2.TransactRequest(parts=[submit_pb2.TransactionPart(code=code)])
     span = log_pb2.LoggedSpan(code=TRANSACT, count=1, items=frame(transaction.SerializeToString()))
@@ -79,7 +79,7 @@ async def test_a_part_of_a_transaction_above_the_level_is_refused(
 
 
 def test_a_description_needs_its_level() -> None:
-    """The coordinator serves it itself, from the level on that it came with."""
+    """The coordinator serves its own commands from the level that introduced them."""
     routes = Routes()
     routes._level_in_force = lambda: 2
     with pytest.raises(Refusal, match="SetClusterDescription needs feature level 3, and 2 is"):
@@ -89,7 +89,7 @@ def test_a_description_needs_its_level() -> None:
 
 
 async def test_a_read_above_the_level_is_refused() -> None:
-    """Queries have a level, too: what they show may not be there yet."""
+    """Queries have a level, too: the state that they show may not exist yet."""
     routes = Routes()
     routes._level_in_force = lambda: 2
     _raised(routes, GET_STATUS, 3)
@@ -100,12 +100,12 @@ async def test_a_read_above_the_level_is_refused() -> None:
 
 
 def _report(replica: int, level: int, status: int) -> ReplicaReportMessage:
-    """Return what a replica says of itself."""
+    """Return what a replica reports of itself."""
     return ReplicaReportMessage(b"", replica, status, 1, 1, 1, 1, 0, "", feature_level_max=level)
 
 
 def test_who_is_not_heard_supports_nothing() -> None:
-    """Down, halted, silent or never heard: none of these is known to support a level."""
+    """A replica that is down, halted, silent or never heard is not known to support a level."""
     now_ms = 0
     reports = SnapshotReports((1, 2, 3, 4), 3, lambda: now_ms)
     normal, halted = cluster_pb2.REPLICA_STATUS_NORMAL, cluster_pb2.REPLICA_STATUS_HALTED
@@ -117,7 +117,7 @@ def test_who_is_not_heard_supports_nothing() -> None:
 
 
 def test_every_replica_must_support_the_level() -> None:
-    """The refusal names each replica that does not, with what it supports."""
+    """The refusal names each replica that lacks the level, with the level that it supports."""
     check_supported(3, {0: 3, 1: 4})
     with pytest.raises(Refusal, match="replica 1 up to 2, replica 2 was not heard") as caught:
         check_supported(3, {0: 3, 1: 2, 2: 0})

@@ -1,4 +1,4 @@
-"""Calls that a backup passes on: how long they may take, and a primary that says nothing more."""
+"""Calls that a backup forwards: their deadlines, and primaries that fall silent."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PATH = "/test.Service/Method"
 PREFACE_BYTES = 24
 FRAME_HEADER_BYTES = 9
 PING, ACK = 6, 1
-# The server allows two that come too early, and ends the connection at the next. The library sends
-# at most one in a second.
+# The server allows two pings that come too early, and ends the connection at the next. The library
+# sends at most one in a second.
 PINGS = 5
 PINGING = "grpc.keepalive_time_ms"
 WAITING = "grpc.http2.ping_timeout_ms"
@@ -31,7 +31,7 @@ ALLOWING = "grpc.http2.min_ping_interval_without_data_ms"
 Answer = Callable[[grpc.aio.ServicerContext[Any, Any]], Awaitable[bytes]]
 
 
-class Caller:
+class ForwardedCaller:
     """The call of a client, as the gateway sees it; `seconds_left` is None without a deadline."""
 
     def __init__(self, seconds_left: float | None = None) -> None:
@@ -43,11 +43,11 @@ class Caller:
         return ()
 
     def time_remaining(self) -> float | None:
-        """Return what was said."""
+        """Return the metadata that was sent."""
         return self._seconds_left
 
     async def abort(self, code: grpc.StatusCode, *_: object, **__: object) -> NoReturn:
-        """Nobody aborts a call whose primary said nothing about it."""
+        """Nobody aborts a call when the primary said nothing about it."""
         raise AssertionError(code)
 
 
@@ -74,11 +74,11 @@ async def primary(
         await server.stop(None)
 
 
-class Wire:
-    """What is between backup and primary: it counts pings, and can lose all that is sent."""
+class ForwardingWire:
+    """The link between backup and primary: it counts pings, and can lose all that is sent."""
 
     def __init__(self, port: int) -> None:
-        """Lead to the primary at `port`."""
+        """Connect to the primary at `port`."""
         self.is_cut = False
         self.pings = 0
         self.enough_pings = asyncio.Event()
@@ -128,7 +128,7 @@ class Frames:
     """Reads the heads of HTTP/2 frames behind a client's preface."""
 
     def __init__(self, saw: Callable[[int, int], None]) -> None:
-        """Tell `saw` kind and flags of each frame."""
+        """Report kind and flags of each frame to `saw`."""
         self._saw = saw
         self._data = bytearray()
         self._skip_bytes = PREFACE_BYTES
@@ -151,7 +151,7 @@ def sooner(
 
 @contextlib.asynccontextmanager
 async def passing_on(address: str) -> AsyncIterator[Forwarding]:
-    """Pass calls on to `address`."""
+    """Forward calls to `address`."""
     forwarding = Forwarding(lambda: address)
     try:
         yield forwarding
@@ -164,7 +164,8 @@ async def passing_on(address: str) -> AsyncIterator[Forwarding]:
     [(None, FORWARD_DEADLINE_MS), (3_600.0, FORWARD_DEADLINE_MS), (10.0, 10_000)],
 )
 async def test_every_call_has_a_deadline(seconds_left: float | None, waited_ms: int) -> None:
-    """It is the caller's, or that of the gateway if the caller has none, or a longer one."""
+    """A forwarded call has its caller's deadline, or the gateway's if the caller has none or a
+    longer."""
     remaining: list[float] = []
 
     async def answer(context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
@@ -173,8 +174,8 @@ async def test_every_call_has_a_deadline(seconds_left: float | None, waited_ms: 
         return b"answer"
 
     async with primary(answer) as port, passing_on(f"127.0.0.1:{port}") as forwarding:
-        assert await forwarding.forward(PATH, b"", Caller(seconds_left)) == b"answer"  # type: ignore[arg-type]
-    # On the wire a deadline is rounded up.
+        assert await forwarding.forward(PATH, b"", ForwardedCaller(seconds_left)) == b"answer"  # type: ignore[arg-type]
+    # The deadline is rounded up on the wire.
     assert waited_ms / 2 < remaining[0] * 1000 < waited_ms + 1_000
 
 
@@ -189,13 +190,13 @@ async def test_no_answer_in_time_is_an_unknown_outcome(monkeypatch: pytest.Monke
 
     async with primary(answer) as port, passing_on(f"127.0.0.1:{port}") as forwarding:
         with pytest.raises(Refusal, match="under its request number") as caught:
-            await forwarding.forward(PATH, b"", Caller())  # type: ignore[arg-type]
+            await forwarding.forward(PATH, b"", ForwardedCaller())  # type: ignore[arg-type]
     assert caught.value.reason == Reason.REASON_OUTCOME_UNKNOWN
     assert caught.value.details == {"deadline_ms": "50", "outcome": "unknown"}
 
 
 async def test_a_read_without_an_answer_has_no_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It changed nothing, so whoever asked may simply ask again."""
+    """A read that gets no answer changed nothing, so its caller may simply ask again."""
     monkeypatch.setattr(forwarding_module, "FORWARD_DEADLINE_MS", 50)
     never = asyncio.Event()
 
@@ -205,17 +206,17 @@ async def test_a_read_without_an_answer_has_no_outcome(monkeypatch: pytest.Monke
 
     async with primary(answer) as port, passing_on(f"127.0.0.1:{port}") as forwarding:
         with pytest.raises(Refusal, match="could not be asked") as caught:
-            await forwarding.forward(PATH, b"", Caller(), changes=False)  # type: ignore[arg-type]
+            await forwarding.forward(PATH, b"", ForwardedCaller(), changes=False)  # type: ignore[arg-type]
     assert (caught.value.name, caught.value.details) == ("VIEW_CHANGE", {})
 
 
 async def test_a_call_that_never_left_has_no_outcome() -> None:
-    """Where nobody listens nothing was sent, so a command, too, may simply be sent again."""
+    """Nothing is sent where nobody listens, so even a command may simply be sent again."""
     async with primary(_never) as port:
-        pass  # and is gone
+        pass  # closed at once
     async with passing_on(f"127.0.0.1:{port}") as forwarding:
         with pytest.raises(Refusal, match="could not be asked") as caught:
-            await forwarding.forward(PATH, b"", Caller())  # type: ignore[arg-type]
+            await forwarding.forward(PATH, b"", ForwardedCaller())  # type: ignore[arg-type]
     assert (caught.value.name, caught.value.details) == ("VIEW_CHANGE", {})
 
 
@@ -224,11 +225,11 @@ async def _never(_: grpc.aio.ServicerContext[Any, Any]) -> bytes:
 
 
 async def test_a_primary_whose_machine_vanished_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing comes any more, no end of the connection either: pings tell before the deadline."""
+    """When a connection falls silent without an end, pings notice it before the deadline."""
     options = sooner(CHANNEL_OPTIONS, (PINGING, WAITING))
     monkeypatch.setattr(forwarding_module, "CHANNEL_OPTIONS", options)
     monkeypatch.setattr(forwarding_module, "FORWARD_DEADLINE_MS", 5_000)
-    wires: list[Wire] = []
+    wires: list[ForwardingWire] = []
     never = asyncio.Event()
 
     async def answer(_: grpc.aio.ServicerContext[Any, Any]) -> bytes:
@@ -237,26 +238,26 @@ async def test_a_primary_whose_machine_vanished_is_noticed(monkeypatch: pytest.M
         return b""
 
     async with primary(answer) as port:
-        wires.append(Wire(port))
+        wires.append(ForwardingWire(port))
         async with wires[0].listening() as address, passing_on(address) as forwarding:
             with pytest.raises(Refusal, match="could not be asked") as caught:
-                await forwarding.forward(PATH, b"", Caller())  # type: ignore[arg-type]
+                await forwarding.forward(PATH, b"", ForwardedCaller())  # type: ignore[arg-type]
     assert caught.value.reason == Reason.REASON_OUTCOME_UNKNOWN
     assert caught.value.details == {"outcome": "unknown"}
 
 
 async def test_the_gateway_allows_these_pings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that takes long is not ended because the backup asked too often for signs of life."""
+    """A long call survives, because the backup does not ping too often."""
     options = sooner(CHANNEL_OPTIONS, (PINGING,))
     monkeypatch.setattr(forwarding_module, "CHANNEL_OPTIONS", options)
-    wires: list[Wire] = []
+    wires: list[ForwardingWire] = []
 
     async def answer(_: grpc.aio.ServicerContext[Any, Any]) -> bytes:
         await wires[0].enough_pings.wait()
         return b"answer"
 
     async with primary(answer, sooner(SERVER_OPTIONS, (ALLOWING,))) as port:
-        wires.append(Wire(port))
+        wires.append(ForwardingWire(port))
         async with wires[0].listening() as address, passing_on(address) as forwarding:
-            assert await forwarding.forward(PATH, b"", Caller()) == b"answer"  # type: ignore[arg-type]
+            assert await forwarding.forward(PATH, b"", ForwardedCaller()) == b"answer"  # type: ignore[arg-type]
     assert wires[0].pings >= PINGS

@@ -1,4 +1,4 @@
-"""Health, reflection, Channelz: what is no message is refused, and leaves no trace in the log."""
+"""Health, reflection and Channelz refuse malformed messages, and leave no trace in the log."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def gateway() -> AsyncIterator[grpc.aio.Channel]:
 
 
 async def greeted(port: int) -> tuple[bytes, asyncio.StreamWriter]:
-    """Return what the first bytes of a new connection are, none if it is closed at once."""
+    """Return the first bytes of a new connection, none if it is closed at once."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")
     return await reader.read(9), writer
@@ -67,7 +67,7 @@ async def test_connections_are_limited_in_all() -> None:
         first[1].close()
         async with asyncio.timeout(30):
             while not (await greeted(port))[0]:
-                pass  # the server hears of the end when it looks
+                pass  # the server learns of the end when it looks
 
 
 async def failure(call: Any) -> grpc.StatusCode:
@@ -80,7 +80,7 @@ async def failure(call: Any) -> grpc.StatusCode:
 
 
 async def test_garbage_is_refused_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """INVALID_ARGUMENT for each method, and never a stack trace."""
+    """Each method answers INVALID_ARGUMENT, and never a stack trace."""
     caplog.set_level(logging.INFO)
     async with gateway() as channel:
         for path in UNARY:
@@ -97,7 +97,7 @@ async def test_garbage_is_refused_and_not_logged(caplog: pytest.LogCaptureFixtur
 
 
 async def test_what_is_asked_properly_is_answered() -> None:
-    """Health knows what lives, and reflection lists the services under its name of today, too."""
+    """Health knows the live services, and reflection lists them under its current name, too."""
     async with gateway() as channel:
         check: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
         asked = health_pb2.HealthCheckRequest(service="liveness").SerializeToString()
@@ -114,7 +114,7 @@ async def test_what_is_asked_properly_is_answered() -> None:
 
 @pytest.mark.parametrize("digits", ["9" * 5_000, "9" * 21, str(2**64), "٣", "-1", ""])
 def test_a_revision_that_is_none(digits: str) -> None:
-    """No number of digits makes it more than a malformed request, none is echoed at length."""
+    """A number of any length is only a malformed request, and none is echoed at length."""
     with pytest.raises(Refusal) as caught:
         consistency_of_metadata([("viewstamp-consistency", f"at-least={digits}")])
     assert caught.value.name == "MALFORMED_REQUEST"

@@ -1,4 +1,4 @@
-"""Who may step down, raise the level, verify or download is asked: the log has no entry for it."""
+"""Permission to step down, raise the level, verify or download is a query, without a log entry."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEADLINE_S: Final = 30
 FOREVER_US: Final = 2**62
 TOO_HIGH: Final = FEATURE_LEVEL_MAX + 1
 
-# Method, request, and what root is told, whom nothing but the state of the cluster can refuse.
+# Method, request, and the refusal for root, whom only the state of the cluster can refuse.
 CALLS: Final = (
     ("StepDown", cluster.StepDownRequest(), "NO_OTHER_REPLICA"),
     ("RaiseFeatureLevel", cluster.RaiseFeatureLevelRequest(level=TOO_HIGH),
@@ -40,11 +40,11 @@ CALLS: Final = (
 )  # fmt: skip
 
 
-class World:
-    """One replica, and a user who may see servers, and not manage them."""
+class PermissionTrial:
+    """One replica, and a user who may see servers but not manage them."""
 
     def __init__(self, driver: Driver, channel: grpc.aio.Channel) -> None:
-        """Know whom to ask."""
+        """Take the clients to ask."""
         self.driver = driver
         self.users: Any = UsersServiceStub(channel)
         self._stubs: tuple[Any, ...] = (ClusterServiceStub(channel), SnapshotsServiceStub(channel))
@@ -68,7 +68,7 @@ def token_of(user_id: int, revision: int = 1) -> str:
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[World]:
+async def serving() -> AsyncIterator[PermissionTrial]:
     """Run a replica and its services in this process until it serves."""
     with tempfile.TemporaryDirectory(prefix="vs") as name:
         async with surroundings(Path(name)) as around:
@@ -78,16 +78,16 @@ async def serving() -> AsyncIterator[World]:
             while not (around.config.data_directory / READY_FILE).exists():
                 await asyncio.sleep(0.01)
                 assert not running.done(), running.result()
-            address = coordinator._standing.address
+            address = coordinator._face.address
             async with grpc.aio.insecure_channel(address) as channel:
-                yield World(coordinator.driver, channel)
+                yield PermissionTrial(coordinator.driver, channel)
             stop.set()
             await running
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    """Create ann, who may only look, and end the credentials that she had first."""
+async def world() -> AsyncIterator[PermissionTrial]:
+    """Create ann, who may only look, and end her first credentials."""
     async with serving() as made:
         root = (("authorization", f"Bearer {token_of(ROOT_USER_ID)}"),)
         request = users.CreateUserRequest(username="ann", password="a password")
@@ -101,8 +101,8 @@ async def world() -> AsyncIterator[World]:
         yield made
 
 
-async def test_permission_is_asked_without_an_entry_of_the_log(world: World) -> None:
-    """Everybody is told the same as by a command, and neither yes nor no makes the log grow."""
+async def test_permission_is_asked_without_an_entry_of_the_log(world: PermissionTrial) -> None:
+    """Every caller gets the same answer as from a command, and no answer makes the log grow."""
     before = world.driver.core.marks.op
     for name, request, of_root in CALLS:
         for token, reason in (

@@ -1,4 +1,4 @@
-"""What callers share who have not logged in."""
+"""The shares of callers who have not logged in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from coordinator.gateway.reads import share_of
 
 
 def test_addresses_share_nothing() -> None:
-    """Whoever logs in from another address has another share, and none is that of a user."""
+    """Each address without a login has its own share, and none is a user's share."""
     shares = {share_of(address) for address in ("", "local", "10.0.0.1", "10.0.0.2")}
     assert len(shares) == 4
     assert all(share < 0 for share in shares)
@@ -28,5 +28,5 @@ def test_addresses_share_nothing() -> None:
     ],
 )
 def test_address_of_a_peer(peer: str, address: str) -> None:
-    """Ports do not count, nor the half of an IPv6 address that its owner chooses freely."""
+    """Neither the port nor the half of an IPv6 address that its owner chooses makes a new share."""
     assert address_of(peer) == address

@@ -1,4 +1,4 @@
-"""Write quotas: what was sent too much is waited for, by whoever sent it."""
+"""Write quotas: a user who sent too much waits for it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import pytest
 from coordinator.app.config import parse
 from coordinator.base.errors import ConfigError
 from coordinator.gateway.quotas import QuotaConfig, Quotas
-from tests.coordinator.gateway.test_admission import World
+from tests.coordinator.gateway.test_admission import AdmissionTrial
 from viewstamp import limits
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
+from viewstamp.routing import SERVICE_NAMES
 
 FLOOD, HONEST = 7, 8
 
@@ -38,7 +39,7 @@ def charge(quotas: Quotas, user_id: int, commands: int, size: int) -> None:
     ],
 )
 def test_a_user_gets_the_rate_and_no_more(config: QuotaConfig, each: tuple[int, int]) -> None:
-    """A burst, then what time brings; the delay that is told is enough, and no more than that."""
+    """A user gets a burst, then what time brings; the announced delay is enough, and no more."""
     now_ms = 0
     quotas = Quotas(config, lambda: now_ms)
     sent = []
@@ -54,7 +55,7 @@ def test_a_user_gets_the_rate_and_no_more(config: QuotaConfig, each: tuple[int, 
 
 
 def test_a_large_request_is_paid_for_later() -> None:
-    """More than a burst gets through at once; what follows waits until it is paid for."""
+    """More than a burst gets through at once; the following commands wait until it is paid for."""
     now_ms = 0
     quotas = Quotas(QuotaConfig(10, 0, 0, 0, 1_000), lambda: now_ms)
     charge(quotas, FLOOD, 8_190, 0)
@@ -64,7 +65,7 @@ def test_a_large_request_is_paid_for_later() -> None:
 
 
 def test_all_together_have_a_quota() -> None:
-    """What one user sent of it, nobody else can send."""
+    """All users share a quota, so one user's commands leave less for the others."""
     quotas = Quotas(QuotaConfig(0, 0, 10, 0, 1_000), lambda: 0)
     charge(quotas, FLOOD, 10, 1)
     with pytest.raises(Refusal) as caught:
@@ -73,7 +74,7 @@ def test_all_together_have_a_quota() -> None:
 
 
 def test_users_are_forgotten_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """State is bounded, and whoever is heard all the time stays in debt."""
+    """State is bounded, and a user who keeps sending stays in debt."""
     monkeypatch.setattr(limits, "QUOTA_USERS_MAX", 10)
     now_ms = 0
     quotas = Quotas(QuotaConfig(1, 0, 0, 0, 1_000), lambda: now_ms)
@@ -87,8 +88,8 @@ def test_users_are_forgotten_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_request_is_charged_once() -> None:
-    """A retry of what is under way costs nothing, and beyond the quota a number stays free."""
-    world = World(QuotaConfig(1, 0, 0, 0, 1_000))
+    """A retry of a request under way costs nothing; beyond the quota a number stays free."""
+    world = AdmissionTrial(QuotaConfig(1, 0, 0, 0, 1_000))
     for _ in range(5):
         await world.admit(1)
     with pytest.raises(Refusal) as caught:
@@ -100,8 +101,8 @@ async def test_a_request_is_charged_once() -> None:
 
 
 def test_flags() -> None:
-    """Each rate has a flag; nothing below none is taken."""
-    services = [f"--service={name}=unix:/x" for name in ("users", "streams", "consumer_groups")]
+    """Each rate has a flag, which takes no negative value."""
+    services = [f"--service={name}=unix:/x" for name in SERVICE_NAMES]
     common = ["--data-directory=/d", *services]
     assert parse(common).quotas == QuotaConfig()
     flags = ["--quota-commands-per-user=1", "--quota-bytes-per-user=2", "--quota-commands=3"]

@@ -1,4 +1,4 @@
-"""A request that goes through the services again and again is refused, or weighs as it costs."""
+"""A request that visits the services again and again is refused, or weighs by its cost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from coordinator.gateway.shares import Shares
 from coordinator.mux.run_shapes import PLAIN
 from coordinator.replica.batcher import LooseCommand, SessionRequest
-from tests.coordinator.gateway.test_admission import DONE, World
+from tests.coordinator.gateway.test_admission import DONE, AdmissionTrial
 from tests.coordinator.replica.prepare_runs import (
     KINDS,
     METHODS,
@@ -40,7 +40,7 @@ ALTERNATING = ("UpdatePermissions", "CreateStream")
     ],
 )
 def test_too_many_runs_are_refused(names: Sequence[str], count: int) -> None:
-    """Commands that cannot go together are refused beyond the limit, and say how to go on."""
+    """A request of too many runs is refused, and the refusal says how to go on."""
     with pytest.raises(Refusal) as caught:
         shape_of(names, count)
     assert caught.value.reason == Reason.REASON_COMMAND_TOO_LARGE
@@ -58,13 +58,13 @@ def test_too_many_runs_are_refused(names: Sequence[str], count: int) -> None:
     ],
 )
 def test_what_goes_together_is_let_in(names: Sequence[str], count: int, runs: int) -> None:
-    """As many runs as the limit pass, and any number of commands that share one."""
+    """A request may have as many runs as the limit, and any number of commands in one run."""
     assert shape_of(names, count).runs == runs
 
 
 @given(st.lists(st.sampled_from(sorted(METHODS)), min_size=1, max_size=24), st.integers(1, 3))
 def test_runs_are_told_as_the_mux_makes_them(names: Sequence[str], count: int) -> None:
-    """However few spans a request has, and whatever their order, its runs are counted exactly."""
+    """The runs of a request are counted exactly, for any number and order of spans."""
     commands = [name for name in names if METHODS[name].kind.value == "command"]
     if commands:
         assert shape_of(commands, count).runs == split_runs([request(commands, count).logged])
@@ -72,7 +72,7 @@ def test_runs_are_told_as_the_mux_makes_them(names: Sequence[str], count: int) -
 
 async def test_a_session_hears_of_it() -> None:
     """The gateway refuses before the log, and the number stays free."""
-    world = World()
+    world = AdmissionTrial()
     pair = [METHODS[name] for name in ALTERNATING]
     spans = [submit.Span(code=m.code, count=1, items=b"\x0a\x00") for m in pair] * MOST
     with pytest.raises(Refusal) as caught:
@@ -84,8 +84,8 @@ async def test_a_session_hears_of_it() -> None:
 
 
 async def test_a_session_has_few_such_requests_under_way() -> None:
-    """The gateway has requests of many runs weigh as these, and lets others in when they end."""
-    world = World()
+    """A request of many runs takes a share by its runs, and others are let in when it ends."""
+    world = AdmissionTrial()
     spans = [
         submit.Span(code=METHODS[name].code, count=1, items=b"\x0a\x00")
         for name in ALTERNATING * (MOST // 2)
@@ -101,8 +101,8 @@ async def test_a_session_has_few_such_requests_under_way() -> None:
 
 @pytest.mark.parametrize("spans", [2, 4, 16, MOST])
 def test_runs_of_one_user_are_bounded_however_they_are_split(spans: int) -> None:
-    """Requests of few spans that alternate weigh as one of many: as much of a share by run."""
-    shares = Shares(World().mux.replies, lambda _: None)
+    """Requests of few alternating spans weigh as much per run as one request of many spans."""
+    shares = Shares(AdmissionTrial().mux.replies, lambda _: None)
     shape = shape_of(ALTERNATING * (spans // 2))
     taken = []
     with pytest.raises(Refusal) as caught:
@@ -117,8 +117,8 @@ def test_runs_of_one_user_are_bounded_however_they_are_split(spans: int) -> None
     assert not len(shares)
 
 
-class LooseWorld(World):
-    """Takes commands without a session into the log, too."""
+class LooseWorld(AdmissionTrial):
+    """A log that takes commands without a session, too."""
 
     def __init__(self) -> None:
         """Begin with an empty log."""
@@ -152,7 +152,7 @@ async def test_loose_commands_that_end_runs_weigh_as_runs(ends: str) -> None:
 
 
 async def test_commands_that_go_together_weigh_as_commands() -> None:
-    """Whoever sends many commands of which none ends a run has the whole share for them."""
+    """Commands that do not end a run may take the whole share of their user."""
     world = LooseWorld()
     with pytest.raises(Refusal):
         while True:
@@ -162,7 +162,7 @@ async def test_commands_that_go_together_weigh_as_commands() -> None:
 
 
 async def test_the_log_hears_of_a_request_s_runs() -> None:
-    """What waits for a prepare carries the shape that was found for it."""
+    """A request that waits for a prepare carries the shape that was computed for it."""
     world = LooseWorld()
     spans = [submit.Span(code=METHODS[n].code, count=1, items=frame(b"")) for n in ALTERNATING]
     await world.admit_spans(1, spans)

@@ -46,14 +46,14 @@ def page(reads: SessionReads, **fields: Any) -> tuple[list[int], str]:
 
 
 def test_own_sessions(reads: SessionReads) -> None:
-    """Everybody sees their own sessions, and no others."""
+    """Users see their own sessions, and no others."""
     outcome = ask(reads, OWN, pb.ListSessionsRequest())
     answer = pb.ListSessionsResponse.FromString(unframe(outcome.results)[0])
     assert [(s.session_id, s.user_id) for s in answer.sessions] == [(1, ALICE), (3, ALICE)]
 
 
 def test_pages(reads: SessionReads) -> None:
-    """Pages follow one another without a gap, for a user or for all."""
+    """Pages follow one another without a gap, for one user or for all."""
     assert page(reads) == ([1, 2, 3, 4], "")
     first, token = page(reads, page_size=3)
     assert (first, page(reads, page_size=3, page_token=token)) == ([1, 2, 3], ([4], ""))
@@ -62,7 +62,7 @@ def test_pages(reads: SessionReads) -> None:
 
 
 def test_tokens_belong_to_a_filter(reads: SessionReads) -> None:
-    """A page of one user's sessions does not go on among those of all, or of another."""
+    """A page token of one user's sessions is refused for all sessions, and for another user's."""
     _, of_bob = page(reads, page_size=1, user_id=BOB)
     _, of_all = page(reads, page_size=1)
     for fields in (
@@ -78,7 +78,7 @@ def test_tokens_belong_to_a_filter(reads: SessionReads) -> None:
 
 @pytest.mark.parametrize("fields", [{"page_size": 1001}, {"page_token": "x"}])
 def test_bad_pages_are_refused_alone(reads: SessionReads, fields: dict[str, Any]) -> None:
-    """A page that cannot be is refused, and the reads beside it are answered."""
+    """An impossible page is refused, and the reads beside it are answered."""
     bad = pb.ListUserSessionsRequest(**fields)
     outcome = ask(reads, OTHERS, bad, pb.ListUserSessionsRequest())
     (error,) = outcome.errors
@@ -88,7 +88,7 @@ def test_bad_pages_are_refused_alone(reads: SessionReads, fields: dict[str, Any]
 
 
 def test_answers_fit_a_message(reads: SessionReads, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reads past the room of a message are refused."""
+    """Reads beyond the size of a message are refused."""
     monkeypatch.setattr("coordinator.gateway.session_reads.MESSAGE_BYTES_MAX", 10)
     outcome = ask(reads, OTHERS, *[pb.ListUserSessionsRequest()] * 3)
     assert [error.index for error in outcome.errors] == [1, 2]

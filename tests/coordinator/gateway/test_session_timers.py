@@ -1,4 +1,4 @@
-"""Idle sessions: who is proposed for expiry, and that nothing is kept of ended ones."""
+"""Idle sessions: which are proposed for expiry, and that no trace is kept of ended ones."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions
 IDLE_MS = 100
 
 
-class World:
-    """A clock, some sessions, and what was proposed about them."""
+class TimersTrial:
+    """A clock, some sessions, and the proposals about them."""
 
     def __init__(self) -> None:
         """Begin with one session that has sent 5 requests."""
@@ -37,7 +37,7 @@ class World:
         self.proposed.append((expire.session_id, expire.last_request_number))
 
     def check_after(self, elapsed_ms: int) -> list[tuple[int, int]]:
-        """Let time pass, check, and return what was proposed then."""
+        """Let time pass, check, and return what was proposed."""
         self.now_ms += elapsed_ms
         self.proposed.clear()
         self.timers.check()
@@ -45,16 +45,16 @@ class World:
 
 
 def test_idle_session_is_proposed_once_its_time_is_over() -> None:
-    """A timer starts in full when it is first seen; its end names the last request."""
-    world = World()
+    """A timer starts in full when its session is first seen; the expiry names the last request."""
+    world = TimersTrial()
     assert world.check_after(10 * IDLE_MS) == []
     assert world.check_after(IDLE_MS - 1) == []
     assert world.check_after(1) == [(7, 5)]
 
 
 def test_use_begins_the_time_anew() -> None:
-    """Whatever shows life puts the end off."""
-    world = World()
+    """Every sign of life postpones the end."""
+    world = TimersTrial()
     world.check_after(0)
     world.now_ms += IDLE_MS - 1
     world.timers.used(7)
@@ -63,8 +63,8 @@ def test_use_begins_the_time_anew() -> None:
 
 
 def test_open_streams_keep_a_session() -> None:
-    """As long as any stream is open the session lives, and its time begins when it closes."""
-    world = World()
+    """A session with an open stream lives; its idle time begins when the last stream closes."""
+    world = TimersTrial()
     world.timers.stream_opened(7)
     world.timers.stream_opened(7)
     world.timers.stream_closed(7)
@@ -76,19 +76,20 @@ def test_open_streams_keep_a_session() -> None:
 
 def test_nothing_is_kept_of_ended_sessions() -> None:
     """Streams that close and requests that come after the end leave no trace."""
-    world = World()
+    world = TimersTrial()
     world.timers.stream_opened(7)
     world.sessions.clear()
     world.timers.used(7)
     world.timers.stream_closed(7)
     world.check_after(0)
     world.sessions[7] = Session(7, 1, b"", 5)
-    assert world.check_after(IDLE_MS - 1) == []  # a timer of its own, not the old one's rest
+    assert world.check_after(IDLE_MS - 1) == []  # a timer of its own, not the rest of the old one
 
 
 def test_timers_begin_anew_with_a_primary() -> None:
-    """A backup counts nothing: whoever comes back after a failover finds the session alive."""
-    world = World()
+    """A backup counts no idle time, so a session is alive when its client returns after a
+    failover."""
+    world = TimersTrial()
     world.timers.stop()
     assert world.check_after(10 * IDLE_MS) == []
     world.timers.begin()
@@ -102,8 +103,8 @@ def test_timers_begin_anew_with_a_primary() -> None:
 
 
 def test_who_can_be_spared() -> None:
-    """The session unused longest gives way, none with a stream, and each is named once."""
-    world = World()
+    """The session unused longest gives way, none with an open stream, and each is named once."""
+    world = TimersTrial()
     idle_ms = limits.SESSION_SPARE_IDLE_MS
     for session_id in (7, 8, 9):
         world.now_ms += 1
@@ -113,9 +114,9 @@ def test_who_can_be_spared() -> None:
     world.now_ms += idle_ms
     spared = [world.timers.spare((7, 8, 9), any_will_do=False) for _ in range(3)]
     assert spared == [8, 9, None]
-    # Root gets in even so, at the cost of whichever was used longest ago.
+    # Even so root gets in, at the cost of the session that was unused longest.
     assert world.timers.spare((7, 8, 9), any_will_do=True) == 7
-    # What a new primary has not seen used counts from when it began to lead.
+    # A session that a new primary has not seen in use counts from when that primary began to lead.
     world.timers.begin()
     assert world.timers.spare((10,), any_will_do=False) is None
     world.now_ms += idle_ms
@@ -123,8 +124,8 @@ def test_who_can_be_spared() -> None:
 
 
 def test_a_session_can_be_ended_in_any_case() -> None:
-    """Whatever its client sends until then: no request number is later than the one named."""
-    world = World()
+    """Until its session gives way a client may send only numbers up to the one that was named."""
+    world = TimersTrial()
     world.timers.used(7)
     world.timers.evict(7)
     ((session_id, last_number),) = world.proposed

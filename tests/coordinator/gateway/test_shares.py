@@ -1,4 +1,4 @@
-"""Shares: whoever fills theirs is refused, told why and when to come again, and alone."""
+"""Shares: a user who fills a share is refused alone, with the reason and the time to come again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from coordinator.mux.types import (
 )
 from coordinator.replica.batcher import LooseCommand, Reply
 from coordinator.stages.codec import ProtobufCodec
-from tests.coordinator.gateway.test_admission import ROOT, SESSION, World
+from tests.coordinator.gateway.test_admission import ROOT, SESSION, AdmissionTrial
 from viewstamp import limits
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions
@@ -32,7 +32,7 @@ POWERLESS, HONEST = 7, 8
 REFUSED = b"e" * 300
 
 
-class Trial:
+class ShareTrial:
     """Shares over a real table of replies."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Trial:
         return session_id
 
     def refused_commands(self, session_id: int) -> RequestReply:
-        """Keep the reply to the largest request of commands that were all refused."""
+        """Keep the reply to the largest possible request, whose commands were all refused."""
         window = self.replies.window(session_id)
         assert window is not None
         errors = tuple(IndexedError(i, REFUSED) for i in range(limits.REQUEST_COMMANDS_MAX))
@@ -59,7 +59,7 @@ class Trial:
         return reply
 
     def ask(self, user_id: int, session_id: int, commands: int = 1) -> Refusal | None:
-        """Send one request and have its answer; return why it was refused."""
+        """Send one request and have it answered; return why it was refused."""
         try:
             taken = self.shares.take_of_session(user_id, session_id, commands, 100)
         except Refusal as refusal:
@@ -69,7 +69,7 @@ class Trial:
 
 
 def expect_quota(refusal: Refusal | None, share: str) -> None:
-    """Check that a refusal says what was too much, and when to come again."""
+    """Check that a refusal names the excess, and when to come again."""
     assert refusal is not None
     assert refusal.reason == Reason.REASON_QUOTA_EXCEEDED
     assert refusal.details["share"] == share
@@ -77,8 +77,8 @@ def expect_quota(refusal: Refusal | None, share: str) -> None:
 
 
 def test_ten_sessions_of_a_powerless_user_stop_nobody_else() -> None:
-    """Replies that are never acknowledged keep their own user out, until some are acknowledged."""
-    trial = Trial()
+    """Unacknowledged replies keep only their own user out, until some are acknowledged."""
+    trial = ShareTrial()
     honest = trial.session(HONEST)
     hoards = [trial.session(POWERLESS) for _ in range(10)]
     for _ in range(limits.SESSION_WINDOW_REQUESTS):
@@ -96,16 +96,16 @@ def test_ten_sessions_of_a_powerless_user_stop_nobody_else() -> None:
 
 
 def test_a_reply_weighs_what_its_refusals_take() -> None:
-    """Small refusals by the thousand are no small reply."""
+    """Thousands of small refusals make a reply that is not small."""
     errors = tuple(IndexedError(index, b"e") for index in range(1_000))
     reply = RequestReply(1, 1, 1, 1, 1, (SpanReply(b"", errors),))
     assert weight(reply) > 100_000
 
 
 def test_one_session_has_a_share_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond it the session is refused; another one of the same user is not yet."""
+    """A session beyond its own share is refused, while another session of the same user is not."""
     monkeypatch.setattr(limits, "SESSION_REPLIES_BYTES_PER_SESSION_MAX", 5_000_000)
-    trial = Trial()
+    trial = ShareTrial()
     hoard, other = trial.session(POWERLESS), trial.session(POWERLESS)
     for _ in range(2):
         trial.refused_commands(hoard)
@@ -114,8 +114,8 @@ def test_one_session_has_a_share_of_its_own(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_near_the_limit_the_worst_is_ended_and_the_small_go_on() -> None:
-    """Many users together fill the table: the largest session of the worst ends, the even go on."""
-    trial = Trial()
+    """Many users together fill the table: the largest user's largest session ends; others go on."""
+    trial = ShareTrial()
     honest = trial.session(HONEST)
     reply = trial.refused_commands(honest)
     trial.replies.acknowledge(honest, 1)
@@ -156,10 +156,10 @@ UNDER_WAY: dict[str, tuple[str, Callable[[Shares, int], object], int]] = {
 
 @pytest.mark.parametrize("share", UNDER_WAY)
 def test_what_one_user_has_under_way(share: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flood of one user ends at their share, and others do not notice."""
+    """A flood of one user ends at that user's share, and others do not notice."""
     name, take, each = UNDER_WAY[share]
     monkeypatch.setattr(limits, name, 3 * each)
-    shares = Trial().shares
+    shares = ShareTrial().shares
     for _ in range(3):
         take(shares, POWERLESS)
     with pytest.raises(Refusal) as caught:
@@ -172,10 +172,10 @@ def test_what_one_user_has_under_way(share: str, monkeypatch: pytest.MonkeyPatch
     ("share", "limit"), [("commands", "COMMANDS_UNDER_WAY_MAX"), ("reads", "READS_UNDER_WAY_MAX")]
 )
 def test_what_all_have_under_way(share: str, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the process is full, who has nothing under way still gets in, and nobody else."""
+    """In a full process a user with nothing under way still gets in, and nobody else."""
     monkeypatch.setattr(limits, limit, 30)
     _, take, _ = UNDER_WAY[share]
-    shares = Trial().shares
+    shares = ShareTrial().shares
     for _ in range(3):
         take(shares, POWERLESS)
     with pytest.raises(Refusal) as caught:
@@ -185,8 +185,8 @@ def test_what_all_have_under_way(share: str, limit: str, monkeypatch: pytest.Mon
 
 
 async def test_what_is_answered_or_refused_is_given_back() -> None:
-    """Nothing is kept of a user who waits for nothing: neither of answers nor of refusals."""
-    world = World()
+    """No record of answers or refusals is kept for a user who waits for nothing."""
+    world = AdmissionTrial()
     loop = asyncio.get_running_loop()
     futures = [await world.admit(number) for number in (1, 2)]
     loose = LooseCommand(200, b"x", 5, 1, "", loop.create_future())
@@ -206,9 +206,9 @@ async def test_what_is_answered_or_refused_is_given_back() -> None:
 async def test_who_is_beyond_their_share_keeps_their_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A request that was refused so is taken under the same number later."""
+    """A request refused for a share is taken under the same number later."""
     monkeypatch.setattr(limits, "COMMANDS_UNDER_WAY_PER_USER_MAX", 1)
-    world = World()
+    world = AdmissionTrial()
     await world.admit(1)
     with pytest.raises(Refusal) as caught:
         await world.admit(2)
@@ -223,7 +223,7 @@ async def test_who_is_beyond_their_share_keeps_their_number(
 
 @pytest.mark.parametrize("user_id", [limits.ROOT_USER_ID, POWERLESS])
 async def test_leaked_sessions_lock_nobody_out(user_id: int) -> None:
-    """With as many sessions as one may have, the one unused longest ends before the next begins."""
+    """A user at the session limit loses the session unused longest before a new one begins."""
     machine = SessionsMachine(ProtobufCodec())
     span = LoggedSpan(1, 1, b"", user_id, 1)
     for session_id in range(1, limits.SESSIONS_PER_USER_MAX + 1):

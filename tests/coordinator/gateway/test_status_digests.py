@@ -1,4 +1,4 @@
-"""Digests in GetStatus: found by one walk at a time, however many ask."""
+"""Digests in GetStatus: one walk at a time finds them, however many callers ask."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from coordinator.gateway import status_digests
-from coordinator.gateway.status_digests import DOMAIN_STAGES, Digests, StatusDigests
+from coordinator.gateway.status_digests import Digests, StatusDigests
 from coordinator.mux import types as mux
-from coordinator.mux.catalog_types import Entity
 from coordinator.mux.entities import REPLY_KIND, WINDOW_KIND
 from coordinator.mux.replies import ReplyTable
 from coordinator.mux.types import RequestReply
@@ -24,13 +23,14 @@ from viewstamp.api.errors.v1.errors_pb2 import IndexedError, Reason
 from viewstamp.errors import Refusal
 from viewstamp.format.digest import StateDigest
 from viewstamp.framing import EMPTY_FRAME, frame
+from viewstamp.machine.freezing import Entity
 
 GREEDY, HONEST = 7, 8
 ENTITIES = [(1, b"k%d" % n, b"v") for n in range(5)]
 
 
-class World:
-    """Digests over services that the test answers for."""
+class DigestsTrial:
+    """Digests over services whose answers the test gives."""
 
     def __init__(self, entities: Iterable[Entity] = ENTITIES) -> None:
         self.walks: list[asyncio.Future[Reply]] = []
@@ -44,14 +44,14 @@ class World:
 
     def start(self, read: mux.Read, **_: object) -> asyncio.Future[Reply]:
         """Begin a walk, unless too many wait already."""
-        assert [span.owner for span in read.spans] == list(DOMAIN_STAGES)
+        assert [span.owner for span in read.spans] == list(mux.SERVICE_STAGES)
         if self.refusal is not None:
             raise self.refusal
         self.walks.append(asyncio.get_running_loop().create_future())
         return self.walks[-1]
 
     def ask(self, name: str, user_id: int = GREEDY) -> None:
-        """Ask under a name."""
+        """Ask under a caller's name."""
         self.digests.ask(user_id, lambda found: self.told.append((name, found)))
 
     async def answer(self, walk: int, *spans: AnsweredSpan) -> None:
@@ -62,13 +62,13 @@ class World:
             await asyncio.sleep(0)
 
     def names_told(self) -> str:
-        """Return who was told, in order."""
+        """Return the callers that were told, in order."""
         return "".join(name for name, _ in self.told)
 
 
 async def test_all_who_ask_meanwhile_share_the_next_walk() -> None:
-    """There is one walk at a time, and nobody is told of a state from before their question."""
-    world = World()
+    """One walk runs at a time, and no caller is told of a state older than its question."""
+    world = DigestsTrial()
     for name in "abc":
         world.ask(name)
     assert len(world.walks) == 1
@@ -93,9 +93,9 @@ async def test_all_who_ask_meanwhile_share_the_next_walk() -> None:
 async def test_few_may_wait(
     limit: str, greedy: int, other: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beyond their share, or that of all, callers are refused, and get in later."""
+    """Callers beyond their share, or beyond that of all, are refused, and get in later."""
     monkeypatch.setattr(status_digests, limit, 2)
-    world = World()
+    world = DigestsTrial()
     world.ask("a")
     world.ask("b")
     with pytest.raises(Refusal) as caught:
@@ -113,8 +113,8 @@ async def test_few_may_wait(
 
 
 async def test_a_service_may_refuse() -> None:
-    """What a service answers instead of its digest is told to the caller, not left out."""
-    world = World()
+    """A caller is told the refusal that a service gave instead of its digest."""
+    world = DigestsTrial()
     refusal = Refusal(Reason.REASON_OVERLOADED, "too many walks")
     refused = AnsweredSpan(EMPTY_FRAME, (IndexedError(index=0, error=refusal.to_error()),))
     world.ask("a")
@@ -125,8 +125,8 @@ async def test_a_service_may_refuse() -> None:
 
 
 async def test_a_walk_that_cannot_begin_is_told() -> None:
-    """Whoever waits is told when the next walk is refused, and the one after it can begin."""
-    world = World()
+    """Waiting callers are told when the next walk is refused, and the one after it can begin."""
+    world = DigestsTrial()
     world.ask("a")
     world.ask("b")
     world.refusal = Refusal(Reason.REASON_OVERLOADED, "too many reads")
@@ -148,8 +148,8 @@ def broken() -> Iterator[Entity]:
 
 @pytest.mark.parametrize("where", ["sessions", "answer", "none", "cancelled"])
 async def test_a_walk_that_fails_is_told_and_the_next_begins(where: str) -> None:
-    """Whatever fails in a walk, who waits is told INTERNAL, and who asks later is answered."""
-    world = World(broken() if where == "sessions" else ENTITIES)
+    """When a walk fails its callers are told INTERNAL, and later callers are answered."""
+    world = DigestsTrial(broken() if where == "sessions" else ENTITIES)
     world.ask("a")
     if where == "cancelled":
         world.walks[0].cancel()
@@ -169,8 +169,8 @@ async def test_a_walk_that_fails_is_told_and_the_next_begins(where: str) -> None
 
 
 async def test_who_cannot_be_told_keeps_nobody_waiting() -> None:
-    """A caller that fails when it is told does not keep the others from their answers."""
-    world = World()
+    """A caller that fails on its answer does not keep the others from theirs."""
+    world = DigestsTrial()
     world.ask("a")
     world.digests.ask(HONEST, broken_caller)
     world.ask("b")
@@ -187,7 +187,7 @@ def broken_caller(_: Digests | Refusal) -> None:
 
 
 async def test_sessions_are_walked_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop has its turn between slices, and the digest is that of all entities."""
+    """The loop turns between slices, and the digest covers all entities."""
     monkeypatch.setattr(status_digests, "_SLICE_NS", 0)
     taken: list[Entity] = []
 
@@ -196,7 +196,7 @@ async def test_sessions_are_walked_in_slices(monkeypatch: pytest.MonkeyPatch) ->
             taken.append(entity)
             yield entity
 
-    world = World(entities())
+    world = DigestsTrial(entities())
     world.ask("a")
     world.walks[0].set_result(Reply(1, 3, 3, (AnsweredSpan(frame(bytes(32)), ()),) * 3))
     seen = set()
@@ -234,14 +234,16 @@ def test_held_rows_do_not_change() -> None:
     table.open(4, GREEDY)
     assert [*some, *kept] == before
     assert len(list(table.entities())) == 3 + 4
-    assert sorted(table.entities()) == [e for kind in table.row_kinds() for e in kind.entities()]
+    assert sorted(table.entities()) == [
+        e for kind in table.row_kinds() for e in kind.entities(None)
+    ]
 
 
 def test_what_a_walk_holds_is_copied_cheaply() -> None:
-    """The loop waits for the copy, which calls nothing of ours for a session or a reply.
+    """The loop waits for the copy, which calls none of our functions per session or reply.
 
-    65,536 sessions of 8 replies were copied in 0.5 s of processor time, for which a backup
-    suspects its primary, and now are in 0.02 s.
+    Copying 65,536 sessions of 8 replies once took 0.5 s of processor time, for which a backup
+    suspects its primary; it now takes 0.02 s.
     """
     table = _table(500, 8)
     calls: Counter[str] = Counter()

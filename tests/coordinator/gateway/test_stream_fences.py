@@ -1,4 +1,4 @@
-"""Streams of one session: nothing new is taken from any but the one that was opened last."""
+"""A session takes new requests only from the stream that it opened last."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.coordinator.gateway.test_admission import (
     CREATE_USER,
     ROOT,
     SESSION,
-    World,
+    AdmissionTrial,
 )
 from viewstamp import limits
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -32,8 +32,8 @@ from viewstamp.errors import Refusal
 from viewstamp.status import ERROR_DOMAIN, STATUS_DETAILS_KEY
 
 
-class Wire:
-    """One stream as gRPC shows it: what has arrived, and what was written."""
+class FencedWire:
+    """One stream as gRPC shows it: the messages that arrived, and those that were written."""
 
     def __init__(self) -> None:
         self.arrived: asyncio.Queue[Any] = asyncio.Queue()
@@ -49,7 +49,7 @@ class Wire:
         return ()
 
     def peer(self) -> str:
-        """Return where the caller is, as gRPC writes it."""
+        """Return the caller's address, as gRPC writes it."""
         return "ipv4:127.0.0.1:50000"
 
     async def read(self) -> Any:
@@ -88,7 +88,7 @@ class Authenticator:
     caller = ROOT
 
     def principal(self, _: object) -> Any:
-        """Return who it knows."""
+        """Return the caller that it knows."""
         return self.caller
 
     def check_fresh(self, _: object) -> None:
@@ -96,10 +96,10 @@ class Authenticator:
 
 
 class Face:
-    """Submit streams over commands that are real, and a log that remembers."""
+    """Submit streams over real commands, and a log that remembers."""
 
     def __init__(self) -> None:
-        self.world = World()
+        self.world = AdmissionTrial()
         self.authenticator = Authenticator()
         timers = SessionTimers(lambda: iter(()), self.world, lambda: 0)  # type: ignore[arg-type]
         self.streams = SubmitStreams(
@@ -117,15 +117,15 @@ class Face:
         return [request.logged.number for request in self.world.logged]
 
     @asynccontextmanager
-    async def stream(self, session_id: int = SESSION) -> AsyncIterator[Wire]:
-        """Open a stream of the session, or for reads alone."""
-        wire = Wire()
+    async def stream(self, session_id: int = SESSION) -> AsyncIterator[FencedWire]:
+        """Open a stream of the session, or one for reads alone."""
+        wire = FencedWire()
         opening = submit.SubmitRequest(open=submit.OpenStream(session_id=session_id))
         wire.arrived.put_nowait(opening.SerializeToString())
         task = asyncio.create_task(self.serve(wire))
         opened = asyncio.ensure_future(wire.written.get())
         try:
-            # A stream that could not be opened says so, where waiting for it would have no end.
+            # A stream that could not be opened says so; otherwise waiting for it would never end.
             await asyncio.wait((task, opened), return_when=asyncio.FIRST_COMPLETED)
             if not opened.done():
                 task.result()
@@ -135,23 +135,23 @@ class Face:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def serve(self, wire: Wire) -> None:
+    async def serve(self, wire: FencedWire) -> None:
         """Serve a stream until it is ended."""
         with pytest.raises(grpc.aio.AbortError):
             await self.streams.serve(wire)  # type: ignore[arg-type]
 
 
 async def turns() -> None:
-    """Let everything go on that can."""
+    """Let everything that can go on do so."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 async def test_what_arrives_late_on_an_elder_stream_is_not_taken() -> None:
-    """Bytes that were held up are read when a newer stream is open: they claim no number."""
+    """Bytes that were held up and are read after a newer stream opened claim no number."""
     face = Face()
     async with face.stream() as elder:
-        elder.may_write.clear()  # nor does its client read, so that it cannot be ended yet
+        elder.may_write.clear()  # nor does its client read, so it cannot be ended yet
         elder.send(1)
         await turns()
         face.world.logged[0].future.set_exception(Refusal(Reason.REASON_NO_SPACE, "full"))
@@ -173,7 +173,7 @@ async def test_what_arrives_late_on_an_elder_stream_is_not_taken() -> None:
 
 
 async def test_what_an_elder_stream_has_under_way_is_not_taken() -> None:
-    """What is being made loggable while a newer stream opens does not get into the log."""
+    """A request that is prepared for the log while a newer stream opens does not enter the log."""
     face = Face()
     async with face.stream() as elder:
         face.world.normalized.clear()
@@ -186,7 +186,7 @@ async def test_what_an_elder_stream_has_under_way_is_not_taken() -> None:
 
 
 async def test_a_stream_that_this_side_ends_takes_nothing_more() -> None:
-    """A replica that stops to lead and leads again takes nothing over the streams of before."""
+    """A replica that stops leading and leads again takes nothing from its earlier streams."""
     face = Face()
     async with face.stream() as stream:
         stream.may_write.clear()
@@ -199,7 +199,8 @@ async def test_a_stream_that_this_side_ends_takes_nothing_more() -> None:
 
 
 async def test_a_call_is_fenced_by_an_open_stream() -> None:
-    """While a stream is open its session takes nothing new from unary calls, and does after it."""
+    """A session takes no new unary calls while a stream of it is open, and takes them
+    afterwards."""
     face = Face()
 
     async def call(number: int) -> None:
@@ -220,8 +221,8 @@ async def test_a_call_is_fenced_by_an_open_stream() -> None:
 
 
 async def test_a_number_is_not_used_twice() -> None:
-    """Another request under a number in flight, or answered, is refused and not taken for done."""
-    world = World()
+    """Another request under a number in flight, or answered, is refused and not taken as done."""
+    world = AdmissionTrial()
 
     async def admit(items: bytes, count: int = 1) -> None:
         spans = [submit.Span(code=CREATE_STREAM, count=count, items=items)]
@@ -239,8 +240,8 @@ async def test_a_number_is_not_used_twice() -> None:
 
 
 async def test_an_absurd_count_is_refused_for_every_number() -> None:
-    """A span of 2**32 - 1 commands is too large, whether or not its number was answered before."""
-    world = World()
+    """A span of 2**32 - 1 commands is too large, whether its number was answered before or not."""
+    world = AdmissionTrial()
     await world.admit(1)
     for number in (1, 2):
         spans = [submit.Span(code=CREATE_USER, count=2**32 - 1, items=b"\x0a\x00")]
@@ -251,7 +252,7 @@ async def test_an_absurd_count_is_refused_for_every_number() -> None:
     assert world.normalizing == 0
 
 
-def _answer(world: World) -> None:
+def _answer(world: AdmissionTrial) -> None:
     """Answer the request in the log, as the mux does."""
     logged = world.logged[0].logged
     if world.mux.sessions.get(SESSION).last_number:  # type: ignore[union-attr]
@@ -263,19 +264,19 @@ def _answer(world: World) -> None:
 
 
 async def test_a_stream_must_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever says nothing takes no place for long."""
+    """A client that sends nothing loses its place soon."""
     monkeypatch.setattr(limits, "STREAM_OPENING_TIMEOUT_MS", 10)
-    wire = Wire()
+    wire = FencedWire()
     with pytest.raises(grpc.aio.AbortError):
         await Face().streams.serve(wire)  # type: ignore[arg-type]
     assert wire.ended_with == "MALFORMED_REQUEST"
 
 
 async def test_answers_must_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that reads nothing is ended, and let go if it cannot even be told."""
+    """A client that reads nothing is ended, and dropped if it cannot even be told."""
     monkeypatch.setattr(limits, "ANSWER_READING_TIMEOUT_MS", 10)
     monkeypatch.setattr(slow_readers, "ENDING_TIMEOUT_MS", 10)
-    face, wire = Face(), Wire()
+    face, wire = Face(), FencedWire()
     opening = submit.SubmitRequest(open=submit.OpenStream(session_id=SESSION))
     wire.arrived.put_nowait(opening.SerializeToString())
     served = asyncio.create_task(face.streams.serve(wire))  # type: ignore[arg-type]
@@ -290,10 +291,10 @@ async def test_answers_must_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_streams_of_one_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond a user's share a stream is refused; one that ends makes room."""
+    """A stream beyond a user's share is refused; one that ends makes room."""
     monkeypatch.setattr(limits, "SUBMIT_STREAMS_PER_USER_MAX", 2)
     face = Face()
-    refused_wire = Wire()
+    refused_wire = FencedWire()
     async with face.stream(0), face.stream(0):
         with pytest.raises(grpc.aio.AbortError):
             await face.streams.serve(refused_wire)  # type: ignore[arg-type]
@@ -303,9 +304,9 @@ async def test_streams_of_one_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_streams_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So it is beyond what there may be of all users."""
+    """A stream beyond the limit of all users together is refused; one that ends makes room."""
     monkeypatch.setattr(limits, "SUBMIT_STREAMS_MAX", 1)
-    face, refused_wire = Face(), Wire()
+    face, refused_wire = Face(), FencedWire()
     async with face.stream(0):
         with pytest.raises(grpc.aio.AbortError):
             await face.streams.serve(refused_wire)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Unary commands without an answer: their callers are told after a while, whoever they are."""
+"""Unary commands without an answer: every caller is told after a while."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Ended(Exception):  # noqa: N818 - what gRPC raises has no name of its own
     """The call was aborted."""
 
 
-class Call:
-    """One call, and the status that it was ended with."""
+class UnaryCall:
+    """One call, and the status with which it ended."""
 
     def __init__(self, metadata: tuple[tuple[str, str], ...]) -> None:
         """Come with metadata."""
@@ -39,7 +39,7 @@ class Call:
         return self._metadata
 
     def peer(self) -> str:
-        """Return where it comes from."""
+        """Return the caller's address."""
         return "ipv4:127.0.0.1:1"
 
     async def abort(
@@ -52,7 +52,7 @@ class Call:
 
     @property
     def details(self) -> dict[str, str]:
-        """What the status says beside its message."""
+        """The details of the status beside its message."""
         info = error_details_pb2.ErrorInfo()
         assert self.status.details[0].Unpack(info)
         return {"reason": info.reason, **info.metadata}
@@ -73,7 +73,7 @@ class Nothing:
         return self.under_way[-1]
 
     def settle_loose(self, taken: Taken) -> None:
-        """Nobody waits for that any more."""
+        """Nobody waits for the reply any more."""
         self.under_way.remove(taken)
 
     def check_credentials(self, principal: AccessToken) -> None:
@@ -92,10 +92,10 @@ class Nothing:
 async def test_a_command_without_an_answer_has_an_unknown_outcome(
     metadata: tuple[tuple[str, str], ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No caller waits for ever; a request of a session stays in flight for who sends it again."""
+    """No caller waits for ever; a session's request stays in flight for a retry."""
     monkeypatch.setattr(unary, "COMMAND_DEADLINE_MS", DEADLINE_MS)
     method = SimpleNamespace(code=1, kind=MethodKind.COMMAND)
-    log, call = Nothing(), Call(metadata)
+    log, call = Nothing(), UnaryCall(metadata)
     calls = UnaryCalls(
         bytes(16),
         SimpleNamespace(public=lambda path: method),  # type: ignore[arg-type]
@@ -112,4 +112,4 @@ async def test_a_command_without_an_answer_has_an_unknown_outcome(
     assert (call.details["outcome"], call.details["deadline_ms"]) == ("unknown", str(DEADLINE_MS))
     (future,) = log.futures
     assert future.cancelled() is (not metadata)
-    assert log.under_way == []  # what it took of the caller's share was given back
+    assert log.under_way == []  # its caller's share was given back

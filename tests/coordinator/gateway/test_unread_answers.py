@@ -1,4 +1,4 @@
-"""Answers that a client leaves unread: what they weigh is bounded, and making them has its turn."""
+"""Answers that a client leaves unread: their weight is bounded, and making them takes turns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coordinator.mux.types import IndexedError, RequestReply, SpanReply
 from coordinator.replica.answers import request_reply
 from coordinator.stages import codec
 from tests.coordinator.gateway.test_admission import SESSION
-from tests.coordinator.gateway.test_stream_fences import Face, Wire, turns
+from tests.coordinator.gateway.test_stream_fences import Face, FencedWire, turns
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit
@@ -37,8 +37,8 @@ def all_refused(number: int = 1) -> RequestReply:
     return RequestReply(SESSION, number, 1, 1, 1, (span,))
 
 
-async def keep(face: Face, stream: Wire) -> RequestReply:
-    """Have the table keep a reply to request 1, and the first to ask for it leave."""
+async def keep(face: Face, stream: FencedWire) -> RequestReply:
+    """Have the table keep a reply to request 1, and let its first caller leave."""
     stream.send(1)
     await turns()
     (request,) = at_once(codec.logged_requests([face.world.logged[0].logged]))
@@ -53,7 +53,7 @@ async def keep(face: Face, stream: Wire) -> RequestReply:
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[IndexedError]]:
-    """Yield the refusals that are decoded meanwhile."""
+    """Yield the refusals that are decoded in the block."""
     seen: list[IndexedError] = []
     decode = codec.indexed_error
 
@@ -66,8 +66,8 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[IndexedError]]:
 
 
 async def test_a_kept_reply_is_not_made_for_who_does_not_read(decoded: list[IndexedError]) -> None:
-    """However often a kept reply is asked for, it is shared until its answer is about to be
-    written, and nothing more is read from the stream once the answers due weigh too much."""
+    """All questions for a kept reply share it until its answer is about to be written, and the
+    stream reads nothing more once the due answers weigh too much."""
     face = Face()
     async with face.stream() as stream:
         reply = await keep(face, stream)
@@ -89,7 +89,7 @@ async def test_a_kept_reply_is_not_made_for_who_does_not_read(decoded: list[Inde
 
 
 async def test_one_answer_may_always_be_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream goes on, one answer at a time, whatever it and the others of its user owe."""
+    """A stream goes on, one answer at a time, whatever it and its user's other streams owe."""
     monkeypatch.setattr(answers, "ANSWERS_DUE_BYTES_MAX", 0)
     monkeypatch.setattr(answers, "ANSWERS_DUE_BYTES_PER_USER_MAX", 0)
     face = Face()
@@ -107,8 +107,8 @@ async def test_one_answer_may_always_be_due(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_streams_of_one_user_owe_so_much_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond what all unread answers of a user may weigh, one is due on each stream; what a stream
-    owed is forgotten when it ends."""
+    """Once a user's unread answers reach their limit each stream has one answer due; a stream
+    that ends owes nothing."""
     limit = 8 * answers.ANSWER_OVERHEAD_BYTES
     monkeypatch.setattr(answers, "ANSWERS_DUE_BYTES_PER_USER_MAX", limit)
     face = Face()
@@ -129,7 +129,7 @@ async def test_streams_of_one_user_owe_so_much_together(monkeypatch: pytest.Monk
 
 
 def test_what_comes_after_the_end_is_not_owed() -> None:
-    """An answer that is there once its stream has ended weighs nothing."""
+    """An answer that is ready after its stream has ended weighs nothing."""
     of_user = UserAnswers()
     queue = AnswerQueue(packs=True, of_user=of_user)
     queue.add(submit.CommandReply())
@@ -139,14 +139,14 @@ def test_what_comes_after_the_end_is_not_owed() -> None:
 
 
 async def test_streams_of_one_user_take_turns_at_making_answers() -> None:
-    """The loop turns between slices of it, on however many streams answers are ready."""
+    """The loop turns between slices of making answers, whatever the number of streams."""
     of_user = UserAnswers()
     made, made_in_turn = 0, [0]
 
     def make() -> submit.CommandReply:
         nonlocal made
         made += 1
-        time.sleep(SLICE_MS / 1000)  # what a slice is for: no condition is waited for
+        time.sleep(SLICE_MS / 1000)  # a slice lasts this long; the sleep waits for no condition
         return submit.CommandReply()
 
     async def take() -> None:
@@ -163,7 +163,7 @@ async def test_streams_of_one_user_take_turns_at_making_answers() -> None:
 
 
 async def test_a_large_answer_is_not_made_ahead() -> None:
-    """What surely finds no room in a message is made when it is the first of the next one."""
+    """An answer too large for the current message is made only when it is first in the next one."""
     made: list[int] = []
 
     def make(number: int) -> submit.CommandReply:
@@ -178,7 +178,7 @@ async def test_a_large_answer_is_not_made_ahead() -> None:
 
 
 async def test_what_was_weighed_is_what_is_kept() -> None:
-    """An answer weighs as much as the table says that its reply does, or hardly less."""
+    """An answer weighs what the table says of its reply, or hardly less."""
     reply = all_refused()
     weighed = answers.ANSWER_OVERHEAD_BYTES + weight_of(request_reply(reply))
     assert weight(reply) <= weighed <= weight(reply) + answers.ANSWER_OVERHEAD_BYTES

@@ -1,4 +1,4 @@
-"""Records that the disk wrote elsewhere: whatever they held, a restart never denies it."""
+"""Records that the disk wrote elsewhere: a restart never denies any entry that they held."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DENSE = bytes(range(1, 256)) * 40
 def move(
     storage: MemoryStorage, origin: tuple[str, int], target: tuple[str, int], size: int
 ) -> None:
-    """Let a disk have written these bytes elsewhere: in their place is what was there before."""
+    """Act as a disk that wrote these bytes elsewhere: their own place keeps its old content."""
     path, offset = origin
     data = storage.content(path)[offset : offset + size]
     put(storage, origin, bytes(size))
@@ -57,7 +57,7 @@ def put(storage: MemoryStorage, where: tuple[str, int], data: bytes) -> None:
 
 
 def other_places(origin: tuple[str, int]) -> Iterator[tuple[str, int]]:
-    """Every place in the first segments where a record of one sector may land, also on headers."""
+    """Every place in the first segments where a record of one sector may land, headers included."""
     for number in (1, 2, 3):
         for offset in range(0, SEGMENT_BYTES, SECTOR_BYTES):
             if (segment(number), offset) != origin:
@@ -65,7 +65,7 @@ def other_places(origin: tuple[str, int]) -> Iterator[tuple[str, int]]:
 
 
 def expect_never_denied(recovery: Recovery, op: int) -> None:
-    """Nothing was cut, and the op is known to be lost, or may have been there."""
+    """Check that nothing was cut, and that the op is known to be lost, or possibly lost."""
     assert recovery.cut is None
     head_op = max((recovery.head.op if recovery.head else 0, *recovery.holes))
     assert op in recovery.holes or (recovery.head_uncertain and op > head_op)
@@ -74,7 +74,7 @@ def expect_never_denied(recovery: Recovery, op: int) -> None:
 def make_good(
     storage: MemoryStorage, prepares: list[SealedPrepare], following: list[SealedPrepare]
 ) -> None:
-    """Write again what is missing and what may be, go on, and note that nothing is lost."""
+    """Write again the ops that are or may be missing, go on, and check that nothing is lost."""
     journal, _ = reopen(storage, **MEMBER)
     missing = set(journal.missing_ops)
     journal.append(
@@ -101,8 +101,8 @@ def held(journal: Journal) -> list[int]:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 6])
 def test_the_last_record_is_missed_wherever_it_went(count: int) -> None:
-    """Over an older record, into the blank behind, into another segment: each start says so,
-    until all is written again."""
+    """A record lands on an older one, in blank space, or in another segment: each start reports
+    the loss until all is written again."""
     origin = place(count - 1)
     for target in other_places(origin):
         storage = MemoryStorage()
@@ -119,7 +119,7 @@ def test_the_last_record_is_missed_wherever_it_went(count: int) -> None:
 
 @pytest.mark.parametrize("unit", [1, 5, 7])
 def test_the_last_record_is_missed_at_places_between_two_sectors(unit: int) -> None:
-    """A disk addresses units of 512 bytes, so a record can lie at any of them, on a header too."""
+    """A disk addresses units of 512 bytes, so a record can land at any, even on a header."""
     origin = place(2)
     for path, sector in other_places(origin):
         storage = MemoryStorage()
@@ -136,7 +136,8 @@ def test_the_last_record_is_missed_at_places_between_two_sectors(unit: int) -> N
 
 
 def test_a_header_is_written_anew_only_once_what_lies_on_it_tells_nothing_more() -> None:
-    """It alone tells of the last record, until that is held again; the room behind is used."""
+    """A header stays overwritten while the record on it is the only trace of the last entry; the
+    space behind is used."""
     storage = MemoryStorage()
     prepares = filled(storage, [[each] for each in chain(3)], **MEMBER)
     move(storage, place(2), (segment(2), 0), SECTOR_BYTES)
@@ -155,7 +156,7 @@ def test_a_header_is_written_anew_only_once_what_lies_on_it_tells_nothing_more()
 
 @pytest.mark.parametrize("replica_count", [1, 3])
 def test_a_copy_of_a_record_that_is_there_costs_only_the_header(replica_count: int) -> None:
-    """Written twice, once over a header: nothing is lost, and the header is back at once."""
+    """A record written twice, once over a header, loses nothing; the header is restored at once."""
     storage = MemoryStorage()
     prepares = filled(storage, [[each] for each in chain(3)], replica_count=replica_count)
     path, offset = place(2)
@@ -169,7 +170,7 @@ def test_a_copy_of_a_record_that_is_there_costs_only_the_header(replica_count: i
 
 
 def test_a_torn_group_of_which_a_part_went_over_a_header_is_cut_for_good() -> None:
-    """Its sync never returned, so nothing of it is missed; the header is there from then on."""
+    """A torn group was never synced, so no loss is reported; the header it hit is restored."""
     storage = MemoryStorage()
     prepares = chain(3, bodies={2: DENSE[:900]})
     filled(storage, [prepares[:1], prepares[1:]], **MEMBER)
@@ -188,7 +189,7 @@ def test_a_torn_group_of_which_a_part_went_over_a_header_is_cut_for_good() -> No
 
 
 def test_a_segment_that_alone_shows_a_loss_is_not_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though a snapshot covers all that belongs there: the last record was written over it."""
+    """A segment that alone shows a loss stays, even if a snapshot covers its own records."""
     monkeypatch.setattr("coordinator.journal.journal.PREPARES_KEPT_MIN", 1)
     storage = MemoryStorage()
     filled(storage, [[each] for each in chain(7, commit=6)], **MEMBER)
@@ -206,7 +207,7 @@ def test_a_segment_that_alone_shows_a_loss_is_not_dropped(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("shift", [1, 2, 4])
 def test_a_group_that_was_misdirected_as_a_whole_is_missed(shift: int) -> None:
-    """No entry of it is denied, also where it lies partly over its own place."""
+    """No entry is denied, even if its record lies partly over its own place."""
     storage = MemoryStorage()
     prepares = chain(3)
     journal = create(storage, **MEMBER, segment_bytes=8 * SECTOR_BYTES)
@@ -223,7 +224,7 @@ def test_a_group_that_was_misdirected_as_a_whole_is_missed(shift: int) -> None:
 
 
 def test_a_group_over_two_segments_of_which_the_first_part_was_misdirected_is_kept() -> None:
-    """What lies in the second segment tells of no tear: both were synced."""
+    """A record in the second segment shows no tear, because both segments were synced."""
     storage = MemoryStorage()
     count = RECORDS_PER_SEGMENT + 1
     prepares = chain(count)
@@ -259,7 +260,8 @@ def test_a_cut_that_was_misdirected_leaves_in_doubt_what_it_took_out() -> None:
 
 
 def test_two_that_went_to_one_place_are_both_missed() -> None:
-    """Only the second one can be seen, and tells that one before it was lost."""
+    """Of two records in one place only the second is visible, and reveals that the first is
+    lost."""
     storage = MemoryStorage()
     prepares = filled(storage, [[each] for each in chain(5)], **MEMBER)
     target = segment(3), 2 * SECTOR_BYTES
@@ -275,7 +277,7 @@ def test_two_that_went_to_one_place_are_both_missed() -> None:
 
 
 def test_a_tear_behind_one_that_was_misdirected_does_not_take_its_trace_away() -> None:
-    """The cut of the torn tail blanks what lies behind, but for what alone tells of an entry."""
+    """The cut of the torn tail blanks what lies behind, except the only trace of an entry."""
     storage = MemoryStorage()
     prepares = chain(3, bodies={3: DENSE[:900]})
     filled(storage, [[each] for each in prepares], **MEMBER)
@@ -291,7 +293,7 @@ def test_a_tear_behind_one_that_was_misdirected_does_not_take_its_trace_away() -
 
 
 def test_what_one_that_was_misdirected_lies_on_is_no_tear() -> None:
-    """The zeros behind its end lie on an acknowledged record now, which it knew to be synced."""
+    """The zeros behind its end lie on an acknowledged record, which it knew to be synced."""
     storage = MemoryStorage()
     prepares = chain(2, bodies={1: DENSE[: 2 * SECTOR_BYTES - FRAME_BYTES - PREPARE_HEADER_BYTES]})
     filled(storage, [[each] for each in prepares], **MEMBER)
@@ -304,7 +306,7 @@ def test_what_one_that_was_misdirected_lies_on_is_no_tear() -> None:
 
 
 def test_zeros_of_a_cut_that_was_misdirected_cost_no_record() -> None:
-    """What is blanked as torn may be the acknowledged record before: it is written once more."""
+    """Blanking a torn tail may hit the acknowledged record before it, which is written again."""
     storage = SimulatedDisk()
     prepares = filled(storage, [[each] for each in chain(3)], **MEMBER)
     put(storage, place(2), bytes(UNIT_BYTES))
@@ -322,9 +324,9 @@ def test_zeros_of_a_cut_that_was_misdirected_cost_no_record() -> None:
 
 
 def test_a_frame_in_a_payload_makes_no_tear_a_fault() -> None:
-    """Who sends commands does not know the journal id, so cannot keep a torn tail from being cut.
+    """A client does not know the journal id, so no payload can keep a torn tail from being cut.
 
-    Else a power failure of all could leave a cluster that never serves again.
+    Otherwise a power failure of all replicas could leave a cluster that never serves again.
     """
     for journal_id, is_cut in ((b"any other journal", True), (JOURNAL_ID, False)):
         storage = MemoryStorage()

@@ -1,4 +1,5 @@
-"""A lone replica's whole directory under the real core: power lost at every step of its life."""
+"""A lone replica's whole directory under the real core, with power lost at each step of its
+life."""
 
 from __future__ import annotations
 
@@ -23,16 +24,16 @@ VARIANTS = [(Loss.DROP, 0), (Loss.KEEP, 0), (Loss.PARTLY, 1), (Loss.PARTLY, 2)]
 
 
 @dataclass
-class History:
-    """What was acknowledged, over all lives: checksums by op."""
+class JournalHistory:
+    """The entries acknowledged over all lives: checksums by op."""
 
     acknowledged: dict[int, bytes] = field(default_factory=dict)
 
 
-class Life:
+class JournalLife:
     """One process: core, journal and superblock, every effect carried out at once."""
 
-    def __init__(self, storage: MemoryStorage, history: History) -> None:
+    def __init__(self, storage: MemoryStorage, history: JournalHistory) -> None:
         """Open the directory and start the core on what it holds."""
         self.files: ReplicaFiles = open_replica(OPTIONS, storage)
         self.committed_op = 0
@@ -64,7 +65,7 @@ class Life:
             self._apply(effect.op)
 
     def _apply(self, op: int) -> None:
-        """Acknowledge an entry, which must be the one that was acknowledged before, if any was."""
+        """Acknowledge an entry, which must equal the one acknowledged before, if any."""
         prepare = self.files.journal.read(op)
         assert prepare is not None
         assert self._history.acknowledged.setdefault(op, prepare.checksum) == prepare.checksum
@@ -79,7 +80,7 @@ class Life:
         self.end()
 
     def end(self) -> None:
-        """Give the directory back."""
+        """Close the directory."""
         self.files.close()
 
     @property
@@ -88,20 +89,20 @@ class Life:
         return self._core.status
 
 
-def lives(storage: MemoryStorage, history: History) -> None:
-    """Found a replica, serve, stop, start again, serve, and stop."""
+def lives(storage: MemoryStorage, history: JournalHistory) -> None:
+    """Bootstrap a replica, serve, stop, start again, serve, and stop."""
     storage.make_directory("data")
-    Life(storage, history).live()
-    Life(storage, history).live()
+    JournalLife(storage, history).live()
+    JournalLife(storage, history).live()
 
 
-def crashes() -> Iterator[tuple[MemoryStorage, History]]:
-    """The disk after a crash at every step, in every variant, and what was acknowledged."""
+def crashes() -> Iterator[tuple[MemoryStorage, JournalHistory]]:
+    """The disk after a crash at every step, in every variant, and the acknowledged entries."""
     whole = MemoryStorage()
-    lives(whole, History())
+    lives(whole, JournalHistory())
     for step in range(whole.steps):
         for loss, seed in VARIANTS:
-            storage, history = MemoryStorage(), History()
+            storage, history = MemoryStorage(), JournalHistory()
             storage.crash_at = step
             with pytest.raises(SimulatedCrash):
                 lives(storage, history)
@@ -110,23 +111,23 @@ def crashes() -> Iterator[tuple[MemoryStorage, History]]:
 
 
 def test_what_was_acknowledged_survives_a_crash_at_any_step() -> None:
-    """The replica starts after each, has every acknowledged entry unchanged, and serves."""
+    """The replica starts after each crash, has every acknowledged entry unchanged, and serves."""
     count = 0
     for storage, history in crashes():
         acknowledged = max(history.acknowledged, default=0)
         storage.make_directory("data")
-        life = Life(storage, history)
+        life = JournalLife(storage, history)
         assert life.status is vsr.ReplicaStatus.NORMAL
         assert life.committed_op >= acknowledged
         life.live()
-        assert Life(storage, history).committed_op == life.committed_op
+        assert JournalLife(storage, history).committed_op == life.committed_op
         count += 1
     assert count > 400
 
 
 def test_after_a_graceful_stop_no_flipped_byte_loses_anything() -> None:
-    """Every byte of the last record, flipped, is noticed: nothing is served without it."""
-    storage, history = MemoryStorage(), History()
+    """Each flipped byte of the last record is noticed, and nothing is served without it."""
+    storage, history = MemoryStorage(), JournalHistory()
     lives(storage, history)
     path = "data/journal/segment-0000000000000003.log"
     before = storage.snapshot()
@@ -135,6 +136,6 @@ def test_after_a_graceful_stop_no_flipped_byte_loses_anything() -> None:
     for offset in used:
         storage.flip(path, offset)
         with pytest.raises(CorruptJournal, match=r"op 7"):
-            Life(storage, history)
+            JournalLife(storage, history)
         storage.flip(path, offset)
         assert storage.snapshot() == before

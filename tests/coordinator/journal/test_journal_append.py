@@ -59,7 +59,7 @@ def test_a_new_journal_is_empty_and_zero_filled() -> None:
 
 
 def test_appended_prepares_are_read_back() -> None:
-    """What was appended is found by op, as header and in order, before and after a restart."""
+    """An appended prepare is found by op, as a header and in order, before and after a restart."""
     storage = MemoryStorage()
     journal = create(storage)
     prepares = chain(5)
@@ -92,7 +92,7 @@ def test_one_sync_per_group() -> None:
 
 
 def test_rotation_touches_no_directory() -> None:
-    """Moving on to the next segment is one more write and sync, since spares have their names."""
+    """Moving on to the next segment costs a write and a sync, since spares have their names."""
     storage = MemoryStorage()
     journal = create(storage)
     storage.log.clear()
@@ -145,7 +145,7 @@ def test_a_record_never_crosses_segments() -> None:
 
 
 def test_a_prepare_larger_than_a_segment_is_refused() -> None:
-    """What can never be stored is the caller's error, and is refused before any write."""
+    """A prepare that can never be stored is the caller's error, and is refused before any write."""
     storage = MemoryStorage()
     journal = create(storage)
     before = storage.snapshot()
@@ -155,7 +155,7 @@ def test_a_prepare_larger_than_a_segment_is_refused() -> None:
 
 
 def test_an_empty_group_is_nothing() -> None:
-    """Appending no prepares touches nothing."""
+    """Appending no prepares writes nothing."""
     storage = MemoryStorage()
     journal = create(storage)
     storage.log.clear()
@@ -187,7 +187,7 @@ def test_prepares_of_another_cluster_are_refused(replica_count: int) -> None:
 
 
 def test_the_higher_sequence_wins() -> None:
-    """In a cluster a later record of an op replaces the earlier one, also after a restart."""
+    """In a cluster a later record of an op replaces the earlier one, even after a restart."""
     storage = MemoryStorage()
     journal = create(storage, replica_count=3)
     old, new = chain(3), chain(3, view=2, bodies={3: b"newer"})
@@ -227,13 +227,13 @@ def test_discarded_ops_stay_discarded() -> None:
 
 
 def test_a_single_replica_never_discards() -> None:
-    """What a single replica journaled is committed, so there is nothing to replace."""
+    """A single replica discards nothing, because everything in its journal is committed."""
     with pytest.raises(ValueError, match="single replica"):
         create(MemoryStorage()).discard_after(0)
 
 
 def test_reading_verifies_every_time() -> None:
-    """Rot after opening is found by the read that meets it, with file, offset and op."""
+    """Damage after opening is found by the read that meets it, with file, offset and op."""
     storage = MemoryStorage()
     journal = create(storage)
     journal.append(chain(4))
@@ -263,7 +263,7 @@ def test_reading_does_not_trust_the_index() -> None:
 
 
 def test_spares_are_prepared_ahead() -> None:
-    """The caller restores the spares that rotation used up, and hears how many."""
+    """The caller restores the spares that rotation used up, and is told how many."""
     storage = MemoryStorage()
     journal = create(storage)
     assert journal.prepare_spares() == 0
@@ -274,7 +274,7 @@ def test_spares_are_prepared_ahead() -> None:
 
 
 def test_space_counts_spares_by_their_own_size() -> None:
-    """Spares that were made under a smaller setting do not pass for larger ones."""
+    """Spares made under a smaller setting do not pass for larger ones."""
     storage = MemoryStorage()
     create(storage).close()
     journal, _ = reopen(storage, segment_bytes=4 * SEGMENT_BYTES)
@@ -282,7 +282,7 @@ def test_space_counts_spares_by_their_own_size() -> None:
 
 
 def test_space_leaves_out_the_reserve() -> None:
-    """Free bytes are what an ordinary append can use without asking the disk for more."""
+    """Free bytes are those that an ordinary append can use without asking the disk for more."""
     journal = create(MemoryStorage())
     usable = 3 * SECTOR_BYTES
     assert journal.space().free_bytes == usable + usable
@@ -333,7 +333,7 @@ def test_running_out_while_making_a_spare_leaves_nothing() -> None:
 
 
 class FullAfterAsking(MemoryStorage):
-    """Another process takes the space between asking for it and using it."""
+    """Another process takes the space after it was asked for and before it is used."""
 
     full = False
 
@@ -347,7 +347,7 @@ class FullAfterAsking(MemoryStorage):
 
 
 def test_truncation_drops_whole_segments_and_keeps_two_pipelines() -> None:
-    """Only segments without needed prepares go, and never the last two pipelines."""
+    """Truncation drops only segments without needed prepares, and never the last two pipelines."""
     storage = MemoryStorage()
     journal = create(storage)
     prepares = chain(30)

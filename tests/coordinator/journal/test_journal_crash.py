@@ -22,7 +22,7 @@ VARIANTS = [(Loss.DROP, 0), (Loss.KEEP, 0), *((Loss.PARTLY, seed) for seed in ra
 
 @dataclass
 class Progress:
-    """How far the run came: what was acknowledged, and from which op replay would start."""
+    """How far the run came: the acknowledged entries, and the op where replay would start."""
 
     created: bool = False
     acknowledged: int = 0
@@ -65,7 +65,7 @@ def crashes(replica_count: int) -> Iterator[tuple[MemoryStorage, Progress]]:
 
 
 def check(journal: Journal, recovery: Recovery, progress: Progress) -> None:
-    """Everything acknowledged is there, and nothing that was never appended."""
+    """Check that everything acknowledged is there, and nothing that was never appended."""
     first_op = max(recovery.first_op, 1)
     assert first_op <= progress.replay_op
     held = [journal.read(op) for op in range(first_op, len(PREPARES) + 1)]
@@ -107,7 +107,7 @@ def test_a_single_replica_survives_a_crash_at_every_step() -> None:
 
 
 def test_a_cluster_member_survives_a_crash_at_every_step() -> None:
-    """A member keeps what it acknowledged and cuts a torn tail off: nothing is faulty for it."""
+    """A member keeps its acknowledged entries and cuts a torn tail without reporting a fault."""
     for storage, progress in crashes(replica_count=3):
         if not progress.created:
             create(storage, replica_count=3).close()
@@ -131,9 +131,9 @@ def test_a_cluster_member_survives_a_crash_at_every_step() -> None:
 
 @pytest.mark.parametrize("replica_count", [1, 3])
 def test_recovery_survives_a_crash_at_each_of_its_own_steps(replica_count: int) -> None:
-    """A crash while the tail is being cut or made durable leaves the next recovery the same work.
+    """A crash while the tail is cut or made durable leaves the same work to the next recovery.
 
-    What recovery returned once is as good as acknowledged: no later crash may take it back.
+    An entry that recovery returned once counts as acknowledged: no later crash may take it back.
     """
     for storage, progress in crashes(replica_count):
         if not progress.created:
@@ -198,7 +198,7 @@ def test_a_failed_sync_ends_the_journal(replica_count: int) -> None:
 
 
 def test_what_a_failed_sync_left_in_the_page_cache_is_not_believed() -> None:
-    """A restarted process that reads an unsynced record makes it durable before it shows it."""
+    """A restarted process that reads an unsynced record makes it durable before showing it."""
     storage = MemoryStorage()
     journal = create(storage)
     journal.append(PREPARES[:1])
@@ -217,7 +217,7 @@ def test_what_a_failed_sync_left_in_the_page_cache_is_not_believed() -> None:
 
 @pytest.mark.parametrize("failing", [0, 1])
 def test_recovery_that_cannot_sync_fails(failing: int) -> None:
-    """A sync that fails while recovering ends the process as it does later."""
+    """A sync that fails during recovery ends the process, as it does later."""
     storage = MemoryStorage()
     filled(storage, [PREPARES[:1], PREPARES[1:3]])
     storage.flip(segment(1), 3 * SECTOR_BYTES + 300)
@@ -228,7 +228,7 @@ def test_recovery_that_cannot_sync_fails(failing: int) -> None:
 
 
 def test_a_failing_spare_ends_the_journal() -> None:
-    """An I/O error other than a full disk is fatal while making a segment, too."""
+    """An I/O error other than a full disk is fatal, even while making a segment."""
     storage = MemoryStorage()
     journal = create(storage)
     journal.append(PREPARES[:3])
@@ -282,6 +282,6 @@ def test_unreadable_sectors_count_as_damage() -> None:
 
 
 def test_opening_without_a_directory_creates_nothing() -> None:
-    """The crash tests above rest on it: an open of nothing is an error."""
+    """Opening nothing is an error; the crash tests above rest on it."""
     with pytest.raises(JournalNotFound):
         reopen(MemoryStorage())

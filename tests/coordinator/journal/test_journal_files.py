@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -37,12 +38,13 @@ from testkit.memory_storage import MemoryStorage
 from viewstamp.format import FormatVersionError
 from viewstamp.format.prepare import NO_PARENT, checksum_of
 from viewstamp.format.record import FRAME_BYTES, SECTOR_BYTES
+from viewstamp.limits import MIB
 
 
 @pytest.mark.parametrize("replica_count", [1, 3])
 @pytest.mark.parametrize("number", [1, 2, 4])
 def test_a_damaged_segment_header_is_repaired(number: int, replica_count: int) -> None:
-    """Any other segment tells whose journal it is, so a damaged header loses nothing."""
+    """Any other segment identifies the journal, so a damaged header loses nothing."""
     storage = MemoryStorage()
     prepares = filled(storage, [chain(4)], replica_count=replica_count)
     pristine = storage.snapshot()
@@ -56,7 +58,7 @@ def test_a_damaged_segment_header_is_repaired(number: int, replica_count: int) -
 
 
 def test_without_any_segment_header_nothing_can_be_verified() -> None:
-    """When every header is damaged the records cannot be told from garbage, and opening refuses."""
+    """When every header is damaged, records and garbage look alike, and opening refuses."""
     storage = MemoryStorage()
     filled(storage, [chain(4)], replica_count=3)
     for number in (1, 2, 3, 4):
@@ -66,7 +68,7 @@ def test_without_any_segment_header_nothing_can_be_verified() -> None:
 
 @pytest.mark.parametrize("replica_count", [1, 3])
 def test_a_missing_segment_is_noticed(replica_count: int) -> None:
-    """A hole in the numbers is refused: spares ahead see to it that the active one is covered."""
+    """A gap in the segment numbers is refused: spares ahead cover the active segment."""
     storage = MemoryStorage()
     filled(storage, [chain(4)], replica_count=replica_count)
     storage.remove(segment(2))
@@ -74,7 +76,7 @@ def test_a_missing_segment_is_noticed(replica_count: int) -> None:
 
 
 def test_a_missing_first_segment_is_noticed() -> None:
-    """Losing the oldest segment shows in the op that replay needs."""
+    """The op that replay needs reveals the loss of the oldest segment."""
     storage = MemoryStorage()
     filled(storage, [chain(4)])
     storage.remove(segment(1))
@@ -82,7 +84,7 @@ def test_a_missing_first_segment_is_noticed() -> None:
 
 
 def test_an_emptied_log_is_noticed() -> None:
-    """Blank segments alone, where others were dropped before, are a lost log."""
+    """Blank segments alone, after others were dropped, are a lost log."""
     storage = MemoryStorage()
     filled(storage, [chain(3)])
     storage.remove(segment(1))
@@ -129,7 +131,7 @@ def test_the_journal_of_another_cluster_or_replica_is_refused() -> None:
 
 
 def test_a_prepare_of_another_cluster_is_refused() -> None:
-    """A record whose prepare is of another cluster is no corruption, and not to be replayed."""
+    """A record whose prepare is of another cluster is not corruption, and must not be replayed."""
     storage = MemoryStorage()
     filled(storage, [[prepare(1, NO_PARENT)]], replica_count=3)
     record = intact_records(storage.content(segment(1)), 1)[0]
@@ -183,9 +185,21 @@ def test_a_directory_in_use_is_refused() -> None:
 
 
 def test_half_made_segments_are_removed() -> None:
-    """What a crash left of a segment in the making goes away without a trace."""
+    """A crash in the making of a segment leaves a file that opening removes without a trace."""
     storage = MemoryStorage()
     filled(storage, [chain(1)])
     storage.replace(segment(5) + ".tmp", b"half")
     reopen(storage)
     assert segment(5) + ".tmp" not in storage.paths()
+
+
+def test_opening_holds_no_segment_in_the_heap() -> None:
+    """Segments go through memory that the system gets back, however large and many they are."""
+    storage = MemoryStorage()
+    create(storage, segment_bytes=8 * MIB).close()
+    tracemalloc.start()
+    journal, _ = reopen(storage, segment_bytes=8 * MIB)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    journal.close()
+    assert peak_bytes < 4 * MIB

@@ -1,4 +1,4 @@
-"""Opening a journal that something happened to: what is cut, marked, refused and repaired."""
+"""Opening a damaged journal: what is cut, marked, refused and repaired."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ IN_FRAME, IN_BODY, IN_PADDING = 30, FRAME_BYTES + 130, SECTOR_BYTES - 1
 
 
 def damage(storage: MemoryStorage, index: int, within: int) -> tuple[str, int]:
-    """Flip a byte of the record appended as number `index` and say where the record is."""
+    """Flip a byte of the record appended as number `index`, and return where the record is."""
     path, offset = place(index)
     storage.flip(path, offset + within)
     return path, offset
 
 
 def blank(storage: MemoryStorage, index: int) -> None:
-    """Make a record's write get lost."""
+    """Lose the write of a record."""
     path, offset = place(index)
     content = bytearray(storage.content(path))
     content[offset : offset + SECTOR_BYTES] = bytes(SECTOR_BYTES)
@@ -68,7 +68,7 @@ def test_a_single_replica_cuts_a_torn_tail(within: int) -> None:
 
 
 def test_a_lost_write_before_a_kept_one_is_a_torn_tail() -> None:
-    """Of an unsynced group the later record may survive alone; it goes with the lost one."""
+    """A later record of an unsynced group may survive alone; it is cut with the lost one."""
     storage = MemoryStorage()
     prepares = filled(storage, [chain(1), chain(4, after=chain(1)[0])])
     blank(storage, 2)
@@ -84,7 +84,7 @@ def test_a_lost_write_before_a_kept_one_is_a_torn_tail() -> None:
 @pytest.mark.parametrize("within", [IN_FRAME, IN_BODY, IN_PADDING])
 @pytest.mark.parametrize("index", [0, 1, 2, 3])
 def test_a_single_replica_refuses_damage_below_a_later_group(index: int, within: int) -> None:
-    """Damage that a later group proves to have been synced is named exactly, and never cut."""
+    """Damage is named exactly and never cut if a later group proves that it was synced."""
     storage = MemoryStorage()
     prepares = chain(5)
     filled(storage, [prepares[:2], prepares[2:4], prepares[4:]])
@@ -108,7 +108,7 @@ def test_a_single_replica_refuses_damage_that_the_superblock_knows_committed(
 
 
 def test_a_single_replica_refuses_damage_that_a_record_knows_committed() -> None:
-    """A commit that a later record of the same group mentions protects an op like a sync does."""
+    """A commit that a later record of the same group mentions protects an op as a sync does."""
     storage = MemoryStorage()
     filled(storage, [chain(3, commit=2)])
     damage(storage, 1, IN_BODY)
@@ -117,7 +117,7 @@ def test_a_single_replica_refuses_damage_that_a_record_knows_committed() -> None
 
 @pytest.mark.parametrize("lost", [[4], [3, 4], [0, 1, 2, 3, 4]])
 def test_committed_records_that_vanished_are_corruption(lost: list[int]) -> None:
-    """Writes that the disk lost without a trace are noticed by the superblock's commit_max."""
+    """The superblock's commit_max reveals writes that the disk lost without a trace."""
     storage = MemoryStorage()
     filled(storage, [chain(5)])
     for index in lost:
@@ -126,7 +126,7 @@ def test_committed_records_that_vanished_are_corruption(lost: list[int]) -> None
 
 
 def test_the_log_must_reach_back_to_the_snapshot() -> None:
-    """A log that begins after the op that replay needs is refused, as is one that ends before."""
+    """A log is refused if it begins after the op that replay needs, or ends before it."""
     storage = MemoryStorage()
     journal = create(storage)
     for one in chain(30):
@@ -139,7 +139,7 @@ def test_the_log_must_reach_back_to_the_snapshot() -> None:
 
 
 def test_a_broken_chain_is_corruption() -> None:
-    """Intact records that do not chain are refused by a single replica, op and all."""
+    """A single replica refuses intact records that do not chain, and names the op."""
     storage = MemoryStorage()
     journal = create(storage, replica_count=3)
     append_unchecked(journal, [*chain(2), prepare(3, bytes(range(16)))])
@@ -166,7 +166,7 @@ def test_a_gap_in_ops_is_corruption() -> None:
 def test_a_cluster_member_marks_damage_and_keeps_the_rest(
     index: int, torn: bool, within: int
 ) -> None:
-    """A damaged record is reported with op and identity, and nothing around it is touched."""
+    """A damaged record is reported with op and identity, and nothing around it is changed."""
     storage = MemoryStorage()
     prepares = chain(4)
     filled(storage, [prepares[:2], prepares[2:]], replica_count=3)
@@ -190,7 +190,7 @@ def test_a_cluster_member_marks_damage_and_keeps_the_rest(
 
 
 def test_a_repaired_op_is_no_fault_any_more() -> None:
-    """Appending the op again ends its fault, also for later restarts."""
+    """Appending the op again ends its fault, even for later restarts."""
     storage = MemoryStorage()
     prepares = filled(storage, [chain(2), chain(2, after=chain(2)[-1])], replica_count=3)
     damage(storage, 1, IN_BODY)
@@ -206,7 +206,7 @@ def test_a_repaired_op_is_no_fault_any_more() -> None:
 
 
 def test_a_fault_of_unknown_op_makes_the_head_uncertain_until_repaired() -> None:
-    """A record whose frame is gone may have been any op, until the cluster's log is held again."""
+    """A record whose frame is gone may have held any op, until the cluster's log is held again."""
     storage = MemoryStorage()
     prepares = filled(storage, [chain(2), chain(1, after=chain(2)[-1])], replica_count=3)
     damage(storage, 2, IN_FRAME)
@@ -232,7 +232,7 @@ def test_a_fault_of_unknown_op_makes_the_head_uncertain_until_repaired() -> None
 
 
 def test_later_rot_is_not_covered_by_an_old_repair() -> None:
-    """Only the sequences that were lost then are forgiven; new damage is a new fault."""
+    """A repair forgives only the sequences lost at that time; new damage is a new fault."""
     storage = MemoryStorage()
     prepares = filled(storage, [chain(2), chain(2, after=chain(2)[-1])], replica_count=3)
     damage(storage, 3, IN_FRAME)
@@ -247,9 +247,9 @@ def test_later_rot_is_not_covered_by_an_old_repair() -> None:
 
 @pytest.mark.parametrize("lost", [(0,), (1,), (0, 1), (1, 2, 3), (0, 2, 4), (3, 4)])
 def test_frames_that_rot_in_the_middle_leave_the_head_certain(lost: tuple[int, ...]) -> None:
-    """As many ops lack behind the gap as records do: they are faulty, and nothing beyond them is.
+    """A gap of so many records makes the same number of ops behind it faulty, and no others.
 
-    Appending them again ends it, and a repaired record is not needed for that.
+    Appending them again ends the fault; a repaired record is not needed for that.
     """
     storage = MemoryStorage()
     prepares = filled(storage, [chain(2), chain(4, after=chain(2)[-1])], replica_count=3)
@@ -314,7 +314,7 @@ def test_a_cluster_member_reports_what_its_dropped_records_leave() -> None:
 
 
 def interesting_bytes() -> list[tuple[str, int]]:
-    """Every byte that is not plain padding, and a spread of those that are."""
+    """Every byte that is not plain padding, and a sample of the padding."""
     storage = MemoryStorage()
     filled(storage, [chain(2), chain(2, after=chain(2)[-1])])
     positions = []

@@ -1,4 +1,4 @@
-"""What counting tells of lost records: their ops for certain, or nothing."""
+"""Counting tells the ops of lost records for certain, or nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def told(
     covered_op: int = 0,
     rotten: Sequence[int] = (),
 ) -> list[tuple[int, int, int | None]]:
-    """First and last sequence and op of what is lost; `rotten` are sequences of damaged bodies."""
+    """First and last sequence and op of each loss; `rotten` are sequences of damaged bodies."""
     entries = [
         entry(seq, what, slot=first_slot + i, segment=first_segment, rotten=seq in rotten)
         for i, (seq, what) in enumerate(shown)
@@ -54,21 +54,22 @@ def told(
 @pytest.mark.parametrize(
     ("shown", "expected"),
     [
-        # The record behind the gap continues what would have been in it.
+        # The record behind the gap continues the entries that would have been in it.
         ([(1, 1), (3, 3)], [(2, 2, 2)]),
         ([(1, 1), (5, 5)], [(2, 2, 2), (3, 3, 3), (4, 4, 4)]),
         ([(2, 2)], [(1, 1, 1)]),
         ([(1, 1), (3, 3), (4, 4), (6, 6)], [(2, 2, 2), (5, 5, 5)]),
-        # It is another one: the lost record may have been a repair, a cut, an entry of a new view.
+        # The entry differs: the lost record may have been a repair, a cut, or an entry of a new
+        # view.
         ([(1, 1), (3, 2)], [(2, 2, None)]),
         ([(1, 1), (2, 2), (4, 2)], [(3, 3, None)]),
         ([(1, 1), (2, 2), (3, 3), (5, 3), (6, 4)], [(4, 4, None)]),
         # An op that was written again does not take back how far the log had reached.
         ([(1, 1), (2, 2), (3, 3), (4, 1), (6, 3)], [(5, 5, None)]),
         ([(1, 1), (2, 2), (3, 3), (4, 1), (6, 5)], [(5, 5, 4)]),
-        # What was lost before may have reached further than what is left.
+        # What was lost earlier may have reached further than the entries that are left.
         ([(1, 1), (2, 2), (4, 2), (6, 4)], [(3, 3, None), (5, 5, None)]),
-        # A cut says how far the log reaches, whatever was lost before.
+        # A cut tells how far the log reaches, whatever was lost before it.
         ([(1, 1), (2, 2), (4, 2), (5, CUT + "1"), (7, 3)], [(3, 3, None), (6, 6, 2)]),
         ([(1, 1), (2, 2), (3, CUT + "1"), (5, 3)], [(4, 4, 2)]),
         ([(1, 1), (3, CUT + "1")], [(2, 2, None)]),
@@ -77,7 +78,7 @@ def told(
 def test_a_gap_tells_its_ops_if_the_log_grew_by_as_many(
     shown: list[Shown], expected: list[tuple[int, int, int | None]]
 ) -> None:
-    """Each lost record was the next entry, or nothing is said about any of the gap."""
+    """Each lost record was the next entry; otherwise nothing is said about any of the gap."""
     assert told(shown) == expected
 
 
@@ -85,10 +86,10 @@ def test_a_gap_tells_its_ops_if_the_log_grew_by_as_many(
     ("covered_op", "first_slot", "shown", "expected"),
     [
         (40, 1, [(90, 40), (92, 42)], [(91, 91, 41)]),
-        # The segments that were dropped may have held all that a snapshot covers.
+        # The dropped segments may have held everything that a snapshot covers.
         (41, 1, [(90, 40), (92, 42)], [(91, 91, None)]),
         (41, 1, [(90, 40), (93, 43)], [(91, 92, None)]),
-        # Nobody knows how many are lost where a segment does not begin with a record.
+        # The number of lost records is unknown where a segment does not begin with a record.
         (40, 2, [(90, 40), (92, 42)], [(89, 89, None), (91, 91, None)]),
         (40, 2, [(90, 40), (91, CUT + "40"), (93, 42)], [(89, 89, None), (92, 92, 41)]),
     ],
@@ -106,7 +107,7 @@ def test_what_was_dropped_counts(
 def test_a_restart_is_a_new_beginning(
     rotten: tuple[int, ...], expected: list[tuple[int, int, int | None]]
 ) -> None:
-    """But what is known to be lost above its snapshot can still be appended behind it."""
+    """An entry that is known to be lost above the snapshot can still be appended behind it."""
     shown: list[Shown] = [(1, 7), (2, RESTART + "50"), (4, 52)]
     if rotten:
         shown = [(1, 7), (2, RESTART + "5"), (4, 7)]
@@ -120,7 +121,7 @@ GROUPS = st.lists(st.integers(1, 4), min_size=1, max_size=6)
 def test_no_frame_that_rots_before_the_last_one_makes_the_head_uncertain(
     counts: list[int], rotten: set[int]
 ) -> None:
-    """Whatever frames are lost, in whatever groups they were synced: these ops lack, no others."""
+    """For any lost frames and any sync groups exactly these ops are missing."""
     log = chain(sum(counts))
     groups, begin = [], 0
     for count in counts:

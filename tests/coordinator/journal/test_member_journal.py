@@ -1,4 +1,4 @@
-"""A member's log over view changes, repairs, lost records and snapshots taken over."""
+"""A member's log over view changes, repairs, lost records and adopted snapshots."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def damage(storage: MemoryStorage, index: int, within: int = IN_FRAME) -> None:
 
 
 def held(journal: Journal, last_op: int) -> dict[int, SealedPrepare]:
-    """What the journal holds up to an op."""
+    """Return what the journal holds up to an op."""
     found = {op: journal.read(op) for op in range(1, last_op + 1)}
     return {op: prepare for op, prepare in found.items() if prepare is not None}
 
@@ -58,7 +58,7 @@ def replaced_log() -> tuple[MemoryStorage, list[SealedPrepare], list[SealedPrepa
 
 
 def test_a_lost_cut_does_not_bring_back_what_it_removed() -> None:
-    """Entries that may have been replaced count as missing, not as the log; the chain saves 3."""
+    """Entries that may have been replaced count as missing; the chain of hashes saves op 3."""
     storage, old, new = replaced_log()
     damage(storage, 5)
     journal, recovery = reopen(storage, **MEMBER)
@@ -69,13 +69,13 @@ def test_a_lost_cut_does_not_bring_back_what_it_removed() -> None:
     damage(storage, 6, IN_BODY)
     damage(storage, 7, IN_BODY)
     journal, recovery = reopen(storage, **MEMBER)
-    # Old 3 says that 2 is committed; nothing ties 3 to what came after the lost record.
+    # Old 3 says that 2 is committed; nothing ties 3 to the entries after the lost record.
     assert held(journal, 6) == {1: old[0], 2: old[1]}
     assert (recovery.holes, recovery.doubtful, recovery.head_uncertain) == ((3, 4, 5), (3,), True)
 
 
 def test_a_damaged_newer_entry_hides_the_one_that_it_replaced() -> None:
-    """The op is missing; the entry of the view before is not offered in its place."""
+    """The op is missing; the entry of the earlier view is not offered in its place."""
     storage = MemoryStorage()
     journal = create(storage, **MEMBER)
     old, new = chain(3), chain(1, after=chain(2)[-1], view=2, bodies={3: bytes(range(256)) * 2})
@@ -90,9 +90,10 @@ def test_a_damaged_newer_entry_hides_the_one_that_it_replaced() -> None:
 
 
 def test_what_was_in_doubt_does_not_come_back_once_the_doubt_is_gone() -> None:
-    """The lost record is forgiven only once all that it made doubtful is appended or discarded.
+    """The lost record is forgiven only once all entries that it made doubtful are appended or
+    discarded.
 
-    A crash at any step leaves the doubt, or the log as it was settled.
+    A crash at any step leaves the doubt, or the settled log.
     """
 
     def settle(storage: MemoryStorage, old: list[SealedPrepare]) -> None:
@@ -128,7 +129,8 @@ def test_what_was_in_doubt_does_not_come_back_once_the_doubt_is_gone() -> None:
 
 
 def test_what_a_snapshot_covers_does_not_come_back_either() -> None:
-    """A lost cut is forgiven once all above the base is held; below it the chain decides alone.
+    """A lost cut is forgiven once all above the base is held; below the base the chain decides
+    alone.
 
     Nobody repairs what a snapshot covers. So the entry that the cut removed is still on the disk,
     and must neither be shown nor make the journal look like one of two histories.
@@ -152,7 +154,7 @@ def test_a_segment_that_shows_a_fault_is_not_dropped() -> None:
     storage = MemoryStorage()
     journal = create(storage, **MEMBER)
     prepares = chain(40, commit=39)
-    # The one in the middle is written twice: counting does not tell what the second one was.
+    # The middle one is written twice: counting does not tell what the second record was.
     for prepare in (*prepares[:4], prepares[3], *prepares[4:]):
         journal.append([prepare])
     journal.close()
@@ -192,7 +194,7 @@ def short_log() -> tuple[MemoryStorage, Journal]:
 
 @pytest.mark.parametrize("first", [50, 51])
 def test_a_log_goes_on_behind_a_snapshot(first: int) -> None:
-    """What came before is forgotten and its space given back; the log begins at the cut or next."""
+    """Earlier entries are forgotten and their space is freed; the log begins at the cut or next."""
     storage, journal = short_log()
     assert journal.restart_at(CUT.op, CUT.checksum) == 4
     assert (journal.head, journal.first_available_op, journal.read(12)) == (None, 51, None)
@@ -213,7 +215,7 @@ def test_a_log_goes_on_behind_a_snapshot(first: int) -> None:
 
 
 def test_taking_over_survives_a_crash_at_every_step() -> None:
-    """Either the old log is there, whole, or nothing of it, and the log goes on behind the cut."""
+    """After a crash the old log is whole or gone, and the log goes on behind the cut."""
 
     def restart(storage: MemoryStorage) -> None:
         journal, _ = reopen(storage, **MEMBER, commit_max=50, replay_op=51)
@@ -242,7 +244,7 @@ def test_taking_over_survives_a_crash_at_every_step() -> None:
 
 
 def restart_again(storage: MemoryStorage, head_op: int) -> None:
-    """Go on from what a crash left, and find it all again."""
+    """Go on from what a crash left, and find everything again."""
     journal, _ = reopen(storage, **MEMBER, commit_max=50, replay_op=51, base_checksum=CUT.checksum)
     if journal.restart_op < CUT.op:
         journal.restart_at(CUT.op, CUT.checksum)
@@ -269,7 +271,8 @@ def crowded() -> tuple[MemoryStorage, int]:
 
 
 def test_a_log_without_any_room_goes_on_behind_a_snapshot() -> None:
-    """Not one more record fits, not even in the reserve: what the snapshot stands for makes way.
+    """When not one more record fits, even in the reserve, the entries that the snapshot covers make
+    way.
 
     A crash at any step leaves a log that can do it again.
     """
@@ -311,8 +314,8 @@ def go_on_behind(storage: MemoryStorage, cut: SealedPrepare, following: SealedPr
 def test_what_is_left_of_another_log_does_not_pass_for_the_one_behind_the_snapshot(
     behind: int,
 ) -> None:
-    """Entries that were never committed lie behind the cut, and a disk without room has to drop
-    segments first. A crash in between must not leave those entries alone."""
+    """Entries that were never committed lie behind the cut, and a full disk has to drop segments
+    first. A crash in between must not leave those entries alone."""
     pristine, head_op = crowded()
     cut, following = chain(2, after=LOG[head_op - behind - 1], view=2)
     counting = pristine.copy()
@@ -333,7 +336,7 @@ def test_what_is_left_of_another_log_does_not_pass_for_the_one_behind_the_snapsh
 
 
 def test_without_room_and_with_nothing_to_drop_the_log_stays_as_it_was() -> None:
-    """All segments but the first lie behind the cut, and that one shows which log they are of."""
+    """All segments but the first lie behind the cut, and the first shows which log they are of."""
     storage, head_op = crowded()
     (cut,) = chain(1, after=LOG[0], view=2)
     options = {**MEMBER, "replay_op": cut.op + 1, "base_checksum": cut.checksum}
@@ -347,7 +350,7 @@ def test_without_room_and_with_nothing_to_drop_the_log_stays_as_it_was() -> None
 
 @pytest.mark.parametrize("within", [IN_FRAME, IN_BODY])
 def test_taking_over_forgets_no_loss_above_the_cut(within: int) -> None:
-    """An entry that was damaged above the cut may have been acknowledged: that stays known."""
+    """A damaged entry above the cut may have been acknowledged, and stays known."""
     storage = MemoryStorage()
     journal = create(storage, **MEMBER)
     large = [*LOG[:10], *chain(1, after=LOG[9], bodies={11: bytes(range(256)) * 2})]
@@ -366,7 +369,7 @@ def test_taking_over_forgets_no_loss_above_the_cut(within: int) -> None:
     for _ in range(2):
         journal, recovery = reopen(storage, **options)
         assert journal.missing_ops == missing_ops
-        # Counting tells less where segments were dropped: then even more may have been there.
+        # Counting tells less where segments were dropped: even more entries may have been there.
         assert recovery.head_uncertain
         assert list(journal.missing_ops) == ([11] if within == IN_BODY else [])
         journal.close()
@@ -374,7 +377,7 @@ def test_taking_over_forgets_no_loss_above_the_cut(within: int) -> None:
 
 
 def test_a_restart_beyond_the_superblock_is_refused() -> None:
-    """The journal took a snapshot over that the superblock does not name: that one is older."""
+    """The journal adopted a snapshot that the superblock does not name: the superblock is older."""
     storage, journal = short_log()
     journal.restart_at(CUT.op, CUT.checksum)
     journal.close()
@@ -388,7 +391,7 @@ def test_a_restart_beyond_the_superblock_is_refused() -> None:
 
 
 def test_a_single_replica_never_forgets_its_log() -> None:
-    """What it journaled is committed, and nobody else has it."""
+    """A single replica never forgets its log: its entries are committed and exist nowhere else."""
     journal = create(MemoryStorage())
     with pytest.raises(ValueError, match="single replica never forgets"):
         journal.restart_at(CUT.op, CUT.checksum)
@@ -398,7 +401,7 @@ def test_a_single_replica_never_forgets_its_log() -> None:
 
 
 def test_a_faulty_op_is_written_again_and_nothing_else_in_its_place() -> None:
-    """The repair must be the entry that its neighbours name."""
+    """A repair must be the entry that its neighbours name."""
     storage = MemoryStorage()
     journal = create(storage, **MEMBER)
     prepares = chain(4, bodies={2: bytes(range(256)) * 2})
@@ -418,7 +421,7 @@ def test_a_faulty_op_is_written_again_and_nothing_else_in_its_place() -> None:
 
 
 def test_discarding_nothing_writes_nothing() -> None:
-    """Without entries above, and without doubt, there is nothing to be made durable."""
+    """Without entries above, and without doubt, there is nothing to make durable."""
     storage = MemoryStorage()
     journal = create(storage, **MEMBER)
     journal.append(LOG[:PIPELINE_PREPARES_MAX])

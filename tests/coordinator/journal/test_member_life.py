@@ -1,7 +1,7 @@
 """Random lives of a member's journal: appends, view changes, repairs, crashes, rot, snapshots.
 
-A model knows what was acknowledged. Whatever happens, the journal never shows an entry that is not
-the log's, and never looks as if an acknowledged entry had not been there.
+A model knows the acknowledged entries. The journal never shows an entry from outside the log, and
+never looks as if an acknowledged entry had not been there.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ BODY_BYTES = (0, 3, 300, 700, 2000, 4096, 9000)
 
 
 @dataclass
-class Model:
-    """What was acknowledged, what may have been written since, and what a snapshot covers."""
+class MemberModel:
+    """The acknowledged entries, those possibly written since, and those that a snapshot covers."""
 
     log: dict[int, SealedPrepare] = field(default_factory=dict)
     pending: list[dict[int, SealedPrepare]] = field(default_factory=list)
@@ -41,13 +41,13 @@ class Model:
         return max(self.log, default=self.base[0])
 
 
-class Member:
+class JournalMember:
     """A journal over a disk that fails, and the model of it."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.storage = MemoryStorage()
-        self.model = Model()
+        self.model = MemberModel()
         self.faults = 0
         self.journal = create(self.storage, replica_count=3)
         self.journal.close()
@@ -55,7 +55,7 @@ class Member:
     # --- What a replica does ---
 
     def body(self) -> bytes:
-        """Dense bytes, which no tear can hide behind."""
+        """Dense bytes, behind which no tear can hide."""
         return self.random.randbytes(self.random.choice(BODY_BYTES))
 
     def next_group(self, count: int) -> list[SealedPrepare]:
@@ -80,7 +80,7 @@ class Member:
         self.acknowledge(self.model.pending[-1])
 
     def change_view(self) -> None:
-        """Replace what is not committed, or some of it: never more than a pipeline has."""
+        """Replace some or all entries that are not committed, never more than a pipeline has."""
         model = self.model
         model.view += 1
         kept_op = max(model.committed_op, model.base[0], model.head_op - PIPELINE_PREPARES_MAX)
@@ -91,16 +91,16 @@ class Member:
         self.acknowledge(shorter)
 
     def acknowledge(self, log: dict[int, SealedPrepare]) -> None:
-        """A call returned: its effect is for ever."""
+        """Note that a call returned: its effect lasts for ever."""
         self.model.log, self.model.pending = log, []
 
     def commit(self) -> None:
-        """The cluster commits more of the log."""
+        """Have the cluster commit more of the log."""
         low = self.model.committed_op
         self.model.committed_op = self.random.randint(low, max(low, self.model.head_op))
 
     def truncate(self) -> None:
-        """A snapshot of something that is committed; the superblock names it first."""
+        """Take a snapshot of a committed entry; the superblock names it first."""
         model = self.model
         op = self.random.randint(model.base[0], max(model.committed_op, model.base[0]))
         if op in model.log:
@@ -108,7 +108,7 @@ class Member:
             self.journal.truncate_before(op + 1)
 
     def repair(self) -> None:
-        """Fetch what is missing from the cluster, which has the log; then settle."""
+        """Fetch missing entries from the cluster, which has the log; then settle."""
         log = self.model.log
         for op in self.journal.missing_ops:
             if op in log:
@@ -121,7 +121,7 @@ class Member:
         assert self.journal.is_settled
 
     def repaired(self) -> bool:
-        """Repair all there is, unless the machine stops meanwhile."""
+        """Repair everything, unless the machine stops meanwhile."""
         if self.random.random() < 0.5:
             self.storage.crash_at = self.storage.steps + self.random.randrange(20)
         try:
@@ -134,9 +134,9 @@ class Member:
         return True
 
     def take_snapshot_over(self) -> None:
-        """The cluster went on without this replica, and sent a snapshot.
+        """Adopt a snapshot that the cluster sent after going on without this replica.
 
-        Its own last entries were never committed there, and may reach beyond the cut.
+        The replica's own last entries were never committed there, and may reach beyond the cut.
         """
         model = self.model
         op = self.random.randint(max(model.committed_op, model.base[0]) + 1, model.head_op + 40)
@@ -146,7 +146,7 @@ class Member:
         self.journal.restart_at(op, checksum)
 
     def await_repair(self) -> None:
-        """Nobody is there to repair anything: a snapshot is taken, and settling is refused."""
+        """Take a snapshot while no peer can repair anything; settling is refused."""
         self.truncate()
         if self.journal.missing_ops:
             assert not self.journal.mark_repaired()
@@ -188,7 +188,7 @@ class Member:
         raise AssertionError("opening never comes through")
 
     def crash(self) -> None:
-        """Lose power, with some of what was not synced."""
+        """Lose power, with some unsynced writes kept."""
         loss = self.random.choice((Loss.DROP, Loss.KEEP, Loss.PARTLY, Loss.PARTLY))
         self.storage.crash(loss, self.random.randrange(1 << 30))
 
@@ -211,7 +211,7 @@ class Member:
     # --- What must hold ---
 
     def check(self) -> None:
-        """Hold the journal to the model, and let the model take up what is there."""
+        """Hold the journal to the model, and let the model adopt what is there."""
         model, journal = self.model, self.journal
         base_op = model.base[0]
         if self.is_overtaken:
@@ -235,7 +235,7 @@ class Member:
 
     @property
     def is_overtaken(self) -> bool:
-        """Whether the snapshot's cut is not in the journal, as a start finds out."""
+        """Return whether the snapshot's cut is missing from the journal, as a start finds out."""
         op, checksum = self.model.base
         return op > 0 and not continues(self.journal, SnapshotCut(1, op, checksum))
 
@@ -246,7 +246,7 @@ class Member:
         missing: set[int],
         journal: Journal,
     ) -> bool:
-        """Whether the journal shows this log, and says of everything else that it is missing."""
+        """Return whether the journal shows this log, and reports everything else as missing."""
         known_op = max([*held, *missing], default=0)
         return all(log.get(op) == each for op, each in held.items()) and all(
             op in held or op in missing or (op > known_op and journal.head_uncertain) for op in log
@@ -255,10 +255,11 @@ class Member:
 
 @pytest.mark.parametrize("rotting", [False, True])
 def test_no_life_of_a_member_forgets_or_makes_up_an_entry(rotting: bool) -> None:
-    """Over many lives, with crashes at any step, opening included, and with rot in between."""
+    """The journal keeps its promises over many lives, with damage and crashes, even while
+    opening."""
     lives = 0
     for seed in range(SEEDS):
-        member = Member(seed)
+        member = JournalMember(seed)
         for _ in range(LIVES_PER_SEED):
             member.open()
             member.check()

@@ -1,7 +1,7 @@
 """A member's start: each finding of the review of Iggy's bootstrap has its counterpart here.
 
-The review is that of apache/iggy's pull request 3163, "implement replica bootstrap". What it found
-about services, routing and replies has its counterparts where those are tested.
+The review is that of apache/iggy's pull request 3163, "implement replica bootstrap". The tests of
+services, routing and replies have the counterparts of its other findings.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def started(storage: MemoryStorage) -> ReplicaFiles:
 
 
 def served(prepares: list[SealedPrepare] = LOG, state: vsr.CoreState = STATE) -> MemoryStorage:
-    """The directory of a member that journaled these, one group each, and then stopped."""
+    """The directory of a member that journaled these entries, one group each, and then stopped."""
     storage = MemoryStorage()
     storage.make_directory("data")
     files = started(storage)
@@ -57,7 +57,7 @@ def served(prepares: list[SealedPrepare] = LOG, state: vsr.CoreState = STATE) ->
 
 
 def test_fsync_errors_propagate() -> None:
-    """Whichever sync of a start fails, the start fails, and the next one has all that was kept.
+    """When any sync of a start fails, the start fails, and the next start has everything.
 
     Iggy threw the result of `sync_all` away and went on with a stale view of the disk.
     """
@@ -79,7 +79,7 @@ def test_fsync_errors_propagate() -> None:
 
 
 def test_failing_directory_syncs_propagate() -> None:
-    """The same for what makes names durable."""
+    """When a sync of names fails, the start fails, and the next start has everything."""
 
     class Failing(MemoryStorage):
         def sync_directory(self, path: str) -> None:
@@ -91,7 +91,7 @@ def test_failing_directory_syncs_propagate() -> None:
 
 
 def test_the_position_comes_from_records() -> None:
-    """Where the next record goes, and which op it is, is read from the records themselves.
+    """The records themselves tell the place and the op of the next record.
 
     Iggy took it from an index that could lag behind the messages, and gave offsets out twice.
     """
@@ -111,7 +111,7 @@ def test_the_position_comes_from_records() -> None:
 
 
 def test_nothing_is_clamped_in_silence() -> None:
-    """A commit beyond the log is handed on as it is: the core asks the others for the rest.
+    """A commit beyond the log is handed on unchanged: the core asks the others for the rest.
 
     Iggy moved consumer offsets down to where its log happened to end.
     """
@@ -122,7 +122,7 @@ def test_nothing_is_clamped_in_silence() -> None:
 
 @pytest.mark.parametrize("voting_view", [0, 7, NOT_ADMITTED])
 def test_commit_and_view_are_restored(voting_view: int) -> None:
-    """Every number of the core comes back; nothing begins at zero again.
+    """Every number of the core comes back; none begins at zero again.
 
     Iggy's partitions started with view, commit and sequencer all 0.
     """
@@ -176,7 +176,7 @@ def test_the_order_that_recovery_relies_on() -> None:
 
 
 def test_damage_never_bricks_a_member() -> None:
-    """Whatever record is damaged, and wherever, a member starts and says which ops it lacks.
+    """A member starts after any damage to a record, and says which ops are missing.
 
     Iggy's replay ended with the first error, at every start again. A single replica does refuse,
     and the operations manual says what to do then.
@@ -189,7 +189,7 @@ def test_damage_never_bricks_a_member() -> None:
             storage.flip(path, offset + within)
             for _ in range(2):
                 files = started(storage)
-                # Without its frame the last record might have been any op, also one above it.
+                # Without its frame the last record might have held any op, even one above it.
                 unknown = within < 80 and index == len(LOG) - 1
                 assert files.start.head_uncertain == unknown
                 assert unknown or files.start.faulty == (index + 1,)
@@ -197,6 +197,46 @@ def test_damage_never_bricks_a_member() -> None:
                 assert held | set(files.start.faulty) >= set(range(1, 20))
                 assert not held & set(files.start.faulty)
                 files.close()
+
+
+WITHIN_BODY = 230
+WITHIN_FRAME = 30
+
+
+def damaged(*places: tuple[int, int]) -> ReplicaFiles:
+    """Start a member of `LOG` with bytes flipped: each the index of a record and a byte in it."""
+    storage = served()
+    for index, within in places:
+        path, offset = place(index)
+        storage.flip(path, offset + within)
+    return started(storage)
+
+
+def test_the_frame_of_a_damaged_record_tells_which_entry_it_was() -> None:
+    """When the last record is damaged but its frame is not, peers are asked for that very entry.
+
+    In front of other damaged records the next entry tells nothing either.
+    """
+    start = damaged((17, WITHIN_BODY), (18, WITHIN_BODY), (19, WITHIN_BODY)).start
+    assert start.faulty == (18, 19, 20)
+    assert dict(start.faulty_checksums) == {op: LOG[op - 1].checksum for op in (18, 19, 20)}
+
+
+def test_a_frame_before_a_record_of_unknown_op_is_not_believed() -> None:
+    """A lost record of unknown op may have replaced any entry before it, even a damaged one."""
+    start = damaged((18, WITHIN_BODY), (19, WITHIN_FRAME)).start
+    assert start.head_uncertain
+    assert dict(start.faulty_checksums) == {}
+
+
+def test_a_damaged_record_that_was_written_again_is_forgotten() -> None:
+    """Once an entry is appended again, or discarded, nothing is reported of its old record."""
+    files = damaged((18, WITHIN_BODY), (19, WITHIN_BODY))
+    assert set(files.journal.missing_checksums) == {19, 20}
+    files.journal.append([LOG[18]])
+    assert set(files.journal.missing_checksums) == {20}
+    files.journal.discard_after(19)
+    assert files.journal.missing_checksums == {}
 
 
 def test_entries_are_never_evicted_in_silence() -> None:
@@ -216,7 +256,7 @@ def test_entries_are_never_evicted_in_silence() -> None:
 
 
 def test_entries_of_newer_views_are_no_damage() -> None:
-    """A log that was being taken over when the replica crashed has views above its log view."""
+    """A log that was being adopted when the replica crashed has views above its log view."""
     newer = [*LOG[:12], *chain(3, after=LOG[11], view=9, commit=11)]
     files = started(served(newer, replace(STATE, view=9)))
     assert [header.view for header in files.start.suffix[-3:]] == [9, 9, 9]
@@ -257,8 +297,8 @@ COMMITTED = [*LOG[:8], *chain(12, after=LOG[7], view=5, commit=14)]
 def test_a_member_takes_a_snapshot_over(
     journaled: list[SealedPrepare], cut: SealedPrepare, head_op: int, suffix: range | tuple[()]
 ) -> None:
-    """A log that reaches the cut stays; one that ends before it, or had another entry there that
-    was never committed, is forgotten."""
+    """A log that reaches the cut stays; one that ends before it, or had an uncommitted other
+    entry there, is forgotten."""
     journal = member(journaled)
     join(journal, cut_at(cut), single=False)
     assert (journal.head.op if journal.head else 0) == head_op
@@ -276,7 +316,8 @@ def test_a_member_takes_a_snapshot_over(
 def test_a_committed_entry_is_never_forgotten_for_a_snapshot(
     journaled: list[SealedPrepare], single: bool
 ) -> None:
-    """If the journal says that its own entry at the cut is committed, there are two histories."""
+    """If the journal knows that its different entry at the cut is committed, there are two
+    histories."""
     journal = member(journaled)
     with pytest.raises(WrongDirectoryError, match="different histories"):
         join(journal, cut_at(LOG[9]), single=single)
@@ -284,7 +325,7 @@ def test_a_committed_entry_is_never_forgotten_for_a_snapshot(
 
 
 def test_damage_up_to_the_cut_does_not_matter() -> None:
-    """What a snapshot covers is not missed; what lies above it is, whatever the cut itself is."""
+    """Entries that a snapshot covers are not missed; those above it are, whatever the cut is."""
     storage = MemoryStorage()
     journal = create(storage, replica_count=3)
     for prepare in LOG:

@@ -1,4 +1,4 @@
-"""The prepare format: what is written is read back, and nothing else is accepted."""
+"""The prepare format: written prepares are read back, and nothing else is accepted."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ GOLDEN = bytes.fromhex(
 
 
 def resealed(header: bytes) -> bytes:
-    """Header bytes with the checksum that they ought to have."""
+    """Return header bytes with a correct checksum."""
     return checksum_of(header[16:128]) + header[16:]
 
 
@@ -115,7 +115,7 @@ def test_properties_come_from_the_header() -> None:
 
 @pytest.mark.parametrize("position", range(len(GOLDEN)))
 def test_every_flipped_bit_is_detected(position: int) -> None:
-    """No bit of a prepare can flip without decoding saying so."""
+    """Decoding notices each flipped bit of a prepare."""
     for bit in range(8):
         damaged = bytearray(GOLDEN)
         damaged[position] ^= 1 << bit
@@ -125,7 +125,7 @@ def test_every_flipped_bit_is_detected(position: int) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, HEADER_BYTES - 1, HEADER_BYTES, len(GOLDEN) - 1])
 def test_cut_off_bytes_are_refused(size: int) -> None:
-    """A prepare that ends early is refused, as is one with bytes behind it."""
+    """A prepare that ends early, or has bytes behind it, is refused."""
     with pytest.raises(FormatError):
         decode_prepare(GOLDEN[:size])
     with pytest.raises(FormatError, match="its header says 9"):
@@ -150,7 +150,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("change", "reason"), IMPOSSIBLE)
 def test_impossible_prepares_are_not_sealed(change: dict[str, Any], reason: str) -> None:
-    """Sealing refuses what no correct primary makes, and names the field."""
+    """Sealing refuses values that no correct primary makes, and names the field."""
     with pytest.raises(ValueError, match=reason):
         seal(**{**GOLDEN_FIELDS, **change})
 
@@ -170,21 +170,21 @@ IMPOSSIBLE_BYTES: list[tuple[int, bytes, str]] = [
 
 @pytest.mark.parametrize(("offset", "value", "reason"), IMPOSSIBLE_BYTES)
 def test_impossible_headers_are_not_decoded(offset: int, value: bytes, reason: str) -> None:
-    """A header with a fitting checksum is still refused if its content is impossible."""
+    """A header with a correct checksum is still refused if its content is impossible."""
     changed = GOLDEN[:offset] + value + GOLDEN[offset + len(value) :]
     with pytest.raises(FormatError, match=reason):
         decode_prepare(resealed(changed))
 
 
 def test_a_newer_version_is_not_called_corrupt() -> None:
-    """An intact prepare of a later format says so, rather than looking like rot."""
+    """An intact prepare of a later format says so, and does not look like damage."""
     newer = resealed(GOLDEN[:68] + b"\x02\x00" + GOLDEN[70:])
     with pytest.raises(FormatVersionError, match="version 2 is unknown"):
         decode_prepare(newer)
 
 
 def test_the_checksum_chains() -> None:
-    """Two logs that differ in one body differ in every identity from there on."""
+    """Two logs that differ in one body differ in every identity after it."""
     one, other = chain(4), chain(4, bodies={2: b"another"})
 
     assert one[0].checksum == other[0].checksum

@@ -78,14 +78,14 @@ def scan(data: bytes, segment: int = 7) -> list[ScanItem]:
 
 
 def reframed(record: bytes, offset: int, value: bytes) -> bytes:
-    """A record with changed frame bytes and the checksum that they ought to have."""
+    """Return a record with changed frame bytes and a correct checksum."""
     changed = record[:offset] + value + record[offset + len(value) :]
     bound = struct.pack("<16sQQ", JOURNAL_ID, 7, SECTOR_BYTES) + changed[16:FRAME_BYTES]
     return checksum_of(bound) + changed[16:]
 
 
 def test_frame_layout_is_pinned() -> None:
-    """The bytes of a known frame never change, and are what the docstring says."""
+    """The bytes of a known frame never change, and match the docstring."""
     record = prepare_record(chain(1)[0], 9, SECTOR_BYTES, 8)
     bound = struct.pack("<16sQQ", JOURNAL_ID, 7, SECTOR_BYTES) + record[16:80]
 
@@ -114,7 +114,7 @@ def version_1(prepare: SealedPrepare, sequence: int, durable: int) -> bytes:
 
 
 def test_records_of_version_1_are_read() -> None:
-    """What an older build wrote is intact, to the byte, and nothing of it passes for torn."""
+    """Records of an older build are intact, byte by byte, and no damage to them passes for torn."""
     one, two = chain(2, bodies={2: b"body" * 2000})
     record = version_1(one, 9, 8)
     assert record[:FRAME_BYTES] == GOLDEN_FRAME_VERSION_1
@@ -138,7 +138,7 @@ DENSE = bytes(range(1, 256)) * 10
 
 
 def damaged(record: bytes) -> DamagedRecord:
-    """What a scan says of a record of one sector or two that is damaged."""
+    """What a scan says of a damaged record of one or two sectors."""
     item = scan(encode_segment_header(HEADER) + record)[0]
     assert isinstance(item, DamagedRecord)
     return item
@@ -170,7 +170,7 @@ def test_thin_units_are_counted(body: bytes, thin_units: int) -> None:
 
 
 def lost(record: bytes, units: set[int]) -> bytes:
-    """The record without these units, which are still zeros."""
+    """Return the record without these units, which are still zeros."""
     parts = [record[at : at + UNIT_BYTES] for at in range(0, len(record), UNIT_BYTES)]
     return b"".join(bytes(UNIT_BYTES) if n in units else part for n, part in enumerate(parts))
 
@@ -183,7 +183,7 @@ def lost(record: bytes, units: set[int]) -> bytes:
 def test_whatever_units_are_lost_the_tear_is_proved(
     parts: list[bytes], end: bytes, units: set[int]
 ) -> None:
-    """A record that lacks any units that were not zeros is intact no more, and torn for sure."""
+    """A record that lacks any non-zero units is no longer intact, and certainly torn."""
     record = prepare_record(chain(1, bodies={1: b"".join(parts) + end})[0], 1, SECTOR_BYTES)
     torn = lost(record, units)
     items = scan(encode_segment_header(HEADER) + torn)
@@ -193,7 +193,7 @@ def test_whatever_units_are_lost_the_tear_is_proved(
         assert isinstance(items[0], DamagedRecord)
         assert items[0].torn
     else:
-        # The frame is gone. Whatever is left begins with the unit that lacks.
+        # The frame is gone. The remaining bytes begin with the missing unit.
         first = items[0]
         assert isinstance(first, BlankSectors) or (
             isinstance(first, DamagedRecord) and first.frame is None and first.torn
@@ -201,9 +201,9 @@ def test_whatever_units_are_lost_the_tear_is_proved(
 
 
 def test_no_flipped_byte_passes_for_a_tear() -> None:
-    """Rot of any byte to any value leaves a record that is damaged and not torn.
+    """Damage to any byte leaves a record that is damaged and not torn.
 
-    The last unit would be the one to fear, with a single byte of content, were it not filled up.
+    The last unit would be the dangerous one, with a single byte of content, were it not filled up.
     """
     body = DENSE[: 512 - 80 - 128] + bytes(512) + b"\1" + bytes(511) + b"\1"
     record = prepare_record(chain(1, bodies={1: body})[0], 1, SECTOR_BYTES)
@@ -214,7 +214,7 @@ def test_no_flipped_byte_passes_for_a_tear() -> None:
 
 
 def test_rot_of_fifteen_bytes_does_not_pass_for_a_tear() -> None:
-    """A thin unit that rots to nothing is not more than the frame counted; one byte more would."""
+    """A thin unit that decays to zeros is within the frame's count; one byte more would not be."""
     body = DENSE[: 512 - 80 - 128] + b"\1" * 15 + bytes(497) + DENSE[:512]
     record = prepare_record(chain(1, bodies={1: body})[0], 1, SECTOR_BYTES)
     assert not damaged(lost(record, {1})).torn
@@ -223,7 +223,7 @@ def test_rot_of_fifteen_bytes_does_not_pass_for_a_tear() -> None:
 
 
 def test_segment_header_layout_is_pinned() -> None:
-    """The bytes of a known segment header never change, and are what the docstring says."""
+    """The bytes of a known segment header never change, and match the docstring."""
     sector = encode_segment_header(HEADER)
 
     assert sector[:80] == GOLDEN_SEGMENT
@@ -240,7 +240,7 @@ def test_segment_header_layout_is_pinned() -> None:
     ("size", "padded"), [(0, 0), (1, 4096), (4096, 4096), (4097, 8192), (8192, 8192)]
 )
 def test_padding_rounds_up_to_sectors(size: int, padded: int) -> None:
-    """Sizes are padded to whole sectors, and whole sectors not at all."""
+    """Sizes are padded to whole sectors; whole sectors get no padding."""
     assert padded_bytes(size) == padded
     assert record_bytes(4096 - FRAME_BYTES) == 4096
 
@@ -255,7 +255,7 @@ def test_scan_classifies_all_sectors() -> None:
 
 
 def test_every_flipped_byte_is_seen() -> None:
-    """Whatever byte of a segment flips, the header or exactly one item of the scan tells."""
+    """The header or exactly one item of the scan reveals each flipped byte of a segment."""
     pristine = small_segment()
     expected = scan(pristine)
     for position in range(len(pristine)):
@@ -338,7 +338,7 @@ def test_a_frame_hidden_in_a_payload_is_no_record() -> None:
     ],
 )
 def test_impossible_frames_are_refused(offset: int, value: bytes, reason: str) -> None:
-    """A frame with a fitting checksum is refused if no journal can have written it."""
+    """A frame with a correct checksum is refused if no journal can have written it."""
     record = reframed(prepare_record(chain(1)[0], 1, SECTOR_BYTES), offset, value)
     with pytest.raises(FormatError, match=reason):
         decode_record(record, **PLACE)
@@ -353,7 +353,7 @@ def test_newer_records_are_not_called_corrupt(offset: int, value: bytes) -> None
 
 
 def test_a_prepare_of_a_newer_version_is_not_called_corrupt() -> None:
-    """A record of today around a prepare of tomorrow stops the scan, too."""
+    """A record of this version around a prepare of a later version stops the scan, too."""
     content = encode_prepare(chain(1)[0])
     newer = content[16:68] + b"\x02\0" + content[70:128]
     content = checksum_of(newer) + newer + content[128:]
@@ -378,7 +378,7 @@ def test_a_prepare_of_a_newer_version_is_not_called_corrupt() -> None:
 def test_impossible_segment_headers_are_refused(
     header: SegmentHeader, offset: int, value: bytes, error: type[FormatError]
 ) -> None:
-    """A segment header with a fitting checksum is refused if its content is impossible."""
+    """A segment header with a correct checksum is refused if its content is impossible."""
     sector = encode_segment_header(header)
     checked = sector[16:offset] + value + sector[offset + len(value) :]
     with pytest.raises(error):
@@ -403,7 +403,7 @@ def test_impossible_segment_headers_are_not_written(header: SegmentHeader) -> No
 
 
 def test_frame_and_content_must_agree() -> None:
-    """A content of another length is not written, one of another identity is not read."""
+    """A content of another length is not written, and one of another identity is not read."""
     one, two = chain(2)
     content = encode_prepare(one)
     wrong_length = Frame(RecordKind.PREPARE, 1, 0, 1, 5, one.checksum)
@@ -447,7 +447,7 @@ def test_marks_are_verified(frame: Frame, content: bytes, reason: str | None) ->
 
 
 def test_ranges_round_trip() -> None:
-    """Ranges are read back as written, and one that ends before it begins is refused."""
+    """Ranges are read back as written, and a range that ends before it begins is refused."""
     assert decode_ranges(RANGES) == ((1, 2), (5, 5))
     with pytest.raises(FormatError, match=r"3\.\.2 is empty"):
         decode_ranges(encode_ranges(((3, 2),)))

@@ -15,13 +15,13 @@ ALL_FACTS = [Facts(*values) for values in itertools.product((True, False), repea
 
 @pytest.mark.parametrize("facts", ALL_FACTS)
 def test_exactly_one_row_matches(facts: Facts) -> None:
-    """Whatever the facts, one row decides, and only one."""
+    """Exactly one row decides for each combination of facts."""
     assert sum(row.matches(facts) for row in DECISIONS) == 1
 
 
 @pytest.mark.parametrize("facts", ALL_FACTS)
 def test_decisions_are_the_design(facts: Facts) -> None:
-    """The table agrees with the rules in prose, written down here a second time as conditions."""
+    """The table agrees with the prose rules, which stand here a second time as conditions."""
     unacknowledged = facts.above_durable and facts.above_commit
     if facts.intact:
         expected = RecoveryDecision.KEEP
@@ -37,7 +37,7 @@ def test_decisions_are_the_design(facts: Facts) -> None:
 
 
 def test_every_row_is_reachable() -> None:
-    """No row is dead: each decides about some facts."""
+    """No row is dead: each decides some combination of facts."""
     used = {row for row in DECISIONS for facts in ALL_FACTS if row.matches(facts)}
     assert used == set(DECISIONS)
 
@@ -53,7 +53,7 @@ def entry(
     kind: RecordKind = RecordKind.PREPARE,
     ranges: tuple[tuple[int, int], ...] = (),
 ) -> VerifiedRecord:
-    """An entry of one sector without a header, which the analysis of gaps does not need."""
+    """An entry of one sector without a header, which the gap analysis does not need."""
     frame = Frame(kind, sequence, durable, op, 0, b"identity")
     return VerifiedRecord(segment, slot * SECTOR_BYTES, SECTOR_BYTES, frame, None, ranges, reason)
 
@@ -99,33 +99,33 @@ def test_a_complete_log_has_no_findings() -> None:
 def test_a_hole_is_judged_by_what_follows(
     durable: int, commit_max: int, single: bool, expected: RecoveryDecision
 ) -> None:
-    """A missing sequence is torn only if no later record knows it synced, and it is uncommitted."""
+    """A missing sequence is torn only if it is uncommitted and no later record knows it synced."""
     entries = [entry(1, 0, 1), entry(3, durable, 3, slot=3)]
     assert decisions(entries, commit_max=commit_max, single=single) == [(2, 2, 2, expected)]
 
 
 def test_a_range_is_judged_by_its_lowest_sequence() -> None:
-    """A later group that knows the first lost sequence synced condemns the whole range."""
+    """A later group that knows that the first lost sequence was synced condemns the whole range."""
     entries = [entry(1, 0, 1), entry(5, 2, 5, slot=5)]
     assert decisions(entries) == [(2, 4, 2, RecoveryDecision.REFUSE)]
 
 
 def test_a_damaged_record_is_judged_where_it_lies() -> None:
-    """A record with a frame but a damaged body has sequence and op of its own."""
+    """A record with a frame and a damaged body has its own sequence and op."""
     entries = [entry(1, 0, 1), entry(2, 1, 2, slot=2, reason="rot")]
     assert decisions(entries) == [(2, 2, 2, RecoveryDecision.CUT)]
     assert decisions(entries, commit_max=2) == [(2, 2, 2, RecoveryDecision.REFUSE)]
 
 
 def test_strays_at_the_end_are_a_lost_record() -> None:
-    """Garbage behind the last record is a record that tore, located at its first sector."""
+    """Garbage behind the last record is a torn record, located at its first sector."""
     strays = [Stray(1, 2 * SECTOR_BYTES, "garbage"), Stray(1, 3 * SECTOR_BYTES, "garbage")]
     assert decisions([entry(1, 0, 1)], strays) == [(2, 2, 2, RecoveryDecision.CUT)]
     assert decisions([], strays) == [(1, 1, 2, RecoveryDecision.CUT)]
 
 
 def test_strays_in_unused_space_are_harmless() -> None:
-    """Garbage between neighbouring sequences took nothing away and needs no decision."""
+    """Garbage between neighbouring sequences lost nothing and needs no decision."""
     entries = [entry(1, 0, 1), entry(2, 1, 2, segment=2)]
     strays = [Stray(1, 2 * SECTOR_BYTES, "garbage")]
     assert decisions(entries, strays) == []
@@ -134,7 +134,7 @@ def test_strays_in_unused_space_are_harmless() -> None:
 
 
 def test_a_truncated_log_may_start_anywhere_but_at_its_start() -> None:
-    """After truncation the first record must be the first of its segment, or one is missing."""
+    """After truncation the first record must be the first of its segment; else one is missing."""
     first = entry(40, 39, 40, segment=5)
     assert decisions([first], first_segment=5) == []
     later = entry(40, 39, 40, segment=5, slot=2)
@@ -143,13 +143,13 @@ def test_a_truncated_log_may_start_anywhere_but_at_its_start() -> None:
 
 
 def test_sequences_never_go_back() -> None:
-    """A record whose sequence is not above the one before it is no record of this log."""
+    """A record whose sequence is not above its predecessor's does not belong to this log."""
     entries = [entry(1, 0, 1), entry(2, 1, 2, slot=2), entry(2, 1, 2, slot=3)]
     assert decisions(entries, commit_max=2) == [(2, 2, 3, RecoveryDecision.REFUSE)]
 
 
 def test_repaired_ranges_supersede_exactly_what_they_name() -> None:
-    """A repaired record forgives the sequences it lists, and no later rot of others."""
+    """A repaired record forgives the sequences it lists, and no later damage to others."""
     mark = entry(5, 4, 0, slot=5, kind=RecordKind.REPAIRED, ranges=((2, 2),))
     entries = [entry(1, 0, 1), entry(3, 2, 3, slot=3), entry(4, 3, 4, slot=4), mark]
     assert decisions(entries, single=False) == [(2, 2, 2, RecoveryDecision.IGNORE)]
@@ -172,19 +172,19 @@ def test_repaired_ranges_supersede_exactly_what_they_name() -> None:
     ],
 )
 def test_repaired_ranges_add_up(named: list[tuple[int, int]], is_forgiven: bool) -> None:
-    """What was lost, and made good, at different times is one gap later on, and forgiven whole."""
+    """Ranges lost and repaired at different times form one gap, which is forgiven as a whole."""
     marks = [
         entry(5 + i, 4, 0, slot=5 + i, kind=RecordKind.REPAIRED, ranges=(each,))
         for i, each in enumerate(named)
     ]
-    # The op behind the gap is not told by counting, so the gap is looked at as a whole.
+    # Counting does not tell the op behind the gap, so the gap is judged as a whole.
     entries = [entry(1, 0, 7), entry(4, 3, 3, slot=4), *marks]
     expected = RecoveryDecision.IGNORE if is_forgiven else RecoveryDecision.FAULTY_CORRUPT
     assert decisions(entries, single=False) == [(2, 3, 2, expected)]
 
 
 def test_a_cut_supersedes_damage_above_it() -> None:
-    """A damaged record of an op that a later view change removed does not matter any more."""
+    """A damaged record no longer matters once a later view change removed its op."""
     damaged = entry(2, 1, 2, slot=2, reason="rot")
     cut = entry(3, 2, 1, slot=3, kind=RecordKind.CUT)
     assert decisions([entry(1, 0, 1), damaged, cut], single=False) == [

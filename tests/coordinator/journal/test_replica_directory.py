@@ -1,4 +1,4 @@
-"""What a replica's directory as a whole survives: journal and superblock, judged together."""
+"""A replica's directory survives as a whole: journal and superblock are judged together."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def opened(path: Path) -> ReplicaFiles:
 
 
 def closed(files: ReplicaFiles) -> None:
-    """Give the directory back, as a process that ends does."""
+    """Close the directory, as a process that ends does."""
     files.close()
 
 
@@ -50,7 +50,7 @@ def damage(path: Path, offset: int) -> None:
 
 
 def content(path: Path) -> dict[str, bytes]:
-    """Everything below the directory, except who holds it."""
+    """Return everything below the directory, except who holds it."""
     files = sorted(file for file in path.rglob("*") if file.is_file() and file.name != "LOCK")
     return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
@@ -68,7 +68,7 @@ def refused(path: Path, match: str) -> None:
 def test_after_a_graceful_stop_the_last_record_is_never_taken_for_torn(
     tmp_path: Path, within: int
 ) -> None:
-    """The superblock knows the last commit, so one flipped byte is refused, not cut away."""
+    """The superblock knows the last commit, so one flipped byte is refused and not cut away."""
     files = bootstrapped(tmp_path, chain(3))
     files.record_commit(3)
     closed(files)
@@ -78,7 +78,7 @@ def test_after_a_graceful_stop_the_last_record_is_never_taken_for_torn(
 
 
 def test_a_commit_is_recorded_once_and_never_before_the_bootstrap(tmp_path: Path) -> None:
-    """A blank replica stays blank at a stop, and a commit that is known is not written again."""
+    """A blank replica stays blank at a stop, and a known commit is not written again."""
     blank = opened(tmp_path)
     blank.record_commit(0)
     assert not blank.superblock.exists
@@ -95,7 +95,7 @@ def test_a_commit_is_recorded_once_and_never_before_the_bootstrap(tmp_path: Path
 
 
 def test_a_lost_superblock_is_noticed_before_a_tail_is_cut(tmp_path: Path) -> None:
-    """It may say that the damaged record was committed; so the record must still be there."""
+    """The lost superblock may know that the damaged record was committed, so the record stays."""
     files = bootstrapped(tmp_path, chain(3))
     files.record_commit(3)
     closed(files)
@@ -114,7 +114,7 @@ def test_a_lost_superblock_is_noticed_before_a_tail_is_cut(tmp_path: Path) -> No
 
 
 def test_an_older_superblock_is_noticed_before_a_tail_is_cut(tmp_path: Path) -> None:
-    """A superblock that never reached the journal's view says nothing about what was committed."""
+    """A superblock that never reached the journal's view says nothing about commits."""
     first = chain(1)
     files = bootstrapped(tmp_path, first)
     older = (tmp_path / "superblock").read_bytes()
@@ -129,7 +129,7 @@ def test_an_older_superblock_is_noticed_before_a_tail_is_cut(tmp_path: Path) -> 
 
 
 def test_the_bootstrap_entry_is_not_torn_once_there_is_a_superblock(tmp_path: Path) -> None:
-    """The superblock comes after op 1, so an op 1 that is damaged was there, and is refused."""
+    """The superblock is written after op 1, so a damaged op 1 was complete, and is refused."""
     closed(bootstrapped(tmp_path, chain(1)))
     damage(tmp_path, SECTOR_BYTES + 200)
 
@@ -153,7 +153,7 @@ def test_a_bootstrap_that_was_cut_short_is_finished_or_begun_again(tmp_path: Pat
 
 
 def test_a_refused_start_writes_no_superblock(tmp_path: Path) -> None:
-    """The opening write comes after the journal was looked at."""
+    """The opening write comes after the journal was examined."""
     files = bootstrapped(tmp_path, chain(3))
     closed(files)
     (tmp_path / SEGMENT).unlink()

@@ -1,4 +1,4 @@
-"""The writer of a replica: discards in their turn, reading for peers, and settling of faults."""
+"""The writer of a replica: discards in order, reads for peers, and settles faults."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from viewstamp.limits import MIB
 
 
 class NoSuperblock:
-    """A superblock that only notes what is written."""
+    """A superblock that only notes its writes."""
 
     def __init__(self, told: list[object]) -> None:
         self._told = told
@@ -38,7 +38,7 @@ Use: TypeAlias = Callable[[JournalWriter[str], Until], Awaitable[None]]
 
 
 def with_writer(journal: Journal, use: Use) -> list[object]:
-    """Run `use` with a writer under way; returns everything that the writer told, in order."""
+    """Run `use` with a writer under way; return all events of the writer, in order."""
     told: list[object] = []
 
     async def run() -> None:
@@ -71,7 +71,7 @@ def with_writer(journal: Journal, use: Use) -> list[object]:
 
 
 def test_discards_keep_their_place_among_appends() -> None:
-    """Entries before a discard and after it are never one group; the replaced ops are the new."""
+    """Entries before a discard and after it never share a group; replaced ops are the new ones."""
     journal = create(MemoryStorage(), replica_count=3)
     old = chain(4)
     new = chain(3, after=old[1], view=2)
@@ -92,7 +92,7 @@ def test_discards_keep_their_place_among_appends() -> None:
 
 
 def test_an_entry_is_not_replaced_without_a_discard() -> None:
-    """The journal refuses, and the writer with it: such a core has a defect."""
+    """The journal refuses, and the writer with it, because such a core has a defect."""
     journal = create(MemoryStorage(), replica_count=3)
     old = chain(3)
     journal.append(old)
@@ -104,7 +104,7 @@ def test_an_entry_is_not_replaced_without_a_discard() -> None:
 
 
 def test_peers_read_exactly_the_record_they_name() -> None:
-    """By op and checksum: another entry of the op is not given in its place; damage is told."""
+    """An entry is found by op and checksum: no other entry is given, and damage is reported."""
     storage = MemoryStorage()
     journal = create(storage, replica_count=3)
     prepares = chain(3)
@@ -126,7 +126,7 @@ def test_peers_read_exactly_the_record_they_name() -> None:
 
 
 def test_one_answer_carries_a_limited_number_of_bytes() -> None:
-    """Up to the limit, but always at least one entry, however large it is."""
+    """A read returns entries up to the limit, and at least one, however large it is."""
     large = bytes(range(256)) * (300 * 1024 // 256)
     bodies = dict.fromkeys(range(1, 7), large) | {7: bytes(range(256)) * 4096}
     prepares = chain(8, bodies=bodies)
@@ -145,7 +145,7 @@ def test_one_answer_carries_a_limited_number_of_bytes() -> None:
 
 
 def test_reading_for_peers_lets_writes_pass() -> None:
-    """An append that comes while a long answer is read is done before the answer is complete."""
+    """An append that comes while a long answer is read finishes before the answer does."""
     large = bytes(range(256)) * (280 * 1024 // 256)
     prepares = chain(4, bodies={1: large, 2: large, 3: large})
     journal = create(MemoryStorage(), replica_count=3, segment_bytes=4 * MIB)
@@ -162,7 +162,7 @@ def test_reading_for_peers_lets_writes_pass() -> None:
 
 
 def test_what_was_truncated_is_said_to_be_gone() -> None:
-    """A peer that is too far behind learns from which op on the journal could help."""
+    """A peer that is too far behind learns the first op that the journal still has."""
     journal = create(MemoryStorage(), replica_count=3)
     prepares = chain(40)
     for prepare in prepares:
@@ -184,7 +184,8 @@ def test_what_was_truncated_is_said_to_be_gone() -> None:
 
 
 def test_faults_are_settled_once_the_log_is_whole_and_the_status_normal() -> None:
-    """Neither alone is enough; then the next start has nothing to report."""
+    """Faults are settled only once the log is whole and the status normal; a restart reports
+    none."""
     storage = MemoryStorage()
     prepares = filled(storage, [chain(2), chain(2, after=chain(2)[-1])], replica_count=3)
     path, offset = place(3)

@@ -1,4 +1,4 @@
-"""A standby's directory remembers what it is: it never starts as a replica that votes."""
+"""A standby's directory remembers its kind: it never starts as a replica that votes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def written(path: Path, replica_id: int, voting_view: int) -> None:
 
 
 def test_a_standby_starts_again_as_one(tmp_path: Path) -> None:
-    """Its superblock comes back with the number beyond those that vote, and without a vote."""
+    """A standby's superblock comes back with a number beyond the voters, and without a vote."""
     written(tmp_path, 3, NOT_ADMITTED)
 
     files = opened(tmp_path, 3, 3)
@@ -45,7 +45,7 @@ def test_a_standby_starts_again_as_one(tmp_path: Path) -> None:
 def test_a_standby_never_starts_as_a_voter(
     tmp_path: Path, replica_id: int, replica_count: int
 ) -> None:
-    """Whatever count it is told of now, and under whatever number."""
+    """A standby never starts as a voter, whatever count and number it is given."""
     written(tmp_path, 3, NOT_ADMITTED)
 
     with pytest.raises(WrongDirectoryError, match="belongs to standby 3 beside 3 replicas, and a"):
@@ -56,7 +56,7 @@ def test_a_standby_never_starts_as_a_voter(
 def test_a_voter_never_starts_as_a_standby(
     tmp_path: Path, replica_id: int, replica_count: int
 ) -> None:
-    """What it acknowledged would be missing from the quorums that rest on it."""
+    """A voter never starts as a standby: its acknowledgements would vanish from quorums."""
     written(tmp_path, 2, 0)
 
     with pytest.raises(WrongDirectoryError, match=r"belongs to replica 2 of 3, which has a vote"):
@@ -72,7 +72,7 @@ def test_another_count_beside_a_standby_is_refused(tmp_path: Path) -> None:
 
 
 def test_no_superblock_of_a_standby_says_that_it_votes(tmp_path: Path) -> None:
-    """Before its core has written one nothing else does, and then not as a voter's."""
+    """Only its core writes a standby's first superblock, and never one that votes."""
     files = opened(tmp_path, 3, 3)
 
     assert files.superblock.state.voting_view == NOT_ADMITTED
@@ -85,7 +85,7 @@ def test_no_superblock_of_a_standby_says_that_it_votes(tmp_path: Path) -> None:
 
 
 def test_a_standby_is_never_admitted(tmp_path: Path) -> None:
-    """Its superblock takes no view to vote in, as that of a replica which lost its disk does."""
+    """A standby's superblock takes no view to vote in; that of a replica without its disk does."""
     written(tmp_path, 3, NOT_ADMITTED)
     files = opened(tmp_path, 3, 3)
 

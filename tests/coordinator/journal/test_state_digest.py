@@ -1,4 +1,4 @@
-"""State digests: independent of order, reversible, unambiguous, and pinned."""
+"""State digests are independent of order, reversible, unambiguous, and pinned."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_remove_takes_back_add(
 def test_framing_is_unambiguous(
     one: tuple[int, bytes, bytes], two: tuple[int, bytes, bytes]
 ) -> None:
-    """Different entities have different digests, also where their bytes join to the same."""
+    """Different entities have different digests, even where their bytes join to the same."""
     assert (entity_digest(*one) == entity_digest(*two)) == (one == two)
     kind, key, canonical = one
     assert entity_digest(kind, key + b"x", canonical) != entity_digest(kind, key, b"x" + canonical)
@@ -76,7 +76,7 @@ def test_framing_is_unambiguous(
 
 @given(st.lists(ENTITY, max_size=3))
 def test_bytes_round_trip(entities: list[tuple[int, bytes, bytes]]) -> None:
-    """A digest read back from its bytes goes on where it was."""
+    """A digest read back from its bytes goes on from the same value."""
     digest = digest_of(entities)
     again = StateDigest.from_bytes(digest.to_bytes())
     assert again == digest

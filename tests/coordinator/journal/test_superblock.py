@@ -69,7 +69,7 @@ GOLDEN_VERSION_2 = bytes.fromhex(
 
 
 def history(states: list[SuperblockState] = STATES) -> list[SuperblockCopy]:
-    """The chain of copies that writing these states one after the other gives."""
+    """The chain of copies that results from writing these states one after the other."""
     sealed: list[SuperblockCopy] = []
     parent = NO_PARENT
     for sequence, state in enumerate(states, start=1):
@@ -79,7 +79,7 @@ def history(states: list[SuperblockState] = STATES) -> list[SuperblockCopy]:
 
 
 def stored(*copies: SuperblockCopy | None) -> MemoryStorage:
-    """A disk with these four copies; None is a damaged one."""
+    """A disk with these four copies; None means a damaged one."""
     storage = MemoryStorage()
     sectors = [
         b"\x5a" * COPY_BYTES if copy is None else encode_copy(copy, number)
@@ -90,7 +90,7 @@ def stored(*copies: SuperblockCopy | None) -> MemoryStorage:
 
 
 def test_layout_is_pinned() -> None:
-    """The bytes of a known copy never change, and are what the docstring says."""
+    """The bytes of a known copy never change, and match the docstring."""
     first, second = history([FIRST, STATES[3]])
     sector = encode_copy(second, 2)
 
@@ -119,7 +119,8 @@ def test_layout_of_a_newcomer_is_pinned() -> None:
 
 @pytest.mark.parametrize(("version", "voting_view"), [(1, 5), (2, 0)])
 def test_the_version_and_the_voting_view_agree(version: int, voting_view: int) -> None:
-    """An initial member's superblock is of version 1, all others of version 2; else damage."""
+    """An initial member's superblock is of version 1, all others of version 2; else it is
+    damage."""
     checked = encode_copy(history([ADMITTED])[0], 0)[32:]
     fields = struct.pack("<H", version), struct.pack("<Q", voting_view)
     checked = checked[:4] + fields[0] + checked[6:88] + fields[1] + checked[96:]
@@ -128,14 +129,14 @@ def test_the_version_and_the_voting_view_agree(version: int, voting_view: int) -
 
 
 def test_an_initial_member_that_missed_the_bootstrap_is_an_initial_member() -> None:
-    """Who was taken for a newcomer, and finds itself named in the first entry, has its vote."""
+    """A replica that is taken for a newcomer, and finds itself in the first entry, has its vote."""
     superblock = Superblock.create(MemoryStorage(), PATH, NEWCOMER)
     superblock.write(replace(NEWCOMER, voting_view=0))
     assert superblock.state.voting_view == 0
 
 
 def test_a_newcomer_is_admitted_once() -> None:
-    """The voting view is set by the admission, and is never taken back afterwards."""
+    """The admission sets the voting view, and nothing takes it back afterwards."""
     storage = MemoryStorage()
     superblock = Superblock.create(storage, PATH, NEWCOMER)
     superblock.write(ADMITTED)
@@ -148,7 +149,7 @@ def test_a_newcomer_is_admitted_once() -> None:
 
 
 def test_create_write_open() -> None:
-    """Each state written is the one that opening finds, with its sequence."""
+    """Opening finds each state that was written, with its sequence."""
     storage = MemoryStorage()
     superblock = Superblock.create(storage, PATH, FIRST)
     assert (superblock.sequence, superblock.state) == (1, FIRST)
@@ -163,7 +164,7 @@ def test_create_write_open() -> None:
 
 
 def test_each_copy_is_synced_before_the_next_is_touched() -> None:
-    """At most one copy is in the air at any moment, or one crash could tear two."""
+    """At most one copy is being written at any moment; otherwise one crash could tear two."""
     storage = MemoryStorage()
     superblock = Superblock.create(storage, PATH, FIRST)
     storage.log.clear()
@@ -172,7 +173,7 @@ def test_each_copy_is_synced_before_the_next_is_touched() -> None:
 
 
 def test_creating_and_opening_mind_what_is_there() -> None:
-    """A superblock is never overwritten by creating, nor made by opening."""
+    """Creating never overwrites a superblock, and opening never makes one."""
     storage = MemoryStorage()
     with pytest.raises(SuperblockNotFound, match="no replica was bootstrapped"):
         Superblock.open(storage, PATH)
@@ -218,7 +219,7 @@ REGRESSIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("change", REGRESSIONS)
 def test_nothing_promised_is_taken_back(change: dict[str, Any]) -> None:
-    """Writing a state that falls behind, or changes identity, is refused and changes nothing."""
+    """A state that falls behind, or changes identity, is refused and changes nothing."""
     storage = MemoryStorage()
     superblock = Superblock.create(storage, PATH, STATES[3])
     before = storage.snapshot()
@@ -296,7 +297,7 @@ def test_everything_else_is_refused(
 
 
 def test_every_flipped_byte_is_detected_and_repaired() -> None:
-    """Whatever byte of one copy flips, opening notices, repairs it and shows the same state."""
+    """Opening notices each flipped byte of one copy, repairs it and shows the same state."""
     storage = MemoryStorage()
     superblock = Superblock.create(storage, PATH, FIRST)
     superblock.write(STATES[3])
@@ -322,7 +323,7 @@ def test_a_shortened_file_has_lost_its_quorum(size: int) -> None:
 
 
 def test_swapped_copies_are_damaged() -> None:
-    """A copy in another one's place was misdirected, and is written anew."""
+    """A copy in another one's place was misdirected, and is written again."""
     storage = stored(B, B, B, B)
     content = storage.content(PATH)
     swapped = (
@@ -348,7 +349,7 @@ def test_a_newer_version_is_not_called_corrupt() -> None:
     ("offset", "value"), [(38, b"\x01\0"), (40, bytes(8)), (200, b"\x01"), (32, b"VSSX")]
 )
 def test_impossible_copies_are_refused(offset: int, value: bytes) -> None:
-    """A copy with a fitting checksum is refused if its reserved bytes or its sequence are wrong."""
+    """A copy with a correct checksum is refused if its reserved bytes or its sequence are wrong."""
     sector = encode_copy(B, 0)
     checked = sector[32:offset] + value + sector[offset + len(value) :]
     with pytest.raises(FormatError):
@@ -381,9 +382,9 @@ def run(storage: MemoryStorage, written: list[SuperblockState]) -> None:
 
 
 def test_a_crash_at_every_step_loses_nothing_acknowledged() -> None:
-    """After any crash the state is the last one acknowledged, or the one being written.
+    """After any crash the state is the last acknowledged one, or the one being written.
 
-    Opening survives a crash at each of its own steps, and what it returned stays.
+    Opening survives a crash at each of its own steps, and the state that it returned stays.
     """
     counting = MemoryStorage()
     run(counting, [])
@@ -409,7 +410,7 @@ def test_a_crash_at_every_step_loses_nothing_acknowledged() -> None:
 
 
 def open_through_crashes(storage: MemoryStorage) -> Superblock:
-    """Crash opening at its first step, then at its second, and so on until it comes through."""
+    """Crash opening at its first step, then at its second, and so on until it succeeds."""
     step = 0
     while True:
         storage.crash_at = storage.steps + step
@@ -424,7 +425,7 @@ def open_through_crashes(storage: MemoryStorage) -> Superblock:
 
 
 def test_a_failed_sync_ends_the_superblock() -> None:
-    """After a failing sync every write raises, and a restart does not believe the page cache."""
+    """After a failed sync every write raises, and a restart does not believe the page cache."""
     storage = MemoryStorage()
     superblock = Superblock.create(storage, PATH, FIRST)
     storage.failing_syncs = {storage.syncs + 1}
@@ -441,9 +442,9 @@ def test_a_failed_sync_ends_the_superblock() -> None:
 
 
 def test_copies_that_only_the_page_cache_has_are_written_again() -> None:
-    """Opening trusts no copy for being readable: afterwards all four are on the disk.
+    """Opening makes every copy durable, readable or not: afterwards all four are on the disk.
 
-    A write fails at its second copy and the next process at its first; what they left is visible.
+    A write fails at its second copy and the next process at its first; both leave visible copies.
     """
     storage = MemoryStorage()
     superblock = Superblock.create(storage, PATH, FIRST)
@@ -460,8 +461,8 @@ def test_copies_that_only_the_page_cache_has_are_written_again() -> None:
     assert (again.state, again.repaired_copies) == (STATES[1], ())
 
 
-class Forgetful(MemoryStorage):
-    """Some sectors take writes and sync without complaint, and read back as garbage."""
+class ForgetfulDisk(MemoryStorage):
+    """Have some sectors take writes and syncs without complaint, and read back as garbage."""
 
     bad_offsets: frozenset[int] = frozenset()
 
@@ -474,7 +475,7 @@ class Forgetful(MemoryStorage):
 @pytest.mark.parametrize(("bad_copies", "survives"), [(1, True), (2, False), (4, False)])
 def test_three_copies_must_read_back(bad_copies: int, survives: bool) -> None:
     """A write counts if three copies verify; with fewer it fails and ends the superblock."""
-    storage = Forgetful()
+    storage = ForgetfulDisk()
     superblock = Superblock.create(storage, PATH, FIRST)
     storage.bad_offsets = frozenset(copy * COPY_BYTES for copy in range(bad_copies))
     if survives:

@@ -1,4 +1,4 @@
-"""A member's torn tail and its rotten records: whatever the disk does, the two are told apart."""
+"""A member's torn tail and its damaged records are told apart, whatever the disk does."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MEMBER: Any = {"replica_count": 3}
 
 
 def unwritten(before: MemoryStorage, after: MemoryStorage) -> dict[str, bytes]:
-    """The files of `after` as they were before; new segments with nothing behind their header."""
+    """Return the files of `after` as they were before; new segments are blank but for a header."""
     old = before.snapshot()
     return {
         path: old.get(path, content[:SECTOR_BYTES].ljust(len(content), b"\0"))
@@ -43,7 +43,7 @@ def unwritten(before: MemoryStorage, after: MemoryStorage) -> dict[str, bytes]:
 
 
 def units_written(before: MemoryStorage, after: MemoryStorage) -> list[tuple[str, int]]:
-    """Every unit that differs between two states of a disk."""
+    """Return every unit that differs between two states of a disk."""
     old, new = unwritten(before, after), after.snapshot()
     return [
         (path, at)
@@ -54,7 +54,7 @@ def units_written(before: MemoryStorage, after: MemoryStorage) -> list[tuple[str
 
 
 def torn(before: MemoryStorage, after: MemoryStorage, kept: set[tuple[str, int]]) -> MemoryStorage:
-    """The disk before a write, with those units of it that were written all the same."""
+    """Return the disk before a write, with those units of it that were written all the same."""
     storage, new = after.copy(), after.snapshot()
     for path, content in unwritten(before, after).items():
         mixed = bytearray(content)
@@ -76,7 +76,8 @@ def member(acknowledged: list[list[SealedPrepare]]) -> tuple[MemoryStorage, Jour
 def expect_prefix(
     storage: MemoryStorage, acknowledged: list[SealedPrepare], attempted: list[SealedPrepare]
 ) -> Recovery:
-    """Everything acknowledged is there and a prefix of the rest, and nothing is said to lack."""
+    """Check that all acknowledged entries and a prefix of the rest are there, and no loss
+    reported."""
     commit_max = len(acknowledged)
     journal, recovery = reopen(storage, **MEMBER, commit_max=commit_max)
     held = list(entries(journal, 1))
@@ -99,7 +100,7 @@ def expect_prefix(
 def group_of_two() -> Iterator[
     tuple[MemoryStorage, MemoryStorage, list[SealedPrepare], list[SealedPrepare]]
 ]:
-    """The disk before and after a group of two records of three units each was written."""
+    """The disk before and after writing a group of two records of three units each."""
     prepares = chain(3, commit=2, bodies={2: DENSE[:900], 3: DENSE[:900]})
     storage, journal = member([prepares[:1]])
     journal.close()
@@ -111,10 +112,10 @@ def group_of_two() -> Iterator[
 
 
 def test_every_way_to_lose_units_of_a_group_leaves_a_prefix() -> None:
-    """All 64 subsets of the six units: only the whole record is kept, and only behind its parent.
+    """Of all 64 subsets of the six units only a whole record is kept, and only behind its parent.
 
-    The second record says that the first is committed. The others may well know that already, and
-    it says nothing about this disk.
+    The second record says that the first is committed. Other replicas may know that already, and it
+    says nothing about this disk.
     """
     for before, after, acknowledged, attempted in group_of_two():
         written = units_written(before, after)
@@ -139,7 +140,8 @@ def test_every_way_to_lose_units_of_a_group_leaves_a_prefix() -> None:
 def test_whatever_units_a_crash_keeps_a_prefix_is_left(
     sizes: list[int], order: list[int], data: st.DataObject
 ) -> None:
-    """Groups of records of all shapes, over segments; the last one torn in any way at all."""
+    """Groups of records of all shapes, over segments, are cut correctly when the last group is
+    torn in any way."""
     count = sum(sizes)
     bodies = {op: BODIES[order[op % 8]] for op in range(1, count + 1)}
     prepares = chain(count, commit=count, bodies=bodies)
@@ -159,7 +161,7 @@ def test_whatever_units_a_crash_keeps_a_prefix_is_left(
 
 
 def test_records_with_thin_units_may_hide_a_tear() -> None:
-    """The limit: a unit of few bytes, kept, stands for one that was lost. Then it is a fault."""
+    """A kept unit of few bytes stands for one that was lost: at this limit the tear is a fault."""
     prepares = chain(2, bodies={2: DENSE[:300] + bytes(UNIT_BYTES) + b"\1\1" + DENSE[:512]})
     storage, journal = member([prepares[:1]])
     journal.append(prepares[1:])
@@ -180,7 +182,7 @@ def test_records_with_thin_units_may_hide_a_tear() -> None:
 
 
 def synced() -> tuple[MemoryStorage, list[SealedPrepare]]:
-    """A member's journal of several groups, all acknowledged, and none of it known elsewhere."""
+    """A member's journal of several acknowledged groups that no superblock knows of."""
     prepares = chain(6, bodies={op: BODIES[op] for op in (1, 2, 3, 6)})
     storage = MemoryStorage()
     filled(storage, [prepares[:2], prepares[2:3], prepares[3:]], **MEMBER)
@@ -188,7 +190,7 @@ def synced() -> tuple[MemoryStorage, list[SealedPrepare]]:
 
 
 def record_bytes_of(storage: MemoryStorage) -> list[tuple[str, int]]:
-    """Every byte of every sector of a record, blank ones of its padding included."""
+    """Every byte of every sector of a record, blank padding included."""
     return [
         (path, at)
         for path, content in storage.snapshot().items()
@@ -200,7 +202,7 @@ def record_bytes_of(storage: MemoryStorage) -> list[tuple[str, int]]:
 
 
 def test_no_flipped_byte_of_a_synced_record_is_taken_for_a_tear() -> None:
-    """Whatever byte rots to whatever value, the record is a fault, and the disk stays as it is.
+    """Any changed byte makes the record a fault, and the disk stays as it is.
 
     Entries before one of unknown op count as missing, too: it may have replaced them.
     """
@@ -231,7 +233,8 @@ def test_no_flipped_byte_of_a_synced_record_is_taken_for_a_tear() -> None:
 
 @pytest.mark.parametrize("within", [30, FRAME_BYTES + HEADER_BYTES + 3])
 def test_rot_before_a_tear_is_not_cut_with_it(within: int) -> None:
-    """The last acknowledged record rots, the one after it tears: a fault, and a cut behind it."""
+    """When the last acknowledged record decays and the one after it tears, there is a fault, and
+    a cut behind it."""
     prepares = chain(3, bodies={2: DENSE[:700], 3: DENSE[:700]})
     storage, journal = member([prepares[:1], prepares[1:2]])
     journal.append(prepares[2:])
@@ -261,7 +264,7 @@ def test_rot_before_a_tear_is_not_cut_with_it(within: int) -> None:
 
 @pytest.mark.parametrize(("commit_max", "is_cut"), [(1, True), (2, False)])
 def test_a_tail_that_the_superblock_knows_is_never_cut(commit_max: int, is_cut: bool) -> None:
-    """It was durable once, so a disk that lost it lied: that is a fault, and no tear."""
+    """A tail that the superblock knows was durable once: its loss is a fault, and no tear."""
     prepares = chain(2, bodies={2: DENSE[:700]})
     storage, journal = member([prepares[:1]])
     journal.append(prepares[1:])
@@ -278,8 +281,8 @@ def test_a_tail_that_the_superblock_knows_is_never_cut(commit_max: int, is_cut: 
 
 
 def test_a_repair_that_tore_leaves_the_old_fault_alone() -> None:
-    """A damaged op is written again and that write tears: one fault, as before, and the repair
-    works the next time."""
+    """A damaged op is written again and that write tears: the fault stays, and the next repair
+    works."""
     prepares = chain(3, bodies={2: DENSE[:700]})
     storage, journal = member([prepares[:2], prepares[2:]])
     journal.close()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from coordinator.mux import types as mux_types
+from coordinator.mux.catalog_types import CatalogResult, CreateSnapshotResult, PruneSnapshotsResult
 from coordinator.mux.codec import (
     CredentialsChanged,
     EndResult,
@@ -24,10 +25,8 @@ from coordinator.mux.codec import (
 )
 from coordinator.mux.entities import CatalogValue, SessionsValue
 from coordinator.mux.types import (
-    CatalogResult,
     CommandItem,
     CommandOutcome,
-    CreateSnapshotResult,
     CutItem,
     Done,
     Effect,
@@ -36,7 +35,6 @@ from coordinator.mux.types import (
     Item,
     KeepItem,
     Outcome,
-    PruneSnapshotsResult,
     QueryItem,
     QueryOutcome,
     RequestReply,
@@ -57,7 +55,7 @@ Fingerprint: TypeAlias = tuple[int, int]
 
 
 class FakeCodec(EntityCodec):
-    """Words instead of protobuf, but for entities."""
+    """A codec of words instead of protobuf, except for entities."""
 
     def encode_entity(self, value: SessionsValue | CatalogValue) -> bytes:
         """Return the canonical bytes of an entity, whose errors are words."""
@@ -114,7 +112,7 @@ class FakeCodec(EntityCodec):
         return None
 
     def encode_refusal(self, name: str, details: Mapping[str, str], case: str = "") -> bytes:
-        """Return the name alone, and what a client must know."""
+        """Return the name alone, and the facts that a client must know."""
         resend = f"({details['resend_from']})" if "resend_from" in details else ""
         return f"{name}{resend}".encode()
 
@@ -132,7 +130,7 @@ class FakeStage:
     """A machine that remembers what it saw, and whose answers depend on all of it."""
 
     stage: Stage
-    # Whether results tell the state's fingerprint.
+    # Whether results contain the state's fingerprint.
     is_stateful: bool = False
     # Code -> (stages, payload with {name} and {revision}) of the effect that each success has.
     emits: dict[int, tuple[tuple[Stage, ...], str]] = field(default_factory=dict)

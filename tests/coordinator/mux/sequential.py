@@ -1,6 +1,7 @@
-"""What the mux must be indistinguishable from: one command at a time, each to its end.
+"""The model of the mux: one command at a time, each to its end.
 
-Written from the description of the system, not from the mux; it shares the fake machines alone.
+The mux must be indistinguishable from it. It is written from the description of the system, not
+from the mux, and shares only the fake machines.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 
 from coordinator.mux.catalog import CatalogMachine
+from coordinator.mux.catalog_types import BeginSnapshot
 from coordinator.mux.sessions import SessionRefused
 from coordinator.mux.types import (
     SERVICE_STAGES,
     TRANSACT_CODE,
-    BeginSnapshot,
     CommandItem,
     CommandOutcome,
     CommittedPrepare,
@@ -43,7 +44,7 @@ SERVICES = tuple(stage for stage in Stage if stage != Stage.SESSIONS)
 
 
 @dataclass
-class Client:
+class SequentialClient:
     """A session as the model sees it."""
 
     user_id: int
@@ -57,11 +58,11 @@ class Sequential:
 
     routes: dict[int, Route]
     stages: dict[Stage, FakeStage]
-    clients: dict[int, Client] = field(default_factory=dict)
+    clients: dict[int, SequentialClient] = field(default_factory=dict)
     minimums: dict[int, int] = field(default_factory=dict)
     # Op -> state of every stage behind it.
     history: dict[int, dict[Stage, Fingerprint]] = field(default_factory=dict)
-    # Catalog decides by itself: the mux adds only its place in the order.
+    # The catalog decides by itself: the mux adds only its place in the order.
     catalog: CatalogMachine = field(default_factory=lambda: CatalogMachine(FakeCodec()))
 
     def commit(self, prepare: CommittedPrepare) -> list[RequestReply]:
@@ -89,7 +90,7 @@ class Sequential:
     def _request(
         self, prepare: CommittedPrepare, request: LoggedRequest, first_revision: int
     ) -> RequestReply:
-        """Apply a request if its header is good."""
+        """Apply a request if its header is valid."""
         client = self.clients.get(request.session_id)
 
         def reply(spans: tuple[SpanReply, ...], error: bytes | None = None) -> RequestReply:
@@ -114,7 +115,7 @@ class Sequential:
             client.last = request.number
         outdated = [self._is_outdated(span) for span in request.spans]
         result = reply(self._spans(prepare, request, first_revision, outdated))
-        # Its own commands may have ended the session, or been taken back with all they touched.
+        # Its own commands may have ended the session, or a rollback may have removed it.
         survivor = self.clients.get(request.session_id)
         if survivor is not None:
             survivor.replies[request.number] = result
@@ -188,7 +189,7 @@ class Sequential:
         index: int,
         revision: int,
     ) -> bytes | IndexedError:
-        """Resolve, decide, and let the effects work: forward first, then backward."""
+        """Resolve, decide, and apply the effects: forward first, then backward."""
         route, item = self.routes[span.code], unframe(span.items)[index]
         who = (span.user_id, span.credential_revision)
         context = b""
@@ -222,7 +223,7 @@ class Sequential:
     def _decide(
         self, prepare: CommittedPrepare, span: LoggedSpan, index: int, revision: int
     ) -> bytes | IndexedError:
-        """Let catalog decide; if it cuts, every service freezes there and then."""
+        """Let the catalog decide; if it cuts, every service freezes at once."""
         command = span.catalog_commands[index]
         assert command is not None
         place = (revision, prepare.op, prepare.timestamp, prepare.feature_level)
@@ -235,7 +236,7 @@ class Sequential:
         return unframe(outcome.result)[0]
 
     def _effect(self, stage: Stage, revision: int, payload: bytes, timestamp: int) -> None:
-        """Let one effect work."""
+        """Apply one effect."""
         if stage != Stage.SESSIONS:
             self.stages[stage].answer(EffectItem(revision, payload, timestamp))
             return
@@ -272,8 +273,8 @@ class Sequential:
         return span.credential_revision < self.minimums.get(span.user_id, 0)
 
 
-def _acknowledge(client: Client, acked: int) -> None:
-    """Forget replies up to a number, none that was not given."""
+def _acknowledge(client: SequentialClient, acked: int) -> None:
+    """Forget replies up to a number, or none if no number is given."""
     for number in range(1, min(acked, client.last) + 1):
         client.replies.pop(number, None)
 

@@ -1,11 +1,13 @@
-"""Commands about snapshots as the log holds them: parsed on every replica in the same way."""
+"""Commands about snapshots in the log: every replica parses them in the same way."""
 
 from __future__ import annotations
 
 import pytest
 
+from coordinator.mux import catalog_types as catalog
 from coordinator.mux import types as mux
-from coordinator.mux.types import CatalogCommand, RetentionClass
+from coordinator.mux.catalog_types import RetentionClass
+from coordinator.mux.types import CatalogCommand
 from coordinator.stages import catalog_codec as codes
 from coordinator.stages.codec import ProtobufCodec, encode_batch
 from testkit.composite.chains import ROOT, TASKS
@@ -18,40 +20,44 @@ from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame
 
-BEGIN = mux.BeginSnapshot(3, 5, 7)
-COMPLETE = mux.CompleteSnapshot(3, ROOT, TASKS)
-FAIL = mux.FailSnapshot(3, "late")
+BEGIN = catalog.BeginSnapshot(3, 5, 7)
+COMPLETE = catalog.CompleteSnapshot(3, ROOT, TASKS)
+FAIL = catalog.FailSnapshot(3, "late")
 _described = cluster_pb2.SetClusterDescriptionRequest
 PARSED: list[tuple[int, bytes, CatalogCommand]] = [
-    (401, b"", mux.CreateSnapshot(RetentionClass.LAST)),
+    (401, b"", catalog.CreateSnapshot(RetentionClass.LAST)),
     (
         401,
         pb.CreateSnapshotRequest(retention=pb.RETENTION_CLASS_PINNED).SerializeToString(),
-        mux.CreateSnapshot(RetentionClass.PINNED),
+        catalog.CreateSnapshot(RetentionClass.PINNED),
     ),
-    (402, pb.DeleteSnapshotRequest(generation=4).SerializeToString(), mux.DeleteSnapshot(4)),
+    (
+        402,
+        pb.DeleteSnapshotRequest(generation=4).SerializeToString(),
+        catalog.DeleteSnapshot(4),
+    ),
     (
         403,
         pb.PruneSnapshotsRequest(keep_last=1, keep_daily=2, validate_only=True).SerializeToString(),
-        mux.PruneSnapshots(1, 2, validate_only=True),
+        catalog.PruneSnapshots(1, 2, validate_only=True),
     ),
     (
         404,
         pb.SetSnapshotRetentionRequest(
             generation=4, retention=pb.RETENTION_CLASS_DAILY
         ).SerializeToString(),
-        mux.SetRetention(4, RetentionClass.DAILY),
+        catalog.SetRetention(4, RetentionClass.DAILY),
     ),
     (405, codes.begin_snapshot_request(BEGIN), BEGIN),
     (406, codes.complete_snapshot_request(COMPLETE), COMPLETE),
     (407, codes.fail_snapshot_request(FAIL), FAIL),
-    (409, _described().SerializeToString(), mux.SetDescription("")),
+    (409, _described().SerializeToString(), catalog.SetDescription("")),
     (
         409,
         _described(
             description="x" * 256, expected_revision=0, validate_only=True
         ).SerializeToString(),
-        mux.SetDescription("x" * 256, 0, validate_only=True),
+        catalog.SetDescription("x" * 256, 0, validate_only=True),
     ),
 ]
 
@@ -76,7 +82,7 @@ def test_commands_are_parsed(code: int, item: bytes, command: CatalogCommand) ->
     ("text", "case"), [("x" * 257, "length"), ("é" * 129, "length"), ("a\nb", "control_character")]
 )
 def test_a_description_that_is_long_or_not_clean_is_refused(text: str, case: str) -> None:
-    """What a terminal would act on, or what fills a screen, never becomes state."""
+    """A description that could act on a terminal, or fill a screen, never becomes state."""
     span = _decoded(409, _described(description=text).SerializeToString())
     error = errors_pb2.Error.FromString(span.refused[0].error)
     assert span.catalog_commands == (None,)
@@ -93,7 +99,7 @@ def test_a_description_that_is_long_or_not_clean_is_refused(text: str, case: str
     ],
 )
 def test_what_does_not_parse_is_refused_in_its_place(code: int, item: bytes, message: str) -> None:
-    """A command that makes no sense is a refusal in the log's order, never an error."""
+    """A command that makes no sense is a refusal in log order, never an error."""
     part = submit_pb2.TransactRequest(parts=[submit_pb2.TransactionPart(code=code, request=item)])
     (parts,) = _decoded(mux.TRANSACT_CODE, part.SerializeToString()).parts
     for span in (_decoded(code, item), parts[0]):
@@ -107,10 +113,11 @@ def test_what_does_not_parse_is_refused_in_its_place(code: int, item: bytes, mes
 def test_results_and_cuts_are_encoded() -> None:
     """Results are frames of their responses, and a cut is an item that names its generation."""
     codec = ProtobufCodec()
-    assert codec.encode_catalog_result(mux.CreateSnapshotResult(5)) == b"\x0a\x02\x10\x05"
+    assert codec.encode_catalog_result(catalog.CreateSnapshotResult(5)) == b"\x0a\x02\x10\x05"
     assert (
-        codec.encode_catalog_result(mux.PruneSnapshotsResult((1, 2))) == b"\x0a\x04\x12\x02\x01\x02"
+        codec.encode_catalog_result(catalog.PruneSnapshotsResult((1, 2)))
+        == b"\x0a\x04\x12\x02\x01\x02"
     )
-    assert codec.encode_catalog_result(mux.CatalogDone()) == mux.EMPTY_FRAME
+    assert codec.encode_catalog_result(catalog.CatalogDone()) == mux.EMPTY_FRAME
     batch = mux.StageBatch(mux.Stage.USERS, 1, 2, 1, (mux.CutItem(5),))
     assert encode_batch(batch).items[0].cut.generation == 5

@@ -1,4 +1,4 @@
-"""The catalog machine: what a command does, by where its generation stands; and who is kept."""
+"""The catalog machine: what a command does in each state of a generation, and what is retained."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import pytest
 
 from coordinator.mux.catalog import CatalogMachine
 from coordinator.mux.catalog_decisions import DECISIONS, Decided, GenerationStanding
-from coordinator.mux.catalog_types import GENERATION_ZERO, NO_DESCRIPTION
-from coordinator.mux.sessions import SessionApplied, SessionRefused
-from coordinator.mux.snapshot_retention import expired
-from coordinator.mux.types import (
+from coordinator.mux.catalog_types import (
+    GENERATION_ZERO,
+    NO_DESCRIPTION,
     BeginSnapshot,
-    CatalogCommand,
     CompleteSnapshot,
     CreateSnapshot,
     DeleteSnapshot,
@@ -28,23 +26,26 @@ from coordinator.mux.types import (
     Snapshot,
     SnapshotState,
 )
+from coordinator.mux.sessions import SessionApplied, SessionRefused
+from coordinator.mux.snapshot_retention import expired
+from coordinator.mux.types import CatalogCommand
 from testkit.composite.chains import ROOT, TASKS
 from tests.coordinator.mux.fakes import FakeCodec
 
 DAY_US = 86_400_000_000
-# Of the entries that the commands come in.
+# The op and revision of the entries that hold the commands.
 LEVEL = 2
 
 
 class Catalog:
-    """A machine that is told its commands at growing places."""
+    """A machine that gets its commands at growing ops and revisions."""
 
     def __init__(self) -> None:
         self.machine = CatalogMachine(FakeCodec())
         self.revision = 0
 
     def do(self, *commands: CatalogCommand) -> SessionApplied | SessionRefused:
-        """Apply commands; return what the last one came to."""
+        """Apply commands; return the outcome of the last one."""
         for command in commands:
             self.revision += 1
             at = DAY_US + self.revision
@@ -62,7 +63,7 @@ class Catalog:
         return {s.generation: s.state.name for s in self.machine.list_after(0, 99)}
 
 
-# How generation 2 comes to stand somewhere.
+# How generation 2 reaches each state.
 STANDINGS: dict[GenerationStanding, Callable[[Catalog], object]] = {
     GenerationStanding.NEXT: lambda catalog: catalog.complete(1),
     GenerationStanding.BLOCKED: lambda catalog: catalog.do(CreateSnapshot()),
@@ -82,7 +83,7 @@ COMMANDS: list[Decided] = [
     DeleteSnapshot(2),
     SetRetention(2, RetentionClass.PINNED),
 ]
-# By command, for each standing in order: the state of generation 2, or why the command is refused.
+# By command, for each state in order: the new state of generation 2, or why the command is refused.
 EXPECTED = {
     BeginSnapshot: "CREATED - - CREATED CREATED COMPLETED COMPLETED FAILED",
     CompleteSnapshot: "- - - CREATED COMPLETED COMPLETED COMPLETED FAILED",
@@ -94,7 +95,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)
 def test_what_a_command_does_where_its_generation_stands(command: CatalogCommand) -> None:
-    """Every command at every standing comes to what this table says, and to no other change."""
+    """Every command in every state has the outcome in this table, and makes no other change."""
     for standing, expected in zip(GenerationStanding, EXPECTED[type(command)].split(), strict=True):
         catalog = Catalog()
         STANDINGS[standing](catalog)
@@ -107,14 +108,15 @@ def test_what_a_command_does_where_its_generation_stands(command: CatalogCommand
 
 
 def test_the_table_is_complete() -> None:
-    """Each command that names a generation has a verdict for every standing."""
+    """Each command that names a generation has a verdict for every state."""
     for command in COMMANDS:
         assert set(DECISIONS[type(command)]) == set(GenerationStanding)
     assert set(DECISIONS[CreateSnapshot]) == {GenerationStanding.NEXT, GenerationStanding.BLOCKED}
 
 
 def test_numbers_are_never_used_again() -> None:
-    """A failed or deleted number stays used; a reserved one that fails was never cut."""
+    """A failed or deleted generation's number stays used; a reserved one that fails was never
+    cut."""
     catalog = Catalog()
     assert catalog.machine.current() == catalog.machine.latest_completed() == GENERATION_ZERO
     catalog.do(CreateSnapshot(), FailSnapshot(1, "no room"), DeleteSnapshot(1))
@@ -140,7 +142,7 @@ MALFORMED: list[CatalogCommand] = [
 
 @pytest.mark.parametrize("command", MALFORMED, ids=repr)
 def test_what_is_malformed_changes_nothing(command: CatalogCommand) -> None:
-    """A command that makes no sense is refused wherever its generation stands."""
+    """A command that makes no sense is refused in every state of its generation."""
     catalog = Catalog()
     catalog.do(CreateSnapshot())
     assert catalog.do(command) == SessionRefused(b"MALFORMED_REQUEST")
@@ -148,7 +150,7 @@ def test_what_is_malformed_changes_nothing(command: CatalogCommand) -> None:
 
 
 def test_pruning_says_what_it_would_delete() -> None:
-    """With validate_only the answer is the same and nothing happens."""
+    """With validate_only the answer is the same and nothing changes."""
     catalog = Catalog()
     catalog.complete(1, 2, 3)
     wanted = SessionApplied(b"\x0a\x0cpruned=[1,2]")
@@ -159,7 +161,7 @@ def test_pruning_says_what_it_would_delete() -> None:
 
 
 def _snapshots(words: str) -> list[Snapshot]:
-    """Return generations 1, 2, … from words: a day, and a letter for what it is."""
+    """Return generations 1, 2, … from words: a day, and a letter for its kind."""
     kinds = {
         "l": (SnapshotState.COMPLETED, RetentionClass.LAST),
         "d": (SnapshotState.COMPLETED, RetentionClass.DAILY),
@@ -175,7 +177,7 @@ def _snapshots(words: str) -> list[Snapshot]:
     return found
 
 
-# Day and kind of each generation, keep_last, keep_daily, today; those that go.
+# Day and kind of each generation, keep_last, keep_daily, today; then the generations to delete.
 RETENTIONS = [
     ("the last ones stay", "1l 1l 1l 1l", 2, 0, 1, (1, 2)),
     ("nothing is completed", "1f 1f 1c", 1, 0, 9, ()),
@@ -197,14 +199,14 @@ RETENTIONS = [
     ids=[row[0] for row in RETENTIONS],
 )
 def test_retention(words: str, last: int, daily: int, today: int, gone: tuple[int, ...]) -> None:
-    """A retention lets go of exactly what its row says, whatever the order it is told in."""
+    """Retention drops exactly the generations of its row, in any order of input."""
     now_us = today * DAY_US + 99
     assert expired(_snapshots(words), last, daily, now_us) == gone
     assert expired(reversed(_snapshots(words)), last, daily, now_us) == gone
 
 
 def test_completion_applies_the_retention_of_its_cut() -> None:
-    """What the cut was begun with decides, and the catalog tells what has gone."""
+    """A completion applies the retention of its cut, and the catalog reports the deletions."""
     catalog = Catalog()
     catalog.complete(1, 2)
     catalog.machine.take_changes()
@@ -229,7 +231,7 @@ def test_completion_applies_the_retention_of_its_cut() -> None:
 def test_the_level_rises_by_one_from_what_is_in_force(
     command: RaiseFeatureLevel, level: int
 ) -> None:
-    """Only the next level is decided, and only for a caller who knows the one in force."""
+    """Only the next level is accepted, and only from a caller who knows the level in force."""
     catalog = Catalog()
     outcome = catalog.do(command)
     assert catalog.machine.feature_level == level
@@ -237,7 +239,7 @@ def test_the_level_rises_by_one_from_what_is_in_force(
 
 
 def test_a_level_that_is_decided_is_in_force_before_entries_have_it() -> None:
-    """Two raises in entries of the old level: the second one must know of the first."""
+    """Of two raises in entries of the old level the second must know of the first."""
     catalog = Catalog()
     catalog.do(RaiseFeatureLevel(3, 2))
     assert isinstance(catalog.do(RaiseFeatureLevel(3, 2)), SessionRefused)
@@ -246,7 +248,7 @@ def test_a_level_that_is_decided_is_in_force_before_entries_have_it() -> None:
 
 
 def test_a_raise_that_is_taken_back_leaves_no_level() -> None:
-    """Under a savepoint the level is undone like every other row, and is an entity if it stays."""
+    """A savepoint undoes the level like any other row; a level that stays is an entity."""
     catalog = Catalog()
     catalog.machine.savepoint()
     catalog.do(RaiseFeatureLevel(3, 2))
@@ -258,7 +260,7 @@ def test_a_raise_that_is_taken_back_leaves_no_level() -> None:
 
 
 def test_a_description_is_set_changed_and_taken_away() -> None:
-    """It has the revision that set it last, is an entity while there is one, and none before."""
+    """A description has the revision that last set it, and is an entity only while it exists."""
     catalog = Catalog()
     assert catalog.machine.description == NO_DESCRIPTION
     catalog.do(SetDescription("staging"), SetDescription("production"))
@@ -282,7 +284,7 @@ def test_a_description_is_set_changed_and_taken_away() -> None:
 def test_a_description_is_set_over_the_one_that_was_expected(
     command: SetDescription, is_applied: bool, text: str
 ) -> None:
-    """Whoever looked before another changed it is refused, and who only asks changes nothing."""
+    """A caller whose read is outdated is refused, and a caller who only asks changes nothing."""
     catalog = Catalog()
     catalog.do(SetDescription("a"))
     assert isinstance(catalog.do(command), SessionApplied) is is_applied
@@ -290,7 +292,7 @@ def test_a_description_is_set_over_the_one_that_was_expected(
 
 
 def test_a_description_that_is_taken_back_leaves_none() -> None:
-    """As a part of a transaction that fails it is undone like every other row."""
+    """A failed transaction undoes its description like every other row."""
     catalog = Catalog()
     catalog.machine.savepoint()
     catalog.do(SetDescription("staging"))

@@ -1,4 +1,4 @@
-"""What cuts freeze adds up to the state there, and a mux that starts from it goes on the same."""
+"""The chunks that cuts freeze add up to the state, and a mux started from them goes on alike."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Final
 
 from hypothesis import event, given, settings
 
+from coordinator.mux.catalog_types import Restored, SnapshotState
 from coordinator.mux.mux import Mux
 from coordinator.mux.types import (
     Applied,
@@ -17,15 +18,13 @@ from coordinator.mux.types import (
     CommittedPrepare,
     CutTaken,
     MuxEffect,
-    Restored,
     SendBatch,
-    SnapshotState,
     Stage,
 )
 from testkit.composite.chains import Section, entities_of, section_from, section_of
 from tests.coordinator.mux.fakes import FakeCodec, FakeStage
 from tests.coordinator.mux.sequential import SERVICES
-from tests.coordinator.mux.test_mux_order import Cluster, Story, _stages, story
+from tests.coordinator.mux.test_mux_order import MuxCluster, Story, _stages, story
 
 SECTIONS: Final = ("sessions", "catalog")
 SHORT: Final = 10
@@ -33,8 +32,8 @@ LONG: Final = 20
 
 
 @dataclass
-class Replica:
-    """A mux that comes to rest after every prepare, and what it told."""
+class MuxReplica:
+    """A mux that comes to rest after every prepare, and its output."""
 
     mux: Mux
     stages: dict[Stage, FakeStage]
@@ -80,13 +79,13 @@ class Replica:
 
 
 def _op(taken: CutTaken) -> int:
-    """Return where a cut was taken."""
+    """Return where the cut was taken."""
     return taken.op
 
 
-def _reference(tale: Story) -> Replica:
-    """Return a replica that has played the story without a snapshot ever being adopted."""
-    replica = Replica(Mux(tale.routes, FakeCodec()), _stages())
+def _reference(tale: Story) -> MuxReplica:
+    """Return a replica that has played the story without adopting a snapshot."""
+    replica = MuxReplica(Mux(tale.routes, FakeCodec()), _stages())
     replica.play(tale.prepares)
     return replica
 
@@ -94,9 +93,9 @@ def _reference(tale: Story) -> Replica:
 @settings(max_examples=60)
 @given(tale=story(SHORT, LONG))
 def test_cuts_add_up_to_the_state(tale: Story) -> None:
-    """Whoever answers when, whatever failed or was adopted: a chain of cuts is the whole state."""
+    """A chain of cuts adds up to the whole state, whatever answers, fails or is adopted when."""
     reference = _reference(tale)
-    cluster = Cluster(tale, _stages())
+    cluster = MuxCluster(tale, _stages())
     cluster.run()
     event(f"{len(cluster.taken)} cuts")
     assert cluster.taken.keys() == reference.taken.keys()
@@ -110,7 +109,7 @@ def test_cuts_add_up_to_the_state(tale: Story) -> None:
 @settings(max_examples=60)
 @given(tale=story(SHORT, LONG))
 def test_a_restart_equals_a_full_replay(tale: Story) -> None:
-    """A mux restored at any cut answers, and freezes later, as the one that saw everything."""
+    """A mux restored at any cut answers, and freezes later, like the one that saw everything."""
     reference = _reference(tale)
     for generation, taken in reference.taken.items():
         sections, stages = reference.at_cut[taken.op]
@@ -118,7 +117,7 @@ def test_a_restart_equals_a_full_replay(tale: Story) -> None:
         restored = Restored(
             taken.op, taken.revision, taken.feature_level, generation, inner[0], inner[1]
         )
-        replica = Replica(Mux(tale.routes, FakeCodec(), restored), deepcopy(stages), adopts=True)
+        replica = MuxReplica(Mux(tale.routes, FakeCodec(), restored), deepcopy(stages), adopts=True)
         assert replica.sections() == sections
         replica.play(tale.prepares[taken.op :])
         assert replica.applied == reference.applied[taken.op :]

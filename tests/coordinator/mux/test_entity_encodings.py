@@ -1,4 +1,4 @@
-"""The encodings of what the mux owns: they are in snapshots, and digests cover them."""
+"""The encodings of the mux's own entities, which snapshots contain and digests cover."""
 
 from __future__ import annotations
 
@@ -6,6 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
+from coordinator.mux.catalog_types import (
+    CatalogCounters,
+    Description,
+    FeatureLevel,
+    RetentionClass,
+    Snapshot,
+    SnapshotState,
+    TaskSnapshot,
+)
 from coordinator.mux.entities import (
     CatalogValue,
     Minimum,
@@ -14,19 +23,7 @@ from coordinator.mux.entities import (
     WindowRow,
     kind_and_key,
 )
-from coordinator.mux.types import (
-    CatalogCounters,
-    Description,
-    FeatureLevel,
-    IndexedError,
-    RequestReply,
-    RetentionClass,
-    Snapshot,
-    SnapshotState,
-    SpanReply,
-    Stage,
-    TaskSnapshot,
-)
+from coordinator.mux.types import IndexedError, RequestReply, SpanReply, Stage
 from coordinator.stages.codec import ProtobufCodec
 from viewstamp.api.errors.v1 import errors_pb2
 
@@ -61,7 +58,7 @@ FAILED = Snapshot(
 )
 REPLY = RequestReply(5, 2, 6, 300, 4000, (SPAN, SpanReply(b"")))
 
-# What it is, the value, its key, its bytes.
+# The kind, the value, its key, its bytes.
 GOLDEN: list[tuple[str, SessionsValue | CatalogValue, str, str]] = [
     (
         "session",
@@ -121,7 +118,7 @@ NO_ENTITY: list[tuple[str, Callable[[int, bytes], object], int, bytes, str]] = [
     ("value", "key", "encoded"), [r[1:] for r in GOLDEN], ids=[r[0] for r in GOLDEN]
 )
 def test_canonical_bytes(value: SessionsValue | CatalogValue, key: str, encoded: str) -> None:
-    """The encoding is pinned: a digest of today must be the digest of tomorrow."""
+    """The encoding is pinned, so that digests stay the same between builds."""
     canonical = CODEC.encode_entity(value)
     kind, found = kind_and_key(value)
     assert (found.hex(), canonical.hex()) == (key, encoded.replace(" ", ""))
@@ -141,6 +138,6 @@ def test_canonical_bytes(value: SessionsValue | CatalogValue, key: str, encoded:
 def test_no_entity(
     decode: Callable[[int, bytes], object], kind: int, canonical: bytes, message: str
 ) -> None:
-    """Bytes that are no entity are named, whoever wrote them."""
+    """Bytes that are not an entity are named, whoever wrote them."""
     with pytest.raises(ValueError, match=message):
         decode(kind, canonical)

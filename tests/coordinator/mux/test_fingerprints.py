@@ -1,4 +1,4 @@
-"""Fingerprints at log order: a duplicate of other content is refused, alike on every replica."""
+"""Fingerprints in log order: every replica refuses a duplicate number with other content."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _prepare(op: int, request: LoggedRequest, level: int) -> CommittedPrepare:
     ],
 )
 def test_a_duplicate_in_the_log(level: int, known: bytes, again: bytes, is_refused: bool) -> None:
-    """It is answered with the first reply if it may be the same request; below level 2 always."""
+    """A duplicate gets the first reply if it may be the same request; below level 2 always."""
     stage = _stage()
     first = _apply(stage, 1, known, level)
     duplicate = _apply(stage, 2, again, level)
@@ -70,7 +70,7 @@ def test_a_duplicate_in_the_log(level: int, known: bytes, again: bytes, is_refus
 
 
 def test_a_section_keeps_the_fingerprint() -> None:
-    """A reply that was restored from a section still tells another request from its own."""
+    """A reply restored from a section still distinguishes its request from another."""
     stage = _stage()
     first = _apply(stage, 1, FIRST, FEATURE_LEVEL_BOUNDED)
     restored = ProtobufCodec()

@@ -1,4 +1,4 @@
-"""However answers interleave, nobody can tell the mux from one command at a time."""
+"""In any order of answers the mux behaves like one command at a time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinator.mux.catalog_types import SnapshotState
 from coordinator.mux.mux import Mux
 from coordinator.mux.types import (
     TRANSACT_CODE,
@@ -26,23 +27,23 @@ from coordinator.mux.types import (
     RequestReply,
     Route,
     SendBatch,
-    SnapshotState,
     Stage,
     StageBatch,
 )
 from testkit.composite.chains import catalog_command
 from tests.coordinator.mux.fakes import FakeCodec, FakeStage
-from tests.coordinator.mux.sequential import SERVICES, Client, Sequential
+from tests.coordinator.mux.sequential import SERVICES, Sequential, SequentialClient
 from viewstamp import limits
 from viewstamp.framing import frame_all
 
-# Stages whose commands have made-up codes; those of catalog have their own.
+# Stages whose commands have made-up codes; those of the catalog have real ones.
 OWNERS = tuple(stage for stage in SERVICES if stage != Stage.CATALOG)
+BEFORE_CATALOG = tuple(stage for stage in OWNERS if stage < Stage.CATALOG)
 USERS = (1, 2, 3)
 # Sessions 1 to 6: two per user, registered by the first prepare.
 SESSION_OWNERS = {1: 1, 2: 1, 3: 2, 4: 2, 5: 3, 6: 3}
 COMMAND_CODES = range(100, 108)
-# What anybody may send to catalog, and how many numbers each command takes.
+# The catalog commands that anybody may send, and how many numbers each takes.
 CATALOG_CODES = {401: 1, 402: 1, 403: 3, 404: 2}
 BEGIN, COMPLETE, FAIL = 405, 406, 407
 QUERY_CODES = range(150, 153)
@@ -73,15 +74,15 @@ def query_route(draw: st.DrawFn, code: int) -> Route:
 
 @st.composite
 def catalog_route(draw: st.DrawFn, code: int) -> Route:
-    """Return a route of a command that catalog owns."""
+    """Return a route of a command that the catalog owns."""
     if code >= BEGIN:
         return Route(code, Stage.CATALOG, internal=True)
-    return Route(code, Stage.CATALOG, draw(st.none() | st.sampled_from(OWNERS)))
+    return Route(code, Stage.CATALOG, draw(st.none() | st.sampled_from(BEFORE_CATALOG)))
 
 
 @st.composite
 def command(draw: st.DrawFn, route: Route) -> bytes:
-    """Return a command: what it is refused for, and where its effect goes."""
+    """Return a command: the reason of its refusal, and the stages of its effect."""
     words = [draw(st.sampled_from("abcd"))]
     words += draw(st.sampled_from([[], [], [], [], ["fail"], ["unresolved"]]))
     targets = [s for s in Stage if route.sends_forward(s) or s in route.emits_backward]
@@ -122,7 +123,7 @@ def span(draw: st.DrawFn, routes: dict[int, Route], user_id: int) -> LoggedSpan:
 def catalog_span(
     draw: st.DrawFn, code: int, user_id: int, stamp: int, hole: bool = False
 ) -> LoggedSpan:
-    """Return one command of catalog."""
+    """Return one command of the catalog."""
     word = draw(st.sampled_from(["", "", "", ",unresolved"]))
     numbers = [draw(st.integers(1, 3)) for _ in range(CATALOG_CODES[code])]
     item = b"" if hole else f"{'.'.join(map(str, numbers))}{word}".encode()
@@ -204,7 +205,7 @@ def requests(
 
 @dataclass
 class Expected:
-    """Which generation most cuts and decisions are about, roughly."""
+    """Roughly the generation that most cuts and decisions are about."""
 
     generation: int = 1
     is_begun: bool = False
@@ -212,7 +213,7 @@ class Expected:
 
 @dataclass
 class Story:
-    """Everything that happens, and in which order stages answer."""
+    """Everything that happens, and the order in which stages answer."""
 
     routes: dict[int, Route]
     prepares: list[CommittedPrepare]
@@ -274,10 +275,10 @@ def _registrations() -> CommittedPrepare:
 
 
 @dataclass
-class Cluster:
+class MuxCluster:
     """A mux among fake stages that answer when the schedule says so.
 
-    Every second generation that is completed is released, soon or late: others may have been cut.
+    Every second completed generation is released, soon or late: others may have been cut.
     """
 
     story: Story
@@ -339,7 +340,7 @@ class Cluster:
                     self.answered.append(effect)
 
     def _adopt(self, changed: CatalogChanged) -> None:
-        """Note those of the completed generations that will be released."""
+        """Note which of the completed generations will be released."""
         for snapshot in changed.snapshots:
             if snapshot.state is SnapshotState.COMPLETED and snapshot.generation % 2:
                 self.adoptable.append(snapshot.generation)
@@ -352,8 +353,10 @@ def _stages() -> dict[Stage, FakeStage]:
 
 
 def _expected(tale: Story, stages: dict[Stage, FakeStage]) -> tuple[Sequential, list[RequestReply]]:
-    """Return the model behind the story, and its replies behind the registrations."""
-    clients = {session_id: Client(user_id) for session_id, user_id in SESSION_OWNERS.items()}
+    """Return the model behind the story, and its replies after the registrations."""
+    clients = {
+        session_id: SequentialClient(user_id) for session_id, user_id in SESSION_OWNERS.items()
+    }
     model = Sequential(tale.routes, stages, clients)
     model.history[1] = dict.fromkeys(SERVICES, (0, 0))
     return model, [reply for prepare in tale.prepares[1:] for reply in model.commit(prepare)]
@@ -362,9 +365,9 @@ def _expected(tale: Story, stages: dict[Stage, FakeStage]) -> tuple[Sequential, 
 @settings(max_examples=150)
 @given(tale=story())
 def test_mux_equals_one_command_at_a_time(tale: Story) -> None:
-    """Stages see the same in the same order, and replies and reads are the same, as one by one."""
+    """Stages see the same in the same order as one by one, and give the same replies and reads."""
     model, expected = _expected(tale, _stages())
-    cluster = Cluster(tale, _stages())
+    cluster = MuxCluster(tale, _stages())
     cluster.run()
     assert [one.op for one in cluster.applied] == [prepare.op for prepare in tale.prepares]
     for stage in SERVICES:

@@ -1,4 +1,4 @@
-"""What the mux does when a stage or the shell breaks the protocol: it says how and stops."""
+"""When a stage or the shell breaks the protocol, the mux says how and stops."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from coordinator.mux import stage as stages
+from coordinator.mux.catalog_types import BeginSnapshot, Restored
 from coordinator.mux.mux import Mux
 from coordinator.mux.types import (
     Applied,
-    BeginSnapshot,
     CommandOutcome,
     CommittedPrepare,
+    CutItem,
     Done,
     Effect,
     IndexedError,
@@ -25,7 +27,7 @@ from coordinator.mux.types import (
     ReadSpan,
     RegisterSession,
     ResolveOutcome,
-    Restored,
+    SendBatch,
     Stage,
     StageReply,
 )
@@ -33,6 +35,7 @@ from tests.coordinator.mux.fakes import FakeCodec
 from tests.coordinator.mux.transcript import NAMES, ROUTES
 from viewstamp import limits
 from viewstamp.framing import frame_all
+from viewstamp.limits import SECTION_SINCE_LEVEL
 
 SYSTEM = limits.SYSTEM_USER_ID
 TWO = frame_all([b"a", b"b"])
@@ -107,7 +110,7 @@ OUTCOMES: list[tuple[str, str, tuple[Outcome, ...], str]] = [
     ("method", "outcomes", "message"), [row[1:] for row in OUTCOMES], ids=[r[0] for r in OUTCOMES]
 )
 def test_bad_outcomes(method: str, outcomes: tuple[Outcome, ...], message: str) -> None:
-    """An answer that does not fit its batch is named, never used."""
+    """An answer that does not fit its batch is named, and never used."""
     mux = _mux()
     mux.commit(_prepare(_span(method)))
     with pytest.raises(MuxError, match=message):
@@ -115,7 +118,7 @@ def test_bad_outcomes(method: str, outcomes: tuple[Outcome, ...], message: str) 
 
 
 def test_an_index_is_refused_once() -> None:
-    """A stage that refuses what was refused before it has not looked at its item."""
+    """A stage that refuses an item that was refused before has not looked at it."""
     mux = _mux()
     mux.commit(_prepare(_span("create_stream", refused=_refused(1))))
     with pytest.raises(MuxError, match="index 1 was refused twice"):
@@ -152,7 +155,7 @@ LOGGED = [
     ("span", "message"), [row[1:] for row in LOGGED], ids=[row[0] for row in LOGGED]
 )
 def test_bad_spans(span: LoggedSpan, message: str) -> None:
-    """A logged span that the codec should not have let through is named."""
+    """A logged span that the codec should have rejected is named."""
     with pytest.raises(MuxError, match=message):
         _mux().commit(_prepare(span))
 
@@ -169,7 +172,7 @@ READS = [
     ("span", "user_id", "message"), [row[1:] for row in READS], ids=[row[0] for row in READS]
 )
 def test_bad_reads(span: ReadSpan, user_id: int | None, message: str) -> None:
-    """A read that the gateway should not have let through is named."""
+    """A read that the gateway should have rejected is named."""
     with pytest.raises(MuxError, match=message):
         _mux().read(Read(1, (span,), user_id, 0))
 
@@ -200,7 +203,7 @@ def test_an_answer_is_deferred_once() -> None:
 
 
 def test_bad_answers_around_savepoints() -> None:
-    """Savepoint and its end are answered by Done alone; so is the question for proposals."""
+    """Only Done answers a savepoint, its end, and the question for proposals."""
     part = LoggedSpan(NAMES["create_stream"], 1, frame_all([b"a"]), 1, 1_000)
     one = _span("transact", count=1, parts=((part,),))
     mux = _mux()
@@ -219,7 +222,7 @@ def test_bad_answers_around_savepoints() -> None:
 
 
 def test_prepares_come_in_order_and_not_too_many() -> None:
-    """Ops without a gap, growing revisions, and no more not applied prepares than are allowed."""
+    """The mux demands ops without a gap, growing revisions, and few enough unapplied prepares."""
     mux = _mux()
     with pytest.raises(AssertionError, match="op 2 after 0"):
         mux.commit(_prepare(op=2))
@@ -244,13 +247,26 @@ CUTS = [
 
 @pytest.mark.parametrize("requests", [row[1] for row in CUTS], ids=[row[0] for row in CUTS])
 def test_a_cut_is_alone(requests: tuple[LoggedRequest, ...]) -> None:
-    """What came with a cut would be in the snapshot for some stages, and for others not."""
+    """A cut is alone: anything beside it would be in the snapshot for some stages only."""
     with pytest.raises(MuxError, match="must be alone in its prepare"):
         _mux().commit(CommittedPrepare(1, 1, 1, 1, limits.FEATURE_LEVEL_MAX, requests))
 
 
+def test_a_cut_tells_the_services_of_its_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that came at a later level than the cut's has no section: it is not frozen."""
+    since = {**SECTION_SINCE_LEVEL, Stage.STREAMS: 2}
+    monkeypatch.setattr(stages, "SECTION_SINCE_LEVEL", since)
+    first = [Stage.USERS, Stage.CONSUMER_GROUPS]
+    for level, told in ((1, first), (2, [Stage.USERS, Stage.STREAMS, Stage.CONSUMER_GROUPS])):
+        prepare = replace(_prepare(_cut(1)), feature_level=level)
+        sent = [each for each in _mux().commit(prepare) if isinstance(each, SendBatch)]
+        assert [(each.batch.stage, each.batch.items) for each in sent] == [
+            (stage, (CutItem(1),)) for stage in told
+        ]
+
+
 def test_a_cut_is_answered_by_done() -> None:
-    """A service that says anything else has not frozen."""
+    """A service that answers anything else has not frozen."""
     mux = _mux()
     mux.commit(_prepare(_cut(1)))
     with pytest.raises(MuxError, match="USERS answered a cut by"):
@@ -267,7 +283,7 @@ def test_a_malformed_cut_reaches_nobody() -> None:
 
 
 def test_routes_may_be_replaced() -> None:
-    """A service that claims another method makes it known to what comes in from then on."""
+    """A service that claims another method is sent it from then on."""
     mux = Mux({}, FakeCodec(), Restored(4, 9, limits.FEATURE_LEVEL_MAX, 0, (), ()))
     mux.set_routes(ROUTES)
     assert mux.commit(_prepare(_span("create_stream"), op=5, first_revision=10))
@@ -275,7 +291,7 @@ def test_routes_may_be_replaced() -> None:
 
 
 def test_admission_forgets_what_was_never_committed() -> None:
-    """A number admitted in a view that is lost may be admitted again."""
+    """A number admitted in a lost view may be admitted again."""
     mux = _mux()
     nonce = bytes(limits.SESSION_NONCE_BYTES)
     span = LoggedSpan(1, 1, b"", 7, 1_000, session_commands=(RegisterSession(nonce),))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.coordinator.mux.transcript import Runner, parse_blocks
+from tests.coordinator.mux.transcript import MuxRunner, parse_blocks
 
 FOLDER = Path(__file__).parent / "transcripts"
 REWRITE = os.environ.get("REWRITE_TRANSCRIPTS") == "1"
@@ -16,7 +16,7 @@ REWRITE = os.environ.get("REWRITE_TRANSCRIPTS") == "1"
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.txt")), ids=lambda path: path.stem)
 def test_transcript(path: Path) -> None:
     """The mux answers every event of the story with the trace that the file holds."""
-    runner = Runner()
+    runner = MuxRunner()
     told = []
     for block in parse_blocks(path.read_text()):
         trace = runner.run(block.event)

@@ -32,7 +32,7 @@ def a_read(token: int, count: int = 2) -> Read:
 
 
 def sizes_of_batches(mux: Mux, *reads: Read) -> list[list[int]]:
-    """Return the counts in each batch until every read is answered; check that they all are."""
+    """Return the counts in each batch until every read is answered; check that all are answered."""
     effects, batches, answered = mux.read(*reads), [], []
     while effects:
         effect = effects.pop(0)
@@ -54,7 +54,7 @@ def test_reads_of_one_position_share_a_message() -> None:
 
 
 def test_a_message_holds_so_many_reads_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one message must not hold follows in the next, in order, and none is left out."""
+    """Reads beyond the limit of one message follow in the next, in order, and none is left out."""
     monkeypatch.setattr(limits, "READS_TOGETHER_MAX", 5)
     reads = [a_read(1, 2), a_read(2, 3), a_read(3, 1), a_read(4, 5), a_read(5, 1)]
     mux = Mux(ROUTES, FakeCodec())
@@ -62,14 +62,14 @@ def test_a_message_holds_so_many_reads_and_no_more(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_message_holds_so_many_bytes_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few reads with large requests are as much as many with small ones."""
+    """A few reads with large requests weigh as much as many small ones."""
     monkeypatch.setattr(limits, "READS_TOGETHER_BYTES_MAX", len(a_read(1).spans[0].items) * 2)
     mux = Mux(ROUTES, FakeCodec())
     assert sizes_of_batches(mux, *map(a_read, range(1, 6))) == [[2, 2], [2, 2], [2]]
 
 
 def test_any_one_read_fits() -> None:
-    """What the gateway lets through in one message never waits for a place it cannot get."""
+    """Any read that the gateway lets through fits into a message, so it never waits in vain."""
     assert limits.REQUEST_COMMANDS_MAX <= limits.READS_TOGETHER_MAX
     assert limits.MESSAGE_BYTES_MAX <= limits.READS_TOGETHER_BYTES_MAX
     mux = Mux(ROUTES, FakeCodec())
@@ -78,7 +78,7 @@ def test_any_one_read_fits() -> None:
 
 
 def test_a_read_without_a_turn_is_postponed_as_a_whole() -> None:
-    """Its spans say that they belong together; the others of its message are answered."""
+    """The spans of one read are postponed together; the others of its message are answered."""
     span = a_read(1).spans[0]
     both = Read(2, (span, span), 1, 0)
     mux = Mux(ROUTES, FakeCodec())
@@ -97,7 +97,7 @@ def test_a_read_without_a_turn_is_postponed_as_a_whole() -> None:
 
 
 def test_abandoned_reads_leave_with_their_batch() -> None:
-    """A stage computes what it was sent, whoever waits for it; what it was not sent it never is."""
+    """A stage computes exactly the reads that it was sent, whoever waits for them."""
     mux = Mux(ROUTES, FakeCodec())
     (sent,) = mux.read(a_read(1))
     assert isinstance(sent, SendBatch)

@@ -1,4 +1,4 @@
-"""Sections that a mux must not start from: each is refused by its reason, before anything runs."""
+"""A mux refuses unusable sections, each for its own reason, before anything runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from coordinator.mux.catalog_types import (
+    CatalogCounters,
+    Description,
+    Restored,
+    Snapshot,
+    SnapshotState,
+)
 from coordinator.mux.entities import (
     CatalogValue,
     Minimum,
@@ -17,18 +24,10 @@ from coordinator.mux.entities import (
     kind_and_key,
 )
 from coordinator.mux.mux import Mux
-from coordinator.mux.types import (
-    CatalogCounters,
-    Description,
-    Entity,
-    RequestReply,
-    Restored,
-    Snapshot,
-    SnapshotState,
-    SpanReply,
-)
+from coordinator.mux.types import RequestReply, SpanReply
 from coordinator.stages.codec import ProtobufCodec
 from viewstamp import limits
+from viewstamp.machine.freezing import Entity
 
 CODEC = ProtobufCodec()
 SESSION = Session(5, 7, b"n" * 16, 2)
@@ -50,7 +49,7 @@ def _start(sessions: list[Entity], catalog: list[Entity]) -> Mux:
 
 
 def test_what_is_whole_is_taken_over() -> None:
-    """A mux holds what it was given, indexes and bytes of replies included."""
+    """A mux holds all given entities, with indexes and bytes of replies."""
     mux = _start(_entities(*SESSIONS), _entities(*CATALOG))
     assert sorted(mux.entities()) == _entities(*SESSIONS)
     assert list(mux.catalog.entities()) == _entities(*CATALOG)
@@ -107,7 +106,7 @@ CATALOG_REFUSED: list[tuple[str, tuple[CatalogValue, ...], str]] = [
     ids=[row[0] for row in CATALOG_REFUSED],
 )
 def test_catalogs_that_do_not_fit(values: tuple[CatalogValue, ...], message: str) -> None:
-    """Entities of catalog that contradict one another, or the place of the cut, are named."""
+    """Entities of the catalog that contradict one another, or the place of the cut, are named."""
     with pytest.raises(RestoreError, match=message):
         _start(_entities(*SESSIONS), _entities(*values))
 
@@ -131,6 +130,6 @@ BYTES_REFUSED: list[tuple[str, Callable[[list[Entity]], list[Entity]], str]] = [
 def test_bytes_that_do_not_fit(
     change: Callable[[list[Entity]], list[Entity]], message: str
 ) -> None:
-    """Order, keys and bytes of every entity are checked before anybody believes them."""
+    """Order, keys and bytes of every entity are checked before any is used."""
     with pytest.raises(RestoreError, match=message):
         _start(change(_entities(*SESSIONS)), _entities(*CATALOG))

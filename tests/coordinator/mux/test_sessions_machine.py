@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+import tracemalloc
 
 import pytest
 
 from coordinator.mux.codec import CredentialsChanged, UserEnded, UserSessionsEnded
+from coordinator.mux.entities import Session
 from coordinator.mux.replies import ERROR_OVERHEAD_BYTES, REPLY_OVERHEAD_BYTES, ReplyTable
-from coordinator.mux.sessions import SessionApplied, SessionChanges, SessionRefused, SessionsMachine
+from coordinator.mux.sessions import (
+    HeaderVerdict,
+    SessionApplied,
+    SessionChanges,
+    SessionRefused,
+    SessionsMachine,
+)
 from coordinator.mux.types import (
     IndexedError,
+    LoggedRequest,
     LoggedSpan,
     RegisterSession,
     RequestReply,
     SpanReply,
 )
-from coordinator.mux.undo import Table, UndoLog
 from tests.coordinator.mux.fakes import FakeCodec
 from viewstamp import limits
 
@@ -31,7 +39,7 @@ def _register(
 
 
 def test_a_user_has_as_many_sessions_as_allowed() -> None:
-    """The session over the limit of a user is refused; a known nonce still finds its session."""
+    """A session over a user's limit is refused; a known nonce still finds its session."""
     machine = SessionsMachine(FakeCodec())
     for revision in range(1, limits.SESSIONS_PER_USER_MAX + 1):
         assert isinstance(_register(machine, 7, revision), SessionApplied)
@@ -43,7 +51,7 @@ def test_a_user_has_as_many_sessions_as_allowed() -> None:
 
 
 def test_the_cluster_has_as_many_sessions_as_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The session over the limit of the cluster is refused, and none is evicted for it."""
+    """A session over the cluster's limit is refused, and none is evicted for it."""
     monkeypatch.setattr(limits, "SESSIONS_MAX", 3)
     machine = SessionsMachine(FakeCodec())
     for revision in (1, 2, 3):
@@ -53,15 +61,13 @@ def test_the_cluster_has_as_many_sessions_as_allowed(monkeypatch: pytest.MonkeyP
 
 
 def test_a_nonce_of_another_length_is_refused() -> None:
-    """A nonce must have its 16 bytes; anything else would not fit the canonical encoding."""
+    """A nonce must have 16 bytes; anything else would not fit the canonical encoding."""
     machine = SessionsMachine(FakeCodec())
     assert _register(machine, 7, 1, b"short") == SessionRefused(b"MALFORMED_REQUEST")
 
 
 def test_everything_a_savepoint_covers_is_taken_back() -> None:
-    """Ended sessions, indexes, minimums and what is told when a prepare is applied return as they
-    were.
-    """
+    """An undo restores ended sessions, indexes, minimums and the pending notifications."""
     machine = SessionsMachine(FakeCodec())
     for revision, user_id in ((1, 7), (2, 7), (3, 8)):
         _register(machine, user_id, revision)
@@ -80,8 +86,32 @@ def test_everything_a_savepoint_covers_is_taken_back() -> None:
     assert [session.session_id for session in machine.live()] == [3]
 
 
+def test_a_header_check_keeps_no_older_session() -> None:
+    """A used number is never taken back, so transactions alone do not fill the memory."""
+    machine, user_id = SessionsMachine(FakeCodec()), 7_777_777
+    _register(machine, user_id, 1)
+    machine.take_changes()
+    for number in range(1, 100):
+        assert machine.check_header(LoggedRequest(1, number, 0, ())) is HeaderVerdict.APPLY
+    sessions = [each for each in gc.get_objects() if isinstance(each, Session)]
+    assert [each.last_number for each in sessions if each.user_id == user_id] == [99]
+
+
+def test_loading_needs_little_more_memory_than_what_it_loads() -> None:
+    """A restart remembers nothing that could be taken back: nothing of it ever is."""
+    values = [
+        Session(number, number // 8, number.to_bytes(16, "big")) for number in range(1, 10_001)
+    ]
+    machine = SessionsMachine(FakeCodec())
+    tracemalloc.start()
+    machine.load(values)
+    kept, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1.2 * kept, f"{peak} bytes to keep {kept}"
+
+
 def test_a_minimum_never_falls() -> None:
-    """An older change of credentials that is told later leaves the newer minimum in force."""
+    """An older credential change that is reported later leaves the newer minimum in force."""
     machine = SessionsMachine(FakeCodec())
     machine.apply_effect(CredentialsChanged(7, 9), 9)
     machine.apply_effect(CredentialsChanged(7, 4), 10)
@@ -90,7 +120,7 @@ def test_a_minimum_never_falls() -> None:
 
 
 def test_what_a_deleted_token_got_is_refused_at_log_order() -> None:
-    """Stamps of a personal access token have a minimum of their own, beside that of all."""
+    """Stamps of a personal access token have a minimum of their own, beside the minimum of all."""
     machine = SessionsMachine(FakeCodec())
     machine.apply_effect(CredentialsChanged(7, 3, 9), 9)
     got_by_token = limits.TOKEN_STAMP | 8
@@ -109,7 +139,7 @@ def test_what_a_deleted_token_got_is_refused_at_log_order() -> None:
     ],
 )
 def test_sessions_of_a_user_end(effect: UserSessionsEnded, left: list[int]) -> None:
-    """One session of the user ends, or all but one that is kept; never another's."""
+    """One session of the user ends, or all but a kept one; never another user's."""
     machine = SessionsMachine(FakeCodec())
     for revision, user_id in ((1, 7), (2, 7), (3, 8)):
         _register(machine, user_id, revision)
@@ -118,7 +148,7 @@ def test_sessions_of_a_user_end(effect: UserSessionsEnded, left: list[int]) -> N
 
 
 def _history(order: tuple[int, ...]) -> SessionsMachine:
-    """Return the same sessions, whose tables were filled in another order."""
+    """Return the same sessions, with tables filled in another order."""
     machine = SessionsMachine(FakeCodec())
     for revision in order:
         _register(machine, revision, revision)
@@ -127,7 +157,7 @@ def _history(order: tuple[int, ...]) -> SessionsMachine:
 
 
 def test_entities_do_not_depend_on_insertion_order() -> None:
-    """Two replicas that came to the same state by other ways agree on every byte."""
+    """Two replicas that reached the same state in different ways agree on every byte."""
     assert sorted(_history((1, 2, 3)).entities()) == sorted(_history((3, 1, 2)).entities())
 
 
@@ -138,7 +168,7 @@ def _reply(session_id: int, number: int) -> RequestReply:
 
 
 def test_bytes_of_replies_return_to_zero() -> None:
-    """What admission counts is freed by acknowledgement and by the end of a session."""
+    """An acknowledgement and the end of a session free the bytes that admission counts."""
     table = ReplyTable(FakeCodec())
     table.open(5, 7)
     for number in (1, 2, 3):
@@ -173,34 +203,8 @@ def test_a_reply_behind_the_end_of_its_session_is_not_kept() -> None:
 
 
 def test_replies_come_in_order() -> None:
-    """A reply out of turn means that a request was applied twice or lost: it stops the replica."""
+    """A reply out of order means that a request was applied twice or lost: it stops the replica."""
     table = ReplyTable(FakeCodec())
     table.open(5, 7)
     with pytest.raises(AssertionError, match="reply 2 of session 5 after 0"):
         table.store(_reply(5, 2))
-
-
-@pytest.mark.parametrize("action", [UndoLog.keep, UndoLog.revert])
-def test_a_savepoint_is_open_once(action: Callable[[UndoLog], None]) -> None:
-    """Ending no savepoint, or opening one in another, is a defect and not a no-op."""
-    undo = UndoLog()
-    with pytest.raises(AssertionError, match="no savepoint"):
-        action(undo)
-    undo.savepoint()
-    with pytest.raises(AssertionError, match="already"):
-        undo.savepoint()
-
-
-def test_undo_returns_every_row() -> None:
-    """Rows that were put, replaced and dropped come back, the newest change undone first."""
-    undo = UndoLog()
-    table: Table[str, int] = Table(undo)
-    table.put("kept", 1)
-    table.put("dropped", 2)
-    undo.savepoint()
-    table.put("kept", 3)
-    table.drop("dropped")
-    table.put("dropped", 4)
-    table.put("new", 5)
-    undo.revert()
-    assert {key: table.get(key) for key in sorted(table.keys())} == {"dropped": 2, "kept": 1}

@@ -1,4 +1,4 @@
-"""Data-driven transcripts of the mux: events and the trace that is expected of each.
+"""Data-driven transcripts of the mux: events and the expected trace of each.
 
 A file is comments (`#`), and blocks: an event line, its arguments on the lines below, `----`, and
 the expected trace up to an empty line. REWRITE_TRANSCRIPTS=1 writes the trace that was seen.
@@ -10,6 +10,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from coordinator.mux.catalog_types import (
+    CatalogCounters,
+    Description,
+    FeatureLevel,
+    Restored,
+    Snapshot,
+)
 from coordinator.mux.entities import CatalogValue, Minimum, Session, SessionsValue, WindowRow
 from coordinator.mux.mux import Mux
 from coordinator.mux.types import (
@@ -18,16 +25,13 @@ from coordinator.mux.types import (
     Applied,
     CatalogChanged,
     CatalogCommand,
-    CatalogCounters,
     CommandItem,
     CommittedPrepare,
     CutItem,
     CutTaken,
-    Description,
     EffectItem,
     EndSession,
     ExpireSession,
-    FeatureLevel,
     IndexedError,
     Item,
     LoggedRequest,
@@ -40,16 +44,15 @@ from coordinator.mux.types import (
     RegisterSession,
     RequestReply,
     ResolveItem,
-    Restored,
     Route,
     SendBatch,
     SessionCommand,
-    Snapshot,
     SpanReply,
     Stage,
     StageBatch,
 )
 from testkit.composite.chains import catalog_command, entities_of, section_of
+from testkit.frozen import changes_of
 from tests.coordinator.mux.fakes import FakeCodec, FakeStage, holes
 from viewstamp import limits
 from viewstamp.framing import frame_all
@@ -116,7 +119,7 @@ EMITS: dict[int, tuple[tuple[Stage, ...], str]] = {
 
 
 @dataclass
-class Block:
+class MuxBlock:
     """One event of a transcript."""
 
     comments: list[str]
@@ -128,7 +131,7 @@ class Block:
         return "\n".join([*self.comments, *self.event, "----", *trace]) + "\n"
 
 
-def parse_blocks(text: str) -> list[Block]:
+def parse_blocks(text: str) -> list[MuxBlock]:
     """Return the blocks of a file."""
     blocks = []
     comments: list[str] = []
@@ -146,13 +149,13 @@ def parse_blocks(text: str) -> list[Block]:
         expected = []
         while lines and lines[0]:
             expected.append(lines.popleft())
-        blocks.append(Block(comments, event, expected))
+        blocks.append(MuxBlock(comments, event, expected))
         comments = []
     return blocks
 
 
 @dataclass
-class Runner:
+class MuxRunner:
     """A mux among fake stages."""
 
     stages: dict[Stage, FakeStage] = field(
@@ -204,7 +207,7 @@ class Runner:
         )
 
     def _reply(self, words: list[str], lines: list[str]) -> list[str]:
-        """Let a stage answer its oldest batch, or `all` it has now."""
+        """Let a stage answer its oldest batch, or `all` its current ones."""
         stage = _stage(words[0])
         trace = []
         for _ in range(len(self.sent[stage]) if words[1:] == ["all"] else 1):
@@ -225,7 +228,7 @@ class Runner:
         return self._trace(self.mux.fail_reads(stage, b"DOMAIN_RESTARTING"))
 
     def _deferred(self, words: list[str], lines: list[str]) -> list[str]:
-        """Let a stage answer the query that it had announced to answer later."""
+        """Let a stage answer the query whose answer it had deferred."""
         item = self.announced[int(words[1])]
         outcome = self.stages[_stage(words[0])].query_outcome(item, is_now=True)
         return self._trace(self.mux.deferred(outcome))
@@ -252,13 +255,13 @@ class Runner:
         return [_snapshot(snapshot) for snapshot in self.mux.catalog.list_after(0, 100)]
 
     def _changes(self, words: list[str], lines: list[str]) -> list[str]:
-        """Show what a generation froze, as it stands now: `changes GENERATION`."""
+        """Show the entities that a generation froze, as they are now: `changes GENERATION`."""
         taken = self.taken[int(words[0])]
         trace = []
         for name, section in (("sessions", taken.sessions), ("catalog", taken.catalog)):
             trace.append(f"{name} since {section.base_generation}")
             decode = _DECODERS[name]
-            for kind, _, old, new in section.changes():
+            for kind, _, old, new in changes_of(section):
                 was = "none" if old is None else _entity(decode(kind, old))
                 now = "none" if new is None else _entity(decode(kind, new))
                 trace.append(f"  {was} -> {now}")
@@ -270,7 +273,7 @@ class Runner:
         return []
 
     def _restart(self, words: list[str], lines: list[str]) -> list[str]:
-        """Begin anew from what the chain of a generation adds up to: `restart GENERATION`."""
+        """Begin anew from the sum of a generation's chain: `restart GENERATION`."""
         taken = self.taken[int(words[0])]
         sections = [section_of(self.taken, taken.generation, name) for name in _DECODERS]
         place = (taken.op, taken.revision, taken.feature_level, taken.generation)
@@ -281,7 +284,7 @@ class Runner:
         return []
 
     def _trace(self, effects: list[MuxEffect]) -> list[str]:
-        """Return effects as lines, and take note of what was sent."""
+        """Return effects as lines, and note what was sent."""
         lines = []
         for effect in effects:
             match effect:
@@ -360,7 +363,7 @@ def _request(words: list[str]) -> LoggedRequest:
 
 
 def _strip(request: LoggedRequest) -> LoggedRequest:
-    """Return a request without the stub that carried its principal."""
+    """Return the request without the stub that carried its principal."""
     return LoggedRequest(request.session_id, request.number, request.acked, request.spans[1:])
 
 
@@ -397,13 +400,13 @@ def _span(method: str, names: list[str], user_id: int, stamp: int) -> LoggedSpan
 
 
 def _method_and_names(word: str) -> tuple[str, list[str]]:
-    """Return `method:name` taken apart."""
+    """Split `method:name`."""
     method, _, name = word.partition(":")
     return method, [name]
 
 
 def _session_command(code: int, name: str) -> SessionCommand | None:
-    """Return the decoded command of sessions that a word stands for."""
+    """Return the decoded sessions command of a word."""
     if name[0] == "!":
         return None
     if code == 1:
@@ -415,7 +418,7 @@ def _session_command(code: int, name: str) -> SessionCommand | None:
 
 
 def _catalog_command(code: int, name: str) -> CatalogCommand | None:
-    """Return the decoded command of catalog that a word, its numbers joined by dots, stands for."""
+    """Return the decoded catalog command of a word, whose numbers are joined by dots."""
     if name[0] == "!":
         return None
     numbers = [int(number) for number in name.split(",", maxsplit=1)[0].split(".")]
@@ -453,7 +456,7 @@ def _entity(value: SessionsValue | CatalogValue) -> str:
 def _read(words: list[str]) -> Read:
     """Return a read: `token method:name+name ...`; `digest:streams` asks for a state digest.
 
-    `!method` is authorized, so that nobody is asked to resolve it.
+    `!method` is authorized, so no stage resolves it.
     """
     spans = []
     for word in words[1:]:

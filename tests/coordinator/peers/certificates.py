@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority, and what it signs."""
+"""Certificates for tests: an authority, and the certificates that it signs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from coordinator.peers.settings import PeerTls
 
-# Whatever the clock says when the tests run.
+# This period covers any clock of a test machine.
 BEGIN = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 END = datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC)
 
@@ -28,7 +28,7 @@ class Authority:
 
     @staticmethod
     def create(directory: Path) -> Authority:
-        """Return a new authority whose certificate is in the directory, which is made."""
+        """Make the directory, and return a new authority with its certificate there."""
         directory.mkdir()
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = (
@@ -50,7 +50,7 @@ class Authority:
     ) -> PeerTls:
         """Return files of a certificate for a DNS name, and of the authority that it trusts.
 
-        One that is not named has the name in its subject alone.
+        An unnamed certificate has the name in its subject alone.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]

@@ -1,4 +1,4 @@
-"""Three replicas' peers in one process, over real gRPC on loopback, and what they were told."""
+"""Three replicas' peers in one process, over real gRPC on loopback, and the events they get."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _hosts = itertools.count(1)
 
 
 def free_addresses(count: int = COUNT) -> dict[int, str]:
-    """Return addresses that nobody else takes: the loopback host is this test's alone."""
+    """Return addresses that nobody else takes: only this test uses the loopback host."""
     host = f"127.{os.getpid() >> 8 & 127 | 128}.{os.getpid() & 255}.{next(_hosts) % 254 + 1}"
     addresses = {}
     with contextlib.ExitStack() as held:
@@ -55,12 +55,12 @@ def sealed(op: int = 2, body: bytes = b"body", cluster_id: bytes = CLUSTER) -> S
 
 
 def heartbeat(sender: int, commit: int) -> CommitMessage:
-    """Return a small message that a test can recognize by its commit."""
+    """Return a small message that a test recognizes by its commit."""
     return CommitMessage(CLUSTER, sender, 3, commit, b"k" * 16, 0)
 
 
 @dataclass
-class Trial:
+class PeerTrial:
     """One replica's peers, what they received, and how each link stood, newest last."""
 
     peers: Peers
@@ -70,18 +70,18 @@ class Trial:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def status(self, replica: int) -> PeerStatus:
-        """Return what is known of one peer."""
+        """Return the known state of one peer."""
         return next(status for status in self.peers.status() if status.replica == replica)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for something that only what was received or told can bring about."""
+        """Wait for a condition that only a received message or an event can bring about."""
         async with asyncio.timeout(WAIT_S):
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()
 
     async def until_connected(self, *replicas: int) -> None:
-        """Wait until messages to these peers go out at once."""
+        """Wait until messages to these peers leave at once."""
         await self.until(lambda: all(self.status(r).state is LinkState.CONNECTED for r in replicas))
 
     async def until_refused(self, replica: int) -> PeerStatus:
@@ -91,7 +91,7 @@ class Trial:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that nobody is told of."""
+    """Wait for a condition that no event announces."""
     async with asyncio.timeout(WAIT_S):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -110,7 +110,7 @@ def restarted(before: PeersConfig, **changes: Any) -> PeersConfig:
 
 
 @contextlib.asynccontextmanager
-async def serving(configuration: PeersConfig, **options: Any) -> AsyncIterator[Trial]:
+async def serving(configuration: PeersConfig, **options: Any) -> AsyncIterator[PeerTrial]:
     """Run one replica's peers until the block is left."""
 
     def told(target: list[Any]) -> Callable[[Any], None]:
@@ -125,7 +125,7 @@ async def serving(configuration: PeersConfig, **options: Any) -> AsyncIterator[T
     errors: list[BaseException] = []
     events = PeerEvents(dict.fromkeys(Receiver, told(messages)), told(states), told(errors))
     peers = Peers(configuration, events, **options)
-    trial = Trial(peers, messages, states, errors)
+    trial = PeerTrial(peers, messages, states, errors)
     await peers.start()
     try:
         yield trial
@@ -135,7 +135,7 @@ async def serving(configuration: PeersConfig, **options: Any) -> AsyncIterator[T
 
 
 @contextlib.asynccontextmanager
-async def cluster() -> AsyncIterator[list[Trial]]:
+async def cluster() -> AsyncIterator[list[PeerTrial]]:
     """Run three replicas that are connected with each other."""
     addresses = free_addresses()
     async with contextlib.AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Which ports a local cluster takes where nobody chose any."""
+"""Which ports a local cluster takes if nobody chose any."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def test_no_connection_is_given_a_port_that_was_chosen() -> None:
-    """Between the choice and the server's start, the system gives ports to others, not these."""
+    """Between the choice and the server's start the system gives other ports to others."""
     first_of_connections = int(EPHEMERAL.read_text().split()[0])
     ports = {int(free_address("127.0.0.1:0").rpartition(":")[2]) for _ in range(20)}
     assert ports <= set(FREE_PORTS)
@@ -23,7 +23,7 @@ def test_no_connection_is_given_a_port_that_was_chosen() -> None:
 
 
 def test_a_taken_port_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What somebody listens on is passed over; with none left the system says which one is free."""
+    """A taken port is passed over; when none is left, the system chooses a free one."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
         monkeypatch.setattr(preflight, "FREE_PORTS", range(taken, taken + 1))

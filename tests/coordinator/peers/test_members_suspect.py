@@ -1,4 +1,4 @@
-"""What a replica's core is told when the connections with another one break."""
+"""What a replica's core learns when the connections to another replica break."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.coordinator.peers.peer_trial import config, free_addresses, serving, 
 
 
 def members(addresses: dict[int, str], stepped: list[vsr.Event]) -> Members:
-    """Return replica 0's members, whose core only remembers what it is told."""
+    """Return replica 0's members, with a core that only remembers its events."""
     names = MemberPorts.__dataclass_fields__
     ports = {name: MagicMock(return_value=0) for name in names}
     ports["driver"].return_value = Mock(step=stepped.append)
@@ -19,12 +19,12 @@ def members(addresses: dict[int, str], stepped: list[vsr.Event]) -> Members:
 
 
 def stands(status: PeerStatus) -> bool:
-    """Whether both directions to a peer are open."""
+    """Return whether both directions to a peer are open."""
     return status.state is LinkState.CONNECTED and status.is_heard
 
 
 async def test_a_dead_process_is_suspected_at_once() -> None:
-    """When both directions to a replica are gone the core is told, and of no other replica."""
+    """The core is told of a replica once both directions to it are gone, and of no other."""
     addresses, stepped = free_addresses(), list[vsr.Event]()
     made = members(addresses, stepped)
     async with serving(config(addresses, 2)) as lasting:

@@ -1,4 +1,4 @@
-"""What the other replicas are told speaks against one as their primary."""
+"""Reasons against a replica as primary are reported to the other replicas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NORMAL = Progress(status=ReplicaStatus.NORMAL)
 
 
 def members(replica: int, *, has_vote: bool, unfit: str) -> tuple[Members, list[PeerMessage]]:
-    """One replica's members, and what they send."""
+    """One replica's members, and the messages they send."""
     ports: Mapping[str, Any] = {field.name: MagicMock() for field in fields(MemberPorts)}
     ports["unfit"].return_value = unfit
     ports["clock_ms"].return_value = 1_000
@@ -44,7 +44,7 @@ def members(replica: int, *, has_vote: bool, unfit: str) -> tuple[Members, list[
 def test_nobody_gives_up_its_view_for_a_replica_without_a_vote(
     has_vote: bool, unfit: str, told: str
 ) -> None:
-    """It cannot lead: two that are unfit would hand the view to each other for ever."""
+    """No replica gives up its view for one that cannot lead: two unfit ones would swap for ever."""
     newcomer, sent = members(2, has_vote=has_vote, unfit=unfit)
     primary, _ = members(0, has_vote=True, unfit="")
 

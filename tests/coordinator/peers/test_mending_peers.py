@@ -1,4 +1,4 @@
-"""Replicas that must make their snapshots whole before they start, and what others see of them."""
+"""Replicas that repair their snapshots before they start, and how others see them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ GENERATION = 1
 WAIT_S = 60
 
 
-class Hurt:
-    """A replica of which no copy of one layer is intact, each replica's another one."""
+class HurtMember:
+    """A replica without an intact copy of one layer, a different layer for each replica."""
 
     def __init__(self, replica_id: int) -> None:
         """Write a generation, and damage it."""
@@ -59,10 +59,10 @@ class Hurt:
 
 
 async def test_replicas_mend_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All come up with damage, each in another file: each has what another one lacks."""
+    """All replicas start with different damaged files, and each gets its file from another."""
     monkeypatch.setattr(mending_module, "RETRY_MAX_MS", 10)
     addresses = free_addresses()
-    replicas = [Hurt(replica) for replica in range(COUNT)]
+    replicas = [HurtMember(replica) for replica in range(COUNT)]
     left = set(range(COUNT))
     all_mended = asyncio.Event()
 
@@ -91,7 +91,7 @@ def members(configuration: PeersConfig, alarms: Alarms) -> Members:
 
 
 async def test_others_see_that_it_mends() -> None:
-    """Alarm and status of another replica say so, and what is in its way, until it speaks."""
+    """Alarm and status of another replica show the repair and its obstacle, until it speaks."""
     addresses = free_addresses()
     alarms = Alarms(lambda: 7)
     made = members(config(addresses, 0), alarms)

@@ -1,4 +1,4 @@
-"""Messages between replicas as bytes: nothing is changed on the way, nothing damaged is taken."""
+"""Messages between replicas as bytes: none changes on the way, and no damaged one is accepted."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ BY_ANNOTATION = {
 
 
 def any_of(kind: type) -> st.SearchStrategy[PeerMessage]:
-    """Return messages of a kind with whatever its fields can hold."""
+    """Return messages of a kind with all possible values of its fields."""
     values = {
         field.name: BY_NAME[field.name] if field.name in BY_NAME else BY_ANNOTATION[str(field.type)]
         for field in fields(kind)
@@ -77,7 +77,7 @@ def decoded(packet: bytes) -> list[PeerMessage | Undecodable]:
 
 
 def rules(packet: bytes) -> list[DecodeRule]:
-    """Return the rules by which a packet's messages are dropped."""
+    """Return the rules that drop a packet's messages."""
     return [found.rule for found in decoded(packet) if isinstance(found, Undecodable)]
 
 
@@ -91,7 +91,7 @@ def test_every_kind_arrives_as_it_was_sent(kind: type, data: st.DataObject) -> N
 
 
 def test_zeros_arrive() -> None:
-    """A message whose fields are all 0 leaves a trace on the wire all the same."""
+    """A message whose fields are all 0 still leaves a trace on the wire."""
     message = core.CommitOkMessage(CLUSTER, SENDER, 0, 0)
     assert decoded(encoded(message)) == [message]
 
@@ -104,7 +104,7 @@ def test_joined_encodings_are_a_packet(sent: list[PeerMessage]) -> None:
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_judged(packet: bytes) -> None:
-    """Whatever comes in, the outcome is messages or named refusals."""
+    """Any input gives messages or named refusals."""
     for found in decoded(packet):
         assert isinstance(found, (Undecodable, *KINDS))
 
@@ -112,8 +112,8 @@ def test_any_bytes_are_judged(packet: bytes) -> None:
 @settings(max_examples=200)
 @given(any_message, st.data())
 def test_damaged_messages_are_judged(message: PeerMessage, data: st.DataObject) -> None:
-    """A message with a changed, cut or added byte is one of the two as well, and no damaged entry
-    or header is ever taken for an intact one."""
+    """A message with a changed, cut or added byte gives messages or named refusals, and a
+    damaged entry or header never passes for an intact one."""
     packet = bytearray(encoded(message))
     position = data.draw(st.integers(0, len(packet) - 1))
     change = data.draw(st.integers(0, 2))
@@ -139,7 +139,7 @@ def entries_of(message: Any) -> Counter[bytes]:
 
 
 def test_prepares_are_byte_identical() -> None:
-    """What goes over the wire holds just the bytes that journals hold."""
+    """The wire carries the very bytes that journals hold."""
     prepare = sealed(body=b"\0\xff" * 1000)
     message = core.PrepareMessage(CLUSTER, SENDER, 3, prepare)
     part = pb.ExchangeRequest.FromString(encoded(message)).messages[0]
@@ -147,7 +147,7 @@ def test_prepares_are_byte_identical() -> None:
 
 
 def test_a_prepare_is_encoded_once_for_all_backups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two backups, and one of them again, get the same bytes object; another view gets others."""
+    """Two backups, and a repeat to one, get the same bytes object; another view gets others."""
     calls = []
 
     def counting(prepare: Any) -> bytes:
@@ -167,7 +167,7 @@ def test_a_prepare_is_encoded_once_for_all_backups(monkeypatch: pytest.MonkeyPat
 
 
 def test_encoded_prepares_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only as many encodings are kept as a pipeline may need again."""
+    """As many encodings are kept as a pipeline may need again, and no more."""
     monkeypatch.setattr(codec, "ENCODED_PREPARES_MAX", 2)
     encoder = Encoder(CLUSTER, SENDER)
     messages = [core.PrepareMessage(CLUSTER, SENDER, 3, sealed(op)) for op in (2, 3, 4)]
@@ -261,7 +261,7 @@ def _long_address(part: Any) -> None:
     ],
 )
 def test_what_is_wrong_has_a_name(message: PeerMessage, change: Any, rule: DecodeRule) -> None:
-    """Each damage is dropped by its own rule, and its neighbours in the packet are not."""
+    """Each kind of damage is dropped by its own rule, and its neighbours in the packet are kept."""
     neighbour = heartbeat(SENDER, 7)
     packet = changed(message, change) + encoded(neighbour)
     assert rules(packet) == [rule]
@@ -278,7 +278,7 @@ def test_a_packet_that_is_none(garbage: bytes) -> None:
 
 
 def test_cluster_and_sender_are_those_of_the_stream() -> None:
-    """A message cannot claim to be another's: it says nothing about its sender."""
+    """A message does not name its sender, so it cannot claim to be another's."""
     (found,) = decode_packet(encoded(heartbeat(SENDER, 1)), OTHER_CLUSTER, 2)
     assert not isinstance(found, Undecodable)
     assert (found.cluster_id, found.from_replica) == (OTHER_CLUSTER, 2)
@@ -293,19 +293,19 @@ def test_cluster_and_sender_are_those_of_the_stream() -> None:
     ],
 )
 def test_a_defect_of_the_sender_is_an_error_there(message: PeerMessage) -> None:
-    """What another would have to drop is never sent."""
+    """The sender never sends a message that its receiver would have to drop."""
     with pytest.raises(ValueError):
         Encoder(CLUSTER, SENDER).encode(message)
 
 
 def test_only_entries_of_the_log_are_bodies() -> None:
-    """Votes and heartbeats wait in the lane that is given up last."""
+    """Votes and heartbeats wait in the lane that is dropped last."""
     bodies = {core.PrepareMessage, core.RepairMessage, core.CommittedMessage}
     assert {kind for kind in KINDS if codec._KINDS[kind].lane is OutboxLane.BODY} == bodies
 
 
 def test_every_kind_of_the_wire_is_known() -> None:
-    """The table and the proto name the same kinds, so that neither has one the other lacks."""
+    """The table and the proto name the same kinds."""
     wire = {field.name for field in pb.ReplicaMessage.DESCRIPTOR.oneofs[0].fields}
     assert set(codec._BY_NAME) == wire
     assert set(codec._KINDS) == set(KINDS)

@@ -1,4 +1,4 @@
-"""Snapshot files between replicas: whole, resumed, from several peers, and for peers alone."""
+"""Snapshot files between replicas: whole, resumed, from several peers, and only for peers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHUNK_BYTES = 256
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have even a small layer sent in several chunks."""
+    """Send even a small layer in several chunks."""
     monkeypatch.setattr(files_module, "CHUNK_BYTES", CHUNK_BYTES)
 
 
@@ -45,7 +45,7 @@ def stored() -> SnapshotFiles:
 
 @dataclass
 class BreakingSnapshots:
-    """Snapshots of which any file ends after some chunks."""
+    """Snapshots whose files end after some chunks."""
 
     files: SnapshotFiles
     chunks: int
@@ -118,7 +118,7 @@ async def test_a_whole_generation() -> None:
 
 
 async def test_a_transfer_goes_on_where_it_was() -> None:
-    """From any offset just the rest comes, also from the middle of a chunk and from the end."""
+    """A transfer from any offset sends just the rest, even from within a chunk or from the end."""
     async with fetching(StoredSnapshots(stored())) as fetcher:
         layer = (await layers(fetcher))[1]
         whole = b"".join(await fetched(fetcher, (1,), layer))
@@ -127,7 +127,7 @@ async def test_a_transfer_goes_on_where_it_was() -> None:
 
 
 async def test_another_peer_finishes_what_one_began() -> None:
-    """Two peers that each break off after a chunk or two still give the whole layer together."""
+    """Two peers that each break off after a few chunks still give the whole layer together."""
     broken = (BreakingSnapshots(stored(), 2), BreakingSnapshots(stored(), 3))
     whole = StoredSnapshots(stored())
     async with fetching(broken[0], whole) as fetcher:
@@ -137,13 +137,13 @@ async def test_another_peer_finishes_what_one_began() -> None:
     async with fetching(*broken) as fetcher:
         with pytest.raises(PeerFileUnavailable) as caught:
             await fetched(fetcher, (1, 2), layer)
-    # Each sends only what it can read, so nobody gets beyond the third chunk.
+    # Each sends only what it can read, so neither gets beyond the third chunk.
     assert f"from {3 * CHUNK_BYTES} of {layer.size_bytes} bytes" in str(caught.value)
     assert str(caught.value).count("the disk has gone") == 2
 
 
 async def test_a_transfer_goes_on_as_long_as_something_comes() -> None:
-    """A peer that breaks off at every attempt, but later each time, gives the whole layer."""
+    """A peer that breaks off at every attempt, each time later, gives the whole layer."""
     snapshots = BreakingSnapshots(stored(), 1, more_each_time=1)
     async with fetching(snapshots, StoredSnapshots(stored())) as fetcher:
         layer = max(await layers(fetcher, 2), key=lambda layer: layer.size_bytes)
@@ -151,7 +151,7 @@ async def test_a_transfer_goes_on_as_long_as_something_comes() -> None:
 
 
 async def test_only_a_whole_round_in_vain_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Failures from before something came do not count."""
+    """Failures before the first chunk do not count."""
     # By replica, what each attempt yields; an empty one is a failure.
     attempts = {1: [b"", b"b", b"cd"], 2: [b"a", b""], 3: [b"", b""]}
 
@@ -176,7 +176,7 @@ async def test_only_a_whole_round_in_vain_is_the_end(monkeypatch: pytest.MonkeyP
 async def test_a_peer_that_sends_something_else(
     monkeypatch: pytest.MonkeyPatch, response: pb.ReadLayerResponse, says: str
 ) -> None:
-    """A chunk of another place, or an empty one, is no part of the file."""
+    """A chunk of another place, or an empty one, is not part of the file."""
 
     async def send(_: Any, __: Any, ___: int, context: Any) -> None:
         await context.write(response.SerializeToString())
@@ -189,7 +189,7 @@ async def test_a_peer_that_sends_something_else(
 
 
 async def test_what_is_not_there() -> None:
-    """The error has each peer's own words."""
+    """The error contains each peer's own words."""
     async with fetching(StoredSnapshots(stored()), StoredSnapshots(stored())) as fetcher:
         with pytest.raises(PeerFileUnavailable, match="does not hold the files of snapshot 7"):
             await fetcher.manifest(1, 7)
@@ -227,7 +227,7 @@ async def test_peers_alone_may_call() -> None:
 
 
 async def test_places_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More readers at a time than the disk should bear are told to come later."""
+    """Readers beyond the number that the disk should bear are told to come later."""
     async with fetching(StoredSnapshots(stored())) as fetcher:
         layer = max(await layers(fetcher), key=lambda layer: layer.size_bytes)
         monkeypatch.setattr(files_module, "FILES_OPEN_MAX", 0)
@@ -236,7 +236,7 @@ async def test_places_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_malformed_requests() -> None:
-    """Bytes that are no request are refused as such."""
+    """Bytes that are not a request are refused as such."""
     addresses = free_addresses()
     snapshots = StoredSnapshots(stored())
     async with (
@@ -251,7 +251,8 @@ async def test_malformed_requests() -> None:
 
 
 async def test_the_generation_that_a_peer_would_restart_from() -> None:
-    """Who does not know which generation a peer has asks for that one; before the first is none."""
+    """A replica may ask a peer for the generation to restart from; before the first there is
+    none."""
     addresses = free_addresses()
     holder = StoredSnapshots(stored())
     adopted = 0

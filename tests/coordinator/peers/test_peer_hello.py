@@ -1,4 +1,4 @@
-"""The first thing on every stream: who is welcome, who is not, and for which reason."""
+"""The first message on every stream: which peers are accepted, which are refused, and why."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_equal_peer_is_welcome() -> None:
         ({"replica_id": 3}, HelloRefusal.UNKNOWN_REPLICA, "replica 3 of a cluster of 3"),
         ({"replica_id": 0}, HelloRefusal.OWN_REPLICA, "--replica-id"),
         ({"to_replica": 2}, HelloRefusal.WRONG_ADDRESSEE, "meant for replica 2, this is 0"),
-        # Where the version differs nothing else can be trusted to mean the same.
+        # Where the version differs, no other field is sure to mean the same.
         (
             {"wire_version": 3, "cluster_id": b"", "replica_id": 9},
             HelloRefusal.OTHER_WIRE_VERSION,
@@ -59,7 +59,7 @@ def test_an_equal_peer_is_welcome() -> None:
     ],
 )
 def test_refusals(changes: dict[str, Any], reason: HelloRefusal, says: str) -> None:
-    """Each difference has its reason, and says what would be right."""
+    """Each difference has its reason, and the refusal says what would be right."""
     refusal = judge(OWN, replace(THEIRS, **changes))
     assert refusal is not None
     assert refusal.reason is reason
@@ -67,7 +67,7 @@ def test_refusals(changes: dict[str, Any], reason: HelloRefusal, says: str) -> N
 
 
 def test_a_build_that_does_not_know_the_level_in_force_is_told_so() -> None:
-    """A replica that comes with an old build after a raise hears what to do."""
+    """A replica that comes with an old build after a raise is told what to do."""
     old = replace(THEIRS, feature_level_max=2)
     assert judge(OWN, old, level_in_force=2) is None
     refusal = judge(OWN, old, level_in_force=3)
@@ -77,7 +77,7 @@ def test_a_build_that_does_not_know_the_level_in_force_is_told_so() -> None:
 
 
 def test_a_standby_is_welcome_where_it_is_known() -> None:
-    """An id beyond those that vote is a standby's, up to the last that all were told of."""
+    """An id beyond the voters is a standby's, up to the highest standby that all were told of."""
     own, theirs = replace(OWN, standby_count=1), replace(THEIRS, standby_count=1, replica_id=3)
     unknown = judge(own, replace(theirs, replica_id=4))
     assert judge(own, theirs) is None
@@ -102,7 +102,7 @@ hellos = st.builds(
 
 @given(hellos)
 def test_hellos_arrive_as_they_were_said(hello: Hello) -> None:
-    """Nothing of a hello is lost on the way, and any hello is judged."""
+    """A hello arrives complete, and every hello gets a verdict."""
     assert decode_hello(encode_hello(hello)) == hello
     judge(OWN, hello)
 
@@ -116,7 +116,7 @@ def test_verdicts_arrive_as_they_were_given(reason: HelloRefusal) -> None:
 
 
 def test_a_reason_of_a_later_version_is_a_refusal_too() -> None:
-    """A number that is not known here is never taken for a welcome."""
+    """An unknown number is never taken for a welcome."""
     later = pb.ExchangeResponse(detail="because")
     later.refusal = 99  # type: ignore[assignment]
     assert decode_verdict(later) == RefusedHello(HelloRefusal.MALFORMED, "because")
@@ -130,7 +130,7 @@ def test_every_reason_is_in_the_proto() -> None:
 
 
 def test_limits_that_decide_commands_are_agreed_upon() -> None:
-    """What machines look at is in the digest; durations and local limits are not."""
+    """The digest covers the limits that machines use, and no durations or local limits."""
     agreed = agreed_limits()
     assert {"TOPICS_PER_STREAM_MAX", "PREPARE_BODY_BYTES_MAX", "REVOCATION_TIMEOUT_US"} < set(
         agreed
@@ -140,7 +140,7 @@ def test_limits_that_decide_commands_are_agreed_upon() -> None:
 
 
 def test_limits_that_came_with_a_level_keep_their_values() -> None:
-    """Nobody compares them between replicas, so another value needs another feature level."""
+    """Replicas do not compare these limits, so another value needs another feature level."""
     assert {"DESCRIPTION_BYTES_MAX"} <= agreement.LOCAL_LIMITS
     assert limits.DESCRIPTION_BYTES_MAX == 256
 
@@ -163,7 +163,7 @@ def test_any_change_of_an_agreed_limit_changes_the_digest() -> None:
 
 
 def test_machines_see_no_limit_in_milliseconds() -> None:
-    """Durations in milliseconds are left out of the digest because no machine uses them."""
+    """The digest omits durations in milliseconds, because no machine uses them."""
     machines = ("coordinator/mux", "services/users", "services/streams", "services/consumer_groups")
     files = [path for machine in machines for path in (ROOT / machine).glob("*.py")]
     assert len(files) > len(machines)

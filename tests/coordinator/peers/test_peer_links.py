@@ -1,4 +1,4 @@
-"""Replicas that speak to each other over real gRPC: connecting, refusing, breaking, coming back."""
+"""Replicas that talk over real gRPC: they connect, refuse, break and come back."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.coordinator.peers.peer_trial import (
     COUNT,
     OTHER_CLUSTER,
     WAIT_S,
-    Trial,
+    PeerTrial,
     cluster,
     config,
     free_addresses,
@@ -57,13 +57,13 @@ AGREED = {"LIMIT": 1}
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under load a hello may take as long as it takes: no test here is about its timeout."""
+    """Under load a hello may take any time: no test here is about its timeout."""
     for module in (link_module, listener_module):
         monkeypatch.setattr(module, "HELLO_TIMEOUT_MS", 3_600_000)
 
 
 async def test_everybody_hears_everybody() -> None:
-    """Each of three replicas gets what each other one sends it, in order, entries included."""
+    """Each of three replicas gets every other's messages, in order, entries included."""
     async with cluster() as trials:
         for sender, trial in enumerate(trials):
             for receiver in range(COUNT):
@@ -128,7 +128,7 @@ async def test_a_killed_peer_is_found_again() -> None:
 
 
 async def test_a_hello_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replica that would not try again for long does so once the peer says hello."""
+    """A replica that waits long between attempts connects once its peer says hello."""
     monkeypatch.setattr(link_module, "retry_delay_ms", lambda failures: 3_600_000)
     addresses = free_addresses()
     async with serving(config(addresses, 0)) as trial:
@@ -138,8 +138,8 @@ async def test_a_hello_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_an_absent_peer_is_told_the_newest() -> None:
-    """What waits for a peer that is not there is one message of each kind, the last one, however
-    often it was looked for in vain."""
+    """For an absent peer only the last message of each kind waits, however often connecting
+    fails."""
     addresses = free_addresses()
     async with serving(config(addresses, 0)) as trial:
         await until(lambda: "not tried" not in trial.status(1).why)
@@ -157,7 +157,7 @@ async def test_an_absent_peer_is_told_the_newest() -> None:
 
 
 async def test_what_waits_is_given_up_with_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peer that comes back is not told what was meant for it before."""
+    """A peer that comes back does not get the messages of before."""
     link = PeerLink(hello_of(config(free_addresses(), 0), 1), "", None, lambda: None)
     is_over = asyncio.Event()
 
@@ -177,8 +177,8 @@ async def test_what_waits_is_given_up_with_the_stream(monkeypatch: pytest.Monkey
 
 
 def test_one_that_refuses_is_asked_at_once_only_if_it_is_new() -> None:
-    """A hello of the process that refuses us changes nothing: two replicas of which one refuses
-    would keep each other busy for ever."""
+    """A hello of the process that refuses us changes nothing: otherwise two replicas, of which
+    one refuses, would keep each other busy for ever."""
     link = PeerLink(hello_of(config(free_addresses(), 0), 1), "", None, lambda: None)
     for refused, nonce, is_asked in (
         (False, b"1", True),
@@ -194,7 +194,7 @@ def test_one_that_refuses_is_asked_at_once_only_if_it_is_new() -> None:
 
 
 def test_delays_grow_and_are_bounded() -> None:
-    """The wait doubles up to its bound, and half of it is chance."""
+    """The wait doubles up to its bound, and half of it is random."""
     for failures in range(1, 40):
         due = min(RETRY_DELAY_MAX_MS, RETRY_DELAY_MIN_MS * 2 ** (failures - 1))
         delays = {retry_delay_ms(failures) for _ in range(50)}
@@ -216,7 +216,7 @@ def test_delays_grow_and_are_bounded() -> None:
 async def test_different_replicas_refuse_each_other(
     changes: dict[str, Any], options: dict[str, Any], reason: HelloRefusal
 ) -> None:
-    """Both sides say why in their status, and neither hears a message of the other."""
+    """Both sides give the reason in their status, and neither gets a message of the other."""
     addresses = free_addresses(4)
     settings = {"agreed": AGREED}
     mine, theirs = config(addresses, 0), replace(config(addresses, 1), **changes)
@@ -226,7 +226,7 @@ async def test_different_replicas_refuse_each_other(
             status = await trial.until_refused(other)
             assert status.refusal is reason
             assert status.why
-            await until(lambda trial=trial: trial.peers.refused_hellos.get(reason.value, 0) > 0)  # type: ignore[misc]
+            await until(lambda trial=trial: trial.peers.refused_hellos().get(reason.value, 0) > 0)  # type: ignore[misc]
             assert trial.status(other).refused_hello == reason.value
             assert not trial.status(other).is_heard
         assert two.messages == []
@@ -244,7 +244,7 @@ async def test_other_wire_version(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_own_address_under_another_id() -> None:
-    """A replica that is told its own address for a peer's refuses itself."""
+    """A replica that finds its own address under a peer's number refuses itself."""
     addresses = free_addresses()
     mine = config(addresses, 0)
     wrong = replace(mine.settings, addresses={1: addresses[0], 2: addresses[2]})
@@ -283,7 +283,7 @@ async def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> Non
     other = replace(config(addresses, 1), cluster_id=OTHER_CLUSTER)
     with caplog.at_level(logging.INFO):
         async with serving(config(addresses, 0)) as one, serving(other):
-            await until(lambda: one.peers.refused_hellos.get("other_cluster", 0) >= 3)
+            await until(lambda: one.peers.refused_hellos().get("other_cluster", 0) >= 3)
             await one.until_refused(1)
     about_replica_1 = [
         (record.message, record.fields.get("refusal", ""))  # type: ignore[attr-defined]
@@ -300,7 +300,7 @@ async def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def hello_of(configuration: PeersConfig, to_replica: int) -> Hello:
-    """Return the hello of a process with this configuration, and the limits of the test."""
+    """Return the hello of a process with this configuration and the test's limits."""
     return replace(
         peers_module.hello_of(configuration, AGREED),
         to_replica=to_replica,
@@ -332,7 +332,7 @@ async def raw_streams(trial_config: PeersConfig) -> AsyncIterator[Any]:
 
 
 @contextlib.asynccontextmanager
-async def replica_0() -> AsyncIterator[tuple[Trial, Any, PeersConfig]]:
+async def replica_0() -> AsyncIterator[tuple[PeerTrial, Any, PeersConfig]]:
     """Serve replica 0 alone; yield it, a way to open streams, and replica 1's configuration."""
     addresses = free_addresses()
     mine = config(addresses, 0)
@@ -357,14 +357,14 @@ async def test_garbage_on_a_stream_is_counted() -> None:
 
 @pytest.mark.parametrize("first", [b"", b"\xff\xff", pb.ExchangeRequest().SerializeToString()])
 async def test_a_stream_without_hello_is_refused(first: bytes) -> None:
-    """Whatever the first message is, without a hello nothing is accepted."""
+    """Without a hello no first message is accepted, whatever it is."""
     async with replica_0() as (trial, opened, _):
         stream = opened()
         await stream.call.write(first)
         verdict = pb.ExchangeResponse.FromString(await stream.call.read())
         assert verdict.refusal != pb.HELLO_REFUSAL_UNSPECIFIED
         await stream.ended()
-        assert sum(trial.peers.refused_hellos.values()) == 1
+        assert sum(trial.peers.refused_hellos().values()) == 1
 
 
 async def test_a_newer_stream_replaces_the_older() -> None:
@@ -382,7 +382,7 @@ async def test_a_newer_stream_replaces_the_older() -> None:
 
 
 async def test_the_end_of_a_stream_is_told() -> None:
-    """The shell learns that a peer's last stream ended, and not of one that a newer replaced."""
+    """The shell learns when a peer's last stream ends, and not when a newer one replaces it."""
     async with replica_0() as (trial, opened, theirs):
         older, newer = opened(), opened()
         for stream in (older, newer):
@@ -396,7 +396,7 @@ async def test_the_end_of_a_stream_is_told() -> None:
 
 
 async def test_a_silent_process_is_replaced() -> None:
-    """A new process of a replica whose stream has been silent for long is accepted."""
+    """A new process is accepted for a replica whose stream has been silent for long."""
     now_ms = 0
     addresses = free_addresses()
     mine, theirs = config(addresses, 0), config(addresses, 1)
@@ -404,7 +404,7 @@ async def test_a_silent_process_is_replaced() -> None:
         serving(mine, agreed=AGREED, clock_ms=lambda: now_ms) as trial,
         raw_streams(mine) as opened,
     ):
-        # Each is opened when it is used: one that says no hello for long is refused for that.
+        # Each is opened when it is used: a stream that long says no hello is refused for that.
         older = opened()
         assert not (await older.greet(hello_of(theirs, 0))).detail
         again = hello_of(restarted(theirs), 0)
@@ -424,7 +424,7 @@ async def test_a_silent_process_is_replaced() -> None:
 
 
 async def test_idle_streams_show_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream without messages carries empty packets, which are no messages."""
+    """A stream without messages carries empty packets, which do not count as messages."""
     monkeypatch.setattr(link_module, "SIGN_OF_LIFE_MS", 1)
     async with cluster() as trials:
         await until(lambda: trials[0].status(1).sent_packets > 3)
@@ -436,7 +436,7 @@ async def test_idle_streams_show_life(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_defect_of_the_shell_is_not_swallowed() -> None:
-    """What the callback for messages raises reaches the one who can end the process."""
+    """An exception of the message callback reaches the task that can end the process."""
     addresses = free_addresses()
     failures: asyncio.Queue[BaseException] = asyncio.Queue()
 
@@ -485,7 +485,7 @@ async def test_an_address_that_is_taken() -> None:
 async def test_too_large_a_message_is_dropped_and_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A message that no packet could carry does not break the stream for the others."""
+    """A message too large for any packet does not break the stream for the others."""
     monkeypatch.setattr(link_module, "ENCODED_BYTES_MAX", 200)
     async with cluster() as trials:
         trials[0].peers.send(1, PrepareMessage(CLUSTER, 0, 3, sealed(body=os.urandom(300))))

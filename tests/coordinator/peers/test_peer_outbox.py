@@ -1,4 +1,4 @@
-"""What waits for one peer: lanes, bounds and packets."""
+"""The messages that wait for one peer: lanes, bounds and packets."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_urgent_messages_overtake_bodies_that_do_not_fit() -> None:
 
 
 def test_bodies_do_not_starve_behind_urgent_messages() -> None:
-    """Each packet takes a body along, however many votes wait."""
+    """Each packet carries a body, however many votes wait."""
     outbox = Outbox()
     outbox.put(body(b"B"))
     for _ in range(2 * PACKET_MESSAGES_MAX):
@@ -70,7 +70,7 @@ def test_bodies_do_not_starve_behind_urgent_messages() -> None:
 
 
 def test_oldest_bodies_are_given_up_first_then_oldest_votes() -> None:
-    """What is full gives up bodies as long as there are any, and counts it."""
+    """A full outbox drops bodies as long as there are any, and counts them."""
     outbox = Outbox(messages_max=3)
     for message in (vote(b"v"), body(b"1"), body(b"2"), body(b"3"), vote(b"w"), vote(b"x")):
         outbox.put(message)
@@ -83,7 +83,7 @@ def test_oldest_bodies_are_given_up_first_then_oldest_votes() -> None:
 
 
 def test_bytes_are_bounded() -> None:
-    """Few large bodies fill the outbox as many small ones do."""
+    """A few large bodies fill the outbox as many small ones do."""
     outbox = Outbox(bytes_max=100)
     for number in range(5):
         outbox.put(body(bytes([number]) * 40))
@@ -93,7 +93,7 @@ def test_bytes_are_bounded() -> None:
 
 
 def test_without_a_connection_the_newest_of_each_kind_waits() -> None:
-    """A peer that comes back hears how things are, not how they were."""
+    """A peer that comes back hears the current state, not the earlier one."""
     outbox = Outbox()
     for message in (
         vote(b"1"),
@@ -109,7 +109,7 @@ def test_without_a_connection_the_newest_of_each_kind_waits() -> None:
 
 
 def test_a_lost_connection_clears_and_counts() -> None:
-    """What waited is given up, not forgotten."""
+    """A lost connection drops the waiting messages, and counts them."""
     outbox = Outbox()
     outbox.put(vote(b"1"))
     outbox.put(body(b"2"))
@@ -141,7 +141,7 @@ def test_nothing_is_lost_without_being_counted(
 
 @pytest.mark.parametrize("make", [vote, body])
 def test_a_message_larger_than_a_packet_goes_alone(make: type[OutgoingMessage]) -> None:
-    """Nothing waits for ever because it is large."""
+    """A large message does not wait for ever."""
     outbox = Outbox(packet_bytes_max=10)
     outbox.put(make(b"x" * 50))  # type: ignore[call-arg, arg-type]
     outbox.put(make(b"y" * 50))  # type: ignore[call-arg, arg-type]

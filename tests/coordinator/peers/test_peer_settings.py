@@ -1,4 +1,4 @@
-"""The flags about peers: what is told, and what is wrong with what is told."""
+"""The flags about peers: their meaning, and their errors."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from coordinator.app.config import parse
 from coordinator.base.errors import ConfigError
 from coordinator.peers.settings import PeerSettings, PeerTls, add_arguments, settings_of
 from viewstamp.limits import STANDBYS_MAX
+from viewstamp.routing import SERVICE_NAMES
 
 LISTEN = "--peer-listen=10.0.0.1:7410"
 PEERS = ["--peer=0=10.0.0.2:7410", "--peer=2=[fd00::3]:7410"]
 TLS = ["--peer-tls-certificate=c.pem", "--peer-tls-key=k.pem", "--peer-tls-ca=a.pem"]
-SERVICES = [f"--service={name}=unix:/{name}" for name in ("users", "streams", "consumer_groups")]
+SERVICES = [f"--service={name}=unix:/{name}" for name in SERVICE_NAMES]
 
 
 def settings(*flags: str, replica: int = 1, count: int = 3) -> PeerSettings | None:
-    """Return what a process of this replica is told by the flags."""
+    """Return the configuration that the flags give to a process of this replica."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     return settings_of(parser.parse_args(flags), replica, count)
@@ -35,7 +36,7 @@ def test_all_peers_are_named() -> None:
 
 
 def test_all_replicas_can_be_given_the_same_flags() -> None:
-    """An own address among the peers' is left out, so that one pod template serves all replicas."""
+    """A replica ignores its own address among the peers, so one pod template serves all."""
     told = settings(LISTEN, *PEERS, "--peer=1=10.0.0.1:7410")
     assert told == settings(LISTEN, *PEERS)
 
@@ -44,7 +45,7 @@ STANDBYS = ["--standby=3=10.0.0.4:7410", "--standby=4=10.0.0.5:7410"]
 
 
 def test_standbys_are_peers_of_all() -> None:
-    """Who votes has the addresses of the standbys, and each standby those of all others."""
+    """Voters have the addresses of the standbys, and each standby has those of all others."""
     voter = settings(LISTEN, *PEERS, *STANDBYS)
     standby = settings(LISTEN, *PEERS, "--peer=1=10.0.0.1:7410", *STANDBYS, replica=4)
     assert voter is not None and standby is not None
@@ -54,7 +55,7 @@ def test_standbys_are_peers_of_all() -> None:
 
 
 def test_a_process_is_the_standby_that_its_id_names() -> None:
-    """An id beyond those that vote is that of a standby, if all are told of it."""
+    """An id beyond the voters is a standby's, if all are told of it."""
     voters = ["--peer=0=a:1", "--peer=1=b:1", "--peer=2=c:1"]
     flags = ["--data-directory=/data", *SERVICES, "--replica-count=3", LISTEN, *voters]
 
@@ -103,6 +104,6 @@ def test_wrong_flags(flags: list[str], says: str) -> None:
 
 @pytest.mark.parametrize("flags", [[LISTEN], PEERS[:1], TLS, ["--standby=1=a:1"]])
 def test_flags_without_peers(flags: list[str]) -> None:
-    """A cluster of one that is told of peers was started with a flag missing."""
+    """A cluster of one that is given peers was started with a flag missing."""
     with pytest.raises(ConfigError, match="need --replica-count of at least 2"):
         parse(["--data-directory=/data", *SERVICES, *flags])

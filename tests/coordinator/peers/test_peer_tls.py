@@ -1,4 +1,4 @@
-"""Mutual TLS between replicas: the certificate says which replica it is, in both directions."""
+"""Mutual TLS between replicas: in both directions the certificate names the replica."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coordinator.peers.tls import certificate_name, load_credentials
 from coordinator.snapshot.errors import PeerFileUnavailable
 from tests.coordinator.peers.certificates import Authority
 from tests.coordinator.peers.peer_trial import (
-    Trial,
+    PeerTrial,
     config,
     free_addresses,
     heartbeat,
@@ -32,7 +32,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 async def test_replicas_with_their_certificates(authority: Authority) -> None:
-    """Each proves which replica it is, and both directions work."""
+    """Each replica proves its identity, and both directions work."""
     addresses = free_addresses()
     one, two = (
         config(addresses, replica, authority.issue(certificate_name(replica)))
@@ -62,7 +62,7 @@ async def test_a_certificate_of_another_replica(authority: Authority) -> None:
 
 
 async def test_a_certificate_without_a_name(authority: Authority) -> None:
-    """A certificate of ours that names nobody proves nothing: the subject is for people."""
+    """A certificate of ours without a DNS name proves nothing: its subject is for people."""
     addresses = free_addresses()
     mine = config(addresses, 0, authority.issue(certificate_name(0)))
     nameless = authority.issue(certificate_name(1), is_named=False)
@@ -78,7 +78,7 @@ def foreign(authority: Authority, directory: Path) -> PeerTls:
 
 
 def foreign_that_trusts_us(authority: Authority, directory: Path) -> PeerTls:
-    """Return files of another authority, with ours as the one to trust."""
+    """Return files of another authority, with ours as the trusted one."""
     return Authority.create(directory / "theirs").issue(certificate_name(1), trusted=authority)
 
 
@@ -92,7 +92,7 @@ async def test_replicas_of_another_authority(
     tmp_path: Path,
     files: Callable[[Authority, Path], PeerTls | None],
 ) -> None:
-    """Who cannot prove what it is reaches no hello: the handshake fails, in both directions."""
+    """A replica that cannot prove its identity fails the handshake in both directions."""
     addresses = free_addresses()
     mine = config(addresses, 0, authority.issue(certificate_name(0)))
     async with serving(mine) as trial:
@@ -101,11 +101,11 @@ async def test_replicas_of_another_authority(
             await cannot_connect(other, 0)
             with pytest.raises(PeerFileUnavailable):
                 await other.peers.fetcher.manifest(0, 1)
-        assert trial.peers.refused_hellos == {}
+        assert trial.peers.refused_hellos() == {}
         assert not trial.status(1).is_heard
 
 
-async def cannot_connect(trial: Trial, replica: int = 1) -> None:
+async def cannot_connect(trial: PeerTrial, replica: int = 1) -> None:
     """Wait until several attempts to reach a peer have failed."""
     link = trial.peers._links[replica]
     await until(lambda: link._failures >= 3)
@@ -114,7 +114,7 @@ async def cannot_connect(trial: Trial, replica: int = 1) -> None:
 
 
 def test_files_that_cannot_be_used(authority: Authority) -> None:
-    """Missing files, and a key that does not belong to the certificate, are told at start."""
+    """A start reports missing files, and a key that does not belong to the certificate."""
     files = authority.issue(certificate_name(0))
     other = authority.issue(certificate_name(1))
     for wrong in (

@@ -1,4 +1,4 @@
-"""Links on which nothing comes any more, though nobody has closed them: a machine that vanished."""
+"""Links that fall silent though nobody has closed them, as when a machine vanishes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def between(address: str) -> AsyncIterator[tuple[Proxy, str]]:
 
 
 async def test_both_sides_of_a_silent_link_notice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pings that nobody answers end the stream where it is written, and where it is read."""
+    """Unanswered pings end the stream on the side that writes it, and on the side that reads it."""
     keys = (PINGING, WAITING)
     for module, name in ((link_module, "CHANNEL_OPTIONS"), (peers_module, "SERVER_OPTIONS")):
         monkeypatch.setattr(module, name, sooner(getattr(module, name), keys))

@@ -1,4 +1,4 @@
-"""What runs a prepare really makes: as the mux splits it, whatever the batcher counted."""
+"""How many runs a prepare really makes: as the mux splits it, whatever the batcher counted."""
 
 from __future__ import annotations
 

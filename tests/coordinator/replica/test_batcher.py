@@ -1,4 +1,4 @@
-"""The batcher: nothing it makes is beyond what the core accepts, whatever callers send."""
+"""The batcher makes only prepares that the core accepts, whatever callers send."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _LOOP = asyncio.new_event_loop()
 
 @given(st.lists(st.integers(0, PREPARE_BODY_BYTES_MAX), min_size=1, max_size=12), st.data())
 def test_prepares_are_never_too_large(sizes: list[int], data: st.DataObject) -> None:
-    """However commands are sized and mixed, bodies fit, and every command is in exactly one."""
+    """Bodies fit for any sizes and mix of commands, and every command is in exactly one body."""
     batcher, accepted = Batcher(), 0
     for size in sizes:
         try:
@@ -80,7 +80,7 @@ def test_largest_command(below: int) -> None:
 
 
 def test_acknowledgements_do_not_make_a_prepare_endless() -> None:
-    """Requests without commands are counted as such: a prepare holds a limited number."""
+    """Requests without commands count as requests: a prepare holds a limited number."""
     batcher = Batcher()
     for _ in range(PREPARE_COMMANDS_MAX + 1):
         batcher.add(acknowledgement())
@@ -92,7 +92,7 @@ def test_acknowledgements_do_not_make_a_prepare_endless() -> None:
 
 
 def test_waiting_bytes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even the smallest requests count, and what is taken makes room again."""
+    """Even the smallest requests count, and requests that are taken make room again."""
     monkeypatch.setattr(module, "WAITING_BYTES_MAX", 10 * 600)
     batcher = Batcher()
     with pytest.raises(Refusal) as caught:
@@ -104,7 +104,7 @@ def test_waiting_bytes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_refusing_all() -> None:
-    """Everyone who waits is told, callers who have left excepted."""
+    """Every waiting caller is told, except those who have left."""
     batcher = Batcher()
     futures = [asyncio.get_running_loop().create_future() for _ in range(3)]
     for future in futures:
@@ -125,7 +125,7 @@ def request_of(user_id: int, commands: int, size: int = 0) -> SessionRequest:
 
 
 def prepares(batcher: Batcher) -> list[list[int]]:
-    """Take everything; return whose requests are in which prepare."""
+    """Take everything; return the users of the requests in each prepare."""
     taken = []
     while (batch := batcher.take()) is not None:
         taken.append([request.session_id for request in batch.requests])
@@ -134,7 +134,7 @@ def prepares(batcher: Batcher) -> list[list[int]]:
 
 @pytest.mark.parametrize(("commands", "size"), [(1_000, 0), (8_190, 0), (1, 1_000_000)])
 def test_a_flood_of_one_user_delays_nobody_by_more_than_a_turn(commands: int, size: int) -> None:
-    """Who comes last with little is in one of the first prepares, and has their order there."""
+    """A user who comes last with few requests is in one of the first prepares, in order."""
     batcher = Batcher()
     for _ in range(40):
         batcher.add(request_of(1, commands, size))
@@ -147,7 +147,7 @@ def test_a_flood_of_one_user_delays_nobody_by_more_than_a_turn(commands: int, si
 
 
 def test_large_requests_get_no_more_than_small_ones() -> None:
-    """Whoever sends the largest requests waits while others have as many turns as they take."""
+    """A user of the largest requests waits while others get as many turns as these weigh."""
     batcher = Batcher()
     for _ in range(4):
         batcher.add(request_of(1, 8_190))
@@ -159,7 +159,7 @@ def test_large_requests_get_no_more_than_small_ones() -> None:
 
 
 def test_loose_commands_of_many_users_share_a_request() -> None:
-    """Turns cost a crowd of single callers no request each."""
+    """Turns cost no request to a crowd of single callers."""
     batcher = Batcher()
     for user_id in range(100):
         batcher.add(loose(10, user_id))
@@ -194,7 +194,7 @@ def batches(batcher: Batcher) -> list[module.PrepareBatch]:
 def test_loose_commands_make_no_prepare_of_too_many_runs(
     names: tuple[str, ...], user_count: int
 ) -> None:
-    """A prepare ends where its runs reach the limit, and not before; what is left goes next."""
+    """A prepare ends where its runs reach the limit, and not before; the rest goes next."""
     batcher = Batcher()
     for index in range(3_600):
         batcher.add(prepare_runs.loose(names[index % len(names)], index % user_count))
@@ -212,7 +212,7 @@ def test_requests_of_one_run_share_runs_as_the_mux_does(name: str) -> None:
     for _ in range(3_000):
         batcher.add(prepare_runs.request([name]))
     runs = [prepare_runs.runs_of(batch) for batch in batches(batcher)]
-    # Each request of UpdateUser asks sessions, to which the one before it sends back.
+    # Each request of UpdateUser asks sessions, to which the previous request sends back.
     full, rest = divmod(3_000, PREPARE_RUNS_MAX)
     assert runs == ([PREPARE_RUNS_MAX] * full + [rest] if name == "UpdateUser" else [1])
 
@@ -228,7 +228,7 @@ _PIECES = st.one_of(
 def test_no_mixture_has_more_runs_than_were_counted(
     waiting: list[LooseCommand | SessionRequest],
 ) -> None:
-    """Whatever kinds of requests are next to each other, the mux makes as few runs, or fewer."""
+    """For any mixture of requests the mux makes at most as many runs as the batcher counted."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("viewstamp.limits.PREPARE_RUNS_MAX", 6)
         batcher = Batcher()
@@ -241,7 +241,7 @@ def test_no_mixture_has_more_runs_than_were_counted(
 
 
 def test_the_largest_request_fits_whatever_went_before() -> None:
-    """A request of as many runs as one may have waits for the next prepare, never for ever."""
+    """A request of as many runs as allowed waits for the next prepare, never for ever."""
     batcher = Batcher()
     for _ in range(5):
         batcher.add(prepare_runs.request(ALTERNATING * (REQUEST_RUNS_MAX // 2)))
@@ -263,5 +263,5 @@ def test_a_flood_of_runs_delays_others_by_no_more_than_a_turn(spans: int) -> Non
     first = batcher.take()
     assert first is not None
     users = [span.user_id for each in first.requests for span in each.spans]
-    # Alternating, every second command begins a run that weighs as one command.
+    # Since they alternate, every second command begins a run that weighs as one command.
     assert users.index(2) <= 2 * COMMANDS_IN_TURN // COMMANDS_PER_RUN

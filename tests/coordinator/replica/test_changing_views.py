@@ -1,4 +1,4 @@
-"""What the driver keeps, and tells, over view changes and on a backup."""
+"""What the driver keeps and reports over view changes and on a backup."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class PlannedCore:
     refusal: vsr.RefusalReason | None = None
     unapplied_count: int = 0
     events: list[vsr.Event] = field(default_factory=list)
-    journals: bool = False  # each entry that is received
+    journals: bool = False  # each received entry
 
     @property
     def marks(self) -> Any:
-        """How far the log is."""
+        """How far the log reaches."""
         return SimpleNamespace(op=self.op)
 
     def step(self, event: vsr.Event, now_ticks: int) -> Sequence[Any]:
@@ -56,7 +56,7 @@ class PlannedCore:
 
 
 @dataclass
-class Replica:
+class ChangingReplica:
     """A driver over a planned core, no log to apply, and a writer that remembers."""
 
     core: PlannedCore
@@ -99,7 +99,7 @@ class Replica:
         """Have no log."""
 
     def persist_prepares(self, prepares: Sequence[Any], *, use_reserve: bool) -> None:
-        """Remember from where the room is taken."""
+        """Remember where the room is taken from."""
         self.reserve.append(use_reserve)
 
     def gives(self, *effects: Any) -> None:
@@ -120,8 +120,8 @@ async def prepare_of(code: int, op: int = 1) -> Any:
 
 
 async def test_discarded_entries_no_longer_count() -> None:
-    """A view may begin with a shorter log: nobody waits for entries that are no more."""
-    replica = Replica(PlannedCore(op=10))
+    """A view may begin with a shorter log: no caller waits for entries that are gone."""
+    replica = ChangingReplica(PlannedCore(op=10))
     replica.gives(vsr.PersistPrepares((await prepare_of(CREATE_TOPIC, 10),)))
     assert replica.driver.progress.op == 10
     replica.core.op = 8
@@ -140,8 +140,8 @@ async def test_discarded_entries_no_longer_count() -> None:
     ],
 )
 async def test_a_backup_has_a_reserve_too(code: int, room: JournalRoom, expected: bool) -> None:
-    """On a full disk the cut that will free space is journaled by backups, like by the primary."""
-    replica = Replica(PlannedCore(), room=room)
+    """On a full disk backups journal the cut that will free space, as the primary does."""
+    replica = ChangingReplica(PlannedCore(), room=room)
     replica.gives(vsr.PersistPrepares((await prepare_of(code),)))
     assert replica.reserve == [expected]
 
@@ -158,16 +158,16 @@ async def test_a_backup_has_a_reserve_too(code: int, room: JournalRoom, expected
 async def test_nobody_is_sent_to_where_they_are(
     status: vsr.ReplicaStatus, primary: int, address: str | None
 ) -> None:
-    """A late read belongs to another replica, or nowhere: who is to lead next is no other one."""
-    replica = Replica(PlannedCore())
+    """A late read goes to another replica, or nowhere: the next primary may be this one."""
+    replica = ChangingReplica(PlannedCore())
     replica.gives(vsr.StatusChanged(status, 3, primary))
     refusal = replica.driver.serving.late_read(5_000)
     assert (None if refusal is None else refusal.details["address"]) == address
 
 
 async def test_each_entry_is_let_in_by_the_room_that_is_left() -> None:
-    """Room may come in the middle of a step: the entries that wait still take it one by one."""
-    replica = Replica(PlannedCore(op=5, journals=True), room=JournalRoom.SOON)
+    """Room may come in the middle of a step: the waiting entries still take it one by one."""
+    replica = ChangingReplica(PlannedCore(op=5, journals=True), room=JournalRoom.SOON)
     for op in (6, 7):
         entry = await prepare_of(CREATE_TOPIC, op)
         replica.driver.entries.received(PrepareMessage(bytes(16), 1, 1, entry))
@@ -191,15 +191,15 @@ async def test_each_entry_is_let_in_by_the_room_that_is_left() -> None:
 
 @pytest.mark.parametrize("room", JournalRoom)
 def test_a_damaged_record_is_told_with_the_room_there_is(room: JournalRoom) -> None:
-    """Writing it anew takes room like any other entry; without any the process would end."""
-    replica = Replica(PlannedCore(), room=room)
+    """Writing an entry anew takes room like any other entry; without any the process would end."""
+    replica = ChangingReplica(PlannedCore(), room=room)
     replica.driver.found_faulty(3)
     assert replica.core.events == [vsr.RecordFaulty(3, has_room=room is JournalRoom.FREE)]
 
 
 async def test_who_gives_its_view_up_keeps_nobody_waiting() -> None:
-    """What waits for a place is refused at the next tick, and whoever comes is sent away."""
-    replica = Replica(PlannedCore(refusal=vsr.RefusalReason.PIPELINE_FULL))
+    """A replica that gives up its view refuses callers at the next tick, and newcomers at once."""
+    replica = ChangingReplica(PlannedCore(refusal=vsr.RefusalReason.PIPELINE_FULL))
     replica.gives(vsr.StatusChanged(vsr.ReplicaStatus.NORMAL, 3, 0))
     replica.driver.serving.check()
     future = asyncio.get_running_loop().create_future()

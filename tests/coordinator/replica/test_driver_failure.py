@@ -1,4 +1,4 @@
-"""After a failure the driver does nothing any more: its state may be half-changed."""
+"""After a failure the driver does nothing more: its state may be half-changed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FakeCore:
 
 
 class BrokenMux:
-    """A mux that has a defect."""
+    """A mux with a defect."""
 
     def reply(self, reply: mux.StageReply) -> list[mux.MuxEffect]:
         """Fail."""
@@ -68,7 +68,7 @@ def driver_of(
 
 
 def test_nothing_is_done_after_a_defect() -> None:
-    """What a defect interrupted is not carried on: no step, no reply, one failure."""
+    """Interrupted work does not go on: there is no step, no reply, and one failure."""
     core, failures = FakeCore(), list[BaseException]()
     driver = driver_of(core, failures)
     driver.mux_effects.stage_replied(mux.StageReply(mux.Stage.USERS, 1, ()))
@@ -79,7 +79,7 @@ def test_nothing_is_done_after_a_defect() -> None:
 
 
 def test_a_defect_ends_what_it_was_met_in() -> None:
-    """No further effect of the same step is carried out: it could rest on what was interrupted."""
+    """No further effect of the same step runs: it could rest on the interrupted work."""
     core, failures = FakeCore(vsr.BootstrapReady(()), vsr.Halted("later")), list[BaseException]()
     reply = mux.StageReply(mux.Stage.USERS, 1, ())
     driver = driver_of(core, failures, lambda _: driver.mux_effects.stage_replied(reply))
@@ -90,7 +90,7 @@ def test_a_defect_ends_what_it_was_met_in() -> None:
 
 
 def test_a_halted_core_ends_the_process() -> None:
-    """The reason reaches whoever ends the process, and no further event the core."""
+    """The reason reaches the task that ends the process, and no further event reaches the core."""
     core, failures = FakeCore(vsr.Halted("bring back the superblock")), list[BaseException]()
     driver = driver_of(core, failures)
     driver.step(vsr.Tick())

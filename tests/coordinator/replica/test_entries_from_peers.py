@@ -1,4 +1,4 @@
-"""Entries from other replicas, let in by the room that the journal has."""
+"""Entries from other replicas, admitted by the room in the journal."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def prepare(op: int) -> Any:
     return SimpleNamespace(op=op, checksum=b"%d" % op)
 
 
-class FakeReplica:
-    """A replica whose log ends at HEAD, and grows with what is let in."""
+class FetchingReplica:
+    """A replica whose log ends at HEAD, and grows with the admitted entries."""
 
     def __init__(self) -> None:
         self.marks: Any = SimpleNamespace(op=HEAD)
@@ -49,7 +49,7 @@ class FakeReplica:
         )
 
     def step(self, event: vsr.Event) -> None:
-        """Remember it; its disk may be full after so many entries."""
+        """Remember the entry; the disk may be full after so many entries."""
         assert isinstance(event, vsr.Received)
         self.taken.append(event.message)
 
@@ -78,8 +78,8 @@ PRE_VOTE = StartViewChangeMessage(CLUSTER, 0, 2)
      (PRE_VOTE, True)],
 )  # fmt: skip
 def test_only_what_needs_no_room_is_taken(message: Any, is_taken: bool, room: JournalRoom) -> None:
-    """Without room nothing new is journaled; what is held is acknowledged, and views go on."""
-    replica = FakeReplica()
+    """Without room nothing new is journaled; held entries are acknowledged, and views go on."""
+    replica = FetchingReplica()
     replica.room = room
     replica.entries.received(message)
     assert replica.taken == ([message] if is_taken else [])
@@ -87,8 +87,8 @@ def test_only_what_needs_no_room_is_taken(message: Any, is_taken: bool, room: Jo
 
 @pytest.mark.parametrize("message", [MENDS, CAUGHT_UP])
 def test_what_is_held_is_acknowledged_again_however_it_comes(message: Any) -> None:
-    """A primary that restarted repeats its entries as repairs, and needs the copies counted."""
-    replica = FakeReplica()
+    """A restarted primary repeats its entries as repairs, and needs the copies counted."""
+    replica = FetchingReplica()
     replica.room = JournalRoom.FULL
     replica.held = [message.prepare]
     replica.entries.received(message)
@@ -96,8 +96,8 @@ def test_what_is_held_is_acknowledged_again_however_it_comes(message: Any) -> No
 
 
 def test_what_waits_for_a_segment_is_taken_in_order() -> None:
-    """While a segment is being made entries wait, and nothing overtakes them but signs of life."""
-    replica = FakeReplica()
+    """While a segment is made entries wait, and only signs of life overtake them."""
+    replica = FetchingReplica()
     replica.room = JournalRoom.SOON
     for message in (NEXT, HEARTBEAT, AFTER):
         replica.entries.received(message)
@@ -108,8 +108,8 @@ def test_what_waits_for_a_segment_is_taken_in_order() -> None:
 
 
 def test_a_full_disk_lets_go_of_what_waits() -> None:
-    """What was not taken comes again: nothing is kept of it, and it is counted."""
-    replica = FakeReplica()
+    """An entry that was not taken comes again: it is counted, and nothing of it is kept."""
+    replica = FetchingReplica()
     replica.room = JournalRoom.SOON
     for message in (NEXT, AFTER):
         replica.entries.received(message)
@@ -121,8 +121,8 @@ def test_a_full_disk_lets_go_of_what_waits() -> None:
 
 
 def test_little_waits() -> None:
-    """A segment that does not come leaves no queue behind that grows."""
-    replica = FakeReplica()
+    """A segment that does not come leaves no growing queue behind."""
+    replica = FetchingReplica()
     replica.room = JournalRoom.SOON
     for _ in range(WAITING_MAX + 1):
         replica.entries.received(NEXT)
@@ -131,7 +131,7 @@ def test_little_waits() -> None:
 
 def test_what_will_free_the_disk_is_taken() -> None:
     """Commands about snapshots have a reserve, on a backup as on the primary."""
-    replica = FakeReplica()
+    replica = FetchingReplica()
     replica.room = JournalRoom.FULL
     replica.reserved = {HEAD + 1}
     replica.entries.received(NEXT)
@@ -153,8 +153,8 @@ CHOSEN = RequestPrepareMessage(CLUSTER, 1, 6, bytes(16))
     ],
 )
 def test_nobody_is_asked_in_vain(room: JournalRoom, has_room: bool) -> None:
-    """A full disk asks for hardly any entries, which peers would have to read and send."""
-    replica = FakeReplica()
+    """A full disk asks for hardly any entries, since peers would have to read and send them."""
+    replica = FetchingReplica()
     replica.room = room
     assert replica.entries.may_send(vsr.Send(0, CHOSEN)) is has_room
     sent = [replica.entries.may_send(vsr.Send(0, COMMITTED)) for _ in range(3)]
@@ -163,8 +163,8 @@ def test_nobody_is_asked_in_vain(room: JournalRoom, has_room: bool) -> None:
 
 
 def test_a_full_disk_asks_each_replica_now_and_then() -> None:
-    """One that truncated its log says so: without being asked nobody would send a snapshot."""
-    replica = FakeReplica()
+    """A peer that truncated its log says so; if it were not asked, nobody would send a snapshot."""
+    replica = FetchingReplica()
     replica.room = JournalRoom.FULL
     asked = [0, 0, 0]
     for replica.now_ticks in range(3 * FULL_QUESTION_MS // TICK_MS):
@@ -175,7 +175,7 @@ def test_a_full_disk_asks_each_replica_now_and_then() -> None:
 
 def test_a_damaged_entry_below_is_asked_for_beside_what_comes_next() -> None:
     """A peer may have dropped the one and hold the other: neither question stands for both."""
-    replica = FakeReplica()
+    replica = FetchingReplica()
     replica.room = JournalRoom.FULL
     damaged = RequestCommittedMessage(CLUSTER, 1, 2, 2)
     asked = {COMMITTED: 0, damaged: 0}
@@ -186,8 +186,8 @@ def test_a_damaged_entry_below_is_asked_for_beside_what_comes_next() -> None:
 
 
 def test_room_again_is_asked_at_once() -> None:
-    """What was kept back does not hold up a replica that has room, nor the next full disk."""
-    replica = FakeReplica()
+    """Postponed entries hold up neither a replica with room nor the next full disk."""
+    replica = FetchingReplica()
     sent = []
     for replica.room in (
         JournalRoom.FULL,

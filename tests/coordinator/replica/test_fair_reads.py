@@ -37,7 +37,7 @@ def taken(queue: FairQueue[str], weight_max: int) -> list[str]:
 
 
 def test_callers_take_turns() -> None:
-    """Whoever has much waiting gets as many turns as whoever has little, in the next group, too."""
+    """A caller with many reads gets as many turns as one with few, in the next group, too."""
     queue = queue_of("1a", "1b", "1c", "1d", "2a", "2b", "3a")
     assert taken(queue, 4) == ["1a", "2a", "3a", "1b"]
     queue.add(place("3b"))
@@ -46,7 +46,7 @@ def test_callers_take_turns() -> None:
 
 
 def test_what_was_taken_for_nothing_comes_first() -> None:
-    """A postponed read has had no turn, and so comes before those that had none either."""
+    """A postponed read comes before the other reads that have had no turn."""
     queue = queue_of("1a", "1b", "2a")
     first = queue.take(3)
     queue.add(place("3a"))
@@ -57,7 +57,7 @@ def test_what_was_taken_for_nothing_comes_first() -> None:
 
 
 def test_who_leaves_has_no_turn() -> None:
-    """What is forgotten is not taken, and forgetting what is gone is nothing."""
+    """A forgotten read is not taken, and forgetting one that is gone does nothing."""
     queue = queue_of("1a", "1b", "2a")
     for name in ("1a", "2a", "2a"):
         queue.remove(place(name))
@@ -65,7 +65,7 @@ def test_who_leaves_has_no_turn() -> None:
 
 
 def test_one_large_read_is_a_group() -> None:
-    """It is taken, though it weighs more than a group, and nothing goes with it."""
+    """A read larger than a group is taken alone."""
     queue: FairQueue[str] = FairQueue()
     for each in (place("1a", 100), place("2a", 1)):
         queue.add(each)
@@ -73,7 +73,7 @@ def test_one_large_read_is_a_group() -> None:
 
 
 def test_two_groups_are_under_way() -> None:
-    """What comes meanwhile gathers, until all of a group has left the stages."""
+    """New reads gather until all of a group has left the stages."""
     lane: Lane[str] = Lane()
     groups = []
     for name in ("1a", "1b", "1c", "1d"):
@@ -92,7 +92,7 @@ def test_two_groups_are_under_way() -> None:
 
 
 def test_groups_shrink_until_they_fit_into_a_slice() -> None:
-    """A group with a postponed read halves the next, a full one that was done doubles it."""
+    """A group with a postponed read halves the next; a full group that was done doubles it."""
     lane: Lane[str] = Lane()
     sizes = []
     for step in range(12):
@@ -109,7 +109,7 @@ def test_groups_shrink_until_they_fit_into_a_slice() -> None:
 
 
 def test_an_abandoned_read_is_not_sent_again() -> None:
-    """Its caller went away while the group was under way in which it was postponed."""
+    """A postponed read is not sent again if its caller left while its group was under way."""
     lane: Lane[str] = Lane()
     for name in ("1a", "1b"):
         lane.add(place(name))
@@ -128,7 +128,7 @@ def a_read(token: int, user_id: int | None = 7, size: int = 10) -> mux.Read:
 
 
 def test_whose_turn_a_read_takes() -> None:
-    """A user has one, whatever it comes by; calls count, and so do large requests."""
+    """A read takes its user's turn, whatever its way in; calls and large requests count."""
     assert [caller_of(a_read(1, user_id)) for user_id in (7, 0, None)] == [7, 0, NOBODY]
     sizes = (10, 3 * BYTES_PER_CALL)
     assert [weight_of(a_read(1, size=size)) for size in sizes] == [2, 3]
@@ -146,7 +146,7 @@ def test_whose_turn_a_read_takes() -> None:
 def test_what_may_wait(
     monkeypatch: pytest.MonkeyPatch, name: str, limit: int, users: list[int]
 ) -> None:
-    """Beyond its share a caller is refused, with a time to come again; others are not."""
+    """A caller beyond its share is refused, with a time to come again; others are not."""
     monkeypatch.setattr(read_shares, name, limit)
     shares = ReadShares()
     reads = [a_read(token, user) for token, user in enumerate(users)]
@@ -163,7 +163,7 @@ def test_what_may_wait(
 
 
 async def test_a_postponed_read_is_sent_again_and_answered_once() -> None:
-    """Its caller notices nothing."""
+    """The caller of a postponed read notices nothing."""
     setup = Setup()
     future = setup.reads.start(a_read(1), linearizable=False, revision=0)
     await asyncio.sleep(0)
@@ -178,7 +178,7 @@ async def test_a_postponed_read_is_sent_again_and_answered_once() -> None:
 
 
 async def test_abandoned_reads_count_until_they_have_left() -> None:
-    """Whoever asks and goes away, again and again, fills no stage with work for nobody."""
+    """A caller that asks and leaves, again and again, fills no stage with useless work."""
     setup = Setup()
     for token in range(1, 9):
         setup.reads.start(a_read(token), linearizable=False, revision=0).cancel()

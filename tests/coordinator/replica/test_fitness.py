@@ -1,4 +1,4 @@
-"""When a replica had better not lead: a table of what it sees, over time."""
+"""When a replica should not lead: a table of what it observes over time."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def seen(
     writing: int | None = None,
     has_fit_peer: bool = True,
 ) -> Seen:
-    """Return what a look finds. `writing`: the number of the write that is under way."""
+    """Return the result of a look. `writing` is the number of the write under way."""
     services = {"users": UP, "streams": streams}
     is_writing = writing is not None
     return Seen(committed, applied, services, is_full, is_writing, writing or 0, has_fit_peer)
 
 
-class Trial:
-    """A replica that is looked at, and what it tells."""
+class FitnessTrial:
+    """A replica under observation, and what it reports."""
 
     def __init__(self) -> None:
         self.now_ms = 1_000_000
@@ -58,7 +58,7 @@ class Trial:
         )
 
     def sees(self, found: Seen, lasts_ms: int = 0) -> None:
-        """Look at it while it is like this for so long: at the beginning, and again and again."""
+        """Observe the replica in this state for so long, again and again."""
         self.seen = found
         self.fitness.look()
         for _ in range(0, lasts_ms, LOOK_INTERVAL_MS):
@@ -95,16 +95,16 @@ class Trial:
     ],
 )
 def test_what_speaks_against_it(looks: list[tuple[Seen, int]], reason: str) -> None:
-    """A full disk does at once; stages and writes that stand still do later, unless they go on."""
-    trial = Trial()
+    """A full disk counts at once; stages and writes that stand still count later."""
+    trial = FitnessTrial()
     for found, lasts_ms in looks:
         trial.sees(found, lasts_ms)
     assert trial.fitness.reason == reason
 
 
 def test_a_pause_of_the_process_is_no_stall() -> None:
-    """Who was stopped for long has not seen a service stay away for long."""
-    trial = Trial()
+    """A process that was itself stopped for long does not call its services away for long."""
+    trial = FitnessTrial()
     trial.sees(seen(8, streams=DOWN))
     trial.now_ms += 100 * LATE
     trial.sees(seen(8, streams=DOWN))
@@ -112,8 +112,8 @@ def test_a_pause_of_the_process_is_no_stall() -> None:
 
 
 def test_the_core_is_told_of_changes_alone() -> None:
-    """Each change is told once; without a fit peer there is nothing to tell the core."""
-    trial = Trial()
+    """The core is told of each change once, and of nothing without a fit peer."""
+    trial = FitnessTrial()
     for found in (
         *(seen(), seen(is_full=True, has_fit_peer=False), seen(is_full=True)),
         *(seen(is_full=True), seen(is_full=True, has_fit_peer=False), seen(is_full=True), seen()),
@@ -124,8 +124,9 @@ def test_the_core_is_told_of_changes_alone() -> None:
 
 
 def test_stages_that_stand_still_are_told_of_once() -> None:
-    """A full disk is another matter: reads are served on it."""
-    trial = Trial()
+    """Stages that stand still are reported once; a full disk is not, since it still serves
+    reads."""
+    trial = FitnessTrial()
     trial.sees(seen(8, is_full=True), LATE)
     trial.sees(seen(8, is_full=True), LATE)
     trial.sees(seen(8, 8, is_full=True))

@@ -1,4 +1,4 @@
-"""Op 1 while initial members boot anew: only the last question of the core is answered."""
+"""Op 1 while initial members boot anew: only the core's last question is answered."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ FIRST, SECOND = (b"a" * 16, b"b" * 16), (b"a" * 16, b"c" * 16)
 async def test_hashes_that_end_in_any_order(
     order: Sequence[Sequence[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hash that a reboot has overtaken is dropped, early or late; the file fits the other."""
+    """A hash that a reboot has overtaken is dropped, early or late; the file keeps the other
+    hash."""
     gates = {FIRST: threading.Event(), SECOND: threading.Event()}
 
     def body(cluster_id: bytes, password: str, nonces: Sequence[bytes]) -> bytes:

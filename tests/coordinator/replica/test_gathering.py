@@ -1,4 +1,4 @@
-"""When the batcher thinks that another prepare is worth its cost."""
+"""When the batcher considers another prepare worth its cost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def request(commands: int) -> SessionRequest:
 
 
 async def test_lone_command_never_waits_for_company() -> None:
-    """With nothing under way whatever waits is worth a prepare, an acknowledgement too."""
+    """With nothing under way anything that waits is worth a prepare, even an acknowledgement."""
     for waiting in (loose(), request(1), request(0)):
         batcher = Batcher()
         batcher.add(waiting)
@@ -40,7 +40,7 @@ async def test_lone_command_never_waits_for_company() -> None:
 
 @pytest.mark.parametrize(("under_way", "gathered"), [(1, 128), (2, 256), (3, 512), (4, 1_024)])
 async def test_more_must_wait_the_more_is_under_way(under_way: int, gathered: int) -> None:
-    """Single callers share a prepare: each further one under way asks for twice as many."""
+    """Single callers share a prepare: each further one under way demands twice as many."""
     batcher = Batcher()
     batcher.add(request(gathered - 1))
     assert not batcher.is_worth_a_prepare(under_way)
@@ -50,7 +50,7 @@ async def test_more_must_wait_the_more_is_under_way(under_way: int, gathered: in
 
 
 async def test_full_prepare_is_always_worth_it() -> None:
-    """However many are under way, what fills a prepare does not wait for more."""
+    """A full prepare does not wait, however many are under way."""
     batcher = Batcher()
     batcher.add(request(PREPARE_COMMANDS_MAX))
     assert batcher.is_worth_a_prepare(under_way=UNAPPLIED_PREPARES_MAX)
@@ -64,14 +64,14 @@ async def test_packed_request_counts_as_its_commands() -> None:
 
 
 async def test_large_commands_do_not_wait_to_be_many() -> None:
-    """So many bytes are worth a prepare, however few commands they are."""
+    """Enough bytes are worth a prepare, however few commands they are."""
     batcher = Batcher()
     batcher.add(loose(GATHERED_BYTES))
     assert batcher.is_worth_a_prepare(under_way=7)
 
 
 async def test_what_was_taken_does_not_count() -> None:
-    """After a prepare is taken, the count begins anew with what is left."""
+    """After a prepare is taken the count begins anew with the remaining commands."""
     batcher = Batcher()
     for _ in range(GATHERED_COMMANDS):
         batcher.add(loose())

@@ -20,7 +20,7 @@ from viewstamp.limits import FEATURE_LEVEL_MAX
 
 
 def prepare(op: int, feature_level: int = FEATURE_LEVEL_MAX) -> SealedPrepare:
-    """Return an entry of an op; its parent is not looked at here."""
+    """Return an entry of an op; these tests ignore its parent."""
     return seal(
         parent=bytes([min(op - 1, 1)]) * 16,
         cluster_id=bytes(16),
@@ -47,7 +47,7 @@ class Journal:
         self.may_read = asyncio.Event()
         self.may_read.set()
         self.is_urgent = True
-        self.steps = 0  # of the next entries that are taken apart
+        self.steps = 0  # the next entries that are decoded
         self.all_due = asyncio.Event()
         self.handover = Handover(
             HandoverPorts(
@@ -68,7 +68,7 @@ class Journal:
 
     def take_apart(self, entry: vsr.Prepare) -> Steps[None]:
         for _ in range(self.steps):
-            time.sleep(SLICE_MS / 1000)  # what a slice is for: no condition is waited for
+            time.sleep(SLICE_MS / 1000)  # a slice lasts this long; the sleep waits for no condition
             yield
 
     async def read(self, op: int) -> SealedPrepare | None:
@@ -90,7 +90,7 @@ class Journal:
 
 
 async def test_bodies_from_memory_wait_for_those_from_the_journal() -> None:
-    """An entry with a body does not overtake one that has to be read."""
+    """An entry with a body does not overtake one that must be read."""
     journal = Journal(range(1, 3))
     for op, entry in ((1, None), (2, prepare), (3, prepare)):
         journal.commit(op, entry)
@@ -114,7 +114,7 @@ async def test_a_damaged_entry_comes_again_and_holds_up_what_follows() -> None:
 
 
 async def test_an_entry_that_takes_long_is_taken_apart_in_slices() -> None:
-    """The loop turns while an entry is taken apart, and what comes behind it waits."""
+    """The loop turns while an entry is decoded, and the entries behind it wait."""
     journal = Journal(range(1, 3))
     journal.steps = 5
     turns = 0
@@ -135,7 +135,7 @@ async def test_an_entry_that_takes_long_is_taken_apart_in_slices() -> None:
 
 
 async def test_an_entry_that_comes_again_while_it_is_taken_apart_is_handed_over_once() -> None:
-    """A damaged record is committed anew: what was begun for it before counts no more."""
+    """A damaged record is committed anew: the decoding that began for it no longer counts."""
     journal = Journal(range(1, 3))
     journal.steps = 3
     journal.commit(1, prepare)
@@ -147,7 +147,7 @@ async def test_an_entry_that_comes_again_while_it_is_taken_apart_is_handed_over_
 
 @pytest.mark.parametrize("ending", ["read", "damaged", "missing"])
 async def test_a_read_of_an_entry_that_came_again_meanwhile_counts_no_more(ending: str) -> None:
-    """However it ends, what is handed over by then keeps its place, and nothing is told or lost."""
+    """A read of an entry that came again changes no order, reports no damage and loses nothing."""
     ops = range(7, 8) if ending == "missing" else range(5, 8)
     journal = Journal(ops, frozenset({5} if ending == "damaged" else ()))
     journal.may_read.clear()
@@ -163,7 +163,7 @@ async def test_a_read_of_an_entry_that_came_again_meanwhile_counts_no_more(endin
 
 
 async def test_a_read_that_ends_behind_the_queue_is_forgotten() -> None:
-    """An entry that came again while it was read may have been the last that waited."""
+    """An entry that came again while it was read may have been the last one waiting."""
     journal = Journal(range(5, 6))
     journal.may_read.clear()
     journal.commit(5)
@@ -175,7 +175,7 @@ async def test_a_read_that_ends_behind_the_queue_is_forgotten() -> None:
 
 
 async def test_what_was_handed_over_is_not_handed_over_again() -> None:
-    """A read for a peer may find damage in an entry that the mux has: the commit is repeated."""
+    """A read for a peer may find damage in an entry that the mux has, and repeat its commit."""
     journal = Journal(range(1, 3))
     journal.commit(1, prepare)
     journal.commit(1, prepare)
@@ -185,7 +185,7 @@ async def test_what_was_handed_over_is_not_handed_over_again() -> None:
 
 
 async def test_an_entry_that_waits_is_replaced_by_its_second_commit() -> None:
-    """Damage found behind an entry that is being fetched changes neither order nor number."""
+    """Damage found behind an entry in the making changes neither order nor number."""
     journal = Journal(range(1, 4), frozenset({1, 2}))
     for op in (1, 2, 3):
         journal.commit(op)
@@ -198,7 +198,7 @@ async def test_an_entry_that_waits_is_replaced_by_its_second_commit() -> None:
 
 
 async def test_a_committed_entry_that_is_nowhere_ends_the_process() -> None:
-    """What is committed and not in the journal cannot be made up for here."""
+    """A committed entry that is missing from the journal cannot be replaced here."""
     journal = Journal(range(0))
     journal.commit(1)
     with pytest.raises(HaltedError, match="committed op 1 is not in the journal"):
@@ -206,7 +206,7 @@ async def test_a_committed_entry_that_is_nowhere_ends_the_process() -> None:
 
 
 async def test_a_run_waits_until_time_is_up_or_somebody_hurries() -> None:
-    """What nobody waits for is handed over by the timer, as a run, or when asked for."""
+    """Entries that nobody waits for are handed over by the timer, as a run, or on request."""
     journal = Journal(range(1, 6))
     journal.is_urgent = False
     journal.commit(1, prepare)
@@ -224,7 +224,7 @@ async def test_a_run_waits_until_time_is_up_or_somebody_hurries() -> None:
 
 
 async def test_a_run_is_bounded() -> None:
-    """No more wait than the half of those that the core hands out before it waits itself."""
+    """At most half as many entries wait as the core hands out before it waits itself."""
     journal = Journal(range(1, 2 * RUN_PREPARES_MAX))
     journal.is_urgent = False
     for op in range(1, RUN_PREPARES_MAX):
@@ -235,8 +235,8 @@ async def test_a_run_is_bounded() -> None:
 
 
 async def test_what_is_read_back_does_not_wait() -> None:
-    """A log that is read from the journal, as after a restart, is handed over as fast as it comes,
-    together with what waited before it."""
+    """Entries read back from the journal, as after a restart, are handed over at once, together
+    with those that waited before them."""
     journal = Journal(range(1, 4))
     journal.is_urgent = False
     journal.commit(1, prepare)
@@ -246,7 +246,7 @@ async def test_what_is_read_back_does_not_wait() -> None:
 
 
 async def test_hurry_does_not_overtake_what_is_being_read() -> None:
-    """Who hurries while an entry is read gets nothing out of order."""
+    """A caller that hurries while an entry is read gets nothing out of order."""
     journal = Journal(range(1, 3))
     journal.is_urgent = False
     journal.commit(1)
@@ -258,7 +258,7 @@ async def test_hurry_does_not_overtake_what_is_being_read() -> None:
 
 
 async def test_an_entry_of_a_newer_build_is_not_executed() -> None:
-    """One of a feature level beyond this build's halts the replica, once those before are done."""
+    """An entry above this build's feature level halts the replica, after the entries before it."""
     journal = Journal(range(0))
     journal.handover.add(vsr.Commit(1, prepare(1)))
     with pytest.raises(

@@ -18,13 +18,13 @@ from viewstamp.errors import Refusal
 from viewstamp.limits import ABDICATE_MS
 
 DEADLINE_MS = 20
-# So long that only an answer ends it.
+# This is so long that only an answer ends it.
 PATIENCE_MS = 3_600_000
 NOT_PRIMARY = Refusal(Reason.REASON_NOT_PRIMARY, "replica 1 is the primary")
 
 
-class World:
-    """A replica that leads until it is told otherwise, and whose core answers when it is told."""
+class LeadingTrial:
+    """A replica that leads until the test says otherwise, and whose core answers on request."""
 
     def __init__(self, deadline_ms: int = PATIENCE_MS) -> None:
         """Lead."""
@@ -35,7 +35,7 @@ class World:
         self.leading = Leading(self.reads.confirm, self.check_serving, deadline_ms)
 
     def check_serving(self) -> None:
-        """Raise what is in the way."""
+        """Raise the refusal that the test has set."""
         if self.refusal is not None:
             raise self.refusal
 
@@ -44,7 +44,7 @@ class World:
         self.asked.append(event)
 
     async def asking(self) -> asyncio.Task[None]:
-        """Ask, and return once the core was asked."""
+        """Ask, and return once the core has the question."""
         task = asyncio.create_task(self.leading.confirm())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -52,33 +52,33 @@ class World:
         return task
 
     def stages_of(self, read: object) -> tuple[Stage, ...]:
-        """Nothing is read here."""
+        """Never called: nothing is read here."""
         raise AssertionError
 
     def has_given(self, op: int, revision: int) -> bool:
-        """Nothing waits for the log here."""
+        """Never called: nothing waits for the log here."""
         raise AssertionError
 
     def hurry(self) -> None:
-        """Nothing waits for the log here."""
+        """Never called: nothing waits for the log here."""
         raise AssertionError
 
     def lead(self, effects: Callable[[], Sequence[mux.MuxEffect]]) -> None:
-        """No read is led."""
+        """Never called: no read is led."""
         raise AssertionError
 
     def read(self, *reads: mux.Read) -> list[mux.MuxEffect]:
-        """No read is led."""
+        """Never called: no read is led."""
         raise AssertionError
 
     def fail_read(self, token: int, error: bytes) -> list[mux.MuxEffect]:
-        """No read is led."""
+        """Never called: no read is led."""
         raise AssertionError
 
 
 async def test_an_index_says_that_it_leads() -> None:
     """The answer of a quorum is enough, and the core is told nothing more."""
-    world = World()
+    world = LeadingTrial()
     task = await world.asking()
     world.reads.granted(vsr.ReadIndexGranted(1, 5))
     await task
@@ -87,7 +87,7 @@ async def test_an_index_says_that_it_leads() -> None:
 
 async def test_no_answer_in_time() -> None:
     """A primary that was cut off sends its clients elsewhere, and keeps no question."""
-    world = World(DEADLINE_MS)
+    world = LeadingTrial(DEADLINE_MS)
     with pytest.raises(Refusal) as caught:
         await world.leading.confirm()
     assert caught.value.reason == Reason.REASON_VIEW_CHANGE
@@ -98,8 +98,8 @@ async def test_no_answer_in_time() -> None:
 
 
 async def test_the_core_refuses() -> None:
-    """What speaks against an index speaks against the answer."""
-    world = World()
+    """A reason that prevents an index prevents the answer, too."""
+    world = LeadingTrial()
     task = await world.asking()
     world.reads.refused(1, Refusal(Reason.REASON_OVERLOADED, "too many"))
     with pytest.raises(Refusal, match="too many"):
@@ -109,8 +109,8 @@ async def test_the_core_refuses() -> None:
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
 async def test_a_backup_does_not_lead(when: str) -> None:
-    """An index that it got from the primary says nothing about itself."""
-    world = World()
+    """A backup does not lead, even with an index from the primary."""
+    world = LeadingTrial()
     if when == "before":
         world.refusal = NOT_PRIMARY
         with pytest.raises(Refusal, match="replica 1"):
@@ -125,5 +125,5 @@ async def test_a_backup_does_not_lead(when: str) -> None:
 
 
 def test_clients_are_sent_elsewhere_before_it_notices_by_itself() -> None:
-    """A client waits less than an old primary needs to find out that it was cut off."""
+    """A client waits less than an old primary needs to notice that it was cut off."""
     assert CONFIRM_DEADLINE_MS < ABDICATE_MS

@@ -39,7 +39,7 @@ class Sequencer:
 
 
 class Rules:
-    """Codes that the level in force allows, and those of which one is pending at a time."""
+    """Codes that the level in force allows, and codes of which one is pending at a time."""
 
     def __init__(self, allowed: AbstractSet[int] = frozenset({ASSIGN, SWEEP})) -> None:
         """Allow these."""
@@ -50,15 +50,15 @@ class Rules:
         return code in self._allowed
 
     def is_one_at_a_time(self, code: int) -> bool:
-        """Return whether it is that of Sweep."""
+        """Return whether the code is that of Sweep."""
         return code == SWEEP
 
 
 class Sweeps:
-    """A machine with chores: each Sweep that it applies asks for the next, while any are left."""
+    """A machine with chores: each applied Sweep asks for the next, while any chores are left."""
 
     def __init__(self, chores: int) -> None:
-        """Have so many steps to do, and be asked by a new primary."""
+        """Have so many chores, and let a new primary ask for proposals."""
         self.sequencer = Sequencer()
         self.proposals = Proposals(self.sequencer, Rules())
         self.proposals.activate()
@@ -67,17 +67,17 @@ class Sweeps:
         self.applied: list[bytes] = []
 
     def told_anew(self) -> None:
-        """Be asked what waits, as a service is that connects."""
+        """Answer the question for proposals, as a service that connects does."""
         if self.chores:
             self.proposals.add(domain.Proposal(code=SWEEP, request=b"anew"))
 
     async def round(
         self, *, told_again: bool = False, asked_before: bool = False, asked: bool = False
     ) -> int:
-        """Apply what was sent; return how many Sweeps that were.
+        """Apply the commands that were sent; return how many Sweeps they were.
 
-        The answer that asked for them may be told again. The machine may be asked what waits before
-        it applies them, and before they are settled.
+        The answer that asked for them may be delivered again. The machine may be asked for
+        proposals before it applies the commands, and before they are settled.
         """
         await _turns(self.sequencer, 1)
         taken, self.sequencer.taken = self.sequencer.taken, []
@@ -116,7 +116,7 @@ async def _turns(sequencer: Sequencer, count: int) -> None:
 
 
 async def test_the_same_proposal_is_pending_once() -> None:
-    """While it waits a repeat is dropped; once settled it can be proposed again."""
+    """A repeat of a waiting proposal is dropped; a settled one can be proposed again."""
     sequencer = Sequencer()
     proposals = Proposals(sequencer, Rules())
     proposals.activate()
@@ -134,7 +134,8 @@ async def test_the_same_proposal_is_pending_once() -> None:
 
 
 async def test_what_is_due_together_is_sent_in_portions() -> None:
-    """The loop turns while what waited for a new primary is sent, and all of it is."""
+    """The loop turns while the proposals that waited for a new primary are sent, and all are
+    sent."""
     sequencer = Sequencer()
     proposals = Proposals(sequencer, Rules())
     proposals.activate()
@@ -151,7 +152,7 @@ async def test_what_is_due_together_is_sent_in_portions() -> None:
 
 
 async def test_what_was_not_sequenced_is_proposed_again() -> None:
-    """Refused at once or later, for lack of space or service, it is tried until it is decided."""
+    """A proposal that is refused, at once or later, is tried again until it is decided."""
     sequencer = Sequencer()
     sequencer.refusals = [Refusal(Reason.REASON_NO_SPACE, "full")] * 2
     proposals = Proposals(sequencer, Rules())
@@ -181,14 +182,14 @@ async def test_nothing_is_proposed_before_its_time() -> None:
 
 
 async def test_a_replay_proposes_nothing() -> None:
-    """Before the replica serves, what machines propose is history."""
+    """Before the replica serves, proposals of machines are history."""
     proposals = Proposals(Sequencer(), Rules())
     proposals.add(domain.Proposal(code=ASSIGN, request=b"g"))
     assert len(proposals) == 0
 
 
 async def test_who_is_no_longer_the_primary_proposes_nothing() -> None:
-    """What waited is forgotten, what is refused is not tried again, and later all begins anew."""
+    """A former primary forgets its proposals, retries none, and begins anew when it leads again."""
     sequencer = Sequencer()
     proposals = Proposals(sequencer, Rules(), lambda: 1_000_000)
     proposals.activate()
@@ -207,7 +208,7 @@ async def test_who_is_no_longer_the_primary_proposes_nothing() -> None:
 
 
 async def test_what_is_proposed_again_meanwhile_is_not_lost() -> None:
-    """A machine that was asked too early says so before its answer is settled: it is asked anew."""
+    """A proposal that is repeated while it is under way is sent again once it is settled."""
     sequencer = Sequencer()
     proposals = Proposals(sequencer, Rules())
     proposals.activate()
@@ -224,7 +225,7 @@ async def test_what_is_proposed_again_meanwhile_is_not_lost() -> None:
 
 
 async def test_nothing_above_the_feature_level_is_proposed() -> None:
-    """While the level is too low a proposal is dropped, not repeated; once it is raised it goes."""
+    """A proposal above the feature level is dropped; once the level is raised it is sent."""
     sequencer, allowed = Sequencer(), {ASSIGN + 1}
     proposals = Proposals(sequencer, Rules(allowed))
     proposals.activate()
@@ -236,7 +237,7 @@ async def test_nothing_above_the_feature_level_is_proposed() -> None:
 
 
 async def test_what_an_earlier_term_sent_is_settled_beside_what_this_one_did() -> None:
-    """An answer that comes after this replica leads again ends nothing that is under way since."""
+    """A late answer to an earlier term's proposal ends none that is under way in this term."""
     sequencer = Sequencer()
     proposals = Proposals(sequencer, Rules())
     proposals.activate()
@@ -266,12 +267,12 @@ async def test_sweeps_form_one_chain_whenever_the_machine_is_asked_what_waits() 
     counts.append(await sweeps.round(asked=True))
     counts.extend([await sweeps.round() for _ in range(6)])
     assert (counts, sweeps.chores, len(sweeps.proposals)) == ([1] * 9, 0, 0)
-    # What was asked for before the step is superseded by the step, which names its place.
+    # The step supersedes the earlier request for it, and names its place.
     assert sweeps.applied[:5] == [b"anew", b"101", b"102", b"anew", b"104"]
 
 
 async def test_an_answer_that_is_told_twice_begins_no_second_chain() -> None:
-    """A stream may end while an answer is decoded: the next process gives that answer again."""
+    """When a stream ends while an answer is decoded, the next process gives that answer again."""
     sweeps = Sweeps(5)
     sweeps.told_anew()
     counts = [await sweeps.round(told_again=number < 3) for number in range(5)]
@@ -279,7 +280,7 @@ async def test_an_answer_that_is_told_twice_begins_no_second_chain() -> None:
 
 
 async def test_the_next_step_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Sweep that was told before the one ahead of it was settled follows at once."""
+    """A Sweep that was asked for before its predecessor was settled follows at once."""
     monkeypatch.setattr(module, "RETRY_DELAY_MS", 3_600_000)
     sweeps = Sweeps(3)
     sweeps.told_anew()
@@ -287,7 +288,7 @@ async def test_the_next_step_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_a_sweep_that_was_refused_comes_again_alone() -> None:
-    """It does what those were to do that were told meanwhile, and nothing is lost."""
+    """A refused Sweep does the work of those that were asked for meanwhile, and nothing is lost."""
     sweeps = Sweeps(2)
     sweeps.sequencer.refusals = [Refusal(Reason.REASON_NO_SPACE, "full")]
     sweeps.told_anew()
@@ -301,7 +302,7 @@ async def test_a_sweep_that_was_refused_comes_again_alone() -> None:
 
 
 async def test_a_new_term_begins_one_chain() -> None:
-    """What an earlier term sent may be settled late: the chain of this term goes on, alone."""
+    """An earlier term's Sweep may be settled late: only the chain of this term goes on."""
     sweeps = Sweeps(4)
     sweeps.told_anew()
     await _turns(sweeps.sequencer, 1)
@@ -318,7 +319,7 @@ async def test_a_new_term_begins_one_chain() -> None:
 
 
 def test_of_the_methods_that_are_served_sweep_is_one_at_a_time() -> None:
-    """The method's options say so, and those who stand for one group or token each say nothing."""
+    """Its options make Sweep one at a time; methods about one group or one token have none."""
     routes = Routes()
     methods = [
         method

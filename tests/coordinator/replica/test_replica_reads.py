@@ -1,4 +1,4 @@
-"""Reads in the shell: their deadlines, and that nothing is kept of those nobody waits for."""
+"""Reads in a replica: their deadlines, and that abandoned reads leave nothing behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CODE = 450
 
 
 class FakeMux:
-    """Remembers which reads it leads."""
+    """Remembers the reads that it leads."""
 
     def __init__(self) -> None:
         """Lead none."""
@@ -50,8 +50,8 @@ class FakeMux:
         return []
 
 
-class FakeReplica:
-    """A replica at revision 10 that grants read indexes when it is told to."""
+class AnsweringReplica:
+    """A replica at revision 10 that grants read indexes on request."""
 
     def __init__(self) -> None:
         """Begin at revision 10."""
@@ -82,7 +82,7 @@ class Setup:
 
     def __init__(self) -> None:
         """Wire them."""
-        self.replica, self.mux = FakeReplica(), FakeMux()
+        self.replica, self.mux = AnsweringReplica(), FakeMux()
         self.reads = ReplicaReads(self.replica, self.replica, self.mux, self.replica)
         self.elsewhere: Refusal | None = None
         self.gateway = ReadStarter(Routes(), self, DEADLINE_MS)
@@ -104,7 +104,7 @@ class Setup:
         )
 
     def late(self, deadline_ms: int) -> Refusal | None:
-        """Say where the primary is, on a backup."""
+        """Return the primary's address, on a backup."""
         return self.elsewhere
 
     def start(self, consistency: ReadConsistency) -> asyncio.Future[Reply]:
@@ -122,7 +122,7 @@ CONSISTENCIES = {
 
 @pytest.mark.parametrize("place", CONSISTENCIES)
 async def test_deadline(place: str) -> None:
-    """Wherever a read waits, its deadline ends it with READ_DEADLINE and leaves nothing."""
+    """Every waiting read ends at its deadline with READ_DEADLINE, and leaves nothing."""
     setup = Setup()
     future = setup.start(CONSISTENCIES[place])
     with pytest.raises(Refusal) as caught:
@@ -137,7 +137,7 @@ async def test_deadline(place: str) -> None:
     [("asked", Reason.REASON_NOT_PRIMARY), ("waiting", Reason.REASON_READ_DEADLINE)],
 )
 async def test_deadline_on_a_backup(place: str, reason: Reason.ValueType) -> None:
-    """A linearizable read that a backup cannot answer in time is sent to the primary."""
+    """A linearizable read that a backup cannot answer in time goes to the primary."""
     setup = Setup()
     setup.elsewhere = Refusal(Reason.REASON_NOT_PRIMARY, "read there", address="[::1]:7400")
     with pytest.raises(Refusal) as caught:
@@ -148,7 +148,7 @@ async def test_deadline_on_a_backup(place: str, reason: Reason.ValueType) -> Non
 
 @pytest.mark.parametrize("place", CONSISTENCIES)
 async def test_caller_that_leaves(place: str) -> None:
-    """Wherever a read waits, a caller that goes away leaves nothing behind."""
+    """A caller that leaves a waiting read leaves nothing behind."""
     setup = Setup()
     future = setup.start(CONSISTENCIES[place])
     await asyncio.sleep(0)
@@ -162,7 +162,7 @@ async def _nothing_is_left(setup: Setup, place: str) -> None:
     assert setup.mux.failed == ([1] if place == "led" else [])
     asked = [vsr.ReadIndexRequested(1), vsr.ReadIndexAbandoned(1)]
     assert setup.replica.asked == (asked if place == "asked" else [])
-    # Too late to matter: an index granted, a revision reached, an answer of the mux.
+    # These come too late to matter: an index granted, a revision reached, an answer of the mux.
     setup.reads.granted(vsr.ReadIndexGranted(1, 5))
     setup.replica.revision = 100
     setup.reads.handed_over()
@@ -172,7 +172,7 @@ async def _nothing_is_left(setup: Setup, place: str) -> None:
 
 
 async def test_caller_that_leaves_before_the_reads_are_led() -> None:
-    """A read that is due but was not sent is not sent for nobody."""
+    """A due read is not sent after its caller left."""
     setup = Setup()
     setup.start(CONSISTENCIES["led"]).cancel()
     await asyncio.sleep(0)
@@ -197,7 +197,7 @@ async def test_answers() -> None:
 
 
 async def test_the_core_keeps_reads_that_wait_for_it_alone() -> None:
-    """Once it has granted or refused an index it is told nothing more of that read."""
+    """The core forgets a read once it has granted or refused its index."""
     setup = Setup()
     granted, refused = setup.start(LINEARIZABLE), setup.start(LINEARIZABLE)
     setup.replica.asked.clear()
@@ -211,7 +211,7 @@ async def test_the_core_keeps_reads_that_wait_for_it_alone() -> None:
 
 
 async def test_too_many_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the limit reads are refused at once, whatever they wait for."""
+    """Reads beyond the limit are refused at once, whatever they wait for."""
     monkeypatch.setattr(read_shares, "READ_INDEXES_WAITING_MAX", 3)
     setup = Setup()
     futures = [setup.start(each) for each in CONSISTENCIES.values()]
@@ -225,7 +225,7 @@ async def test_too_many_reads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("counts", [[], [0], [1, 0], [REQUEST_COMMANDS_MAX, 1], [2**32 - 1]])
 async def test_absurd_counts(counts: list[int]) -> None:
-    """A span that claims no reads, or far too many, never gets to the replica."""
+    """A span that claims no reads, or far too many, never reaches the replica."""
     setup = Setup()
     spans = [submit.Span(code=CODE, count=count) for count in counts]
     with pytest.raises(Refusal, match=r"at least one|at most 8190"):

@@ -1,4 +1,4 @@
-"""Prepares of many runs follow one another: nobody who comes meanwhile is behind a row of them."""
+"""Prepares of many runs follow one another, so no new caller waits behind a row of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALTERNATING = ("UpdatePermissions", "CreateStream")
 
 
 class Log:
-    """A core and a replica in one: takes every batch in, and applies what it is told to."""
+    """A core and a replica in one: takes every batch in, and applies on demand."""
 
     feature_level = limits.FEATURE_LEVEL_MAX
 
@@ -29,7 +29,7 @@ class Log:
 
     @property
     def unapplied_count(self) -> int:
-        """How many entries are under way."""
+        """Return how many entries are under way."""
         return self.ops - self.applied
 
     def batch_refusal(self) -> vsr.RefusalReason | None:
@@ -49,11 +49,11 @@ class Log:
         action()
 
     def refusal_of(self, reason: vsr.RefusalReason) -> Refusal:
-        """Never happens: every batch is admitted."""
+        """Never called: every batch is admitted."""
         raise AssertionError(reason)
 
     def apply(self) -> None:
-        """Apply the oldest entry, whose waiters get a reply each, and go on."""
+        """Apply the oldest entry, give each waiter a reply, and go on."""
         self.applied += 1
         batch = self.intake.batch_of(self.applied)
         assert batch is not None
@@ -62,7 +62,7 @@ class Log:
 
 
 def test_no_prepare_of_many_runs_is_behind_another() -> None:
-    """While as many runs are under way as a prepare may have, the next waits, however full."""
+    """While the runs under way reach a prepare's limit, the next prepare waits, however full."""
     log = Log()
     for _ in range(4):
         log.intake.batcher.add(prepare_runs.request(ALTERNATING * (limits.REQUEST_RUNS_MAX // 2)))
@@ -77,7 +77,7 @@ def test_no_prepare_of_many_runs_is_behind_another() -> None:
 
 
 def test_prepares_of_few_runs_are_under_way_together() -> None:
-    """Full prepares of commands that go together fill the pipeline as before."""
+    """Full prepares of one run each still fill the pipeline together."""
     assert_few_runs_go_together(Log())
 
 

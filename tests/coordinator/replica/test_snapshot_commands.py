@@ -1,4 +1,4 @@
-"""Commands about snapshots: first, alone, and let in where nothing else is."""
+"""Commands about snapshots go first and alone, and are admitted where others are not."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ async def test_a_cut_overtakes_what_waits_and_shares_no_prepare() -> None:
 
 
 async def test_callers_keep_nobody_out_by_commands_about_snapshots() -> None:
-    """One of theirs goes before those who wait, then it is these; the replica's own always may."""
+    """One command of a caller goes before those who wait, then they go; the replica's own always
+    may."""
     batcher = Batcher()
     for code in (DELETE_SNAPSHOT, DELETE_SNAPSHOT, CREATE_TOPIC):
         batcher.add(loose(code))
@@ -79,7 +80,7 @@ async def test_callers_keep_nobody_out_by_commands_about_snapshots() -> None:
 
 
 async def test_so_many_commands_about_snapshots_may_wait() -> None:
-    """Callers are told to come again; the replica itself is not."""
+    """Too many callers are told to come again; the replica itself is not."""
     batcher = Batcher()
     for _ in range(SNAPSHOT_COMMANDS_WAITING_MAX):
         batcher.add(loose(DELETE_SNAPSHOT))
@@ -118,9 +119,9 @@ class OpenCore:
 async def test_a_full_disk_lets_only_snapshot_commands_in(
     room: JournalRoom, admitted: set[int]
 ) -> None:
-    """What could free the disk is admitted, everything else is told NO_SPACE.
+    """A command that could free the disk is admitted; everything else is told NO_SPACE.
 
-    Once part of the reserve is used, the rest is for what the replica itself has to say.
+    Once part of the reserve is used, the rest is for the replica's own commands.
     """
 
     def ignore(*_: object) -> Any:

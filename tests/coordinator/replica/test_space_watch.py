@@ -13,7 +13,7 @@ from coordinator.replica.ports import JournalRoom
 from coordinator.replica.space import MARGIN_BYTES, RECORD_BYTES_MAX, SpaceWatch
 
 
-class FakeJournal:
+class FullJournal:
     """A journal that can make segments or not."""
 
     def __init__(self) -> None:
@@ -22,11 +22,11 @@ class FakeJournal:
         self.free_bytes = MARGIN_BYTES - 1
 
     def space(self) -> JournalSpace:
-        """Return the room there is."""
+        """Return the room in the journal."""
         return JournalSpace(self.free_bytes, SPARE_SEGMENTS - 1, True)
 
     def prepare_spares(self) -> int:
-        """Make a segment, if the disk lets us."""
+        """Make a segment, if the disk allows it."""
         if self.disk_is_full:
             raise NoSpace("free space on its file system")
         self.free_bytes += 10 * MARGIN_BYTES
@@ -34,9 +34,9 @@ class FakeJournal:
 
 
 async def test_full_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SOON until it was tried, FULL with one alarm while it fails, FREE once it worked."""
+    """Room is SOON until it was tried, FULL with one alarm while it fails, FREE once it works."""
     monkeypatch.setattr(module, "RETRY_DELAY_MS", 1)
-    journal, alarms = FakeJournal(), list[str]()
+    journal, alarms = FullJournal(), list[str]()
     tried = asyncio.Event()
     watch = SpaceWatch(journal, alarms.append, tried.set)
     running = asyncio.create_task(watch.run())
@@ -47,7 +47,7 @@ async def test_full_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
         assert watch.room() is JournalRoom.FULL
     assert alarms == ["free space on its file system"]
     journal.disk_is_full = False
-    # It may be told once more of a try from before.
+    # An earlier attempt may be reported once more.
     while watch.room() is not JournalRoom.FREE:
         await tried.wait()
         tried.clear()
@@ -55,8 +55,8 @@ async def test_full_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_what_is_on_its_way_counts() -> None:
-    """Prepares that are not written yet take their room already."""
-    journal = FakeJournal()
+    """Prepares that are not written yet already take their room."""
+    journal = FullJournal()
     journal.free_bytes = MARGIN_BYTES + RECORD_BYTES_MAX
     watch = SpaceWatch(journal, lambda _: None, lambda: None)
     assert watch.room() is JournalRoom.FREE

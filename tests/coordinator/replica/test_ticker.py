@@ -1,4 +1,4 @@
-"""The timer of a replica: on time, and after what came meanwhile where the process was held up."""
+"""The timer of a replica ticks on time; after a hold-up it first lets waiting messages in."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from coordinator.replica import ticker as ticker_module
 from coordinator.replica.ticker import Ticker
 
 DUE_TICKS = 25
-# Far beyond what counts as late.
+# This is far beyond what counts as late.
 HELD_UP_S = 10.0
 
 
 class HeldUp(asyncio.SelectorEventLoop):
-    """An event loop whose clock says that it was held up."""
+    """An event loop whose clock can show a hold-up."""
 
     held_up_s = 0.0
 
     def time(self) -> float:
-        """Return the time, as moved on."""
+        """Return the time, with the hold-up added."""
         return super().time() + self.held_up_s
 
 
@@ -49,7 +49,7 @@ async def turns(count: int) -> None:
 
 @pytest.mark.parametrize("is_backup", [True, False])
 def test_a_backup_that_was_held_up_hears_first(is_backup: bool) -> None:
-    """A late tick waits for messages on a backup, and on a primary for nothing."""
+    """A late tick waits for messages on a backup, and for nothing on a primary."""
 
     async def test(loop: HeldUp) -> None:
         told: list[str] = []
@@ -68,7 +68,7 @@ def test_a_backup_that_was_held_up_hears_first(is_backup: bool) -> None:
 
 
 def test_a_backup_ticks_though_it_is_held_up_again() -> None:
-    """A tick waits once only, however late it comes then: who is always late ticks, too."""
+    """A tick waits only once, so a process that is always late ticks, too."""
 
     async def test(loop: HeldUp) -> None:
         told: list[str] = []
@@ -87,7 +87,7 @@ def test_a_backup_ticks_though_it_is_held_up_again() -> None:
 
 
 def test_a_tick_on_time_waits_for_nothing() -> None:
-    """A process that was not held up ticks when the time has come, and not after a change of it."""
+    """A process that was not held up ticks when its time has come, and not before."""
 
     async def test(loop: HeldUp) -> None:
         told: list[str] = []

@@ -1,4 +1,4 @@
-"""What is kept for the restart of a service: against a plain list, and rule by rule."""
+"""The log for the restart of a service: against a plain list, and rule by rule."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ ACTIONS = st.lists(
 def test_the_log_holds_all_since_its_base_or_says_that_it_does_not(
     actions: list[tuple[str, int]],
 ) -> None:
-    """Unless dropped, base plus entries are every batch ever sent; and it never keeps too much."""
+    """Unless dropped, base plus entries are every batch ever sent; the log stays within its
+    limit."""
     log, sent = ItemLog(bytes_max=100), 0
     cuts: list[tuple[int, int]] = []  # generation, sequence; those behind the base
     for action, number in actions:
@@ -63,7 +64,8 @@ def test_a_dropped_log_is_whole_again_behind_the_next_cut() -> None:
 
 
 def test_a_cut_that_failed_leaves_the_log_dropped() -> None:
-    """Only the generation that became the base makes the log whole: the newest cut begins it."""
+    """Only a cut whose generation becomes the base makes the log whole, beginning at the newest
+    cut."""
     log = ItemLog(bytes_max=10)
     log.append(1, b"x" * 11)
     log.append(2, b"cut", cut_generation=1)
@@ -88,7 +90,7 @@ def test_an_older_cut_does_not_make_a_log_whole_that_began_later() -> None:
 
 
 def test_batches_come_in_order() -> None:
-    """A gap would be replayed as if nothing had been there."""
+    """A gap is refused; otherwise a replay would skip it in silence."""
     log = ItemLog()
     log.append(1, b"")
     with pytest.raises(ValueError, match="batch 3 entered where 2 is next"):

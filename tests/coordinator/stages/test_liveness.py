@@ -1,4 +1,4 @@
-"""Whether a service lives, and what it is busy with: two things, over a real process."""
+"""Whether a service lives, and what keeps it busy: two questions, over a real process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAIT_S = 30
 
 
 class Followed:
-    """A client, what it was told, and the echo process that it talks to."""
+    """A client, its events, and its echo process."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -66,7 +66,7 @@ class Followed:
         self.starts += 1
 
     async def supervise(self) -> None:
-        """Start the service again whenever it ends, as a supervisor does."""
+        """Restart the service whenever it ends, as a supervisor does."""
         while True:
             await self.process.wait()
             await self.start()
@@ -103,7 +103,7 @@ def put(sequence: int, fault: str = "") -> pb.Batch:
 
 @pytest.fixture(params=["unix", pytest.param("tcp", marks=pytest.mark.long)])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where the service listens: beside the coordinator, or apart from it."""
+    """Where the service listens: on a Unix socket, or on a port."""
     if request.param == "unix":
         return f"unix:{tmp_path}/echo.sock"
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -111,8 +111,8 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 async def test_a_busy_service_lives(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handler that lets nothing of Python run, for longer than a silent service is waited for,
-    is told of and waited for."""
+    """A handler that blocks Python, for longer than a silent service is tolerated, is reported
+    and waited for."""
     monkeypatch.setattr("coordinator.stages.busyness.STAGE_BUSY_MS", 2 * LOOK_INTERVAL_MS)
     async with followed(address) as it:
         it.client.send(put(1))
@@ -128,7 +128,7 @@ async def test_a_busy_service_lives(address: str, monkeypatch: pytest.MonkeyPatc
 
 
 async def test_a_stopped_service_is_given_up(tmp_path: Path) -> None:
-    """Its silence ends the stream, and once it goes on it is told everything again."""
+    """A stopped service's silence ends the stream; once it goes on it gets everything again."""
     async with followed(f"unix:{tmp_path}/echo.sock") as it:
         it.client.send(put(1))
         await it.reply()
@@ -141,8 +141,8 @@ async def test_a_stopped_service_is_given_up(tmp_path: Path) -> None:
 
 
 def test_only_looks_count() -> None:
-    """A pause of the coordinator counts as little, an answer begins anew, and so does silence while
-    nothing is due."""
+    """A pause of the coordinator counts only a little; an answer, or silence while nothing is
+    due, resets the count."""
     busyness = Busyness()
     busyness.look(0, is_due=True, now_ms=1_000_000)
     assert busyness.owed_ms == PAUSE_MS_MAX
@@ -168,15 +168,16 @@ def mixed(sequence: int, fault: str) -> pb.Batch:
     ("fault", "starts"),
     [
         pytest.param("deep", 2, id="overflows the stack"),
-        # Memory may be short on this machine alone: that ends processes like what follows.
+        # Memory may be short on this machine alone: that ends processes like the cases below.
         pytest.param("memory", 3 + DEATHS_MAX, id="exhausts the memory", marks=pytest.mark.long),
-        # It dies by surprise, in isolation, and then seen to be at it as often as it takes.
+        # The process dies unexpectedly, then in isolation, then as often as needed to prove the
+        # cause.
         pytest.param("kill", 3 + DEATHS_MAX, id="ends the process", marks=pytest.mark.long),
     ],
 )
 async def test_what_ends_a_service_is_refused(tmp_path: Path, fault: str, starts: int) -> None:
-    """The batch is handled again, alone, and what fails is a defect there; the others of it stand,
-    and so does the answer when the service has to be told everything once more."""
+    """The batch is handled again, alone, and the failing command is an internal error; the
+    others of it stand, and the answers stay the same when the service gets everything again."""
     async with followed(f"unix:{tmp_path}/echo.sock") as it:
         it.client.send(put(1))
         it.client.send(mixed(2, fault))
@@ -196,12 +197,12 @@ async def test_what_ends_a_service_is_refused(tmp_path: Path, fault: str, starts
 
 
 def attempt(call: int, sequence: int = 7) -> pb.Attempt:
-    """Return what a service tells before it runs a handler."""
+    """Return the message of a service before it runs a handler."""
     return pb.Attempt(sequence=sequence, item=1, call=call, where="x/Y", revision=9)
 
 
 def test_only_what_was_seen_to_end_processes_is_given_up() -> None:
-    """Others of the batch, and other batches, are tried again however often a service dies."""
+    """Only calls seen to end processes are given up; others are retried, however often it dies."""
     given_up: list[pb.Attempt] = []
     poison = Poison(given_up.append)
     assert poison.isolation(7) is None

@@ -1,4 +1,4 @@
-"""Who waits for whom when sections are installed, and what must be equal in them."""
+"""Which services wait for which when sections are installed, and what must be equal in them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ USERS, STREAMS, GROUPS = 2, 3, 4
 
 
 def installed(generation: int = 1, **projections: bytes) -> pb.Installed:
-    """Return what a service says of its section."""
+    """Return a service's summary of its section."""
     return pb.Installed(
         generation=generation,
         projections=[
@@ -39,7 +39,7 @@ async def test_nobody_serves_before_every_section_is_whole() -> None:
 
 
 async def test_a_later_restart_waits_for_nobody() -> None:
-    """The others serve already and install nothing; nor is there a wait without a base."""
+    """A service that restarts later waits for nobody, nor does any without a base."""
     gathering = SectionGathering(())
     await gathering.installed(STREAMS, installed(generation=3, access=b"a"))
 
@@ -57,7 +57,7 @@ async def test_sections_that_tell_different_things_are_refused() -> None:
 
 
 async def test_another_generation_is_not_compared() -> None:
-    """A service that restarts from a newer snapshot may know more than one that still serves."""
+    """A service that restarts from a newer snapshot may be ahead of one that still serves."""
     gathering = SectionGathering((USERS,))
     await gathering.installed(USERS, installed(generation=1, access=b"a"))
     await gathering.installed(STREAMS, installed(generation=2, access=b"b"))

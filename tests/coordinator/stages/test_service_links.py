@@ -1,4 +1,4 @@
-"""The way to a service: what is lost with a connection, and that stopping is obeyed."""
+"""The link to a service: a lost connection loses reads alone, and stopping is obeyed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from viewstamp.api.domain.v1 import domain_service_pb2 as domain
 
 
 async def test_lost_reads_are_told_before_the_next_connection() -> None:
-    """A read sent without connection fails once, and before the service is said to be back."""
+    """A read sent without a connection fails once, before the service is reported back."""
     told: list[str] = []
     events = StageEvents(
         replied=lambda _: None,
@@ -31,7 +31,7 @@ async def test_lost_reads_are_told_before_the_next_connection() -> None:
 
 
 async def test_commands_wait_for_the_connection() -> None:
-    """What is logged is sent from the item log once there is a connection."""
+    """Logged commands are sent from the item log once there is a connection."""
     ignored = StageEvents(
         replied=lambda _: None,
         deferred=lambda _: None,
@@ -48,7 +48,7 @@ async def test_commands_wait_for_the_connection() -> None:
 
 
 async def test_stopping_is_not_lost_in_an_answer() -> None:
-    """A cancellation that comes together with the service's hello is obeyed."""
+    """A cancellation that arrives together with the service's hello is obeyed."""
 
     class Call:
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

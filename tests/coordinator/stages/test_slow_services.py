@@ -1,4 +1,4 @@
-"""What is slow is waited for, what does not get on is told of: over streams in this process."""
+"""A slow service is waited for, and one that hangs is reported: over streams in this process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from services.runtime.install_stream import InstallSteps
 from services.runtime.stream import ApplyStream
 from tests.coordinator.stages.test_stage_client import (
     WAIT_S,
-    Told,
+    ToldStage,
     installable_section,
     put,
     running,
@@ -33,8 +33,8 @@ from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 
 
-class Network:
-    """Passes bytes on to a service, unless it is held up."""
+class SlowNetwork:
+    """Forwards bytes to a service, unless it is held up."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -72,10 +72,10 @@ class Network:
 async def test_who_is_behind_a_slow_network_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sign of life that waits behind data, for longer than a neighbor may be silent, ends no
+    """A sign of life that waits behind data, longer than a silent neighbor is tolerated, ends no
     stream."""
     monkeypatch.setattr(limits, "STAGE_PING_TIMEOUT_MS", 200)
-    told, network = Told(), Network(f"{tmp_path}/echo.sock")
+    told, network = ToldStage(), SlowNetwork(f"{tmp_path}/echo.sock")
     async with service(f"unix:{network.address}"), network.listening() as address:
         client = StageClient(echo.DOMAIN.stage, address, told.events())
         async with running(client):
@@ -90,8 +90,8 @@ async def test_who_is_behind_a_slow_network_lives(
             assert client.restarts == 0
 
 
-class Silent:
-    """A stream on which everything can be written, and nothing is answered."""
+class SilentService:
+    """A stream that accepts every write and answers nothing."""
 
     def __init__(self) -> None:
         self.written: deque[bytes] = deque()
@@ -104,12 +104,12 @@ class Silent:
 
 
 async def test_what_is_unanswered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Signs of life wait behind so many bytes at most; each answer lets as much follow, and what is
-    larger than that by itself goes alone."""
+    """Signs of life wait behind a bounded number of bytes; each answer lets as many follow, and
+    a larger message goes alone."""
     monkeypatch.setattr(limits, "STAGE_UNANSWERED_BYTES_MAX", 500_000)
-    client = StageClient(echo.DOMAIN.stage, "unix:/nobody", Told().events())
+    client = StageClient(echo.DOMAIN.stage, "unix:/nobody", ToldStage().events())
     client.connected = True
-    stream = Silent()
+    stream = SilentService()
     for sequence, size in enumerate((200_000, 200_000, 200_000, 600_000), 1):
         client.send(put(sequence, f"name-{sequence}", "x" * size))
     writer = asyncio.create_task(client._write(stream))
@@ -126,11 +126,11 @@ async def test_what_is_unanswered_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_what_a_service_waits_for_is_not_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That it was heard what is tried goes before all that waits, however much is unanswered."""
+    """The acknowledgement that a service awaits goes first, however much is unanswered."""
     monkeypatch.setattr(limits, "STAGE_UNANSWERED_BYTES_MAX", 500_000)
-    client = StageClient(echo.DOMAIN.stage, "unix:/nobody", Told().events())
+    client = StageClient(echo.DOMAIN.stage, "unix:/nobody", ToldStage().events())
     client.connected = True
-    stream = Silent()
+    stream = SilentService()
     for sequence in (1, 2):
         client.send(put(sequence, f"name-{sequence}", "x" * 600_000))
     writer = asyncio.create_task(client._write(stream))
@@ -148,7 +148,7 @@ async def test_what_a_service_waits_for_is_not_held_back(monkeypatch: pytest.Mon
 async def test_a_service_that_hangs_in_its_section_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does not come back any more, and once it gets on it is as good as any other."""
+    """A service that hangs in its section is down, and up again once it gets on."""
     monkeypatch.setattr("coordinator.stages.busyness.STAGE_BUSY_MS", 2 * LOOK_INTERVAL_MS)
     goes_on, is_busy, got_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
     handle = InstallSteps.handle
@@ -158,7 +158,7 @@ async def test_a_service_that_hangs_in_its_section_is_told_of(
         return await handle(steps, message)
 
     monkeypatch.setattr(InstallSteps, "handle", hang)
-    told, address = Told(), f"unix:{tmp_path}/echo.sock"
+    told, address = ToldStage(), f"unix:{tmp_path}/echo.sock"
     events = told.events()
     busy = StageEvents(
         events.replied,
@@ -167,8 +167,8 @@ async def test_a_service_that_hangs_in_its_section_is_told_of(
         events.lost,
         busy=lambda ms: (is_busy if ms else got_on).set(),
     )
-    client = StageClient(echo.DOMAIN.stage, address, busy)
-    client.base = await installable_section()
+    section = await installable_section()
+    client = StageClient(echo.DOMAIN.stage, address, busy, base=section)
     async with running(client), service(address):
         await asyncio.wait_for(is_busy.wait(), WAIT_S)
         assert state_of(client) is ServiceState.DOWN
@@ -183,9 +183,9 @@ async def test_a_service_that_hangs_in_its_section_is_told_of(
 async def test_who_dies_of_one_batch_does_not_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first process that is told everything again is waited for, the next one only beyond the
-    place where that one died."""
-    told, address = Told(), f"unix:{tmp_path}/echo.sock"
+    """The first process that gets everything again is waited for; the next one only beyond the
+    place where the first died."""
+    told, address = ToldStage(), f"unix:{tmp_path}/echo.sock"
     client = StageClient(echo.DOMAIN.stage, address, told.events())
     seen: list[bool] = []
     handle = ApplyStream._handle

@@ -1,4 +1,4 @@
-"""The coordinator's way to a service, over a real stream to a real service in this process."""
+"""The coordinator's client of a service, over a real stream to a real service in this process."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ WAIT_S = 20
 
 
 @dataclass
-class Told:
-    """What the client told its owner."""
+class ToldStage:
+    """The events that the client reported."""
 
     replies: asyncio.Queue[pb.BatchReply] = field(default_factory=asyncio.Queue)
     lost: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
     connections: int = 0
 
     def events(self) -> StageEvents:
-        """Return the events that end up here."""
+        """Return the events that are collected here."""
 
         def connected(_: pb.DescribeResponse) -> None:
             self.connections += 1
@@ -90,8 +90,8 @@ def put(sequence: int, name: str, text: str) -> pb.Batch:
 
 
 async def test_a_restarted_service_is_told_everything_again(tmp_path: Path) -> None:
-    """What was answered before is replayed in silence, what came meanwhile is answered now."""
-    address, told = f"unix:{tmp_path}/echo.sock", Told()
+    """Answered batches are replayed in silence; those that came meanwhile are answered."""
+    address, told = f"unix:{tmp_path}/echo.sock", ToldStage()
     client = StageClient(echo.DOMAIN.stage, address, told.events())
     async with running(client):
         async with service(address):
@@ -108,7 +108,7 @@ async def test_a_restarted_service_is_told_everything_again(tmp_path: Path) -> N
 
 @dataclass
 class CountedStream:
-    """The messages of Apply streams, by kind and how many batches or answers each holds."""
+    """The messages of Apply streams, by kind, with the number of batches or answers in each."""
 
     asked: list[int] = field(default_factory=list)
     answered: list[int] = field(default_factory=list)
@@ -154,9 +154,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> CountedStream:
 async def test_batches_that_wait_share_a_message(
     tmp_path: Path, counted: CountedStream, text_bytes: int, asked: list[int], answered: list[int]
 ) -> None:
-    """Batches given in one turn of the loop go together, as far as they are small; each is answered
-    in its turn, and a read behind them goes alone."""
-    address, told = f"unix:{tmp_path}/echo.sock", Told()
+    """Small batches given in one turn of the loop share a message; each is answered in its turn,
+    and a read behind them goes alone."""
+    address, told = f"unix:{tmp_path}/echo.sock", ToldStage()
     client = StageClient(echo.DOMAIN.stage, address, told.events())
     async with running(client), service(address):
         client.send(put(1, "one", "1"))
@@ -173,9 +173,9 @@ async def test_batches_that_wait_share_a_message(
 async def test_slow_batches_are_answered_one_by_one(
     tmp_path: Path, counted: CountedStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many batches share a message, the coordinator hears of a slow service in time."""
+    """The coordinator learns of a slow service in time, however many batches share a message."""
     monkeypatch.setattr(stream, "SHARED_ANSWERS_DELAY_MS", -1)
-    address, told = f"unix:{tmp_path}/echo.sock", Told()
+    address, told = f"unix:{tmp_path}/echo.sock", ToldStage()
     client = StageClient(echo.DOMAIN.stage, address, told.events())
     async with running(client), service(address):
         client.send(put(1, "one", "1"))
@@ -188,7 +188,7 @@ async def test_slow_batches_are_answered_one_by_one(
 
 async def test_traced_batches_travel_alone(tmp_path: Path, counted: CountedStream) -> None:
     """Traceparents are added to an encoded message, so it must hold one batch."""
-    address, told = f"unix:{tmp_path}/echo.sock", Told()
+    address, told = f"unix:{tmp_path}/echo.sock", ToldStage()
     client = StageClient(echo.DOMAIN.stage, address, told.events())
     async with running(client), service(address):
         client.send(put(1, "one", "1"))
@@ -200,9 +200,9 @@ async def test_traced_batches_travel_alone(tmp_path: Path, counted: CountedStrea
 
 
 async def test_no_stream_is_opened_once_the_item_log_was_dropped(tmp_path: Path) -> None:
-    """A log that overflows while the service is away ends the client, before an empty machine is
-    asked for anything: it would answer reads as if nothing had ever been written."""
-    address, told = f"unix:{tmp_path}/echo.sock", Told()
+    """A log that overflows while the service is away ends the client before it asks an empty
+    machine, which would answer as if nothing had ever been written."""
+    address, told = f"unix:{tmp_path}/echo.sock", ToldStage()
     client = StageClient(echo.DOMAIN.stage, address, told.events())
     client.item_log = ItemLog(bytes_max=1_000)
     async with running(client) as task:
@@ -222,10 +222,10 @@ async def test_no_stream_is_opened_once_the_item_log_was_dropped(tmp_path: Path)
 
 
 class HeldBack:
-    """Holds a service back until the others are as far."""
+    """Holds a service back until the others have caught up."""
 
     def __init__(self) -> None:
-        """Hold back who comes."""
+        """Hold a caller back."""
         self.came, self.released = asyncio.Event(), asyncio.Event()
 
     async def installed(self, stage: int, installed: pb.Installed) -> None:
@@ -253,10 +253,10 @@ async def installable_section() -> InstalledSection:
 
 
 async def test_a_service_that_dies_while_it_is_held_back_is_installed_again(tmp_path: Path) -> None:
-    """Its end shows when it is to be activated, and is like any other death of a service."""
-    address, told, held = f"unix:{tmp_path}/echo.sock", Told(), HeldBack()
-    client = StageClient(echo.DOMAIN.stage, address, told.events(), held)
-    client.base = await installable_section()
+    """The death of a held-back service shows at its activation, and is like any other death."""
+    address, told, held = f"unix:{tmp_path}/echo.sock", ToldStage(), HeldBack()
+    section = await installable_section()
+    client = StageClient(echo.DOMAIN.stage, address, told.events(), held, section)
     async with running(client):
         async with service(address):
             await asyncio.wait_for(held.came.wait(), WAIT_S)
@@ -274,9 +274,9 @@ async def test_a_service_that_dies_while_it_is_held_back_is_installed_again(tmp_
 async def test_answers_as_large_as_a_service_may_give_arrive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many packed reads are answered in one message, which both sides must agree to be possible."""
+    """Many packed reads are answered in one message, which both sides must allow."""
     monkeypatch.setattr(patience, "_SLICE_NS", 10**12)
-    address, told = f"unix:{tmp_path}/echo.sock", Told()
+    address, told = f"unix:{tmp_path}/echo.sock", ToldStage()
     client = StageClient(echo.DOMAIN.stage, address, told.events())
     get = message("GetRequest", name="large")
     async with service(address), running(client):
@@ -292,8 +292,8 @@ async def test_answers_as_large_as_a_service_may_give_arrive(
 async def test_an_answer_that_was_not_decoded_yet_is_given_by_the_next_process(
     tmp_path: Path,
 ) -> None:
-    """A stream that ends while an answer is decoded in steps loses nothing and doubles nothing."""
-    address, told = f"unix:{tmp_path}/echo.sock", Told()
+    """A stream that ends while an answer is decoded in steps loses and doubles nothing."""
+    address, told = f"unix:{tmp_path}/echo.sock", ToldStage()
     begun, is_held = asyncio.Event(), True
 
     def decode(reply: pb.BatchReply) -> Steps[pb.BatchReply]:
@@ -309,7 +309,7 @@ async def test_an_answer_that_was_not_decoded_yet_is_given_by_the_next_process(
             client.send(put(1, "one", "1"))
             await asyncio.wait_for(begun.wait(), WAIT_S)
             assert told.replies.empty()
-        client.send(put(2, "two", "2"))  # which finds that the stream has ended
+        client.send(put(2, "two", "2"))  # it finds that the stream has ended
         await asyncio.wait_for(told.lost.get(), WAIT_S)
         is_held = False
         async with service(address):

@@ -1,4 +1,4 @@
-"""Calls that are sampled together and follow each other: one note, and spans for each of them."""
+"""Consecutive calls that are sampled together: one note, and spans for each of them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import AnsweredSpan, PrepareBatch, Reply
 from coordinator.telemetry.watch import ReplicaWatch
 from services.runtime.watch import ApplyWatch
-from tests.viewstamp.telemetry.spans_for_tests import Kept
+from tests.viewstamp.telemetry.spans_for_tests import Kept, TraceSpan
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
+from viewstamp.telemetry.current import make_current
 from viewstamp.telemetry.sampling import (
-    CURRENT_SPAN,
     Sampler,
     TraceContext,
     are_plain,
@@ -35,7 +35,7 @@ from viewstamp.telemetry.sampling import (
     sampled_parent,
 )
 from viewstamp.telemetry.settings import Telemetry, TelemetrySettings
-from viewstamp.telemetry.spans import Recorder, SpanRole, TraceSpan
+from viewstamp.telemetry.spans import Recorder, SpanRole
 
 REGISTER_CODE, END_CODE, UNKNOWN_CODE = 1, 2, 9_999
 STREAMS = mux_types.Stage.STREAMS
@@ -67,7 +67,7 @@ def places(traces: Sequence[CommandTrace]) -> list[tuple[int, int, int, int]]:
 
 
 def test_calls_in_a_row_are_begun_together() -> None:
-    """A row ends where a call is not sampled, where the span does, and at a batch."""
+    """A row ends at a call that is not sampled, at the end of its span, and at a batch."""
     roots = {index: new_root() for index in (0, 1, 2, 3, 4, 6, 7, 8)}
     said = [(index, 1, format_trace_parent(root)) for index, root in roots.items()]
     said[-1] = (8, 2, said[-1][2])
@@ -84,7 +84,7 @@ def test_calls_in_a_row_are_begun_together() -> None:
 
 
 def test_nothing_is_joined_to_a_batch() -> None:
-    """A call that claims a command of a batch is none, though it stands behind its first."""
+    """A call that claims a command of a batch is ignored, though it follows the batch's first."""
     said = [(0, 3, new_root_trace_parent()), (1, 1, new_root_trace_parent())]
     begun = gateway_of(Kept()).packed(asked([(END_CODE, 4)], [*said, (3, 1, said[0][2])]), 7)
     assert places(begun) == [(0, 0, 0, 1), (3, 0, 3, 1)]
@@ -99,7 +99,7 @@ def test_nothing_is_joined_to_what_nobody_serves() -> None:
 
 
 class Way:
-    """The way of one request whose calls are all sampled, alone in its prepare."""
+    """One request whose calls are all sampled, alone in its prepare."""
 
     def __init__(self, count: int) -> None:
         """Begin the spans of so many calls, and admit their prepare."""
@@ -146,13 +146,13 @@ class Way:
         self.gateway.answered(self.traces, reply)
 
     def spans(self, call: int) -> list[TraceSpan]:
-        """Return the spans of a call here, in the order of their making."""
+        """Return the spans of a call here, in the order of their creation."""
         return [one for one in self.kept.spans if one.context.trace_id == self.roots[call].trace_id]
 
 
 @pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 100])
 def test_each_call_has_its_own_spans(count: int) -> None:
-    """Each of them has all spans below its own caller, with its own revision, and its link."""
+    """Each call has its spans below its own caller, with its own revision, and its link."""
     way = Way(count)
     way.visit(1, [(0, count)])
     way.apply()
@@ -183,7 +183,7 @@ RANGES = st.lists(st.integers(0, 12), min_size=2, max_size=6, unique=True).map(
 
 @given(st.lists(RANGES, max_size=4))
 def test_only_calls_that_a_batch_is_about_visit(visits: list[list[tuple[int, int]]]) -> None:
-    """Where batches are about some of the calls, those have the visits, each one its own number."""
+    """Only the calls that a batch concerns have visits, each with its own number."""
     count = 12
     way = Way(count)
     for sequence, ranges in enumerate(visits, 1):
@@ -198,16 +198,16 @@ def test_only_calls_that_a_batch_is_about_visit(visits: list[list[tuple[int, int
         spans = way.spans(call)
         stages = [one for one in spans if one.kind is SpanRole.CLIENT]
         assert len(stages) == len(about)
-        # Applying begins with the answer of its last visit.
+        # Applying begins with the answer of the last visit.
         (apply,) = [one for one in spans if one.name == "apply"]
         (commit,) = [one for one in spans if one.name == "commit"]
         assert apply.start_ns == (stages[-1].end_ns if stages else commit.end_ns)
         assert {one.attributes["viewstamp.revision"] for one in spans} == {FIRST_REVISION + call}
-    CURRENT_SPAN.set(None)
+    make_current(None)
 
 
 def test_overlapping_items_are_one_visit() -> None:
-    """A batch that says several things about a command is one visit of it, in any order."""
+    """A batch with several items about a command is one visit of it, in any order."""
     way = Way(6)
     way.visit(1, [(3, 5), (0, 2), (1, 4)])
     way.apply()
@@ -216,7 +216,7 @@ def test_overlapping_items_are_one_visit() -> None:
 
 
 def test_refused_calls_are_told_apart() -> None:
-    """Of calls in a row, those that were refused say so, and the others do not."""
+    """Of consecutive calls exactly the refused ones say so."""
     way = Way(4)
     reasons = {1: Reason.REASON_STREAM_EXISTS, 3: Reason.REASON_INTERNAL}
     errors = [
@@ -244,12 +244,12 @@ NOT_PLAIN: tuple[list[str], ...] = (
 
 @pytest.mark.parametrize("texts", NOT_PLAIN)
 def test_only_plain_traceparents_are_read_by_place(texts: list[str]) -> None:
-    """What is not as we make it is not read by the places of its characters."""
+    """A traceparent that we did not make is not read by the places of its characters."""
     assert not are_plain(texts)
 
 
 def test_plain_traceparents_are_read_by_place() -> None:
-    """Those that we make are, and say the same when they are parsed."""
+    """A traceparent that we made is read by place, and gives the same as parsing does."""
     texts = [new_root_trace_parent() for _ in range(100)]
     assert are_plain(texts) and are_plain([]) and len(set(texts)) == 100
     assert list(map(context_in, texts)) == list(map(sampled_parent, texts))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.processes.processes import short_directory
-from tests.viewstamp.telemetry.spans_for_tests import Told, read_spans
+from tests.viewstamp.telemetry.spans_for_tests import ToldSpan, read_spans
 from viewstamp.api.common.v1.common_pb2 import Identifier
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams
@@ -21,7 +21,8 @@ from viewstamp.api.users.v1 import users_service_pb2 as users
 from viewstamp.client import Client, connect
 from viewstamp.cluster import LocalCluster
 from viewstamp.errors import Refusal
-from viewstamp.telemetry.sampling import CURRENT_SPAN, TraceContext
+from viewstamp.telemetry.current import make_current
+from viewstamp.telemetry.sampling import TraceContext
 from viewstamp.telemetry.settings import Telemetry, TelemetrySettings
 
 CLIENT, COORDINATOR = "viewstamp-client", "viewstamp-coordinator"
@@ -32,6 +33,7 @@ LOGIN = "UsersService/Login"
 DOWNLOAD = "SnapshotsService/DownloadSnapshot"
 TIMEOUT_S, POLL_S = 60, 0.05
 PASSWORD = "a-password-of-the-tests"
+STARTING = ("start", "open", "connect", "recover")
 SECTIONS = ("sessions", "users", "streams", "consumer_groups", "catalog")
 
 # A span without its ids: service, name, kind, and what stands above it.
@@ -39,18 +41,18 @@ Shape = tuple[str, str, int, str]
 
 
 class Recorded(NamedTuple):
-    """What a short life of a cluster left behind."""
+    """The traces of a cluster's short life."""
 
-    spans: list[Told]
+    spans: list[ToldSpan]
     secrets: list[str]
 
-    def trace(self, name: str) -> list[Told]:
+    def trace(self, name: str) -> list[ToldSpan]:
         """Return the spans of the only trace whose root has this name."""
         (root,) = [span for span in self.spans if span.name == name and not span.parent_id]
         return [span for span in self.spans if span.trace_id == root.trace_id]
 
 
-def shape(trace: Iterable[Told]) -> list[Shape]:
+def shape(trace: Iterable[ToldSpan]) -> list[Shape]:
     """Return a trace as services, names, kinds and parents."""
     trace = list(trace)
     names = {span.span_id: f"{span.service}: {span.name}" for span in trace}
@@ -95,7 +97,7 @@ async def running(directory: Path, client_ratio: float, ratio: float) -> AsyncIt
 
 
 async def until_written(directory: Path, name: str) -> None:
-    """Wait until a span of this name is in a file."""
+    """Wait until a file has a span of this name."""
     while name not in {span.name for span in read_spans(directory)}:
         await asyncio.to_thread(time.sleep, POLL_S)
 
@@ -139,13 +141,13 @@ async def live(directory: Path) -> Recorded:
     return Recorded(read_spans(directory / "telemetry"), secrets)
 
 
-# One worker of pytest for all of them: they share a cluster.
+# One worker of pytest runs all of them, since they share a cluster.
 pytestmark = pytest.mark.xdist_group("command-traces")
 
 
 @pytest.fixture(scope="module")
 def recorded() -> Any:
-    """What one cluster wrote in which every call was sampled."""
+    """The traces of one cluster in which every call was sampled."""
     with short_directory() as directory:
         yield asyncio.run(asyncio.wait_for(live(directory), TIMEOUT_S))
 
@@ -170,7 +172,7 @@ def test_command_of_two_stages(recorded: Recorded) -> None:
 
 
 def test_batch_is_one_call(recorded: Recorded) -> None:
-    """A batch of the client has one trace, which says how many commands are in it."""
+    """A client's batch has one trace, with the number of its commands."""
     name = STREAMS + "CreateTopic"
     trace = recorded.trace(name)
     assert shape(trace) == expected(name, "streams")
@@ -204,7 +206,7 @@ def test_calls_sent_together_have_a_trace_each(recorded: Recorded) -> None:
 
 
 def test_read_has_two_spans(recorded: Recorded) -> None:
-    """A read is traced in client and coordinator, and leaves nothing in the log's steps."""
+    """A read is traced in client and coordinator, and not in the log's steps."""
     name = STREAMS + "GetStream"
     assert shape(recorded.trace(name)) == [
         (CLIENT, name, CLIENT_KIND, ""),
@@ -213,7 +215,7 @@ def test_read_has_two_spans(recorded: Recorded) -> None:
 
 
 def test_coming_in_is_traced(recorded: Recorded) -> None:
-    """What a client does before its first call, logging in and registering, has its spans too."""
+    """The login and registration before a client's first call have their spans, too."""
     assert shape(recorded.trace(LOGIN)) == [
         (CLIENT, LOGIN, CLIENT_KIND, ""),
         (COORDINATOR, LOGIN, SERVER, f"{CLIENT}: {LOGIN}"),
@@ -223,7 +225,7 @@ def test_coming_in_is_traced(recorded: Recorded) -> None:
 
 
 def test_downloads_are_traced(recorded: Recorded) -> None:
-    """An answer in many messages is one call, from the request to the last of them."""
+    """An answer in many messages is one call, from the request to the last message."""
     name = DOWNLOAD
     roots = [span for span in recorded.spans if span.name == name and not span.parent_id]
     outcomes = [root.attributes["viewstamp.outcome"] for root in roots]
@@ -239,7 +241,7 @@ def test_downloads_are_traced(recorded: Recorded) -> None:
 
 
 def test_steps_follow_each_other(recorded: Recorded) -> None:
-    """Each step begins where the one before ended, within the SERVER span, and says its place."""
+    """Each step begins where its predecessor ended, within the SERVER span, and names its place."""
     trace = {span.name: span for span in recorded.trace(STREAMS + "CreateStream")}
     steps = [trace[name] for name in ("queue", "journal", "replicate", "commit")]
     for before, after in itertools.pairwise(steps):
@@ -295,8 +297,26 @@ def test_snapshot_has_its_trace(recorded: Recorded) -> None:
         assert root.attributes[what] == sum(span.attributes[what] for span in sections) > 0
 
 
+def test_starts_have_their_traces(recorded: Recorded) -> None:
+    """Every process reports how long its start took, and the coordinator each step of it."""
+    roots = [span for span in recorded.spans if span.name == "start"]
+    assert sorted(span.service for span in roots) == [
+        *("viewstamp-consumer-groups", COORDINATOR, "viewstamp-streams", "viewstamp-users")
+    ]
+    (root,) = [span for span in roots if span.service == COORDINATOR]
+    trace = [span for span in recorded.spans if span.trace_id == root.trace_id]
+    above = f"{COORDINATOR}: start"
+    assert shape(trace) == sorted(
+        (COORDINATOR, name, INTERNAL, "" if name == "start" else above)
+        for name in ("start", "open", "connect", "recover")
+    )
+    ends = {span.name: (span.start_ns, span.end_ns) for span in trace}
+    assert ends["start"] == (ends["open"][0], ends["recover"][1])
+    assert ends["open"][1] == ends["connect"][0] and ends["connect"][1] == ends["recover"][0]
+
+
 def test_no_secret_is_in_any_span(recorded: Recorded) -> None:
-    """Passwords, tokens, the cluster's key and names of entities are in no span."""
+    """No span contains passwords, tokens, the cluster's key or names of entities."""
     text = repr(recorded.spans)
     assert "CreatePersonalAccessToken" in text and "CreateUser" in text
     for secret in recorded.secrets:
@@ -308,11 +328,11 @@ async def test_unsampled_calls_leave_nothing() -> None:
     with short_directory() as directory:
         async with running(directory, 0.0, 0.0) as client:
             await client.call(streams.CreateStreamRequest(name="quiet"))
-            current = CURRENT_SPAN.set(TraceContext(32 * "c", 16 * "d"))
+            make_current(TraceContext(32 * "c", 16 * "d"))
             await client.call(streams.CreateStreamRequest(name="followed"))
-            CURRENT_SPAN.reset(current)
+            make_current(None)
         spans = read_spans(directory / "telemetry")
-    calls = [span for span in spans if span.name not in ("prepare", "view change")]
+    calls = [span for span in spans if span.name not in ("prepare", "view change", *STARTING)]
     assert {span.trace_id for span in calls} == {32 * "c"}
     (root,) = [span for span in calls if span.service == CLIENT]
     assert root.parent_id == 16 * "d"
@@ -326,7 +346,7 @@ async def test_replay_leaves_nothing() -> None:
 
 
 async def restarted() -> None:
-    """Kill a service, stop the cluster, start it again, and look at what was told."""
+    """Kill a service, stop the cluster, start it again, and read the traces."""
     with short_directory() as directory:
         target = directory / "telemetry"
         settings = TelemetrySettings(target, 1.0)
@@ -345,4 +365,4 @@ async def restarted() -> None:
     applied = [span for span in before if span.name == "apply streams"]
     assert len(applied) == 1, "the only command on streams was applied once, and replayed"
     known = {span.span_id for span in before}
-    assert {span.name for span in after if span.span_id not in known} <= {"view change"}
+    assert {span.name for span in after if span.span_id not in known} <= {"view change", *STARTING}

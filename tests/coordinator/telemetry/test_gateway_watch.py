@@ -34,7 +34,7 @@ RATIOS = {"all": 1.0, "none": 0.0}
 
 
 def watch(ratio: float, metrics: ReplicaMetrics | None = None) -> tuple[GatewayWatch, Kept]:
-    """Return a gateway's watch, and what it records."""
+    """Return a gateway's watch, and its records."""
     kept = Kept()
     return GatewayWatch(Routes(), Recorder([kept]), Sampler(ratio), metrics), kept
 
@@ -67,7 +67,7 @@ def request(*traces: tuple[int, int, str]) -> submit_pb2.CommandRequest:
 def test_parent_decides_before_the_ratio(
     trace_parent: str, ratio: str, parent_id: str | None
 ) -> None:
-    """A caller's decision is followed; only where there is none the ratio decides."""
+    """A caller's decision is followed; without one the ratio decides."""
     begun = watch(RATIOS[ratio])[0].unary(REGISTER, trace_parent)
     assert (None if begun is None else begun.parent_id) == parent_id
     if begun is not None:
@@ -75,12 +75,12 @@ def test_parent_decides_before_the_ratio(
 
 
 def test_unknown_paths_are_not_named() -> None:
-    """A path that nobody serves comes from the caller, and gets into no span."""
+    """A path that no service serves comes from the caller, and enters no span."""
     assert watch(1.0)[0].unary("/some.Service/WithASecretInIt", PARENT + "-01") is None
 
 
 def test_calls_of_a_request_are_followed() -> None:
-    """Each sampled call is traced under its own method; calls that are none are ignored."""
+    """Each sampled call is traced under its own method; impossible calls are ignored."""
     traces = (
         (1, 1, PARENT + "-01"),
         (2, 3, PARENT + "-03"),
@@ -97,7 +97,7 @@ def test_calls_of_a_request_are_followed() -> None:
 
 
 def test_no_more_traces_than_calls() -> None:
-    """A request cannot ask for more spans than it has calls, however often it names them."""
+    """A request gets at most as many spans as calls, however often it names them."""
     parent = PARENT + "-01"
     traces = [(index, 1, parent) for index in (3, 0, 1, 2, 4)] * 10
     begun = watch(0.0)[0].packed(request(*traces), user_id=7)
@@ -113,7 +113,7 @@ def test_no_more_traces_than_calls() -> None:
 
 
 def test_request_without_traces_is_one_call() -> None:
-    """What names no sampled calls is sampled as a whole; an acknowledgement is no call."""
+    """A request without sampled calls is sampled as a whole; an acknowledgement is not a call."""
     gateway = watch(1.0)[0]
     (begun,) = gateway.packed(request(), user_id=7)
     assert (begun.index, begun.count) == (0, 5)
@@ -123,7 +123,7 @@ def test_request_without_traces_is_one_call() -> None:
 
 
 def test_answers_are_told_apart() -> None:
-    """Of one request, each call's span says its own revision and its own refusal."""
+    """The span of each call of a request has its own revision and its own refusal."""
     gateway, kept = watch(0.0)
     parents = [(index, 1, PARENT + "-01") for index in (1, 2, 4)]
     begun = gateway.packed(request(*parents), user_id=7)
@@ -145,7 +145,7 @@ def test_answers_are_told_apart() -> None:
 
 
 def test_a_kept_reply_with_fewer_spans_is_an_answer() -> None:
-    """A number without a fingerprint finds the reply of another request; the traces end, too."""
+    """A number without a fingerprint finds another request's reply, and the traces still end."""
     gateway, kept = watch(0.0)
     parents = [(index, 1, PARENT + "-01") for index in (1, 2)]
     gateway.answered(gateway.packed(request(*parents), user_id=7), Reply(0, 9, 100, ()))
@@ -153,7 +153,7 @@ def test_a_kept_reply_with_fewer_spans_is_an_answer() -> None:
 
 
 def test_reads_of_a_request_have_one_revision() -> None:
-    """Commands have a revision each; reads answered together all have the one they were read at."""
+    """Commands have a revision each; reads answered together share the revision of the read."""
     read = next(each for each in Routes().methods() if each.kind is MethodKind.QUERY)
     reads = submit_pb2.CommandRequest(
         spans=[submit_pb2.Span(code=read.code, count=3)],
@@ -168,7 +168,7 @@ def test_reads_of_a_request_have_one_revision() -> None:
 
 
 def test_refusals_before_the_log_are_counted() -> None:
-    """A refusal has its span where the call is sampled, and counts whether it is or not."""
+    """A refusal counts, sampled or not, and has its span where the call is sampled."""
     metrics = ReplicaMetrics(str)
     gateway, kept = watch(1.0, metrics)
     refusal = Refusal(Reason.REASON_OVERLOADED, "try again")
@@ -189,7 +189,7 @@ class Applying:
         self.watch = ReplicaWatch(Recorder([self.kept]), None, Sampler(1.0), is_alone=True)
 
     def apply(self, op: int, batch: PrepareBatch | None) -> None:
-        """Lead a prepare from admission until it is applied."""
+        """Take a prepare from admission until it is applied."""
         prepares: list[Any] = [prepare(op)]
         self.watch.persisting(prepares, lambda _: batch)
         self.watch.persisted(prepares)
@@ -210,14 +210,14 @@ def sampled() -> CommandTrace:
 
 
 def test_replayed_prepares_leave_nothing() -> None:
-    """A prepare that nobody here waits for, as in a replay, has no span."""
+    """A prepare that no caller waits for, as in a replay, has no span."""
     replica = Applying()
     replica.apply(1, None)
     assert not replica.kept.spans
 
 
 def test_prepares_are_bounded_and_sampled_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one second only so many prepares have a span, but every one with a sampled command."""
+    """A second has a bounded number of prepares with a span, plus those of sampled commands."""
     monkeypatch.setattr(time, "time_ns", lambda: 1_700_000_000_000_000_000)
     replica = Applying()
     for op in range(PREPARE_SPANS_PER_SECOND_MAX + 10):
@@ -235,7 +235,7 @@ def test_prepares_are_bounded_and_sampled_ones_are_not(monkeypatch: pytest.Monke
 
 
 def test_traceparents_are_added_without_the_log() -> None:
-    """What is added to an encoded batch makes the same batch with traceparents, in one message."""
+    """Adding traceparents to an encoded batch gives the same batch with them, in one message."""
     batch = domain_pb2.Batch(
         sequence=3, op=4, items=[domain_pb2.Item(cut=domain_pb2.CutItem(generation=2))]
     )
@@ -263,7 +263,7 @@ STREAMS = mux_types.Stage.STREAMS
     ],
 )
 def test_only_concerned_commands_visit(item: domain_pb2.Item, concerned: list[int]) -> None:
-    """A batch belongs to the traces of the commands that it says something about, and no others.
+    """A batch belongs to the traces of exactly the commands that it concerns.
 
     The prepare begins at revision 8; two commands from its start and one at offset 3 are sampled.
     """
@@ -275,17 +275,17 @@ def test_only_concerned_commands_visit(item: domain_pb2.Item, concerned: list[in
     sent = replica.watch.sent(STREAMS, domain_pb2.Batch(sequence=1, op=8, items=[item]))
     replica.watch.answered(STREAMS, 1)
     replica.watch.applied(mux_types.Applied(8, 0, 8, (), ()))
-    found = {trace.offset for trace in traces for text in sent if trace.context.trace_id in text}
+    found = {trace.offset for trace in traces for text in sent if trace.trace_id in text}
     assert sorted(found) == concerned and len(sent) == len(concerned)
     spans = [(s.name, s.parent_id) for s in replica.kept.spans if s.kind is SpanRole.CLIENT]
-    above = {trace.offset: trace.context.span_id for trace in traces}
+    above = {trace.offset: trace.server(0).span_id for trace in traces}
     assert spans == [("stage streams", above[offset]) for offset in concerned]
     told = {text[36:52] for text in sent}
     assert told == {s.context.span_id for s in replica.kept.spans if s.kind is SpanRole.CLIENT}
 
 
 def test_batches_of_reads_are_not_traced() -> None:
-    """Reads travel without a sequence and belong to no prepare, whatever op they come behind."""
+    """Reads travel without a sequence and belong to no prepare, whatever op precedes them."""
     replica = Applying()
     batch = PrepareBatch(b"abc", 1, [], [], traces=[sampled()])
     replica.watch.persisting([prepare(8)], lambda _: batch)

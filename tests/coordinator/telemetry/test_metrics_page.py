@@ -1,4 +1,4 @@
-"""The Prometheus page: it parses, and it says what its documentation says."""
+"""The Prometheus page parses, and agrees with its documentation."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import re
 import time
 import urllib.request
+from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from coordinator.app.telemetry import gauges
 from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import PrepareBatch
-from coordinator.telemetry.metrics import ReplicaMetrics
+from coordinator.telemetry.metrics import ReplicaMetrics, gauge_families
 from coordinator.telemetry.watch import ReplicaWatch
 from services.runtime.watch import ApplyWatch
 from tests.viewstamp.telemetry.spans_for_tests import Kept
@@ -25,32 +26,36 @@ from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.log.v1 import log_pb2
+from viewstamp.routing import SERVICE_NAMES
 from viewstamp.telemetry.metrics import LATENCY_BOUNDS_NS, NANOSECONDS_PER_SECOND, MetricsPage
 from viewstamp.telemetry.sampling import Sampler
 from viewstamp.telemetry.settings import Telemetry, TelemetrySettings
 from viewstamp.telemetry.spans import Recorder
 
 DOCUMENTATION = Path(__file__).parents[3] / "docs" / "telemetry.md"
-STAGES = ("users", "streams", "consumer_groups")
 
 
 def replica_metrics() -> ReplicaMetrics:
-    """Return the coordinator's page with stand-ins for what it looks up."""
-    metrics = ReplicaMetrics(lambda code: f"Method{code}")
+    """Return a replica's counters."""
+    return ReplicaMetrics(lambda code: f"Method{code}")
+
+
+def replica_gauges() -> Iterable[Any]:
+    """Return a replica's gauges, with stand-ins for their sources."""
     progress = SimpleNamespace(
         op=7, committed_op=7, applied_op=6, applied_revision=9, view=1, status=None
     )
     client = SimpleNamespace(item_log_bytes=5, connected=True, restarts=2)
-    stages: dict[Any, Any] = dict.fromkeys(metrics.stages, client)
+    stages: dict[Any, Any] = dict.fromkeys(mux_types.SERVICE_STAGES, client)
     sources: Any = SimpleNamespace(
         driver=SimpleNamespace(progress=progress, intake=SimpleNamespace(batcher=[1, 2, 3])),
         clients=stages,
         alarms=SimpleNamespace(all=lambda: [SimpleNamespace(kind=1)]),
         mux=SimpleNamespace(sessions=[1]),
-        orchestrator=SimpleNamespace(adopted_generation=4),
+        orchestrator=SimpleNamespace(adopted_generation=4, current_generation=lambda: 5),
+        refused_hellos=lambda: {"other_cluster": 3},
     )
-    metrics.gauges = gauges(sources)
-    return metrics
+    return gauge_families(gauges(sources))
 
 
 def page_of(telemetry: Telemetry, *families: Any) -> dict[str, Any]:
@@ -84,7 +89,7 @@ def told(families: dict[str, Any]) -> set[str]:
 
 def test_coordinator_tells_what_is_documented() -> None:
     """The coordinator's page has exactly the documented metrics."""
-    families = page_of(metered(), replica_metrics().families)
+    families = page_of(metered(), replica_metrics().families, replica_gauges)
     assert told(families) == documented("Every process") | documented("Coordinator")
 
 
@@ -96,19 +101,23 @@ def test_services_tell_what_is_documented() -> None:
 
 
 def test_numbers_are_looked_up_when_asked() -> None:
-    """Gauges show what is so now, with their labels."""
-    families = page_of(metered(), replica_metrics().families)
+    """Gauges show the current state, with their labels."""
+    families = page_of(metered(), replica_gauges)
     assert families["viewstamp_queue_depth"].samples[0].value == 3
+    assert families["viewstamp_snapshot_generation"].samples[0].value == 4
+    (refused,) = families["viewstamp_refused_hellos"].samples
+    assert (refused.labels["reason"], refused.value) == ("other_cluster", 3)
+    assert families["viewstamp_snapshot_generation_newest"].samples[0].value == 5
     item_logs = families["viewstamp_item_log_bytes"].samples
     assert {sample.labels["stage"]: sample.value for sample in item_logs} == dict.fromkeys(
-        STAGES, 5.0
+        SERVICE_NAMES, 5.0
     )
     (alarm,) = families["viewstamp_alarms"].samples
     assert (alarm.labels["kind"], alarm.value) == ("ALARM_KIND_NO_SPACE", 1.0)
 
 
 def test_a_repeated_reply_with_fewer_spans_is_counted() -> None:
-    """What is answered with the reply of another request, kept without a fingerprint, counts."""
+    """An answer from another request's reply, kept without a fingerprint, counts."""
     metrics = replica_metrics()
     span = log_pb2.LoggedSpan(code=200, count=3)
     requests = [log_pb2.LoggedRequest(spans=[span, span])]
@@ -124,7 +133,7 @@ def test_a_repeated_reply_with_fewer_spans_is_counted() -> None:
 
 
 def test_applied_commands_are_counted_by_outcome() -> None:
-    """Each command counts once: as answered, by its own refusal, or by that of its request."""
+    """Each command counts once: as answered, by its own refusal, or by its request's."""
     metrics = replica_metrics()
     error = errors_pb2.Error(reason=Reason.REASON_STREAM_EXISTS).SerializeToString()
     requests = [
@@ -158,8 +167,8 @@ def test_times_of_a_prepare_are_counted(
 ) -> None:
     """Each step of a prepare counts once, at its stage, whether spans are recorded or not.
 
-    The clock goes on by a second whenever it is asked. What is not durable here when it is applied,
-    since others were faster, has no time of a sync.
+    Each look at the clock adds a second to it. An entry that is applied before it is durable here,
+    because others were faster, has no time of a sync.
     """
     seconds = count(1_700_000_000)
     monkeypatch.setattr(time, "time_ns", lambda: next(seconds) * NANOSECONDS_PER_SECOND)
@@ -223,7 +232,7 @@ def test_service_counts_batches_and_commands() -> None:
 
 @pytest.mark.parametrize("listen", ["9464", "127.0.0.1", ":9464", "127.0.0.1:http"])
 def test_address_is_checked(listen: str) -> None:
-    """What is no HOST:PORT is refused with its flag."""
+    """A value that is not HOST:PORT is refused with its flag."""
     with pytest.raises(ValueError, match=r"--metrics-listen .* give HOST:PORT"):
         MetricsPage(listen, [])
 

@@ -19,10 +19,10 @@ STAGE = mux_types.Stage.STREAMS
 
 
 class Waiters(list[LooseCommand]):
-    """Who waits for a batch; unlike a plain list it can be watched going."""
+    """The callers waiting for a batch; unlike a plain list they allow weak references."""
 
 
-class Replica:
+class NotingReplica:
     """A replica's watch that only counts, as with a page for Prometheus and no spans."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Replica:
         self.watch.persisted(prepares)
 
     def apply(self, op: int, *replies: mux_types.RequestReply) -> None:
-        """Lead an entry from its commit through a stage to its being applied."""
+        """Take an entry from its commit through a stage to its application."""
         self.watch.committed(op)
         self.watch.handed_over(op)
         self.watch.sent(STAGE, domain_pb2.Batch(sequence=op, op=op))
@@ -56,8 +56,9 @@ class Replica:
 
 
 def test_what_was_counted_is_let_go() -> None:
-    """Nothing holds a prepare once it is counted, though nobody collects cycles under load."""
-    replica = Replica()
+    """Nothing keeps a prepare alive once it is counted, since cycles are not collected under
+    load."""
+    replica = NotingReplica()
     waiters = Waiters()
     gone = weakref.ref(waiters)
     gc.collect()
@@ -77,9 +78,9 @@ def test_what_was_counted_is_let_go() -> None:
 
 
 def test_an_entry_that_another_primary_replaced() -> None:
-    """What was admitted here and did not survive is forgotten: other replies have its place."""
+    """An entry that was admitted here and replaced is forgotten: other replies have its place."""
     request = log_pb2.LoggedRequest(spans=[log_pb2.LoggedSpan(code=200, count=3)])
-    replica = Replica()
+    replica = NotingReplica()
     replica.persist(1, PrepareBatch(b"abc", 3, [request], []))
 
     replica.persist(1, None)  # the new primary's

@@ -76,7 +76,7 @@ def always(to: int, message: Message) -> bool:
     return True
 
 
-class Machine:
+class CoreMachine:
     """One replica with its disk. The disk outlives the process."""
 
     def __init__(self, index: int, replica_count: int, standby_count: int = 0) -> None:
@@ -123,7 +123,7 @@ class Machine:
         return limit * self.index // (self.replica_count + self.standby_count)
 
     def intact(self, op: int) -> Prepare | None:
-        """What a read of the journal gives; None if the record is damaged, or not there."""
+        """Return the result of a journal read; None if the record is damaged, or absent."""
         if not self.first_held_op <= op <= len(self.journal):
             return None
         if op in self.damaged:
@@ -138,11 +138,11 @@ class Machine:
 
     @property
     def can_apply(self) -> bool:
-        """Whether an executed entry is left to apply, whose body was read."""
+        """Return whether an executed entry with its body is left to apply."""
         return self.applied_op < self.executed_op and self.applied_op + 1 not in self.unread
 
     def complete(self, write: Prepare | DiscardAfter) -> None:
-        """Let the disk have what was under way."""
+        """Complete everything that is under way to the disk."""
         if isinstance(write, DiscardAfter):
             del self.journal[write.op :]
             self.damaged = {op for op in self.damaged if op <= write.op}
@@ -153,7 +153,7 @@ class Machine:
             self.damaged.discard(write.op)
 
     def _check_chain(self, write: Prepare) -> None:
-        """The journal refuses an entry that does not fit to the intact ones beside it."""
+        """Refuse an entry that does not fit its intact neighbours, as the journal does."""
         intact = {each.op: each for each in self.journal if each.op not in self.damaged}
         before, own = intact.get(write.op - 1), intact.get(write.op)
         following = intact.get(write.op + 1)
@@ -191,7 +191,7 @@ class Machine:
         )
 
 
-class Cluster:
+class CoreCluster:
     """All machines, the messages in flight, and the one history that they must share.
 
     The first `replica_count` have a vote, the others are standbys.
@@ -200,7 +200,7 @@ class Cluster:
     def __init__(self, replica_count: int, standby_count: int = 0) -> None:
         self.replica_count = replica_count
         self.machines = [
-            Machine(index, replica_count, standby_count)
+            CoreMachine(index, replica_count, standby_count)
             for index in range(replica_count + standby_count)
         ]
         self.network: list[tuple[int, Send]] = []
@@ -213,12 +213,12 @@ class Cluster:
         """Replicas without a process: what is sent to them is lost."""
 
     @property
-    def voters(self) -> list[Machine]:
+    def voters(self) -> list[CoreMachine]:
         """The machines whose disks count."""
         return self.machines[: self.replica_count]
 
     @property
-    def standbys(self) -> list[Machine]:
+    def standbys(self) -> list[CoreMachine]:
         """Those that never count."""
         return self.machines[self.replica_count :]
 
@@ -241,7 +241,7 @@ class Cluster:
             effects += self.step(index, RecordFaulty(op))
         return effects
 
-    def _take(self, machine: Machine, effect: Effect) -> None:
+    def _take(self, machine: CoreMachine, effect: Effect) -> None:
         if isinstance(effect, Send):
             self.network.append((machine.index, effect))
         elif isinstance(effect, PersistPrepares):
@@ -269,7 +269,7 @@ class Cluster:
         elif isinstance(effect, Stuck | SnapshotNeeded):
             machine.alarms.append(effect)
 
-    def _send_committed(self, machine: Machine, effect: SendCommitted) -> None:
+    def _send_committed(self, machine: CoreMachine, effect: SendCommitted) -> None:
         """Answer out of the journal, as a driver does."""
         answers: list[Message] = []
         if effect.first_op < machine.first_held_op:
@@ -285,7 +285,7 @@ class Cluster:
             answers += [CommittedMessage(CLUSTER_ID, machine.index, e, commit) for e in held if e]
         self.network += [(machine.index, Send(effect.to_replica, each)) for each in answers]
 
-    def _execute(self, machine: Machine, commit: Commit) -> None:
+    def _execute(self, machine: CoreMachine, commit: Commit) -> None:
         """Hold an execution to order, agreement and durability."""
         if commit.op in machine.unread:
             assert commit.prepare, "what could not be read comes again with its body"
@@ -367,7 +367,7 @@ class Cluster:
         return self.receive(send.to_replica, send.message)
 
     def receive(self, index: int, message: Message) -> list[Effect]:
-        """Hand a message to a replica, whoever made it."""
+        """Hand a message to a replica, whatever its sender."""
         return self.step(index, Received(message))
 
     def enter_view_by_force(self, index: int, *, view: int) -> None:
@@ -377,11 +377,11 @@ class Cluster:
         state.durable = CoreState(view, view, state.commit_max)
 
     def tick(self, index: int) -> list[Effect]:
-        """Tell a replica the time."""
+        """Give a replica the time."""
         return self.step(index, Tick())
 
     def settle(self, arrives: Arrives = always) -> None:
-        """Let everything that is under way happen, until nothing is; lose what does not arrive."""
+        """Let everything under way happen, until nothing is left; lose what does not arrive."""
         progress = True
         while progress:
             progress = bool(self.network)
@@ -395,7 +395,7 @@ class Cluster:
                 progress = self._settle_disk(machine) or progress
 
     def pass_time(self, duration_ms: int, arrives: Arrives = always) -> None:
-        """Let time pass, in which whatever is under way happens at once."""
+        """Let time pass; everything under way happens at once."""
         self.settle(arrives)
         for _ in range(duration_ms // TICK_MS):
             self.now_ticks += 1
@@ -404,7 +404,7 @@ class Cluster:
                     self.tick(machine.index)
             self.settle(arrives)
 
-    def _settle_disk(self, machine: Machine) -> bool:
+    def _settle_disk(self, machine: CoreMachine) -> bool:
         busy = bool(machine.writes or machine.superblock_write)
         if machine.writes:
             self.sync(machine.index)
@@ -415,9 +415,9 @@ class Cluster:
         return busy
 
 
-def bootstrapped(replica_count: int, standby_count: int = 0) -> Cluster:
+def bootstrapped(replica_count: int, standby_count: int = 0) -> CoreCluster:
     """A cluster just bootstrapped: all replicas are in status normal, nothing is pending."""
-    cluster = Cluster(replica_count, standby_count)
+    cluster = CoreCluster(replica_count, standby_count)
     for machine in reversed(cluster.machines):
         cluster.start(machine.index)
     cluster.settle()

@@ -1,7 +1,7 @@
 """A storm: a whole cluster under a network, disks and processes that fail as a seed says.
 
-Every choice comes from one generator, so that a seed is a run. The harness holds each step to one
-history and to durability; `calm` then heals everything, and what is left must converge.
+One generator makes every choice, so a seed determines a run. The harness checks one history and
+durability at each step; `calm` then heals everything, and the remaining replicas must converge.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from random import Random
 
 from coordinator.vsr import Abdicate, ReadIndexRequested, ReplicaStatus, Suspect
-from tests.coordinator.vsr.cluster_harness import Machine, bootstrapped
+from tests.coordinator.vsr.cluster_harness import CoreMachine, bootstrapped
 from viewstamp.limits import TICK_MS
 
 CALM_ROUNDS_MAX = 3_000
@@ -32,7 +32,7 @@ class Storm:
         self.views = [0] * machine_count
         rough = self.random.choice((1, 3, 10))
         self.burst = self.random.choice((1, 3, 3)) * machine_count
-        self.actions: list[tuple[int, Callable[[Machine], None]]] = [
+        self.actions: list[tuple[int, Callable[[CoreMachine], None]]] = [
             (300, self.deliver),
             (100, self.tick),
             (200, self.write),
@@ -53,12 +53,12 @@ class Storm:
         """The one whose disk loses records. Others never do: something has to be left."""
 
     @property
-    def up(self) -> list[Machine]:
-        """The machines whose process runs."""
+    def up(self) -> list[CoreMachine]:
+        """Return the machines whose process runs."""
         return [machine for machine in self.cluster.machines if machine.index not in self.down]
 
     def run(self, steps: int) -> None:
-        """So many random events."""
+        """Make so many random events."""
         weights = [weight for weight, _ in self.actions]
         for _ in range(steps):
             (_, action), machine = (
@@ -70,7 +70,7 @@ class Storm:
             self.hold_views()
 
     def hold_views(self) -> None:
-        """Views only grow, as the disks tell them, over crashes too."""
+        """Check that views only grow on every disk, over crashes, too."""
         for machine in self.cluster.machines:
             if machine.superblock is not None:
                 assert machine.superblock.view >= self.views[machine.index], "a view went back"
@@ -82,7 +82,7 @@ class Storm:
         return (source, send.to_replica) not in self.cut and send.to_replica not in self.down
 
     def pick(self) -> int | None:
-        """A message to deliver: mostly an old one; None if what was picked got lost."""
+        """Return a message to deliver, mostly an old one; None if the chosen one got lost."""
         network = self.cluster.network
         if not network:
             return None
@@ -92,45 +92,45 @@ class Storm:
             return None
         return position
 
-    def deliver(self, machine: Machine) -> None:
+    def deliver(self, machine: CoreMachine) -> None:
         for _ in range(self.random.randint(1, self.burst)):
             position = self.pick()
             if position is not None:
                 self.cluster.deliver(position)
 
-    def duplicate(self, machine: Machine) -> None:
+    def duplicate(self, machine: CoreMachine) -> None:
         position = self.pick()
         if position is not None:
             self.cluster.deliver(position, keep=True)
 
-    def lose(self, machine: Machine) -> None:
+    def lose(self, machine: CoreMachine) -> None:
         if self.cluster.network:
             del self.cluster.network[self.random.randrange(len(self.cluster.network))]
 
-    def tick(self, machine: Machine) -> None:
+    def tick(self, machine: CoreMachine) -> None:
         self.cluster.now_ticks += self.random.choice((1, 1, 1, 2, 5))
         for each in self.up:
             self.cluster.tick(each.index)
 
-    def write(self, machine: Machine) -> None:
+    def write(self, machine: CoreMachine) -> None:
         if machine.superblock_write is not None and self.random.random() < 0.5:
             self.cluster.sync_superblock(machine.index)
         elif machine.writes:
             self.cluster.sync(machine.index, self.random.randint(1, 3))
 
-    def apply(self, machine: Machine) -> None:
+    def apply(self, machine: CoreMachine) -> None:
         while machine.can_apply and self.random.random() < 0.8:
             self.cluster.apply(machine.index)
 
-    def batch(self, machine: Machine) -> None:
+    def batch(self, machine: CoreMachine) -> None:
         for each in self.up:
             self.cluster.batch(each.index, self.random.randrange(3), self.cluster.now_ticks)
 
-    def read(self, machine: Machine) -> None:
+    def read(self, machine: CoreMachine) -> None:
         self.tokens += 1
         self.cluster.step(machine.index, ReadIndexRequested(self.tokens))
 
-    def partition(self, machine: Machine) -> None:
+    def partition(self, machine: CoreMachine) -> None:
         """Heal all, cut one off, cut one direction, or cut the cluster in two."""
         count = len(self.cluster.machines)
         pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
@@ -146,14 +146,14 @@ class Storm:
             )
         )
 
-    def crash(self, machine: Machine) -> None:
+    def crash(self, machine: CoreMachine) -> None:
         """Lose the process; of the writes under way some reached the disk."""
         for write in machine.writes[: self.random.randint(0, len(machine.writes))]:
             machine.complete(write)
         machine.forget()
         self.down.add(machine.index)
 
-    def rot(self, machine: Machine) -> None:
+    def rot(self, machine: CoreMachine) -> None:
         """Damage some of the last records of the one rotten disk."""
         rotten = self.cluster.machines[self.rotten]
         if rotten.journal and len(self.cluster.machines) > 1:
@@ -161,7 +161,7 @@ class Storm:
             rotten.damaged.add(self.random.randint(oldest, len(rotten.journal)))
             rotten.hides_head = self.random.random() < 0.3
 
-    def lose_disk(self, machine: Machine) -> None:
+    def lose_disk(self, machine: CoreMachine) -> None:
         """The rotten disk is replaced, once, where enough others are left."""
         rotten = self.cluster.machines[self.rotten]
         if self.cluster.replica_count > 2 and not rotten.lost and max(self.cluster.history) > 1:
@@ -169,16 +169,16 @@ class Storm:
             rotten.lose_disk()
             self.views[rotten.index] = 0
 
-    def restart(self, machine: Machine) -> None:
+    def restart(self, machine: CoreMachine) -> None:
         if machine.index in self.down:
             self.down.discard(machine.index)
             self.cluster.start(machine.index)
 
-    def abdicate(self, machine: Machine) -> None:
+    def abdicate(self, machine: CoreMachine) -> None:
         self.cluster.step(machine.index, Abdicate("asked to"))
 
-    def suspect(self, machine: Machine) -> None:
-        """Rightly or wrongly tell a replica that another one's process seems to be gone."""
+    def suspect(self, machine: CoreMachine) -> None:
+        """Tell a replica, rightly or wrongly, that another one's process seems to be gone."""
         others = [each.index for each in self.cluster.machines if each is not machine]
         self.cluster.step(machine.index, Suspect(self.random.choice(others)))
 
@@ -200,7 +200,8 @@ class Storm:
         raise AssertionError(f"no convergence in {CALM_ROUNDS_MAX * TICK_MS} ms: {self.state()}")
 
     def is_undecidable(self) -> bool:
-        """Whether the rotten disk lost its last record, which it alone knew to be committed.
+        """Return whether the damaged disk lost its last record, which it alone knew to be
+        committed.
 
         Nothing tells its checksum then. The cluster stops, and loses nothing: a documented limit.
         """
@@ -213,7 +214,7 @@ class Storm:
         )
 
     def converged(self) -> bool:
-        """Whether all are in one normal view, and executed all that anybody did.
+        """Return whether all are in one normal view, and executed everything that any did.
 
         All but the standbys have their vote.
         """

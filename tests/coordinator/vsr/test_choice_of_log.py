@@ -26,7 +26,7 @@ from viewstamp.limits import PIPELINE_PREPARES_MAX
 
 
 def make(op: int, view: int, parent: bytes, commit: int = 0, body: bytes = b"") -> PrepareHeader:
-    """The header of an entry; `body` tells apart what would be equal."""
+    """Return the header of an entry; `body` distinguishes entries that would be equal."""
     return seal(
         parent=parent,
         cluster_id=CLUSTER_ID,
@@ -42,7 +42,7 @@ def make(op: int, view: int, parent: bytes, commit: int = 0, body: bytes = b"") 
 
 
 def chain(*views: int) -> list[PrepareHeader]:
-    """A log whose entries were sequenced in these views."""
+    """Return a log whose entries were sequenced in these views."""
     log: list[PrepareHeader] = []
     for op, view in enumerate(views, start=1):
         log.append(make(op, view, log[-1].checksum if log else PARENT_OF_FIRST))
@@ -178,7 +178,7 @@ def test_two_entries_of_one_op_and_view_are_an_outrage() -> None:
 
 @dataclass
 class Disk:
-    """What one replica holds."""
+    """The entries that one replica holds."""
 
     log: list[PrepareHeader]
     log_view: int = 0
@@ -187,7 +187,7 @@ class Disk:
     faulty: set[int] = field(default_factory=set)
 
 
-class History:
+class VoteHistory:
     """Random views over plain logs. A view begins with the longest log of the latest log view of
     a quorum, as the paper says; that rule sees the undamaged logs, and so is right.
     """
@@ -208,7 +208,7 @@ class History:
         return self.random.sample(self.disks, self.random.randint(least, self.count))
 
     def live(self, view: int) -> None:
-        """One view: its log is chosen and installed by some, completely or in part, and grows."""
+        """One view: some replicas install its chosen log, completely or in part, and it grows."""
         quorum = self.some(self.quorums.view_change)
         log = list(max(quorum, key=lambda disk: (disk.log_view, len(disk.log))).log)
         began = len(log)
@@ -222,7 +222,7 @@ class History:
         self.commit(view, log)
 
     def install(self, disk: Disk, view: int, log: list[PrepareHeader], began: int) -> None:
-        """Take the log over. What is equal stays; a crash may leave the rest half done."""
+        """Install the log. Equal entries stay; a crash may leave the rest half done."""
         same = 0
         while same < min(len(disk.log), len(log)) and disk.log[same] == log[same]:
             same += 1
@@ -233,7 +233,7 @@ class History:
             disk.log = log[: min(reach, max(began, same))]
 
     def commit(self, view: int, log: list[PrepareHeader]) -> None:
-        """What a replication quorum vouches for in the view is committed."""
+        """Commit the entries of the view that a replication quorum holds."""
         heads = sorted((len(d.log) for d in self.disks if d.log_view == view), reverse=True)
         if len(heads) >= self.quorums.replication:
             head = heads[self.quorums.replication - 1]
@@ -247,7 +247,8 @@ class History:
             disk.faulty = set(self.random.choices(range(1, len(disk.log) + 1), k=count))
 
     def vote(self, replica: int) -> DoViewChangeMessage:
-        """The vote of a replica, which knows at least the commits that its entries tell of."""
+        """Return the vote of a replica, which knows at least the commits that its entries
+        mention."""
         disk = self.disks[replica]
         told_by_log = max(h.commit for h in disk.log)
         most = max(told_by_log, min(len(self.committed), self.equal(disk)))
@@ -264,7 +265,7 @@ class History:
         return [self.vote(replica) for replica in self.random.sample(range(self.count), size)]
 
 
-def check_keeps_all(history: History, chosen: Chosen) -> None:
+def check_keeps_all(history: VoteHistory, chosen: Chosen) -> None:
     """Nothing that was committed is missing in the chosen log, which is one chain."""
     known = {header.op: header for header in chosen.headers}
     assert chosen.commit <= len(history.committed)
@@ -281,8 +282,8 @@ def check_keeps_all(history: History, chosen: Chosen) -> None:
 @settings(max_examples=400)
 @given(st.integers(min_value=0, max_value=2**32))
 def test_a_committed_entry_is_never_lost(seed: int) -> None:
-    """Whatever logs a history leaves and whatever rots, a chosen log has all that is committed."""
-    history = History(seed)
+    """For any logs of any history, and any damage, a chosen log has every committed entry."""
+    history = VoteHistory(seed)
     history.damage(history.some(1))
 
     chosen = choose(history.votes(history.quorums.view_change), history.count, history.quorums)
@@ -295,7 +296,7 @@ def test_a_committed_entry_is_never_lost(seed: int) -> None:
 @given(st.integers(min_value=0, max_value=2**32))
 def test_intact_logs_always_give_a_choice(seed: int) -> None:
     """Without damage every view-change quorum can go on."""
-    history = History(seed)
+    history = VoteHistory(seed)
 
     chosen = choose(history.votes(history.quorums.view_change), history.count, history.quorums)
 
@@ -306,11 +307,12 @@ def test_intact_logs_always_give_a_choice(seed: int) -> None:
 @settings(max_examples=200)
 @given(st.integers(min_value=0, max_value=2**32))
 def test_one_rotten_disk_never_stops_a_whole_cluster(seed: int) -> None:
-    """With all votes in, what one disk lost can be told from the others.
+    """When all have voted, the others reveal what one disk lost.
 
-    Unless they hold two entries, in logs of earlier views, either of which it may have been.
+    The exception: they hold two entries, in logs of earlier views, of which it may have been
+    either.
     """
-    history = History(seed)
+    history = VoteHistory(seed)
     history.damage(history.random.sample(history.disks, 1))
     votes = history.votes(history.count)
 
@@ -325,10 +327,10 @@ def test_one_rotten_disk_never_stops_a_whole_cluster(seed: int) -> None:
 
 
 def test_a_late_vote_does_not_tell_what_a_later_view_committed() -> None:
-    """Only the chain of hashes does: the log that the late vote tells of was replaced since.
+    """Only the chain of hashes tells it: the log of the late vote has been replaced since.
 
-    Of five, replicas 2, 3 and 4 began a later view, in which op 3 of `NEW` was committed. Replica
-    1 caught up with it. Replica 0 has op 3 of `OLD`, as replica 2 had when it sent its vote.
+    Of five, replicas 2, 3 and 4 began a later view, in which op 3 of `NEW` was committed. Replica 1
+    caught up with it. Replica 0 has op 3 of `OLD`, as replica 2 had when it sent its vote.
     """
     late = vote(2, OLD[:3], 1, 2)
     caught_up = vote(1, NEW[:3], 0, 3)
@@ -341,7 +343,8 @@ def test_a_late_vote_does_not_tell_what_a_later_view_committed() -> None:
 
 
 def test_the_entry_after_the_commit_point_tells_what_is_committed() -> None:
-    """Who knows of the commit has that entry damaged; another holds it in an older log."""
+    """The replica that knows of the commit has that entry damaged; another has it in an older
+    log."""
     knows = vote(0, OLD, 1, 3, faulty=(3,))
 
     chosen = choose([knows, vote(1, OLD[:3], 0, 2)], 3, QUORUMS[3])
@@ -350,7 +353,7 @@ def test_the_entry_after_the_commit_point_tells_what_is_committed() -> None:
     assert chosen.headers == tuple(OLD[1:])
 
 
-class Superseded(History):
+class Superseded(VoteHistory):
     """A view whose last votes come when others, who sent theirs long ago, are in later views."""
 
     def __init__(self, seed: int) -> None:
@@ -379,7 +382,8 @@ class Superseded(History):
 @settings(max_examples=400)
 @given(st.integers(min_value=0, max_value=2**32))
 def test_nothing_is_taken_for_committed_on_the_word_of_late_votes(seed: int) -> None:
-    """Such a view comes to nothing, but its primary executes what the votes call committed."""
+    """Such a view comes to nothing, but its primary executes the entries that the votes call
+    committed."""
     history = Superseded(seed)
     chosen = choose(history.late, history.count, history.quorums)
 

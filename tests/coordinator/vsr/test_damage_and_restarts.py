@@ -1,4 +1,4 @@
-"""What a replica with damaged records may believe, write down and take: found by reading.
+"""What a replica with damaged records may believe, record and accept; review found these cases.
 
 In the first two, replica 1 led view 1 alone and has ops 3 to 5 of it, which nobody else counts on.
 Its ops 3 and 4 are damaged. View 2 committed an entry of view 0 as op 3, and one more.
@@ -15,7 +15,7 @@ from coordinator.vsr.messages import (
     RepairMessage,
     StartViewMessage,
 )
-from tests.coordinator.vsr.cluster_harness import CLUSTER_ID, Cluster
+from tests.coordinator.vsr.cluster_harness import CLUSTER_ID, CoreCluster, bootstrapped
 from tests.coordinator.vsr.test_damage_where_logs_differ import written
 from tests.coordinator.vsr.test_superseded_logs import left_behind
 from tests.coordinator.vsr.test_view_change_statements import NONCE, quiet, rules
@@ -39,7 +39,7 @@ def child(parent: Prepare, view: int) -> Prepare:
     )
 
 
-def with_logs_that_differ() -> tuple[Cluster, list[Prepare], list[Prepare]]:
+def with_logs_that_differ() -> tuple[CoreCluster, list[Prepare], list[Prepare]]:
     """Return the cluster, the committed entries from op 3 on, and those of replica 1."""
     cluster = quiet(3)
     cluster.batch(0)
@@ -62,7 +62,7 @@ def with_logs_that_differ() -> tuple[Cluster, list[Prepare], list[Prepare]]:
     return cluster, committed, own
 
 
-def hear_what_is_committed(cluster: Cluster, committed: list[Prepare]) -> None:
+def hear_what_is_committed(cluster: CoreCluster, committed: list[Prepare]) -> None:
     """Replica 1 takes view 2's log over; its first committed entry is on its way to the disk."""
     cluster.receive(1, StartViewMessage(CLUSTER_ID, 2, 2, NONCE, 4, 4, ()))
     effects = cluster.receive(1, CommittedMessage(CLUSTER_ID, 2, committed[0], 4))
@@ -70,10 +70,10 @@ def hear_what_is_committed(cluster: Cluster, committed: list[Prepare]) -> None:
 
 
 def test_a_damaged_entry_that_is_being_written_anew_does_not_count_as_committed_here() -> None:
-    """The superblock names no commit that a crash could leave to the old entry.
+    """The superblock names no commit whose op may still hold the old entry after a crash.
 
-    Else op 4, whose checksum own 5 tells, would come back first, and tell that op 3 is the old
-    one: it would be executed.
+    Otherwise op 4, whose checksum own 5 tells, would come back first. It would name the old entry
+    as op 3, which would then be executed.
     """
     cluster, committed, own = with_logs_that_differ()
     hear_what_is_committed(cluster, committed)
@@ -92,7 +92,7 @@ def test_a_damaged_entry_that_is_being_written_anew_does_not_count_as_committed_
 
 
 def test_an_entry_of_the_old_log_does_not_follow_one_of_the_new_log() -> None:
-    """What was asked for before the committed entry came is dropped after it, and ends nothing."""
+    """An answer requested before the committed entry came is dropped after it, and ends nothing."""
     cluster, committed, own = with_logs_that_differ()
     hear_what_is_committed(cluster, committed)
     cluster.sync(1)
@@ -136,7 +136,7 @@ def test_an_entry_behind_a_snapshot_is_replaced_though_the_one_before_is_not_the
 ) -> None:
     """Replica 2 begins behind a snapshot of op 5, and got an op 6 that view 1 went on without.
 
-    Of op 5 it has no record, and nobody sends it one. The committed op 6 takes its place.
+    It has no record of op 5, and nobody sends it one. The committed op 6 takes its place.
     """
     cluster, (old,), new = left_behind(committed=5, in_vain=1)
     machine = cluster.machines[2]
@@ -160,3 +160,28 @@ def test_an_entry_behind_a_snapshot_is_replaced_though_the_one_before_is_not_the
 
     assert machine.journal[5] == new
     assert machine.replica.marks.commit_max == new.op
+
+
+def test_a_replaced_entry_at_the_end_of_a_cut_journal_is_not_committed() -> None:
+    """The superblock's commit says nothing of an entry that the lost end of the journal replaced.
+
+    Replica 2 held an op 3 of a log that view 0 went on without. Its disk loses everything that it
+    wrote since, and keeps the superblock, which knows that op 5 is committed.
+    """
+    cluster = bootstrapped(3)
+    cluster.batch(0)
+    cluster.pass_time(100)
+    cluster.stop(2)
+    for _ in range(3):
+        cluster.batch(0)
+        cluster.pass_time(100)
+    machine = cluster.machines[2]
+    machine.journal.append(child(machine.journal[1], 0))
+    machine.superblock = CoreState(0, 0, 5)
+
+    effects = cluster.start(2)
+
+    assert [effect.op for effect in effects if isinstance(effect, Commit)] == [1, 2]
+    cluster.pass_time(500)
+    assert machine.executed_op == 5
+    assert machine.journal == cluster.machines[0].journal

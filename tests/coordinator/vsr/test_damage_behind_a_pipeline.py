@@ -1,4 +1,4 @@
-"""Damage that its replica alone knows to be committed, more than a pipeline below its head."""
+"""Damage more than a pipeline below the head, known to be committed only by its own replica."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coordinator.vsr.messages import (
     PrepareMessage,
     StartViewMessage,
 )
-from tests.coordinator.vsr.cluster_harness import Cluster, bootstrapped
+from tests.coordinator.vsr.cluster_harness import CoreCluster, bootstrapped
 from viewstamp.limits import (
     FORFEIT_LAG_OPS,
     PIPELINE_PREPARES_MAX,
@@ -25,7 +25,7 @@ NEWS = (DoViewChangeMessage, StartViewMessage, PrepareMessage, CommitMessage)
 """What would let replica 1 lead view 1, follow in view 2, or learn what is committed."""
 
 
-def fill_pipeline(cluster: Cluster) -> None:
+def fill_pipeline(cluster: CoreCluster) -> None:
     """Have replica 0 sequence as many entries as may be uncommitted."""
     for _ in range(PIPELINE_PREPARES_MAX):
         cluster.batch(0)
@@ -36,8 +36,8 @@ def is_lost(send: Send) -> bool:
     return send.to_replica == 1 and isinstance(send.message, NEWS)
 
 
-def settle(cluster: Cluster) -> None:
-    """Let everything that is under way happen, but for what is lost."""
+def settle(cluster: CoreCluster) -> None:
+    """Let everything under way happen, except what is lost."""
     cluster.network = [item for item in cluster.network if not is_lost(item[1])]
     for machine in cluster.machines:
         while machine.can_apply:
@@ -51,7 +51,7 @@ def settle(cluster: Cluster) -> None:
         settle(cluster)
 
 
-def one_behind_in_an_earlier_view() -> Cluster:
+def one_behind_in_an_earlier_view() -> CoreCluster:
     """Ops 1 to 10 are committed, and on both disks; replica 1 knows so of 2 of them.
 
     Replica 0 took over the log of view 2, which replica 1 is only on its way to, and has sequenced
@@ -80,7 +80,7 @@ def one_behind_in_an_earlier_view() -> Cluster:
 
 @pytest.mark.parametrize("damaged", [{3}, {7}, {8, 9}, {5, 10}])
 def test_a_peer_that_knows_of_no_commit_gives_what_is_damaged(damaged: set[int]) -> None:
-    """It is asked by checksum, which the entry after the damaged one tells; both go on."""
+    """The peer is asked by checksum, which the entry after the damaged one tells; both go on."""
     cluster = one_behind_in_an_earlier_view()
     first, second = cluster.machines
     assert (first.replica.marks.op, first.replica.marks.commit_max) == (18, 10)
@@ -100,9 +100,9 @@ def test_a_peer_that_knows_of_no_commit_gives_what_is_damaged(damaged: set[int])
 def test_the_chain_tells_what_is_damaged_far_below_the_head(damaged: set[int]) -> None:
     """One member is gone for good; the other has the entries, and cannot know they are committed.
 
-    It learns of commits from who has the damage, up to there, and its log is that of an earlier
-    view. So it is asked by checksum, which the entry after the damaged one tells, though that is
-    not in memory any more.
+    It learns of commits only from the damaged replica, only up to the damage, and its log is that
+    of an earlier view. So it is asked by checksum. The entry after the damaged one tells the
+    checksum, though it is no longer in memory.
     """
     cluster = bootstrapped(3)
     cluster.batch(0)
@@ -137,7 +137,7 @@ def test_the_chain_tells_what_is_damaged_far_below_the_head(damaged: set[int]) -
 
 
 def test_a_damaged_record_is_not_held() -> None:
-    """It takes room to write it anew, though memory has the entry still."""
+    """Rewriting a damaged record takes room, even if memory still has the entry."""
     cluster = bootstrapped(3)
     cluster.batch(0)
     cluster.settle()
@@ -156,8 +156,8 @@ def test_a_damaged_record_is_not_held() -> None:
 
 @pytest.mark.parametrize("index", [0, 1], ids=["primary", "backup"])
 def test_a_damaged_record_without_room_comes_from_a_peer(index: int) -> None:
-    """A full disk is not written to, though memory has the entry; what a peer sends is let in once
-    there is room, and until then the copy does not count."""
+    """A full disk is not written to, even if memory has the entry; a peer's copy is admitted
+    once there is room, and does not count before."""
     cluster = bootstrapped(3)
     cluster.batch(0)
     cluster.settle()

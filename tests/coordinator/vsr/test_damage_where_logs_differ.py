@@ -1,4 +1,4 @@
-"""Damaged entries of a log that is not the chosen one, and damage of what was discarded since."""
+"""Damaged entries of a log that was not chosen, and damage in discarded entries."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from coordinator.vsr.messages import (
     Prepare,
     RepairMessage,
 )
-from tests.coordinator.vsr.cluster_harness import CLUSTER_ID, Cluster
+from tests.coordinator.vsr.cluster_harness import CLUSTER_ID, CoreCluster
 from tests.coordinator.vsr.test_logs_that_differ import another_entry_after
 from tests.coordinator.vsr.test_view_change_statements import quiet, rules
 
 LATER_LOG_VIEW, ELECTED_VIEW = 3, 4
 
 
-def with_own_log(entry_count: int, damaged: set[int]) -> Cluster:
-    """Replica 1 restarted with so many entries of view 0 behind op 1, some of them damaged."""
+def with_own_log(entry_count: int, damaged: set[int]) -> CoreCluster:
+    """Restart replica 1 with so many entries of view 0 behind op 1, some of them damaged."""
     cluster = quiet(3)
     for _ in range(entry_count):
         cluster.batch(0)
@@ -43,8 +43,8 @@ def with_own_log(entry_count: int, damaged: set[int]) -> Cluster:
     return cluster
 
 
-def stop_gracefully(cluster: Cluster) -> None:
-    """Let the superblock of replica 1 know all that it knows to be committed."""
+def stop_gracefully(cluster: CoreCluster) -> None:
+    """Let the superblock of replica 1 know all its known commits."""
     machine = cluster.machines[1]
     assert machine.superblock is not None
     machine.superblock = replace(machine.superblock, commit_max=machine.replica.recordable_commit)
@@ -60,10 +60,10 @@ def other_log(parent: Prepare, head_op: int, view: int = LATER_LOG_VIEW) -> list
     return entries
 
 
-def elect(cluster: Cluster, commit: int, log: list[Prepare], unknown: int = 0) -> list[Effect]:
-    """Replica 1 leads the next view, with the log that the others have behind op 1.
+def elect(cluster: CoreCluster, commit: int, log: list[Prepare], unknown: int = 0) -> list[Effect]:
+    """Let replica 1 lead the next view, with the log that the others have behind op 1.
 
-    Of the first `unknown` of its entries the vote of replica 2 does not tell: they are committed.
+    The vote of replica 2 does not tell the first `unknown` of its entries: they are committed.
     """
     for other in (cluster.machines[0], cluster.machines[2]):
         other.journal[1:] = log
@@ -77,16 +77,16 @@ def elect(cluster: Cluster, commit: int, log: list[Prepare], unknown: int = 0) -
 
 
 def written(effects: list[Effect]) -> list[Prepare]:
-    """What is to be journaled."""
+    """Return the entries to journal."""
     return [each for e in effects if isinstance(e, PersistPrepares) for each in e.prepares]
 
 
 def discards(effects: list[Effect]) -> list[int]:
-    """Behind which ops the log is cut."""
+    """Return the ops behind which the log is cut."""
     return [effect.op for effect in effects if isinstance(effect, DiscardAfter)]
 
 
-def repair(cluster: Cluster, entry: Prepare) -> list[Effect]:
+def repair(cluster: CoreCluster, entry: Prepare) -> list[Effect]:
     """Replica 2 sends an entry that it holds."""
     return cluster.receive(1, RepairMessage(CLUSTER_ID, 2, entry))
 
@@ -94,9 +94,9 @@ def repair(cluster: Cluster, entry: Prepare) -> list[Effect]:
 def test_a_damaged_entry_whose_child_names_another_one_is_discarded_before_it_is_replaced() -> None:
     """Own 4 is damaged, and own 5 says that it is not the chosen one (seed 599).
 
-    Nothing else tells so before all that is committed is here. The journal refuses the chosen
-    entry as long as own 5 stands behind it. Own 3, of which nothing is known, goes with it: it is
-    of no later view than own 5.
+    Nothing else tells it before all committed entries are here. The journal refuses the chosen
+    entry while own 5 stands behind it. Own 3 is unknown, and is discarded with it: its view is not
+    later than own 5's.
     """
     cluster = with_own_log(4, damaged={3, 4})
     second = cluster.machines[1].journal[1]
@@ -118,7 +118,7 @@ def test_a_damaged_entry_whose_child_names_another_one_is_discarded_before_it_is
 def test_a_damaged_entry_is_of_no_later_view_than_one_behind_it(is_committed: bool) -> None:
     """Own 3 and 4 are damaged, and nothing tells the checksum of own 3; but own 5 is of view 0.
 
-    Were the other entry written in its place, a crash would leave a log that the view began
+    If the other entry were written in its place, a crash would leave a log that the view began
     without, and that is longer than the view's.
     """
     cluster = with_own_log(4, damaged={3, 4})
@@ -141,10 +141,10 @@ def test_a_damaged_entry_is_of_no_later_view_than_one_behind_it(is_committed: bo
 
 
 def test_no_chosen_entry_stands_behind_one_that_may_be_another_logs() -> None:
-    """It would say after a restart that the entries before it are committed.
+    """Such an entry would tell after a restart that the entries before it are committed.
 
-    Own 2 was replaced by what is committed, which nothing tells yet: own 3 and 4 are damaged, and
-    of the chosen log only op 4 is known.
+    A committed entry replaced own 2, and nothing tells it yet: own 3 and 4 are damaged, and only op
+    4 of the chosen log is known.
     """
     cluster = with_own_log(3, damaged={3, 4})
     first, replaced = cluster.machines[1].journal[:2]
@@ -164,7 +164,7 @@ def test_no_chosen_entry_stands_behind_one_that_may_be_another_logs() -> None:
 
 
 def test_a_damaged_entry_right_behind_a_snapshot_is_replaced_by_the_chosen_one() -> None:
-    """Nobody has the entry before it any more, and what a snapshot covers is in every log."""
+    """No replica has the entry before it any more, and every log has what a snapshot covers."""
     cluster = with_own_log(1, damaged={2})
     machine = cluster.machines[1]
     (second,) = other_log(machine.journal[0], 2)
@@ -177,7 +177,7 @@ def test_a_damaged_entry_right_behind_a_snapshot_is_replaced_by_the_chosen_one()
 
 @pytest.mark.parametrize("has_room", [True, False], ids=["being written anew", "without room"])
 def test_a_damaged_entry_is_not_taken_for_the_committed_one_in_its_place(has_room: bool) -> None:
-    """Memory knows which one it is, though nothing comes after it that would tell."""
+    """Memory knows which entry it is, though no later entry would tell."""
     cluster = with_own_log(1, damaged=set())
     first = cluster.machines[1].journal[0]
     (committed,) = other_log(first, 2)
@@ -193,7 +193,7 @@ def test_a_damaged_entry_is_not_taken_for_the_committed_one_in_its_place(has_roo
 
 
 def test_a_log_with_another_entry_for_a_damaged_committed_one_was_replaced() -> None:
-    """What the entry after a damaged one tells of it counts as much as the entry itself."""
+    """The description of a damaged entry in its successor counts as much as the entry itself."""
     cluster = quiet(3)
     for _ in range(3):
         cluster.batch(0)
@@ -215,9 +215,9 @@ def test_a_log_with_another_entry_for_a_damaged_committed_one_was_replaced() -> 
 
 @pytest.mark.parametrize("replaced", [False, True], ids=["gone", "replaced"])
 def test_damage_of_what_is_being_discarded_is_not_of_the_log(replaced: bool) -> None:
-    """A read begun before the discard says so after it was decided (seed 935).
+    """A read that began before the discard reports damage after it was decided (seed 935).
 
-    What has taken the place of the entry is as good as ever.
+    The entry that took the place is not damaged.
     """
     cluster = with_own_log(3, damaged=set())
     second = cluster.machines[1].journal[1]

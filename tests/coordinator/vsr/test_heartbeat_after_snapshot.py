@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from coordinator.vsr import ReplicaStatus
 from coordinator.vsr.messages import PrepareOkMessage
-from tests.coordinator.vsr.cluster_harness import Cluster, bootstrapped
+from tests.coordinator.vsr.cluster_harness import CoreCluster, bootstrapped
 from viewstamp.limits import TICK_MS
 
 
-def pass_time_without_acks(cluster: Cluster, duration_ms: int) -> None:
+def pass_time_without_acks(cluster: CoreCluster, duration_ms: int) -> None:
     """Let time pass for those that run, while every acknowledgement of an entry is lost."""
     running = [machine for machine in cluster.machines if machine.index not in cluster.stopped]
     for _ in range(duration_ms // TICK_MS):
@@ -26,7 +26,7 @@ def pass_time_without_acks(cluster: Cluster, duration_ms: int) -> None:
 
 
 def test_a_heartbeat_names_an_entry_that_only_the_snapshot_has() -> None:
-    """The entry after it tells its checksum; else all backups, which hold it, would end."""
+    """The next entry tells its checksum; otherwise all backups, which hold the entry, would end."""
     cluster = bootstrapped(3)
     cluster.pass_time(50)
     for _ in range(3):

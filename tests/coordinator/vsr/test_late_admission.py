@@ -10,32 +10,32 @@ from coordinator.vsr.messages import (
     RepairMessage,
     StartViewMessage,
 )
-from tests.coordinator.vsr.cluster_harness import Cluster, bootstrapped
+from tests.coordinator.vsr.cluster_harness import CoreCluster, bootstrapped
 
 PRIMARY, FULL, LOST = 0, 1, 2
 ACKNOWLEDGED_OPS = 6
 
 
 def op_of(message: Message) -> int:
-    """The op of the entry that a message brings; 0 if it brings none."""
+    """Return the op of the entry in a message; 0 if it has none."""
     if isinstance(message, PrepareMessage | RepairMessage | CommittedMessage):
         return message.prepare.header.op
     return 0
 
 
 def while_one_disk_is_full(to: int, message: Message) -> bool:
-    """FULL hears its primary and confirms heartbeats, but takes no entry."""
+    """Let FULL hear its primary and confirm heartbeats, without taking an entry."""
     return to != FULL or op_of(message) == 0
 
 
 def while_answers_are_late(to: int, message: Message) -> bool:
-    """LOST hears of the cluster, but neither its log nor the newest entries reach it."""
+    """Let LOST hear of the cluster, but of neither its log nor the newest entries."""
     is_late = isinstance(message, StartViewMessage) or op_of(message) > 3
     return while_one_disk_is_full(to, message) and not (to == LOST and is_late)
 
 
-def question_answered(cluster: Cluster) -> StartViewMessage:
-    """Return what LOST is told of the log, of which another copy is late."""
+def question_answered(cluster: CoreCluster) -> StartViewMessage:
+    """Return the answers to LOST about the log, of which a second copy is late."""
     answers: list[StartViewMessage] = []
 
     def arrives(to: int, message: Message) -> bool:
@@ -47,7 +47,7 @@ def question_answered(cluster: Cluster) -> StartViewMessage:
     return answers[0]
 
 
-def lost_its_disk() -> tuple[Cluster, StartViewMessage]:
+def lost_its_disk() -> tuple[CoreCluster, StartViewMessage]:
     """LOST vouched for three entries that FULL has not, and then lost its disk.
 
     Return a StartView without them that was sent to LOST before.
@@ -81,10 +81,10 @@ def test_a_late_start_view_of_the_previous_life_is_dropped() -> None:
 
 
 def test_what_a_newcomers_previous_life_vouched_for_survives_the_primary() -> None:
-    """The newcomer elects nobody before it has all acknowledged entries again.
+    """A newcomer elects nobody before it has all acknowledged entries again.
 
-    While its answers are late it is not admitted. Once they come, it is admitted with all of them,
-    and they survive the end of the only other replica that has them.
+    It is not admitted while its answers are late. Once they come, it is admitted with all entries,
+    which survive the end of the only other replica that has them.
     """
     cluster, late = lost_its_disk()
     acknowledged = dict(cluster.history)

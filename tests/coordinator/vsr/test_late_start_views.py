@@ -7,7 +7,7 @@ from dataclasses import replace
 from coordinator.vsr import Dropped, DropRule, ReplicaStatus
 from coordinator.vsr.effects import Effect
 from coordinator.vsr.messages import CommittedMessage, StartViewChangeMessage, StartViewMessage
-from tests.coordinator.vsr.cluster_harness import CLUSTER_ID, Cluster, bootstrapped
+from tests.coordinator.vsr.cluster_harness import CLUSTER_ID, CoreCluster, bootstrapped
 from viewstamp.format.prepare import SealedHeader
 from viewstamp.limits import SUSPICION_JITTER_MS, SUSPICION_MS, TICK_MS
 
@@ -20,18 +20,18 @@ def rules(effects: list[Effect]) -> list[DropRule]:
     return [effect.rule for effect in effects if isinstance(effect, Dropped)]
 
 
-def leave(cluster: Cluster, index: int) -> None:
-    """Have a backup suspect the primary of view 0, and hear that the others do."""
+def leave(cluster: CoreCluster, index: int) -> None:
+    """Let a backup suspect the primary of view 0, and hear that the others do, too."""
     cluster.now_ticks += 2 * PATIENCE_MS // TICK_MS
     cluster.tick(index)
     for other in {0, 1, 2} - {index}:
         cluster.receive(index, StartViewChangeMessage(CLUSTER_ID, other, 1))
 
 
-def caught_up_before_the_view(*, enters: bool) -> tuple[Cluster, SealedHeader]:
-    """Entry 2 is of view 1 and committed without replica 2, which has it by catching up alone.
+def caught_up_before_the_view(*, enters: bool) -> tuple[CoreCluster, SealedHeader]:
+    """Commit entry 2 of view 1 without replica 2, which has it only by catching up.
 
-    Then it restarts, and knows no more that this is committed. It is in view 0, or on the way to
+    Then replica 2 restarts, and no longer knows of the commit. It is in view 0, or on the way to
     the log of view 1 if it `enters`.
     """
     cluster = bootstrapped(3)
@@ -58,7 +58,7 @@ def caught_up_before_the_view(*, enters: bool) -> tuple[Cluster, SealedHeader]:
 
 
 def test_a_start_view_with_less_than_this_replica_caught_up_with_is_stale() -> None:
-    """An old StartView of a view does not take away what is committed in it, after a restart."""
+    """An old StartView of a view does not take away its committed entries after a restart."""
     cluster, entry = caught_up_before_the_view(enters=True)
 
     effects = cluster.receive(2, StartViewMessage(CLUSTER_ID, 1, 1, NONCE, 1, 1, ()))
@@ -70,7 +70,8 @@ def test_a_start_view_with_less_than_this_replica_caught_up_with_is_stale() -> N
 
 
 def test_a_start_view_of_a_view_before_an_own_entry_is_stale() -> None:
-    """The primary of view 0 does not know yet that view 1 began; who has an entry of it does."""
+    """The primary of view 0 does not know that view 1 began; the replica with an entry of it
+    does."""
     cluster, entry = caught_up_before_the_view(enters=False)
     other = replace(entry, view=0, checksum=bytes(len(entry.checksum)))
 

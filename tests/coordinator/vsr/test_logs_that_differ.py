@@ -1,4 +1,4 @@
-"""Logs that differ: from the own one, or from what was committed since in a later view."""
+"""Logs that differ from the own one, or from the entries committed since in a later view."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def another_entry_after(parent: PrepareHeader, view: int) -> SealedPrepare:
 
 
 def test_an_entry_is_discarded_before_the_chosen_one_in_its_place_is_asked_for() -> None:
-    """Also if only the votes told that what comes before it is committed (seed 1448)."""
+    """The order holds even if only the votes told that the earlier entries are committed (seed
+    1448)."""
     cluster = quiet(3)
     for _ in range(3):
         cluster.batch(0)
@@ -61,7 +62,7 @@ def test_an_entry_is_discarded_before_the_chosen_one_in_its_place_is_asked_for()
 def test_a_log_without_what_was_committed_since_is_not_taken_over(head_op: int) -> None:
     """A primary that was cut off still answers; a later view replaced its entries (seed 1726).
 
-    Neither an entry that follows a replaced one nor one in the place of a committed one may count.
+    Entries after a replaced one, or in the place of a committed one, must not count.
     """
     cluster = quiet(5)
     cluster.batch(0)

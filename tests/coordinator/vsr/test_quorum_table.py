@@ -1,4 +1,4 @@
-"""The quorum sizes, literally, and what makes a table of them safe."""
+"""The quorum sizes, literally, and the property that makes a table of them safe."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.vsr import ReadIndexRequested, ReplicaStatus
-from tests.coordinator.vsr.cluster_harness import Cluster, bootstrapped
+from tests.coordinator.vsr.cluster_harness import CoreCluster, bootstrapped
 from viewstamp.limits import PREPARE_RESEND_MS, TICK_MS
 
 Action = tuple[str, int, int]
@@ -22,7 +22,7 @@ def actions(*names: str) -> st.SearchStrategy[list[Action]]:
 class Play:
     """Carries out random actions as far as they are possible at that moment."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: CoreCluster) -> None:
         self.cluster = cluster
         self.tokens = 0
 
@@ -84,7 +84,7 @@ class Play:
 
 @given(actions("batch", "sync", "apply", "read"))
 def test_alone_all_that_is_admitted_commits_in_order(script: list[Action]) -> None:
-    """Whatever the order of writes, applying and batches, every admitted entry executes."""
+    """In any order of writes, applying and batches every admitted entry executes."""
     play = Play(bootstrapped(1))
     play.run(script)
 
@@ -118,7 +118,7 @@ def test_alone_nothing_executed_is_lost_by_crashes(script: list[Action]) -> None
     | actions("batch", "sync", "apply", "read", "tick", "deliver", "duplicate", "lose")
 )
 def test_three_replicas_agree_whatever_the_network_does(script: list[Action]) -> None:
-    """Loss, repetition and reordering change nothing in the history; what is admitted commits."""
+    """Loss, repetition and reordering do not change the history; admitted entries commit."""
     play = Play(bootstrapped(3))
     play.run(script)
 
@@ -135,7 +135,7 @@ def test_three_replicas_agree_whatever_the_network_does(script: list[Action]) ->
 )
 def test_bootstrap_succeeds_once_the_network_lets_it(count: int, script: list[Action]) -> None:
     """Lost and repeated questions and answers delay a bootstrap, and never double it."""
-    cluster = Cluster(count)
+    cluster = CoreCluster(count)
     for index in range(count):
         cluster.start(index)
     play = Play(cluster)

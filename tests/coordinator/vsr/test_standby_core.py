@@ -1,4 +1,4 @@
-"""A standby follows for ever, and no quorum of whatever kind has it in it."""
+"""A standby follows for ever, and no quorum includes it."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ from coordinator.vsr.messages import (
     StartViewChangeMessage,
 )
 from coordinator.vsr.state import PreVote, ReplicaState
-from tests.coordinator.vsr.cluster_harness import CLUSTER_ID, Cluster, bootstrapped
+from tests.coordinator.vsr.cluster_harness import CLUSTER_ID, CoreCluster, bootstrapped
 from tests.coordinator.vsr.storm import weather
 from viewstamp.limits import STANDBYS_MAX, SUSPICION_JITTER_MS, SUSPICION_MS
 
 STANDBY = 3
 STORM_STEPS = 700
 LONG_MS = 1_000
-# More than the tail holds, so that what a restarted standby lacks is read from a journal.
+# This is more than the tail holds, so a restarted standby's gap is read from a journal.
 MANY = 40
 
 
-def said_by(cluster: Cluster, index: int) -> list[Any]:
-    """What a replica has under way to the others."""
+def said_by(cluster: CoreCluster, index: int) -> list[Any]:
+    """Return the messages of a replica that are under way to the others."""
     return [send.message for source, send in cluster.network if source == index]
 
 
-def lose_messages_to(cluster: Cluster, *indexes: int) -> None:
-    """Lose what is under way to these."""
+def lose_messages_to(cluster: CoreCluster, *indexes: int) -> None:
+    """Lose the messages that are under way to these."""
     cluster.network = [item for item in cluster.network if item[1].to_replica not in indexes]
 
 
@@ -83,8 +83,8 @@ def test_a_wrong_number_of_standbys_is_refused(
 
 
 def test_a_cluster_is_bootstrapped_without_its_standbys() -> None:
-    """That a standby is missing keeps nobody from bootstrap the cluster; it follows later."""
-    cluster = Cluster(3, 1)
+    """A missing standby does not keep the cluster from its bootstrap; it follows later."""
+    cluster = CoreCluster(3, 1)
     cluster.stopped.add(STANDBY)
     for index in (2, 1, 0):
         cluster.start(index)
@@ -101,7 +101,7 @@ def test_a_cluster_is_bootstrapped_without_its_standbys() -> None:
 
 
 def test_the_copy_of_a_standby_commits_nothing() -> None:
-    """With two replicas, one of them silent, an entry that a standby holds stays uncommitted."""
+    """With two replicas, one of them silent, an entry on a standby stays uncommitted."""
     cluster = bootstrapped(2, 1)
     cluster.batch(0)
     lose_messages_to(cluster, 1)
@@ -113,7 +113,7 @@ def test_the_copy_of_a_standby_commits_nothing() -> None:
 
 
 def test_a_standby_says_nothing_that_counts() -> None:
-    """Over entries, heartbeats, rounds of reads, and a change of views, it only ever asks."""
+    """A standby only asks, over entries, heartbeats, rounds of reads, and a change of views."""
     cluster = bootstrapped(3, 1)
     said: list[Any] = []
     for _ in range(5):
@@ -136,7 +136,7 @@ def test_a_standby_says_nothing_that_counts() -> None:
 
 
 def test_a_standby_that_hears_nobody_keeps_silent() -> None:
-    """Alone, suspecting everybody, it pre-votes for no other view and votes for none."""
+    """A lone standby that suspects every replica pre-votes for no other view and votes for none."""
     cluster = bootstrapped(3, 1)
     for index in range(3):
         cluster.stop(index)
@@ -149,7 +149,7 @@ def test_a_standby_that_hears_nobody_keeps_silent() -> None:
 
 
 def test_standbys_alone_elect_nobody() -> None:
-    """Three standbys beside one of three replicas are no quorum for anything."""
+    """Three standbys beside one of three replicas form no quorum."""
     cluster = bootstrapped(3, 3)
     cluster.stop(1)
     cluster.stop(2)
@@ -173,14 +173,14 @@ def test_standbys_alone_elect_nobody() -> None:
     ids=lambda message: type(message).__name__,
 )
 def test_what_a_standby_must_not_say_is_dropped(message: Any) -> None:
-    """Who takes itself for a replica with a vote, and is a standby to the others, is unheard."""
+    """A replica that claims a vote, and is a standby to the others, is ignored."""
     cluster = bootstrapped(3, 1)
 
     assert dropped_rules(cluster.receive(0, message)) == [DropRule.STANDBY]
 
 
 def test_a_standby_is_not_admitted() -> None:
-    """Nobody can give it a vote."""
+    """No replica can give a standby a vote."""
     cluster = bootstrapped(3, 1)
     nonce = cluster.machines[STANDBY].replica._state.boot_nonce
 
@@ -207,7 +207,7 @@ def test_a_primary_that_counts_a_standby_stops(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_harness_finds_a_commit_on_a_standby(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same, where no invariant looks: a standby's copy is none to the checker either."""
+    """The checker does not count a standby's copy either."""
     cluster = bootstrapped(3, 1)
     let_standbys_vouch(monkeypatch)
     monkeypatch.setattr(replica, "check_step", lambda before, state: None)
@@ -275,7 +275,7 @@ def test_a_standby_does_not_start_on_the_disk_of_a_voter() -> None:
 
 
 def test_a_standby_that_lost_its_superblock_is_a_standby() -> None:
-    """With one entry in its journal and nothing else, the first thing that it notes is its role."""
+    """A standby with one entry in its journal and nothing else records its role first."""
     cluster = bootstrapped(3, 1)
     cluster.stop(STANDBY)
     cluster.machines[STANDBY].superblock = None
@@ -289,7 +289,7 @@ def test_a_standby_that_lost_its_superblock_is_a_standby() -> None:
 
 
 def test_a_standby_catches_up_by_itself() -> None:
-    """What it missed while it was down it asks for, more than anybody keeps in memory."""
+    """A standby asks for the entries it missed, more than any replica keeps in memory."""
     cluster = bootstrapped(3, 1)
     cluster.stop(STANDBY)
     for _ in range(MANY):
@@ -302,7 +302,7 @@ def test_a_standby_catches_up_by_itself() -> None:
 
 
 def test_a_standby_restarts_from_a_snapshot_when_the_log_is_gone() -> None:
-    """What the others truncated comes as a snapshot, as to every replica."""
+    """Entries that the others truncated come as a snapshot, as to every replica."""
     cluster = bootstrapped(3, 1)
     cluster.stop(STANDBY)
     for _ in range(4):
@@ -317,7 +317,7 @@ def test_a_standby_restarts_from_a_snapshot_when_the_log_is_gone() -> None:
     assert [(each.generation, each.cut_op) for each in needed] == [(1, 3)]
 
 
-def overtaken() -> tuple[Cluster, CommittedMessage]:
+def overtaken() -> tuple[CoreCluster, CommittedMessage]:
     """A standby in view 0 alone has entry 2 of it; the others have committed another in view 1."""
     cluster = bootstrapped(3, 1)
     cluster.batch(0)
@@ -348,7 +348,7 @@ def test_an_entry_of_a_later_view_waits_for_the_log_of_that_view() -> None:
 
 
 def test_a_standby_discards_what_the_later_view_does_not_have() -> None:
-    """It takes the log of the later view over as a backup does."""
+    """A standby adopts the log of the later view as a backup does."""
     cluster, _ = overtaken()
     effects: list[Effect] = []
     while not any(isinstance(effect, DiscardAfter) for effect in effects):
@@ -361,7 +361,7 @@ def test_a_standby_discards_what_the_later_view_does_not_have() -> None:
 
 
 def test_a_standby_gives_what_the_others_lost() -> None:
-    """A committed record that is damaged with every replica that votes is written anew from it."""
+    """A standby's copy restores a committed record that is damaged on every voter."""
     cluster = bootstrapped(3, 1)
     cluster.batch(0)
     cluster.pass_time(LONG_MS)
@@ -377,7 +377,7 @@ def test_a_standby_gives_what_the_others_lost() -> None:
 
 
 def test_a_standby_answers_reads_with_an_index_of_the_primary() -> None:
-    """Its read sees all that was acknowledged, as a quorum of those that vote confirms."""
+    """A standby's read sees everything acknowledged, as a quorum of the voters confirms."""
     cluster = bootstrapped(3, 1)
     cluster.batch(0)
     lose_messages_to(cluster, STANDBY)
@@ -418,8 +418,9 @@ def test_entries_are_repeated_to_voters_alone() -> None:
 
 
 def test_a_blank_standby_takes_no_bootstrap_entry() -> None:
-    """Before its disk says that it is a standby it journals nothing, not even op 1."""
-    cluster = Cluster(3, 1)
+    """A blank standby journals nothing, not even op 1, before its disk says that it is a
+    standby."""
+    cluster = CoreCluster(3, 1)
     for index in (STANDBY, 2, 1, 0):
         cluster.start(index)
     cluster.settle()
@@ -448,7 +449,7 @@ def test_a_standby_that_lost_its_disk_is_a_standby() -> None:
 
 
 def test_a_standby_executes_what_its_journal_holds_before_it_hears_anybody() -> None:
-    """A restart goes on from what its disk knows to be committed."""
+    """A restarted standby goes on from the commits that its disk knows."""
     cluster = bootstrapped(3, 1)
     cluster.batch(0)
     cluster.pass_time(LONG_MS)

@@ -17,12 +17,12 @@ from coordinator.vsr import (
 )
 from coordinator.vsr.log import LogEntry, LogTail
 from coordinator.vsr.messages import CommittedMessage, Prepare, RepairMessage, StartViewMessage
-from tests.coordinator.vsr.cluster_harness import CLUSTER_ID, Cluster
+from tests.coordinator.vsr.cluster_harness import CLUSTER_ID, CoreCluster
 from tests.coordinator.vsr.test_logs_that_differ import another_entry_after
 from tests.coordinator.vsr.test_view_change_statements import NONCE, empty_vote, leave, quiet, rules
 
 
-def left_behind(*, committed: int, in_vain: int) -> tuple[Cluster, list[Prepare], Prepare]:
+def left_behind(*, committed: int, in_vain: int) -> tuple[CoreCluster, list[Prepare], Prepare]:
     """Replica 2 is stopped with entries at the end of its log that view 1 went on without.
 
     Returns those, and the entry that view 1 committed in the place of the first.
@@ -53,8 +53,8 @@ def left_behind(*, committed: int, in_vain: int) -> tuple[Cluster, list[Prepare]
     return cluster, old, new
 
 
-def joins(cluster: Cluster, index: int) -> None:
-    """In the end the replica has executed all that the others have, in their view."""
+def joins(cluster: CoreCluster, index: int) -> None:
+    """Check that the replica has in the end executed everything, in the others' view."""
     cluster.pass_time(4_000)
     joined, other = cluster.machines[index].replica, cluster.machines[(index + 1) % 3].replica
     assert (joined.status, joined.view) == (ReplicaStatus.NORMAL, other.view)
@@ -93,7 +93,7 @@ def test_a_damaged_entry_that_memory_knows_is_discarded_like_an_intact_one() -> 
 
 
 def test_what_follows_a_damaged_entry_is_not_replaced_before_that_is_mended() -> None:
-    """Nothing can be put behind an entry whose checksum nobody knows."""
+    """Nothing can follow an entry whose checksum is unknown."""
     cluster, _, new = left_behind(committed=2, in_vain=2)
     cluster.machines[2].damaged = {2, 3}
     cluster.machines[2].superblock = CoreState(0, 0, 2)
@@ -107,14 +107,14 @@ def test_what_follows_a_damaged_entry_is_not_replaced_before_that_is_mended() ->
 
 
 def test_damage_that_is_found_in_what_was_discarded_meanwhile_is_nothing() -> None:
-    """A read takes its time, and the log is a shorter one when it tells of damage."""
+    """A read takes time, and the log is shorter by the time it reports damage."""
     cluster = quiet(3)
 
     assert cluster.step(2, RecordFaulty(2)) == []
     assert cluster.machines[2].replica.marks.op == 1
 
 
-def committed_in_view_2() -> tuple[Cluster, Prepare]:
+def committed_in_view_2() -> tuple[CoreCluster, Prepare]:
     """Replica 1 heard nothing since op 1, and view 2 committed the next entry without it."""
     cluster = quiet(3)
     cluster.stopped.add(1)
@@ -130,7 +130,8 @@ def committed_in_view_2() -> tuple[Cluster, Prepare]:
 
 
 def test_a_primary_takes_no_entry_of_a_later_view_once_it_has_its_log() -> None:
-    """Nor while its disk is about to learn of that log: it is going to append to it."""
+    """A primary takes no such entry while its disk is about to learn of that log: it will append
+    to it."""
     cluster, entry = committed_in_view_2()
     cluster.receive(1, empty_vote(0, 1))
     cluster.sync_superblock(1)
@@ -145,7 +146,7 @@ def test_a_primary_takes_no_entry_of_a_later_view_once_it_has_its_log() -> None:
 def test_who_has_an_entry_of_a_later_view_leads_no_earlier_one() -> None:
     """Late votes elect replica 1 in view 1, though view 2 began long ago.
 
-    It would put its own entries behind one of view 2, and no start takes such a journal.
+    It would put its own entries behind one of view 2, and no start accepts such a journal.
     """
     cluster, entry = committed_in_view_2()
     cluster.receive(1, CommittedMessage(CLUSTER_ID, 2, entry, 2))
@@ -167,7 +168,7 @@ def test_who_has_an_entry_of_a_later_view_leads_no_earlier_one() -> None:
 
 
 def test_views_of_entries_never_go_back() -> None:
-    """What a start would refuse is not journaled, whoever made it."""
+    """An entry that a start would refuse is not journaled, whoever made it."""
     cluster = quiet(3)
     cluster.batch(0)
     cluster.pass_time(100)

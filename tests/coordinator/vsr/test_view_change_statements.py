@@ -1,6 +1,6 @@
 """Statements of "Viewstamped Replication Revisited" on view changes and recovery, and guards.
 
-A guard is what keeps one of the protocol's known pitfalls shut, where no transcript shows it.
+A guard prevents one of the protocol's known pitfalls that no transcript shows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from coordinator.vsr.messages import (
     StartViewChangeMessage,
     StartViewMessage,
 )
-from tests.coordinator.vsr.cluster_harness import CLUSTER_ID, Cluster, bootstrapped
+from tests.coordinator.vsr.cluster_harness import CLUSTER_ID, CoreCluster, bootstrapped
 from viewstamp.format.prepare import SealedPrepare
 from viewstamp.limits import FORFEIT_LAG_OPS, SUSPICION_JITTER_MS, SUSPICION_MS, TICK_MS
 
@@ -45,7 +45,7 @@ NONCE = bytes(16)
 PATIENCE_TICKS = (SUSPICION_MS + SUSPICION_JITTER_MS) // TICK_MS
 
 
-def quiet(replica_count: int) -> Cluster:
+def quiet(replica_count: int) -> CoreCluster:
     """A bootstrapped cluster in which everybody knows that op 1 is committed."""
     cluster = bootstrapped(replica_count)
     cluster.pass_time(50)
@@ -54,7 +54,7 @@ def quiet(replica_count: int) -> Cluster:
 
 
 def sent(effects: list[Effect], kind: type) -> list[int]:
-    """To whom messages of `kind` are sent."""
+    """Return the receivers of messages of `kind`."""
     return [e.to_replica for e in effects if isinstance(e, Send) and isinstance(e.message, kind)]
 
 
@@ -75,7 +75,7 @@ def empty_vote(replica: int, view: int, commit: int = 1, log_view: int = 0) -> D
     )
 
 
-def leave(cluster: Cluster, index: int, view: int) -> None:
+def leave(cluster: CoreCluster, index: int, view: int) -> None:
     """Have a backup suspect its primary, and find the others of the same mind."""
     cluster.now_ticks += 2 * PATIENCE_TICKS
     cluster.tick(index)
@@ -85,7 +85,7 @@ def leave(cluster: Cluster, index: int, view: int) -> None:
 
 
 def test_a_replica_in_a_view_change_does_not_accept_entries_of_the_view_it_left() -> None:
-    """Otherwise the old primary could commit what the vote does not tell of (P11)."""
+    """Otherwise the old primary could commit entries that are not in the vote (P11)."""
     cluster = quiet(3)
     cluster.batch(0)
     prepare = next(s.message for _, s in cluster.network if isinstance(s.message, PrepareMessage))
@@ -95,7 +95,7 @@ def test_a_replica_in_a_view_change_does_not_accept_entries_of_the_view_it_left(
 
 
 def test_a_vote_follows_a_quorum_of_pre_votes_and_a_durable_view() -> None:
-    """Neither alone is enough, and the vote goes to the primary of the new view (P9)."""
+    """A vote needs both, and goes to the primary of the new view (P9)."""
     cluster = quiet(3)
     leave(cluster, 2, 1)
     assert cluster.machines[2].replica.status is ReplicaStatus.VIEW_CHANGE
@@ -105,7 +105,7 @@ def test_a_vote_follows_a_quorum_of_pre_votes_and_a_durable_view() -> None:
 
 
 def test_a_vote_waits_for_the_writes_that_are_under_way() -> None:
-    """What could still be lost is neither there nor absent."""
+    """An entry whose write is under way can still be lost, so it is neither there nor absent."""
     cluster = quiet(3)
     cluster.batch(0)
     cluster.deliver(1)
@@ -116,7 +116,7 @@ def test_a_vote_waits_for_the_writes_that_are_under_way() -> None:
 
 
 def test_the_new_primary_waits_for_a_quorum_of_votes_its_own_included() -> None:
-    """One vote of another replica chooses nothing while the own disk is silent."""
+    """One vote of another replica chooses nothing while the own disk has not answered."""
     cluster = quiet(3)
 
     entered = cluster.receive(1, empty_vote(2, 1))
@@ -137,7 +137,7 @@ def test_the_new_primary_tells_all_the_log_once_its_disk_has_the_log_view() -> N
 
 
 def test_a_backup_vouches_for_what_is_uncommitted_when_it_takes_the_log_up() -> None:
-    """The entry was journaled in view 0, and is acknowledged anew in view 1."""
+    """An entry journaled in view 0 is acknowledged again in view 1."""
     cluster = quiet(3)
     cluster.batch(0)
     entry = cluster.machines[0].replica
@@ -170,7 +170,7 @@ def test_a_backup_that_knows_of_more_commits_still_vouches_for_them() -> None:
 
 
 def test_a_recovering_replica_does_not_take_part_in_normal_operation() -> None:
-    """It neither journals nor acknowledges, but asks for the log of its view."""
+    """A recovering replica neither journals nor acknowledges, and asks for the log of its view."""
     cluster = quiet(3)
     cluster.batch(0)
     prepare = next(s.message for _, s in cluster.network if isinstance(s.message, PrepareMessage))
@@ -215,7 +215,7 @@ def test_who_is_a_little_behind_leads() -> None:
 
 
 def test_what_is_committed_is_never_discarded() -> None:
-    """Whoever asks for it has a bug, and the process ends (P14)."""
+    """A request to discard a committed entry is a bug, and ends the process (P14)."""
     state = quiet(3).machines[1].replica._state
 
     with pytest.raises(InvariantViolation, match="above the commit point"):
@@ -233,8 +233,8 @@ def test_old_pre_votes_do_not_add_up() -> None:
     assert cluster.machines[2].replica.view == 0
 
 
-def newcomer() -> Cluster:
-    """A cluster whose replica 2 lost its disk, and follows without a vote."""
+def newcomer() -> CoreCluster:
+    """Return a cluster whose replica 2 lost its disk, and follows without a vote."""
     cluster = quiet(3)
     cluster.stop(2)
     cluster.machines[2].lose_disk()
@@ -247,7 +247,7 @@ def newcomer() -> Cluster:
 
 
 def test_a_non_voter_journals_and_executes_and_vouches_for_nothing() -> None:
-    """Neither its copy nor its confirmation of the view counts (P19, P20)."""
+    """Neither a non-voter's copy nor its confirmation of the view counts (P19, P20)."""
     cluster = newcomer()
     cluster.batch(0)
     cluster.deliver(1)
@@ -262,7 +262,7 @@ def test_a_non_voter_journals_and_executes_and_vouches_for_nothing() -> None:
 
 
 def test_a_non_voter_neither_pre_votes_nor_votes() -> None:
-    """It may have promised its vote to others before it lost its disk (P19)."""
+    """A non-voter may have promised its vote to others before it lost its disk (P19)."""
     cluster = newcomer()
     cluster.now_ticks += 2 * PATIENCE_TICKS
 
@@ -276,7 +276,7 @@ def test_a_non_voter_neither_pre_votes_nor_votes() -> None:
 
 
 def test_a_newcomer_journals_nothing_before_its_disk_says_what_it_is() -> None:
-    """Else a crash would make it an initial member with an empty memory (P19)."""
+    """Otherwise a crash would turn it into an initial member with an empty memory (P19)."""
     cluster = quiet(3)
     entry = cluster.machines[0].journal[0]
     cluster.stop(2)
@@ -297,7 +297,7 @@ def test_a_newcomer_journals_nothing_before_its_disk_says_what_it_is() -> None:
 
 
 def test_an_admission_of_an_earlier_boot_is_dropped() -> None:
-    """It may be older than what the disk lost since."""
+    """The admission may be older than what the disk lost since."""
     effects = newcomer().receive(2, AdmissionMessage(CLUSTER_ID, 0, 0, NONCE, 2))
 
     assert rules(effects) == [DropRule.NOT_A_NEWCOMER]
@@ -305,7 +305,7 @@ def test_an_admission_of_an_earlier_boot_is_dropped() -> None:
 
 def test_an_initial_member_that_missed_its_bootstrap_has_a_vote() -> None:
     """Op 1 names its boot: it was blank then, and forgot nothing since."""
-    cluster = Cluster(3)
+    cluster = CoreCluster(3)
     for index in (1, 2, 0):
         cluster.start(index)
     cluster.settle()
@@ -322,8 +322,9 @@ def test_an_initial_member_that_missed_its_bootstrap_has_a_vote() -> None:
 
 
 def test_a_bootstrap_is_finished_by_the_restarted_primary() -> None:
-    """It told nobody of op 1 before it crashed; the blank ones have it in the end, and vote."""
-    cluster = Cluster(3)
+    """A primary that crashed before it told anyone of op 1 gives it to the blank ones, and they
+    vote."""
+    cluster = CoreCluster(3)
     for index in (1, 2, 0):
         cluster.start(index)
     cluster.settle()
@@ -341,7 +342,7 @@ def test_a_bootstrap_is_finished_by_the_restarted_primary() -> None:
 
 
 def test_only_what_is_known_to_be_committed_is_given_as_committed() -> None:
-    """An uncommitted entry is nobody's truth yet."""
+    """An uncommitted entry is never given as committed."""
     cluster = quiet(3)
     cluster.batch(0)
     cluster.sync(0)
@@ -353,7 +354,7 @@ def test_only_what_is_known_to_be_committed_is_given_as_committed() -> None:
     assert [e for e in both if isinstance(e, SendCommitted)] == [SendCommitted(1, 1, 1)]
 
 
-def truncated() -> Cluster:
+def truncated() -> CoreCluster:
     """A cluster that committed 20 entries without replica 2, and truncated those up to 14."""
     cluster = quiet(3)
     cluster.stop(2)
@@ -366,7 +367,7 @@ def truncated() -> Cluster:
 
 
 def test_who_lacks_truncated_entries_is_told_of_the_snapshot_once() -> None:
-    """The peer names the snapshot that covers them; the shell fetches it and starts anew."""
+    """The peer names the snapshot that covers them; the shell fetches it and restarts."""
     cluster = truncated()
     cluster.start(2)
 
@@ -392,7 +393,7 @@ def test_a_member_restarts_from_a_snapshot_beyond_its_journal() -> None:
 
 
 def test_a_damaged_record_is_written_anew_and_handed_out_with_its_body() -> None:
-    """The driver could not read what it was to execute; a peer can (J3)."""
+    """A peer can read a record that the driver could not read for execution (J3)."""
     cluster = quiet(3)
     for _ in range(4):
         cluster.batch(0)
@@ -429,7 +430,7 @@ def test_the_superblock_tells_of_no_commit_that_is_not_durable() -> None:
 
 
 def test_a_restarted_primary_does_not_lead_its_view() -> None:
-    """Entries that it sent may be committed without its disk: it does not say what the log is."""
+    """A restarted primary does not choose its view's log: others may have committed its entries."""
     cluster = quiet(3)
     cluster.start(0)
 
@@ -460,7 +461,7 @@ def test_a_write_that_was_discarded_does_not_make_its_entry_durable() -> None:
 
 
 def test_a_restarted_primary_of_a_later_view_makes_the_others_follow() -> None:
-    """It can take part in no earlier view; who lives in one learns that the later one is due."""
+    """The restarted primary takes part in no earlier view; a replica in one learns of the later."""
     cluster = quiet(3)
     cluster.machines[2].superblock = CoreState(2, 0, 1)
     cluster.start(2)

@@ -16,12 +16,12 @@ from coordinator.vsr.messages import (
     PrepareOkMessage,
 )
 from coordinator.vsr.quorum import QUORUMS
-from tests.coordinator.vsr.cluster_harness import Cluster, bootstrapped
+from tests.coordinator.vsr.cluster_harness import CoreCluster, bootstrapped
 from viewstamp.limits import HEARTBEAT_MS, PIPELINE_PREPARES_MAX, TICK_MS
 
 
 def messages(effects: list[Effect], kind: type) -> list[Send]:
-    """The sends among the effects whose message is of `kind`."""
+    """Return the sends among the effects whose message is of `kind`."""
     return [e for e in effects if isinstance(e, Send) and isinstance(e.message, kind)]
 
 
@@ -30,7 +30,7 @@ def commits(effects: list[Effect]) -> list[int]:
     return [effect.op for effect in effects if isinstance(effect, Commit)]
 
 
-def deliver_between(cluster: Cluster, source: int, target: int) -> list[Effect]:
+def deliver_between(cluster: CoreCluster, source: int, target: int) -> list[Effect]:
     """Deliver all that is in flight from one replica to another."""
     effects = []
     for item in list(cluster.network):
@@ -52,7 +52,7 @@ def test_the_primary_is_chosen_round_robin_from_the_view_number() -> None:
 
 def test_replicas_process_requests_only_in_status_normal() -> None:
     """A batch that comes before status normal is refused, and leaves no trace."""
-    cluster = Cluster(1)
+    cluster = CoreCluster(1)
     cluster.start(0)
 
     effects = cluster.batch(0)
@@ -62,7 +62,7 @@ def test_replicas_process_requests_only_in_status_normal() -> None:
 
 
 def test_a_request_sent_to_a_backup_is_dropped_and_names_the_primary() -> None:
-    """Only the primary sequences; a backup says who that is."""
+    """Only the primary sequences; a backup names it."""
     (refused,) = bootstrapped(3).batch(2)
 
     assert isinstance(refused, Refused)
@@ -94,7 +94,7 @@ def test_backups_process_prepare_messages_in_order() -> None:
 
 
 def test_a_backup_sends_prepare_ok_once_the_entry_is_in_its_durable_log() -> None:
-    """Receiving is not enough, and the acknowledgement goes to the primary alone."""
+    """A received entry is acknowledged only once it is durable, and only to the primary."""
     cluster = bootstrapped(3)
     cluster.batch(0)
 
@@ -166,7 +166,7 @@ def test_the_primary_informs_backups_of_the_commit_with_the_next_prepare() -> No
 
 
 def test_an_idle_primary_informs_backups_of_the_commit_with_a_commit_message() -> None:
-    """Without a next entry the heartbeat tells."""
+    """Without a next entry the heartbeat carries the commit."""
     cluster = bootstrapped(2)
     cluster.now_ticks += HEARTBEAT_MS // TICK_MS
 
@@ -193,7 +193,7 @@ def test_a_backup_executes_a_commit_only_as_far_as_its_log_reaches() -> None:
 
 
 def test_messages_of_an_earlier_view_are_dropped_by_a_replica_in_a_later_one() -> None:
-    """Both an old primary's entry and an old acknowledgement fall to the rule on views."""
+    """The view rule drops an old primary's entry and an old acknowledgement."""
     cluster = bootstrapped(2)
     cluster.batch(0)
     entry = cluster.network[0][1].message

@@ -44,7 +44,7 @@ from coordinator.vsr.state import ReplicaState
 from coordinator.vsr.timeouts import TimeoutName, Timeouts, ticks
 from tests.coordinator.vsr.cluster_harness import (
     CLUSTER_ID,
-    Cluster,
+    CoreCluster,
     bootstrapped,
     configuration,
     read_initial_members,
@@ -97,7 +97,7 @@ def test_a_wrong_configuration_is_refused(
 
 
 def test_several_replicas_need_a_reader_of_initial_members() -> None:
-    """Without it a blank backup could not tell whether it was asked."""
+    """Without a reader a blank backup could not tell whether it was asked."""
     with pytest.raises(ValueError, match="read_initial_members"):
         Replica(configuration(0, 2), seal=seal)
 
@@ -118,7 +118,7 @@ WRONG_EVENTS: list[tuple[Event, str]] = [
 
 @pytest.mark.parametrize(("event", "message"), WRONG_EVENTS)
 def test_an_event_against_the_duties_raises_and_changes_nothing(event: Event, message: str) -> None:
-    """The driver is told of its bug, and the replica goes on as if nothing had come."""
+    """The driver learns of its bug, and the replica goes on as if nothing had come."""
     cluster = bootstrapped(1)
     replica = cluster.machines[0].replica
     before = repr(replica)
@@ -147,7 +147,7 @@ def test_time_never_goes_back() -> None:
 
 def test_found_answers_a_question_once() -> None:
     """A second Found for the same bootstrap, and one with an impossible time, are driver bugs."""
-    cluster = Cluster(1)
+    cluster = CoreCluster(1)
     cluster.start(0)
     with pytest.raises(CallerError, match="1970"):
         cluster.step(0, Found(NONCE, -1))
@@ -186,7 +186,7 @@ def overtake_view(state: ReplicaState) -> None:
 
 
 def apply_unexecuted(state: ReplicaState) -> None:
-    """Apply what was never handed out."""
+    """Apply an entry that was never handed out."""
     state.applied_op = state.commit_min + 1
 
 
@@ -227,7 +227,7 @@ def test_every_invariant_can_fail(
 
 
 def test_a_primary_that_commits_without_a_quorum_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Among several, the invariant counts the durable copies that the primary knows of."""
+    """In a cluster the invariant counts the durable copies that the primary knows of."""
     cluster = bootstrapped(3)
     cluster.batch(0)
     replica = cluster.machines[0].replica
@@ -249,7 +249,7 @@ def test_a_primary_that_commits_without_a_quorum_stops(monkeypatch: pytest.Monke
     ],
 )
 def test_the_bounds_are_held_to(limit: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the bound lowered under what is in flight, the next step notices."""
+    """With the bound lowered under the number in flight, the next step notices."""
     cluster = bootstrapped(1)
     cluster.batch(0)
     cluster.batch(0)
@@ -282,8 +282,9 @@ def test_the_superblock_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_an_initial_member_that_changed_after_the_question_needs_another_body() -> None:
-    """A body with the nonce of an earlier boot is refused; the driver was asked anew already."""
-    cluster = Cluster(2)
+    """A body with the nonce of an earlier boot is refused; the driver has a newer question
+    already."""
+    cluster = CoreCluster(2)
     cluster.start(1)
     cluster.start(0)
     cluster.deliver(keep=True)
@@ -301,8 +302,8 @@ def test_an_initial_member_that_changed_after_the_question_needs_another_body() 
 
 
 def test_who_has_op_1_says_to_nobody_that_it_is_blank() -> None:
-    """From the journaling of op 1 on, a replica neither answers nor counts as blank."""
-    cluster = Cluster(2)
+    """Once it journals op 1, a replica neither answers nor counts as blank."""
+    cluster = CoreCluster(2)
     cluster.start(1)
     cluster.start(0)
     cluster.settle()
@@ -371,7 +372,7 @@ def test_a_backup_with_a_slow_disk_holds_no_more_than_its_tail() -> None:
 
 
 def test_an_entry_that_left_the_tail_is_dropped() -> None:
-    """It was acknowledged a pipeline and more ago; nobody waits for it."""
+    """An entry that left the tail was acknowledged at least a pipeline ago; nobody waits for it."""
     cluster = bootstrapped(2)
     cluster.batch(0)
     old = cluster.network[0][1].message
@@ -384,7 +385,7 @@ def test_an_entry_that_left_the_tail_is_dropped() -> None:
 
 
 def test_a_slow_backup_executes_from_its_journal() -> None:
-    """What left the tail before it was executed is committed without a body, to be read again."""
+    """An entry that left the tail unexecuted is committed without a body, and read again."""
     cluster = bootstrapped(2)
     machine = cluster.machines[1]
     for _ in range(2 * LOG_TAIL_PREPARES):
@@ -398,7 +399,7 @@ def test_a_slow_backup_executes_from_its_journal() -> None:
     assert machine.executed_op >= 2 * LOG_TAIL_PREPARES
 
 
-def _settle_without_applying(cluster: Cluster, slow: int) -> None:
+def _settle_without_applying(cluster: CoreCluster, slow: int) -> None:
     """Let messages and disks finish; only the other replicas are applied."""
     while cluster.network or any(machine.writes for machine in cluster.machines):
         while cluster.network:
@@ -410,7 +411,7 @@ def _settle_without_applying(cluster: Cluster, slow: int) -> None:
 
 
 def test_a_primary_whose_disk_hangs_stops_admitting() -> None:
-    """Backups can commit without it, but it may not let go of entries that it does not hold."""
+    """Backups can commit without it, but it must keep the entries that it has not written."""
     cluster = bootstrapped(3)
     for _ in range(LOG_TAIL_PREPARES + 8):
         cluster.batch(0)
@@ -427,7 +428,7 @@ def test_a_primary_whose_disk_hangs_stops_admitting() -> None:
 
 
 def test_a_lone_idle_replica_needs_no_ticks() -> None:
-    """Nothing is armed: an embedded replica costs nothing while nobody asks anything."""
+    """Nothing is armed: an idle embedded replica costs nothing."""
     cluster = bootstrapped(1)
 
     assert not [effect for effect in cluster.batch(0) if isinstance(effect, Arm)]

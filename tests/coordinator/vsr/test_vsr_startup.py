@@ -1,4 +1,4 @@
-"""What a process does with what its disk holds."""
+"""What a process does with the content of its disk."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_what_the_disk_holds_decides_the_status(
 def test_a_member_that_restarts_hands_out_what_it_knows_is_committed_and_vouches_for_nothing() -> (
     None
 ):
-    """The rest of its log may not be what was committed: it asks the primary."""
+    """The rest of a restarted member's log may not be committed: it asks the primary."""
     replica = Replica(configuration(1, 3), seal=seal, read_initial_members=read_initial_members)
     suffix = tuple(entry.header for entry in journal(2))
 
@@ -102,7 +102,7 @@ def test_a_member_that_restarts_hands_out_what_it_knows_is_committed_and_vouches
 
 
 def test_another_initial_member_that_has_op_1_and_no_superblock_is_a_member() -> None:
-    """It vouched for nothing yet, so it forgot nothing; the bootstrap primary has to go on."""
+    """It acknowledged nothing yet, so it forgot nothing, and the bootstrap primary has to go on."""
     replica = Replica(configuration(1, 3), seal=seal, read_initial_members=read_initial_members)
 
     replica.step(Start(None, (journal(1)[0].header,), NONCE), 0)
@@ -111,7 +111,7 @@ def test_another_initial_member_that_has_op_1_and_no_superblock_is_a_member() ->
 
 
 def test_a_member_whose_journal_ends_before_a_commit_that_was_durable_denies_nothing() -> None:
-    """What it lost it may have acknowledged; its vote says that there may have been more."""
+    """A member may have acknowledged what its journal lost; its vote says so."""
     replica = Replica(configuration(1, 3), seal=seal, read_initial_members=read_initial_members)
 
     replica.step(Start(CoreState(0, 0, 5), (journal(1)[0].header,), NONCE), 0)
@@ -135,7 +135,7 @@ def test_a_superblock_older_than_the_journal_halts() -> None:
 
 
 def test_the_new_view_is_durable_before_anything_else_happens() -> None:
-    """The first step of a restart writes the next view, and does no more (P10)."""
+    """The first step of a restart writes the next view, and does nothing else (P10)."""
     cluster = bootstrapped(1)
 
     assert cluster.start(0) == [
@@ -156,7 +156,7 @@ def test_the_log_view_is_durable_before_status_normal() -> None:
 
 
 def test_a_lone_replica_records_that_its_whole_log_is_committed() -> None:
-    """What its disk holds is committed, and the superblock says so before anything is served."""
+    """A lone replica's log is committed, and the superblock says so before anything is served."""
     cluster = bootstrapped(1)
     for _ in range(3):
         cluster.batch(0)
@@ -169,7 +169,7 @@ def test_a_lone_replica_records_that_its_whole_log_is_committed() -> None:
 
 
 def test_normal_comes_only_after_the_inherited_log_has_applied() -> None:
-    """Handed out is not applied: clients would be told that sessions of the last entries ended."""
+    """While handed-out entries are not applied, clients would be told that their sessions ended."""
     cluster = bootstrapped(1)
     for _ in range(3):
         cluster.batch(0)

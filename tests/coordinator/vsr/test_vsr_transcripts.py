@@ -1,7 +1,7 @@
 """The transcripts in `transcripts/`: each is a story, told in commands and their exact effects.
 
-`REWRITE_TRANSCRIPTS=1 pytest tests/coordinator/vsr/test_vsr_transcripts.py` writes down what
-happens now. Commit such a diff only if you understand every line of it, and want it.
+`REWRITE_TRANSCRIPTS=1 pytest tests/coordinator/vsr/test_vsr_transcripts.py` records the current
+effects. Commit such a diff only if you understand and intend every line of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads that wait for an index: how many there may be, and those that nobody waits for."""
+"""Reads that wait for an index: their limit, and abandoned ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_waiting_reads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("index", [0, 1], ids=["primary", "backup"])
 def test_an_abandoned_read_takes_no_place(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever reads next has room, although no index was granted all the while."""
+    """An abandoned read leaves its place free, even if no index was granted."""
     monkeypatch.setattr(reads_module, "READ_INDEXES_WAITING_MAX", 2)
     cluster = bootstrapped(3)
     cluster.step(index, ReadIndexRequested(1))
@@ -54,7 +54,7 @@ def _refused(effects: list[Effect]) -> list[Effect]:
 
 
 def test_a_question_for_nobody_is_not_repeated() -> None:
-    """A backup whose reads were all abandoned asks no more, until somebody reads again."""
+    """A backup whose reads were all abandoned asks no more, until the next read comes."""
     cluster = bootstrapped(3)
     cluster.step(1, ReadIndexRequested(1))
     cluster.step(1, ReadIndexAbandoned(1))

@@ -89,7 +89,7 @@ from coordinator.vsr.messages import (
     StartViewChangeMessage,
     StartViewMessage,
 )
-from tests.coordinator.vsr.cluster_harness import CLUSTER_ID, FEATURE_LEVEL, Cluster
+from tests.coordinator.vsr.cluster_harness import CLUSTER_ID, FEATURE_LEVEL, CoreCluster
 from viewstamp.format.prepare import seal
 from viewstamp.limits import BOOT_NONCE_BYTES, TICK_MS
 
@@ -97,7 +97,7 @@ SEPARATOR = "----"
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class CoreBlock:
     """Story lines, commands, and the trace that they must give."""
 
     story: tuple[str, ...]
@@ -105,7 +105,7 @@ class Block:
     expected: tuple[str, ...]
 
 
-def parse(text: str) -> list[Block]:
+def parse(text: str) -> list[CoreBlock]:
     """Split a transcript into its blocks. A block of story alone has no commands."""
     blocks = []
     for chunk in text.strip().split("\n\n"):
@@ -115,13 +115,13 @@ def parse(text: str) -> list[Block]:
         if rest and SEPARATOR not in rest:
             raise ValueError(f"commands without {SEPARATOR}: {rest}")
         split = rest.index(SEPARATOR) if rest else 0
-        blocks.append(Block(story, tuple(rest[:split]), tuple(rest[split + 1 :])))
+        blocks.append(CoreBlock(story, tuple(rest[:split]), tuple(rest[split + 1 :])))
     return blocks
 
 
 def run(text: str) -> str:
     """The transcript with the traces that its commands really give."""
-    runner = Runner()
+    runner = CoreRunner()
     chunks = []
     for block in parse(text):
         lines = list(block.story)
@@ -154,7 +154,7 @@ def headers_text(headers: tuple[PrepareHeader, ...]) -> str:
 
 
 def ops_text(ops: tuple[int, ...]) -> str:
-    """Ops, or that there are none."""
+    """Return the ops as text, or `none`."""
     return ",".join(map(str, ops)) or "none"
 
 
@@ -209,7 +209,7 @@ def message_text(message: Message) -> str:
 
 
 def primary_text(primary: int | None) -> str:
-    """Whom to ask, in refusals."""
+    """Return the replica to ask, in refusals."""
     return "unknown" if primary is None else str(primary)
 
 
@@ -293,11 +293,11 @@ FORGERIES: dict[str, Callable[[dict[str, int]], Message]] = {
 }
 
 
-class Runner:
+class CoreRunner:
     """The cluster of one transcript, and its commands."""
 
     def __init__(self) -> None:
-        self.cluster = Cluster(1)
+        self.cluster = CoreCluster(1)
 
     def execute(self, command: str) -> list[str]:
         """Carry out one command line; returns its trace."""
@@ -317,7 +317,7 @@ class Runner:
         return [f"{index}: {effect_text(effect)}" for effect in effects]
 
     def do_cluster(self, words: list[str], options: dict[str, int]) -> list[str]:
-        self.cluster = Cluster(int(words[0]), options.get("standbys", 0))
+        self.cluster = CoreCluster(int(words[0]), options.get("standbys", 0))
         return []
 
     def do_start(self, words: list[str], options: dict[str, int]) -> list[str]:
@@ -442,7 +442,7 @@ class Runner:
 
 
 def check_file(path: Path, *, rewrite: bool) -> None:
-    """Compare a transcript with what happens, or make it say so."""
+    """Compare a transcript with the real effects, or record them."""
     text = path.read_text(encoding="utf-8")
     actual = run(text)
     if rewrite:

@@ -16,7 +16,6 @@ from services.consumer_groups.domain import DOMAIN
 from services.consumer_groups.model import Group, GroupsState, Member
 from services.consumer_groups.section import SECTION
 from services.runtime.machine import Machine
-from services.runtime.tables import Table, UndoLog
 from viewstamp import limits
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as views
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
@@ -24,6 +23,7 @@ from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame, unframe
+from viewstamp.machine.tables import Table, UndoLog
 from viewstamp.routing import Method, methods_of_file
 
 METHODS: dict[str, Method] = {m.name: m for m in methods_of_file(api.DESCRIPTOR)}
@@ -46,7 +46,7 @@ def _rows(table: Table[Any, Any]) -> dict[Any, Any]:
 
 
 @dataclass
-class Harness:
+class GroupsHarness:
     """One machine, its log, and the proposals that a primary would hold."""
 
     partitions_count: int = 12
@@ -108,7 +108,7 @@ class Harness:
         return _answer(method, outcome)
 
     def context(self, topic: int = TOPIC) -> bytes:
-        """Return what streams would have resolved."""
+        """Return the answer of streams to a resolve."""
         return effects_pb2.TopicContext(
             stream_id=STREAM,
             topic_id=topic,
@@ -159,7 +159,7 @@ class Harness:
         return answer
 
     def truthful(self, session: int) -> api.HeartbeatConsumerGroupResponse:
-        """Send the heartbeat of a member that knows all it was ever told."""
+        """Send the heartbeat of a member that knows everything it was told."""
         member = self.member(session)
         return self.heartbeat(session, member.member_epoch, member.owned)
 
@@ -220,7 +220,7 @@ class Harness:
         return self.state.members_of(self.group(name).id)
 
     def owners(self) -> dict[int, int]:
-        """Return who owns each partition that is owned."""
+        """Return the owner of each owned partition."""
         return {
             partition: member.session_id for member in self.members() for partition in member.owned
         }
@@ -237,7 +237,7 @@ class Harness:
         return False
 
     def propose_all(self) -> None:
-        """Sequence what is due, and what that proposes, until nothing is."""
+        """Sequence due proposals, and those that they cause, until none is left."""
         while self.propose_next():
             pass
 
@@ -261,7 +261,7 @@ class Harness:
         self.command("CompleteRevocation", request, user=limits.SYSTEM_USER_ID)
 
     def all_proposals(self) -> list[pb.Proposal]:
-        """Return what a new primary would be told."""
+        """Return the proposals for a new primary."""
         return list(DOMAIN.proposals(self.state))
 
     def settle(self) -> None:
@@ -281,7 +281,7 @@ class Harness:
         return self.machine.state_digest()
 
     def check(self) -> None:
-        """Assert what holds at every revision."""
+        """Assert the rules that hold at every revision."""
         for group_id in self.state.groups.sorted_keys():
             _check_single_holder(self.state, group_id)
         assert self.machine.alarms == []
@@ -332,9 +332,9 @@ def refused(action: Callable[[], object]) -> str:
     raise AssertionError("the action was not refused")
 
 
-def settled(sessions: Sequence[int], partitions_count: int = 12) -> Harness:
+def settled(sessions: Sequence[int], partitions_count: int = 12) -> GroupsHarness:
     """Return a harness with one group of these members, every partition owned."""
-    harness = Harness(partitions_count=partitions_count)
+    harness = GroupsHarness(partitions_count=partitions_count)
     harness.create()
     for session in sessions:
         harness.join(session)

@@ -14,7 +14,7 @@ from tests.services.consumer_groups.harness import settled
 
 @st.composite
 def holdings(draw: st.DrawFn, members_max: int, partitions_max: int) -> tuple[Held, int]:
-    """Draw who holds what: each partition is held by one member or free."""
+    """Draw the owners: each partition has one owner or is free."""
     members = draw(st.integers(1, members_max))
     count = draw(st.integers(0, partitions_max))
     holder = st.integers(-1, members - 1)
@@ -63,7 +63,7 @@ def test_everything_is_shared_evenly(assignor: object, case: tuple[Held, int]) -
 
 @given(case=holdings(members_max=4, partitions_max=6))
 def test_uniform_moves_no_more_than_necessary(case: tuple[Held, int]) -> None:
-    """No even assignment takes fewer partitions from those who hold them."""
+    """No even assignment takes fewer partitions from their owners."""
     held, count = case
     assert moves(held, uniform(held, count)) == fewest_moves(held, count)
 
@@ -79,7 +79,7 @@ def test_range_is_contiguous() -> None:
 
 
 def test_more_members_than_partitions() -> None:
-    """Who comes too late for a partition gets none, and nobody who has one loses it."""
+    """A member that comes too late gets no partition, and takes none from others."""
     assert uniform([(), (0,), ()], 2) == [(1,), (0,), ()]
 
 
@@ -100,7 +100,7 @@ CHURN = [
 def test_churn_moves_no_more_than_necessary(
     sessions: list[int], is_join: bool, count: int, moved: int
 ) -> None:
-    """After one member came or went, all other partitions stay where they were."""
+    """After one member came or left, all other partitions stay where they were."""
     harness = settled(sessions, partitions_count=count)
     before = harness.owners()
     if is_join:

@@ -1,4 +1,4 @@
-"""What commands of other domains mean for groups."""
+"""How commands of other domains affect groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.services.consumer_groups.harness import (
     STREAM,
     TOPIC,
     USER,
-    Harness,
+    GroupsHarness,
     dump,
     settled,
 )
@@ -19,7 +19,7 @@ from viewstamp.api.domain.v1 import effects_pb2
 
 def test_deleted_stream_drops_groups_of_its_topics() -> None:
     """All groups of the topics named are gone with members and indexes, others stay."""
-    harness = Harness()
+    harness = GroupsHarness()
     harness.create("kept", topic=TOPIC + 2)
     harness.create()
     harness.create("other", topic=TOPIC + 1)
@@ -38,7 +38,7 @@ def test_deleted_stream_drops_groups_of_its_topics() -> None:
 
 
 def test_shrinking_topic_takes_ownership_at_once() -> None:
-    """Partitions that are gone are neither owned, nor revoked, nor meant for anybody."""
+    """Deleted partitions are neither owned, nor revoked, nor assigned."""
     harness = settled([11], partitions_count=4)
     harness.join(12)
     harness.propose_all()
@@ -91,7 +91,7 @@ def test_topics_without_groups_do_not_matter() -> None:
 
 def test_empty_group_follows_partitions_without_assign() -> None:
     """A group without members needs no target when its topic changes."""
-    harness = Harness()
+    harness = GroupsHarness()
     harness.create()
     harness.change_partitions(3)
     assert (harness.group().partitions_count, harness.pending) == (3, [])
@@ -106,8 +106,8 @@ def test_empty_group_follows_partitions_without_assign() -> None:
     ids=lambda payload: next(iter(payload)),
 )
 def test_user_takes_members_along(payload: dict[str, object]) -> None:
-    """All members of the user leave, in whatever session and group; those of others stay."""
-    harness = Harness()
+    """All members of the user leave, in every session and group; other users' members stay."""
+    harness = GroupsHarness()
     harness.create()
     harness.create("second")
     for session, user in ((11, USER), (12, 4), (13, USER)):
@@ -131,7 +131,7 @@ def test_user_takes_members_along(payload: dict[str, object]) -> None:
 )
 def test_ended_sessions_of_a_user_leave(session_id: int | None, kept: int, left: list[int]) -> None:
     """Members of the user's ended sessions leave; one that is another's or is kept does not."""
-    harness = Harness()
+    harness = GroupsHarness()
     harness.create()
     for session, user in ((11, USER), (12, 4), (13, USER)):
         harness.join(session, user=user)
@@ -142,8 +142,8 @@ def test_ended_sessions_of_a_user_leave(session_id: int | None, kept: int, left:
 
 
 def test_session_of_two_users_loses_only_one() -> None:
-    """A gateway's session may serve several users, each of whom ends for itself."""
-    harness = Harness()
+    """A gateway's session may serve several users, and each ends alone."""
+    harness = GroupsHarness()
     for name, user in ((GROUP_NAME, 4), ("second", 5), ("third", 5)):
         harness.create(name)
         harness.join(11, user=user, name=name)
@@ -156,7 +156,7 @@ def test_session_of_two_users_loses_only_one() -> None:
 
 def test_session_end_leaves_all_its_groups() -> None:
     """The members of a session leave together, and each group asks for one target."""
-    harness = Harness()
+    harness = GroupsHarness()
     for name in (GROUP_NAME, "second"):
         harness.create(name)
         harness.join(11, name=name)
@@ -172,7 +172,7 @@ def test_session_end_leaves_all_its_groups() -> None:
 
 def test_members_leaving_together_may_hand_partitions_over_on_their_way() -> None:
     """A member that gains partitions from one leaving before it frees these too."""
-    harness = Harness(partitions_count=4)
+    harness = GroupsHarness(partitions_count=4)
     harness.create()
     harness.join(11, user=USER)
     harness.settle()

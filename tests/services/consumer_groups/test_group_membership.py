@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.services.consumer_groups.harness import STREAM, TOPIC, USER, Harness, settled
+from tests.services.consumer_groups.harness import STREAM, TOPIC, USER, GroupsHarness, settled
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as views
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
 from viewstamp.api.domain.v1 import effects_pb2
@@ -10,7 +10,7 @@ from viewstamp.api.domain.v1 import effects_pb2
 
 def test_first_member_gets_everything_at_once() -> None:
     """Free partitions are owned as soon as Assign is applied, before any heartbeat."""
-    harness = Harness(partitions_count=5)
+    harness = GroupsHarness(partitions_count=5)
     harness.create()
     assert harness.describe().state == views.GROUP_STATE_EMPTY
     epoch = harness.join(11)
@@ -62,7 +62,7 @@ def test_group_reconciles_while_a_member_waits() -> None:
 
 
 def test_heartbeat_from_before_the_present_epoch_releases_nothing() -> None:
-    """What a member says before it has heard of its present epoch does not count as a release."""
+    """A heartbeat sent before the member learned its present epoch releases nothing."""
     harness = settled([11], partitions_count=4)
     before = harness.member(11).member_epoch
     harness.change_partitions(6)
@@ -87,7 +87,7 @@ def test_lost_replies_never_fence() -> None:
 
 def test_joining_twice_is_idempotent() -> None:
     """A second join of the same session answers the same and changes nothing."""
-    harness = Harness()
+    harness = GroupsHarness()
     harness.create()
     first = harness.join(11, "one", rack="r")
     digest, proposals = harness.digest(), len(harness.pending)
@@ -104,7 +104,7 @@ def test_heartbeat_without_news_changes_nothing() -> None:
 
 
 def test_leaver_frees_what_it_held() -> None:
-    """What a leaver was still to give up goes to who waits for it; the rest follows by Assign."""
+    """A leaver's pending partitions go to the member that waits for them; Assign moves the rest."""
     harness = settled([11], partitions_count=4)
     harness.join(12)
     harness.propose_all()
@@ -115,7 +115,7 @@ def test_leaver_frees_what_it_held() -> None:
 
 
 def test_partition_returns_to_an_owner_that_had_not_released_it() -> None:
-    """If the newcomer is gone before the release, the old owner simply goes on."""
+    """If the newcomer leaves before the release, the old owner simply goes on."""
     harness = settled([11], partitions_count=4)
     harness.join(12)
     harness.propose_all()
@@ -127,7 +127,7 @@ def test_partition_returns_to_an_owner_that_had_not_released_it() -> None:
 
 
 def test_rejoined_member_does_not_wait_for_its_former_target() -> None:
-    """What a session waited for before it left is nothing to it after it joined again."""
+    """A session that left and joined again does not get the partitions it waited for before."""
     harness = settled([11], partitions_count=4)
     harness.join(12)
     harness.propose_all()
@@ -152,7 +152,7 @@ def test_last_leaver_leaves_an_empty_group() -> None:
 
 def test_instance_takes_its_place_over() -> None:
     """A static member's new session keeps partitions, epochs and age without a new target."""
-    harness = Harness()
+    harness = GroupsHarness()
     harness.create()
     harness.join(11, "one")
     harness.join(12, "two")
@@ -167,7 +167,7 @@ def test_instance_takes_its_place_over() -> None:
 
 
 def test_taken_over_place_still_waits() -> None:
-    """The successor gets what its predecessor waited for."""
+    """The successor gets the partitions that its predecessor waited for."""
     harness = settled([11], partitions_count=4)
     harness.join(12, "two")
     harness.propose_all()
@@ -177,8 +177,8 @@ def test_taken_over_place_still_waits() -> None:
 
 
 def test_taken_over_place_still_has_to_release() -> None:
-    """The successor inherits the revocation, whose deadline is proposed for it."""
-    harness = Harness(partitions_count=4)
+    """The successor inherits the revocation, and its deadline is proposed for it."""
+    harness = GroupsHarness(partitions_count=4)
     harness.create()
     harness.join(11, "one")
     harness.settle()
@@ -192,8 +192,8 @@ def test_taken_over_place_still_has_to_release() -> None:
 
 
 def test_thousand_joins_compute_few_targets() -> None:
-    """Joins between two Assigns share one proposal, whatever their number."""
-    harness = Harness(partitions_count=2000, is_checking=False)
+    """All joins between two Assigns share one proposal."""
+    harness = GroupsHarness(partitions_count=2000, is_checking=False)
     harness.create()
     for session in range(1, 1001):
         harness.join(session)
@@ -209,7 +209,7 @@ def test_thousand_joins_compute_few_targets() -> None:
 
 def test_stale_assign_proposes_the_present_epoch() -> None:
     """An Assign for an older epoch computes nothing and asks for the present one."""
-    harness = Harness()
+    harness = GroupsHarness()
     harness.create()
     harness.join(11)
     harness.join(12)
@@ -247,8 +247,8 @@ def test_new_primary_is_told_everything_pending() -> None:
 
 
 def test_validate_only_changes_nothing() -> None:
-    """A rehearsed join answers as if it had been done, and leaves neither trace nor proposal."""
-    harness = Harness()
+    """A rehearsed join answers like a real one, and leaves neither trace nor proposal."""
+    harness = GroupsHarness()
     harness.create()
     digest = harness.digest()
     request = api.JoinConsumerGroupRequest(validate_only=True)
@@ -260,7 +260,7 @@ def test_validate_only_changes_nothing() -> None:
 
 def test_range_gives_contiguous_partitions_in_the_order_of_joins() -> None:
     """Ranges follow the age of places, not session numbers, also after a takeover."""
-    harness = Harness(partitions_count=5)
+    harness = GroupsHarness(partitions_count=5)
     harness.create(range_assignor=True)
     harness.join(30, "first")
     harness.join(20)
@@ -274,7 +274,7 @@ def test_range_gives_contiguous_partitions_in_the_order_of_joins() -> None:
 
 def test_groups_of_a_topic_are_apart() -> None:
     """Every group shares all partitions by itself; ids are never reused."""
-    harness = Harness(partitions_count=2)
+    harness = GroupsHarness(partitions_count=2)
     first, second = harness.create("a"), harness.create("b")
     harness.join(11, name="a")
     harness.join(11, name="b")

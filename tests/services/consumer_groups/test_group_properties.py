@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.services.consumer_groups.harness import Harness
+from tests.services.consumer_groups.harness import GroupsHarness
 from viewstamp import limits
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as views
 from viewstamp.api.domain.v1 import effects_pb2
@@ -30,27 +30,27 @@ STEPS = 30
 
 
 def user_of(session: int) -> int:
-    """Return whose session it is: users have two each."""
+    """Return the owner of the session: each user has two."""
     return session // 2
 
 
 @dataclass
-class Client:
-    """A truthful client: it reads what it was last told, and one heartbeat is in flight at most."""
+class GroupClient:
+    """A truthful client: it reads the latest answer, and has at most one heartbeat in flight."""
 
     epoch: int
     reading: set[int] = field(default_factory=set)
 
 
 class GroupHistory(RuleBasedStateMachine):
-    """One group, six sessions of four users, and a primary that proposes when it pleases."""
+    """One group, six sessions of four users, and a primary that proposes at random times."""
 
     def __init__(self) -> None:
         """Start without a group."""
         super().__init__()
-        self.harness = Harness()
-        self.clients: dict[int, Client] = {}
-        # Nobody can promise that a silent or shrunk-away reader has stopped in time.
+        self.harness = GroupsHarness()
+        self.clients: dict[int, GroupClient] = {}
+        # A silent reader, or one of a removed partition, may not have stopped in time.
         self.is_reading_exclusive = True
 
     @initialize(range_assignor=st.booleans(), count=st.integers(0, 7))
@@ -68,7 +68,7 @@ class GroupHistory(RuleBasedStateMachine):
         epoch = self.harness.join(session, instance, user=user_of(session))
         if instance:
             self.clients.pop(places.get(instance, 0), None)
-        self.clients[session] = Client(epoch)
+        self.clients[session] = GroupClient(epoch)
 
     @rule(session=SESSIONS)
     def leave(self, session: int) -> None:
@@ -90,7 +90,7 @@ class GroupHistory(RuleBasedStateMachine):
     @precondition(lambda self: self.harness.pending)
     @rule()
     def propose(self) -> None:
-        """Let the primary sequence what is due next."""
+        """Let the primary sequence the next due proposal."""
         self.harness.propose_next()
 
     @rule()
@@ -132,14 +132,14 @@ class GroupHistory(RuleBasedStateMachine):
 
     @invariant()
     def nobody_reads_what_another_reads(self) -> None:
-        """While members are heard in time, no two clients read one partition."""
+        """Check that no two clients read one partition while members are heard in time."""
         if self.is_reading_exclusive:
             reading = [p for client in self.clients.values() for p in client.reading]
             assert len(reading) == len(set(reading))
 
     @invariant()
     def ownership_follows_the_target(self) -> None:
-        """What the target gives a member is owned, unless another still holds it."""
+        """Check that a member owns its target, unless another still holds a partition."""
         if not self.harness.state.groups:
             return
         members = self.harness.members()
@@ -148,7 +148,7 @@ class GroupHistory(RuleBasedStateMachine):
             assert set(member.target) - set(member.owned) <= revoking
 
     def teardown(self) -> None:
-        """Once everything was said, everything is owned, evenly, and known to be so."""
+        """Check that in the end everything is owned, evenly, and known to be so."""
         if not self.harness.state.groups:
             return
         self.harness.settle()
@@ -165,7 +165,7 @@ class GroupHistory(RuleBasedStateMachine):
 
 
 def test_any_history_keeps_the_promises() -> None:
-    """Whatever happens in whatever order, ownership is exclusive, then complete and even."""
+    """In any order of events ownership is exclusive, then complete and even."""
     run_state_machine_as_test(
         GroupHistory, settings=settings(max_examples=120, stateful_step_count=STEPS, deadline=None)
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.services.consumer_groups.harness import METHODS, Harness, refused, settled
+from tests.services.consumer_groups.harness import METHODS, GroupsHarness, refused, settled
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as views
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
 from viewstamp.errors import Refusal
@@ -27,7 +27,9 @@ OF_A_SESSION = (
 )
 
 
-def call(harness: Harness, rpc: str, *, session: int = 11, topic: int = 9, **group: object) -> str:
+def call(
+    harness: GroupsHarness, rpc: str, *, session: int = 11, topic: int = 9, **group: object
+) -> str:
     """Send the RPC with this group identifier and return the reason of its refusal."""
     request = METHODS[rpc].request()
     request.group.SetInParent()  # type: ignore[attr-defined]
@@ -50,14 +52,14 @@ def test_unknown_group(rpc: str) -> None:
 
 @pytest.mark.parametrize("rpc", OF_A_SESSION)
 def test_members_need_a_session(rpc: str) -> None:
-    """Callers without a session can neither be nor act as members."""
+    """A caller without a session can neither be a member nor act as one."""
     harness = settled([11])
     assert call(harness, rpc, session=0, name="readers") == "SESSION_REQUIRED"
 
 
 @pytest.mark.parametrize("rpc", OF_A_SESSION[1:])
 def test_strangers_are_not_members(rpc: str) -> None:
-    """A session that did not join is told so."""
+    """A session that did not join is refused."""
     harness = settled([11])
     assert call(harness, rpc, session=12, id=1) == "NOT_A_MEMBER"
 
@@ -76,15 +78,15 @@ def test_other_epochs_are_fenced(offset: int) -> None:
 
 def test_forgotten_epoch_is_fenced() -> None:
     """A heartbeat without an epoch is never taken for that of a new member."""
-    harness = Harness()
+    harness = GroupsHarness()
     harness.create()
     assert harness.join(11) != 0
     assert refused(lambda: harness.heartbeat(11, 0)) == "FENCED_MEMBER_EPOCH"
 
 
 def test_successor_fences_its_predecessor() -> None:
-    """The session whose place was taken over is no member any more."""
-    harness = Harness()
+    """The session whose place was taken over is no longer a member."""
+    harness = GroupsHarness()
     harness.create()
     harness.join(11, "one")
     harness.join(21, "one")
@@ -94,12 +96,12 @@ def test_successor_fences_its_predecessor() -> None:
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 256, "ü" * 128])
 def test_invalid_group_names(name: str) -> None:
     """Names are 1 to 255 bytes without control characters."""
-    assert refused(lambda: Harness().create(name)) == "INVALID_GROUP_NAME"
+    assert refused(lambda: GroupsHarness().create(name)) == "INVALID_GROUP_NAME"
 
 
 def test_taken_group_name() -> None:
     """A name is unique on its topic, free on others, and free again after a delete."""
-    harness = Harness()
+    harness = GroupsHarness()
     harness.create("a")
     assert refused(lambda: harness.create("a")) == "GROUP_EXISTS"
     assert harness.create("a", topic=10) == 2
@@ -113,7 +115,9 @@ def test_unknown_assignor() -> None:
     """An assignor that this build does not know is refused, not replaced."""
     request = api.CreateConsumerGroupRequest(name="a")
     request.assignor = 9  # type: ignore[assignment]
-    assert refused(lambda: Harness().command("CreateConsumerGroup", request)) == "INVALID_OPTION"
+    assert (
+        refused(lambda: GroupsHarness().command("CreateConsumerGroup", request)) == "INVALID_OPTION"
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,9 +130,9 @@ def test_unknown_assignor() -> None:
     ],
     ids=["long instance id", "control character in rack", "other instance", "other rack"],
 )
-def test_invalid_joins(join: Callable[[Harness], int]) -> None:
+def test_invalid_joins(join: Callable[[GroupsHarness], int]) -> None:
     """Instance id and rack are names, and a member keeps those it joined with."""
-    harness = Harness()
+    harness = GroupsHarness()
     harness.create()
     harness.join(11, "one")
     assert refused(lambda: join(harness)) == "INVALID_OPTION"
@@ -136,7 +140,7 @@ def test_invalid_joins(join: Callable[[Harness], int]) -> None:
 
 def test_delete_compares_revisions() -> None:
     """A delete may demand the revision that it decided upon; joins do not change the group."""
-    harness = Harness()
+    harness = GroupsHarness()
     harness.create()
     revision = harness.group().modified_revision
     harness.join(11)
@@ -186,7 +190,7 @@ def test_group_is_described() -> None:
 
 def test_groups_are_listed_in_pages() -> None:
     """Pages follow each other by ascending id, without members, and end with an empty token."""
-    harness = Harness()
+    harness = GroupsHarness()
     for name in "cba":
         harness.create(name)
     harness.join(11, name="b")
@@ -203,8 +207,8 @@ def test_groups_are_listed_in_pages() -> None:
 
 
 def test_tokens_belong_to_a_list() -> None:
-    """A page of groups does not go on in another topic, nor one of members in another group."""
-    harness = Harness()
+    """A page token of one topic's groups, or one group's members, is refused for another."""
+    harness = GroupsHarness()
     for name in "ab":
         harness.create(name)
     for session_id in (11, 12):
@@ -241,4 +245,7 @@ def test_tokens_belong_to_a_list() -> None:
 )
 def test_malformed_pages(request_: api.ListConsumerGroupsRequest) -> None:
     """A page that cannot be is refused, not bent."""
-    assert refused(lambda: Harness().query("ListConsumerGroups", request_)) == "MALFORMED_REQUEST"
+    assert (
+        refused(lambda: GroupsHarness().query("ListConsumerGroups", request_))
+        == "MALFORMED_REQUEST"
+    )

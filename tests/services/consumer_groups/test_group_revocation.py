@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.services.consumer_groups.harness import Harness, settled
+from tests.services.consumer_groups.harness import GroupsHarness, settled
 from viewstamp import limits
 
 
-def revoking() -> Harness:
+def revoking() -> GroupsHarness:
     """Return a harness in which member 11 has to give up 2 and 3, for which 12 waits."""
     harness = settled([11], partitions_count=4)
     harness.join(12)
@@ -21,7 +21,7 @@ def test_deadline_is_the_assign_plus_the_timeout() -> None:
 
 
 def test_deadline_takes_partitions() -> None:
-    """Past the deadline the partitions go to who waits for them, though the member is silent."""
+    """After the deadline the partitions go to the waiting members, though the owner is silent."""
     harness = revoking()
     harness.now = harness.member(11).revocation_deadline
     harness.propose_all()
@@ -54,7 +54,7 @@ def test_completion_after_release_is_stale() -> None:
 
 
 def test_completion_of_a_gone_member_is_stale() -> None:
-    """A completion for who left is a no-op."""
+    """A completion for a member that left does nothing."""
     harness = revoking()
     harness.leave(11)
     digest = harness.digest()
@@ -63,7 +63,7 @@ def test_completion_of_a_gone_member_is_stale() -> None:
 
 
 def test_news_begin_the_time_anew() -> None:
-    """A member told to give up more has the full time for all, and the old deadline is stale."""
+    """A member that must give up more has the full time for all; the old deadline is stale."""
     harness = revoking()
     first = harness.member(11).revocation_deadline
     harness.now += limits.REVOCATION_TIMEOUT_US // 2

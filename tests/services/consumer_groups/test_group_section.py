@@ -1,4 +1,4 @@
-"""The section: golden bytes, round trips, and what cannot be loaded."""
+"""The section: golden bytes, round trips, and unloadable content."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from services.consumer_groups.section import (
     encode_group,
     encode_member,
 )
-from services.runtime.section import Entity, SectionError
-from services.runtime.tables import UndoLog
-from tests.services.consumer_groups.harness import Harness, settled
+from services.runtime.section import SectionError
+from testkit.frozen import changes_of
+from tests.services.consumer_groups.harness import GroupsHarness, settled
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as views
 from viewstamp.format.digest import StateDigest
+from viewstamp.machine.freezing import Entity
+from viewstamp.machine.tables import UndoLog
 
 GROUP = Group(
     id=3,
@@ -76,7 +78,7 @@ def load(undo: UndoLog, section: list[Entity]) -> GroupsState:
     return state
 
 
-def busy() -> Harness:
+def busy() -> GroupsHarness:
     """Return a harness in the middle of everything: waiting, revoking, pending, static members."""
     harness = settled([11], partitions_count=4)
     harness.join(12, "two")
@@ -98,18 +100,18 @@ def test_entities_are_ordered_by_kind_and_key() -> None:
 
 
 def test_delta_is_in_the_order_of_topics() -> None:
-    """What changed comes in the order of the section, in which groups stand under their topics."""
+    """A delta has the order of the section, in which groups stand under their topics."""
     harness = busy()
     harness.machine.freezer.freeze(1, harness.revision)
     frozen = harness.machine.freezer.frozen
     assert frozen is not None
-    changes = [(kind, key, new) for kind, key, old, new in frozen.changes() if old is None]
+    changes = [(kind, key, new) for kind, key, old, new in changes_of(frozen) if old is None]
     assert changes == list(SECTION.entities(harness.state))
 
 
 def test_empty_state_has_no_entity() -> None:
-    """Before the first group the section is empty, and an empty section loads to such a state."""
-    assert list(SECTION.entities(Harness().state)) == []
+    """Before the first group the section is empty, and an empty section loads as an empty state."""
+    assert list(SECTION.entities(GroupsHarness().state)) == []
     assert list(SECTION.entities(load(UndoLog(), []))) == []
 
 
@@ -204,7 +206,7 @@ DAMAGE: dict[str, tuple[Callable[[], list[Entity]], str]] = {
 
 
 def test_undamaged_section_loads() -> None:
-    """What the damage below is done to is sound, and its digest survives the load."""
+    """The section that the tests below damage is sound, and its digest survives the load."""
     digests = []
     for section in (_section(), list(SECTION.entities(load(UndoLog(), _section())))):
         digest = StateDigest()

@@ -1,4 +1,4 @@
-"""Machines that are fed whole batches, as a coordinator would, and told what they cost."""
+"""Machines that get whole batches, as from a coordinator, and report their cost."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def streams() -> Fed:
 
 
 def groups(partitions_count: int = 10) -> Fed:
-    """Return a machine of consumer groups, all of whose commands are about one topic."""
+    """Return a machine of consumer groups whose commands all concern one topic."""
     fed = Fed(GROUPS)
     fed.context = effects_pb2.TopicContext(
         stream_id=STREAM, topic_id=TOPIC, partitions_count=partitions_count, created_revision=1

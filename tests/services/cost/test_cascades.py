@@ -1,4 +1,4 @@
-"""Effects that reach far: what their prepare has no room for is worked off in steps."""
+"""Effects that reach far: when their prepare has no room, they are processed in steps."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from services.consumer_groups.model import GroupsState
 from services.consumer_groups.section import SECTION
-from services.runtime.tables import Table, UndoLog
 from tests.services.cost.machines import SESSION, STREAM, TOPIC, Fed, groups
 from viewstamp import limits
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.domain.v1 import effects_pb2
+from viewstamp.machine.tables import Table, UndoLog
 
 STEP_ROWS = 40
 
 
 def context(topic_id: int, partitions_count: int) -> bytes:
-    """Return what streams says of a topic."""
+    """Return the effect of streams about a topic."""
     return effects_pb2.TopicContext(
         stream_id=STREAM, topic_id=topic_id, partitions_count=partitions_count, created_revision=1
     ).SerializeToString()
@@ -45,9 +45,9 @@ def join(fed: Fed, group_ids: Sequence[int], session: int = SESSION) -> None:
 
 
 def run(fed: Fed, proposals: Sequence[pb.Proposal], *only: str) -> int:
-    """Sequence proposals, and what these propose; return how many sweeps there were.
+    """Sequence proposals, and those that they cause; return the number of sweeps.
 
-    Those with another name than `only` are left out, unless none is named.
+    With `only`, sequence the proposals of that name alone.
     """
     names = {code: name for name, code in fed.codes.items()}
     waiting, sweeps = list(proposals), 0
@@ -123,7 +123,7 @@ def change(fed: Fed, count: int) -> None:
 
 
 def test_deleted_partitions_are_told_to_nobody(narrow: None) -> None:
-    """Partitions that are gone are not shown before their groups have heard, nor new ones early."""
+    """Deleted partitions are hidden before their groups hear, and new ones are not shown early."""
     fed = groups(10)
     create(fed, 20)
     join(fed, range(1, 21))
@@ -158,7 +158,7 @@ def test_long_assignments_are_cut_a_few_times() -> None:
 
 
 def test_who_goes_on_changing_keeps_nobody_waiting(narrow: None) -> None:
-    """Between changes of partitions one step each: all groups hear, and other chores are done."""
+    """One step runs between changes of partitions: all groups hear, and other chores are done."""
     fed = groups(10)
     create(fed, 20)
     join(fed, range(1, 21))
@@ -185,7 +185,7 @@ def change_all(fed: Fed, count: int, *more: pb.Item) -> None:
 
 
 def many_that_change() -> Fed:
-    """Return groups of many topics, all of them told of a change, and a user who has to leave."""
+    """Return groups of many topics, with a pending change for each, and a user who must leave."""
     fed = groups(10)
     for topic_id in range(1, CHANGING_TOPICS + 2):
         fed.context = context(topic_id, 10)
@@ -197,7 +197,7 @@ def many_that_change() -> Fed:
 
 
 def test_many_who_go_on_changing_keep_nobody_waiting(narrow: None) -> None:
-    """More topics than one step reaches change before each: all are told, and the user leaves."""
+    """Before each step more topics change than it reaches: all groups hear, and the user leaves."""
     fed = many_that_change()
     state = fed.machine.state
     (step,) = [p for p in fed.reply.proposals if p.code == fed.codes["Sweep"]]
@@ -213,7 +213,7 @@ def test_many_who_go_on_changing_keep_nobody_waiting(narrow: None) -> None:
 
 
 def test_below_the_level_a_step_begins_with_the_lowest(narrow: None) -> None:
-    """Entries of level 1 mean what they did: a place in a Sweep is neither told nor heeded."""
+    """Entries of level 1 keep their meaning: a place in a Sweep is neither sent nor read."""
     fed, other = many_that_change(), many_that_change()
     fed.level = other.level = limits.FEATURE_LEVEL_BOUNDED - 1
     keys = list(fed.machine.state.chores.sorted_keys())
@@ -227,7 +227,7 @@ def test_below_the_level_a_step_begins_with_the_lowest(narrow: None) -> None:
 
 
 def sweep_once(fed: Fed, count: int) -> list[pb.Proposal]:
-    """Run so many Sweeps in one prepare, and return what they propose."""
+    """Run so many Sweeps in one prepare, and return their proposals."""
     held, fed.context = fed.context, b""
     requests = [api.SweepRequest()] * count
     fed.commands("Sweep", requests, session=0, user=limits.SYSTEM_USER_ID)
@@ -236,7 +236,7 @@ def sweep_once(fed: Fed, count: int) -> list[pb.Proposal]:
 
 
 def test_steps_share_what_a_prepare_has(narrow: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two Sweeps in one prepare do no more than one; the second asks to come again."""
+    """Two Sweeps in one prepare do no more than one; the second asks to run again."""
     monkeypatch.setattr(limits, "PREPARE_CHORE_ROWS_MAX", STEP_ROWS)
     left = []
     for count in (1, 2):
@@ -250,7 +250,7 @@ def test_steps_share_what_a_prepare_has(narrow: None, monkeypatch: pytest.Monkey
 
 
 def test_a_deleted_topic_asks_for_no_second_step(narrow: None) -> None:
-    """A topic that goes while its partitions are still told of does not begin a second chain."""
+    """A topic that is deleted while its partitions are pending begins no second chain."""
     fed = groups(10)
     create(fed, 20)
     join(fed, range(1, 21))
@@ -262,7 +262,7 @@ def test_a_deleted_topic_asks_for_no_second_step(narrow: None) -> None:
 
 
 def owned(fed: Fed, group_id: int) -> list[int]:
-    """Return what the session owns in a group, as a heartbeat, a sync and a view tell alike."""
+    """Return the partitions of the session in a group, equal in heartbeat, sync and view."""
     member = fed.machine.state.members.rows[group_id, SESSION]
     beat = api.HeartbeatConsumerGroupRequest(member_epoch=member.member_epoch)
     beat.group.id = group_id
@@ -283,7 +283,7 @@ def query(fed: Fed, name: str, request: Any) -> bytes:
     return fed.query(name, request)
 
 
-# What may happen to three topics of three groups each, and to the sessions in them.
+# The possible events of three topics of three groups each, and of their sessions.
 EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("partitions"), st.integers(1, 3), st.integers(1, 6)),
@@ -327,7 +327,7 @@ def world() -> Fed:
 
 
 def happen(fed: Fed, events: list[tuple[str, int, int]]) -> list[pb.Proposal]:
-    """Apply effects, each in a prepare of its own; return what was proposed."""
+    """Apply effects, each in a prepare of its own; return the proposals."""
     proposals: list[pb.Proposal] = []
     gone: set[int] = set()
     for kind, number, count in events:
@@ -353,7 +353,7 @@ def happen(fed: Fed, events: list[tuple[str, int, int]]) -> list[pb.Proposal]:
 
 
 def dump(state: GroupsState) -> dict[str, Any]:
-    """Return all rows, but for epochs: a group told again of a change counts it again."""
+    """Return all rows without epochs: a group that hears of a change again counts it again."""
     found = {name: rows(getattr(state, name)) for name in GroupsState.__slots__ if name != "undo"}
     found["groups"] = {
         key: (g._replace(group_epoch=0, assignment_epoch=0, modified_revision=0))

@@ -1,4 +1,4 @@
-"""Heartbeats tell partitions only where they changed, and any number of them fits the reply."""
+"""Heartbeats list partitions only after a change, and any number of them fits the reply."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def beat(fed: Fed, **fields: Any) -> api.HeartbeatConsumerGroupResponse:
 
 
 def test_partitions_are_told_until_they_are_known() -> None:
-    """Who names what it was told last is told no partitions again, until they change."""
+    """A member that names its last answer gets no partitions again, until they change."""
     fed = member_of(6)
     first = beat(fed, member_epoch=1)
     assert list(first.owned_partitions) == list(range(6)) and first.assignment
@@ -63,7 +63,7 @@ def test_partitions_are_told_until_they_are_known() -> None:
 
 
 def test_level_before_is_answered_as_before() -> None:
-    """At the feature level before, a heartbeat has all partitions and nothing new."""
+    """At the previous feature level a heartbeat has all partitions and no new field."""
     fed = member_of(6)
     fed.level = LEVEL_BEFORE
     known = beat(fed, member_epoch=1, known_assignment=1)
@@ -88,7 +88,7 @@ def test_many_heartbeats_of_a_large_member(level: int) -> None:
 
 
 def test_answers_before_the_bounds_have_room_by_session() -> None:
-    """In one entry of the level before, many sessions are answered what one alone is not."""
+    """In one entry of the previous level many sessions get answers that are too large for one."""
     fed = groups(5_000)
     create(fed, 2)
     join(fed, [1], session=1)
@@ -109,7 +109,8 @@ def beats_of(fed: Fed, number: int, count: int) -> pb.Item:
 
 
 def test_a_member_of_a_million_partitions() -> None:
-    """It heartbeats in few bytes, and reads what it owns page by page."""
+    """A member of a million partitions sends small heartbeats, and reads its partitions in
+    pages."""
     fed = member_of(limits.PARTITIONS_PER_TOPIC_MAX)
     told = beat(fed, member_epoch=1)
     assert told.partitions_omitted and told.assignment
@@ -155,7 +156,7 @@ def test_pages_across_what_is_given_up() -> None:
 
 
 def test_members_come_in_pages() -> None:
-    """A group's members are told by pages, each once, fewer where they have many partitions."""
+    """Pages list each member of a group once, and fewer members if they have many partitions."""
     fed = groups(150_000)
     create(fed, 1)
     for session in range(7, 12):

@@ -1,4 +1,4 @@
-"""Entries from before the bounds keep what they were acknowledged for; grants are dear since."""
+"""Entries of earlier levels keep their acknowledged result; newer grants are charged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_what_was_acknowledged_stands() -> None:
 
 
 def test_effects_of_before_are_not_put_off() -> None:
-    """Groups hear at once of what an entry of the level before changed, though it is much."""
+    """Groups hear at once of a change in an entry of the previous level, however large."""
     for level, is_put_off in ((BEFORE, False), (limits.FEATURE_LEVEL_BOUNDED, True)):
         fed = groups(10)
         fed.level = level
@@ -54,7 +54,7 @@ def test_effects_of_before_are_not_put_off() -> None:
 
 
 def test_before_the_bounds_there_are_bounds() -> None:
-    """What no build could carry out in time is refused or put off in entries of before, too."""
+    """A command that no build could finish in time is refused or postponed in old entries, too."""
     fed = streams()
     fed.level = BEFORE
     fed.prepare()
@@ -66,7 +66,7 @@ def test_before_the_bounds_there_are_bounds() -> None:
 
 
 def test_grants_are_paid_for_where_they_are_looked_up() -> None:
-    """Whoever may grant nothing cannot have streams look up grants without end."""
+    """A user without the right to grant cannot make streams look up endless grants."""
     fed = streams()
     permissions = granted(*((stream_id, ()) for stream_id in range(1, 10_001)))
     request = users_api.UpdatePermissionsRequest(permissions=permissions)
@@ -88,7 +88,7 @@ def test_grants_are_paid_for_where_they_are_looked_up() -> None:
 
 
 def test_a_prepare_of_grants_is_small() -> None:
-    """One prepare gives some ten thousand grants, and the others are refused; before, all."""
+    """One prepare gives some ten thousand grants and refuses the others; an old one gives all."""
     assert granted_of(limits.FEATURE_LEVEL_BOUNDED) == 10
     assert granted_of(BEFORE) == 40
 

@@ -1,4 +1,4 @@
-"""What is charged follows from the section alone: a restored replica charges what others do."""
+"""Charges follow from the section alone: a restored replica charges the same as others."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import pytest
 
 from services.consumer_groups.domain import DOMAIN
 from services.consumer_groups.model import GroupsState
-from services.runtime.freezing import Freezer
+from services.runtime.freezing import SectionFreezer
 from services.runtime.installing import Installed
 from services.runtime.machine import Machine
-from services.runtime.tables import UndoLog
 from tests.services.cost.machines import SESSION, Fed, groups
 from tests.services.cost.test_cascades import create, join, run
 from viewstamp import limits
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
+from viewstamp.machine.tables import UndoLog
 
 PARTITIONS = 3_200
 TAKE_OVERS = 20
@@ -30,7 +30,7 @@ def restored(machine: Machine[GroupsState]) -> Machine[GroupsState]:
     undo.settle()
     begin = pb.InstallBegin(generation=1, revision=machine.revision, sequence=machine.sequence)
     loaded: Machine[GroupsState] = Machine(DOMAIN)
-    loaded.activate(Installed(begin, state, undo, Freezer(DOMAIN.section, state), {}))
+    loaded.activate(Installed(begin, state, undo, SectionFreezer(DOMAIN.section, state), {}))
     return loaded
 
 
@@ -42,7 +42,7 @@ def static_join(fed: Fed, instance: str, session: int) -> pb.Item:
 
 
 def give_up_all(fed: Fed, session: int) -> None:
-    """Let a session's member hear of its epoch, and name only what it keeps."""
+    """Let a session's member hear of its epoch, and name only its kept partitions."""
     for _ in range(2):
         member = fed.machine.state.members.rows[1, session]
         request = api.HeartbeatConsumerGroupRequest(member_epoch=member.member_epoch)
@@ -51,7 +51,7 @@ def give_up_all(fed: Fed, session: int) -> None:
 
 
 def test_a_take_over_costs_what_it_costs_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take-overs after what was waited for was given: a restored machine refuses the same ones."""
+    """A restored machine refuses the same take-overs, after the awaited partitions were given."""
     fed = groups(PARTITIONS)
     create(fed, 1)
     for instance, session in (("a", 1), ("b", 2)):
@@ -74,7 +74,7 @@ def test_a_take_over_costs_what_it_costs_elsewhere(monkeypatch: pytest.MonkeyPat
 
 
 class Unsearched(dict[Any, Any]):
-    """Keys that nobody may walk over."""
+    """Keys that must not be iterated."""
 
     def __iter__(self) -> Any:
         """Fail."""

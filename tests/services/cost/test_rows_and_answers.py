@@ -1,4 +1,4 @@
-"""What commands may cost: refused beyond the budget, deterministically, and nobody else with it."""
+"""Commands beyond their budget are refused deterministically, and no others are."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def topics(stream_id: int, count: int) -> list[api.CreateTopicRequest]:
 
 
 def test_a_reply_fits_one_message() -> None:
-    """Whatever a full prepare answers at all stages is below what one message may hold."""
+    """All answers to a full prepare, at all stages, fit into one message."""
     free = limits.PREPARE_COMMANDS_MAX * (limits.ANSWER_FREE_BYTES + AROUND_AN_ANSWER_BYTES)
     pools = STAGES * limits.PREPARE_ANSWERS_BYTES_MAX
     # Refusals from before the log are in it.
@@ -39,7 +39,7 @@ def test_a_reply_fits_one_message() -> None:
 
 
 def test_partitions_up_and_down() -> None:
-    """Of 8,190 alternating changes of partitions some stand, and the rest is refused to the end."""
+    """Of 8,190 alternating changes of partitions the first succeed, and all the rest is refused."""
     fed = streams()
     fed.commands("CreateStream", [api.CreateStreamRequest(name="s")])
     fed.commands("CreateTopic", topics(1, 1))
@@ -61,7 +61,8 @@ def test_partitions_up_and_down() -> None:
 
 
 def test_streams_full_of_topics() -> None:
-    """Of many streams of 4,096 topics some are deleted at once, and cheap commands not refused."""
+    """Of many streams of 4,096 topics some are deleted at once, and cheap commands still
+    succeed."""
     fed = streams()
     count = 16
     names = [api.CreateStreamRequest(name=f"s{number}") for number in range(count)]
@@ -100,7 +101,7 @@ def test_grants_go_with_their_stream() -> None:
 
 
 def test_a_command_may_not_cost_more_than_the_limit() -> None:
-    """What one command alone would touch beyond its limit is refused for good, and says so."""
+    """A command that would touch more than its limit is refused for good, and says so."""
     budget = Budget()
     budget.begin(1, limits.FEATURE_LEVEL_BOUNDED)
     with pytest.raises(Refusal) as refused:
@@ -111,7 +112,7 @@ def test_a_command_may_not_cost_more_than_the_limit() -> None:
 
 
 def test_cheap_commands_are_never_refused() -> None:
-    """What is free for each command is free after the pool is empty, once per command alone."""
+    """The free cost of each command stays free after the pool is empty, once per command."""
     budget = Budget()
     budget.begin(1, limits.FEATURE_LEVEL_BOUNDED)
     budget.charge(1, limits.COMMAND_ROWS_MAX)
@@ -127,7 +128,7 @@ def test_cheap_commands_are_never_refused() -> None:
 
 
 def test_refusals_lose_their_details() -> None:
-    """Where the room for answers is used up a refusal is its reason alone, and still an answer."""
+    """Once the room for answers is used up a refusal is its reason alone, and still an answer."""
     budget = Budget()
     budget.begin(1, limits.FEATURE_LEVEL_BOUNDED)
     long = "x" * 250
@@ -142,7 +143,7 @@ def test_refusals_lose_their_details() -> None:
 
 
 def test_refusals_of_names_fit() -> None:
-    """8,190 refusals that quote long names stay below the pool and what is free together."""
+    """8,190 refusals that quote long names stay below the pool and the free cost together."""
     fed = streams()
     requests = []
     for number in range(limits.PREPARE_COMMANDS_MAX):

@@ -15,7 +15,7 @@ def reply_of(results: bytes) -> Reply:
 
 
 def test_a_reply_that_is_too_large_does_not_stop_its_session() -> None:
-    """What cannot be sent is answered by a reason, which says that the commands were applied."""
+    """A reply that cannot be sent becomes a reason, which says that the commands were applied."""
     message = command_reply(9, reply_of(frame(bytes(MESSAGE_BYTES_MAX))), b"c" * 16, ())
     assert message.number == 9 and message.header.op == 2 and not message.spans
     refusal = Refusal.from_error(message.error)

@@ -1,4 +1,4 @@
-"""Whatever legal batch comes: the reply fits, and no more is charged than a prepare has."""
+"""For any legal batch the reply fits, and the charge stays within a prepare's budget."""
 
 from __future__ import annotations
 

@@ -23,7 +23,6 @@ from grpc_tools import protoc
 
 from services.runtime.domain import Call, Deferred, Domain, NormalizeCall, Normalized
 from services.runtime.section import EntityKind, Projected, Section, SectionError
-from services.runtime.tables import Table, UndoLog
 from viewstamp import framing
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.domain.v1 import effects_pb2
@@ -31,11 +30,12 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.errors import Refusal
 from viewstamp.limits import FEATURE_LEVEL_MAX, MESSAGE_BYTES_MAX, STAGE_TIMEOUT_MS
+from viewstamp.machine.tables import Table, UndoLog
 
 ROOT: Final = Path(__file__).parents[3]
 PUT, REMOVE, HIDE, UNCLAIMED, ELSEWHERE, GET, PONDER = 900, 901, 902, 903, 904, 950, 951
 BUSY_MS: Final = STAGE_TIMEOUT_MS + 1_000
-EXPIRE: Final = 990  # the code of what Put proposes
+EXPIRE: Final = 990  # the code of Put's proposals
 
 
 def _compiled() -> FileDescriptor:
@@ -73,7 +73,7 @@ class Word:
     name: str
 
 
-class State:
+class EchoState:
     """Words by name, names by text, and the next id."""
 
     def __init__(self, undo: UndoLog) -> None:
@@ -93,8 +93,8 @@ class State:
         return tuple((list(table.sorted_keys()), dict(table.rows)) for table in tables)
 
 
-def put(state: State, request: Any, call: Call) -> Any:
-    """Change all three tables, tell, and then fail if that is asked for."""
+def put(state: EchoState, request: Any, call: Call) -> Any:
+    """Change all three tables and emit, then fail if the request asks for it."""
     number = state.counters.rows.get("id", 1)
     state.counters.put("id", number + 1)
     old = state.words.rows.get(request.name)
@@ -127,7 +127,7 @@ def _fail(fault: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def remove(state: State, request: Any, call: Call) -> bytes:
+def remove(state: EchoState, request: Any, call: Call) -> bytes:
     """Remove a word, in encoded form since the response is empty."""
     if request.name not in state.words:
         raise Refusal(Reason.REASON_STREAM_NOT_FOUND, f"no {request.name}", name=request.name)
@@ -137,14 +137,14 @@ def remove(state: State, request: Any, call: Call) -> bytes:
     return b""
 
 
-def hide(state: State, request: Any, call: Call) -> Any:
+def hide(state: EchoState, request: Any, call: Call) -> Any:
     """Keep the digest of a secret."""
     state.words.put("hidden", Word(0, request.digest.hex(), "hidden"))
     return message("HideResponse")
 
 
-def get(state: State, request: Any, call: Call) -> Any:
-    """Return a word with what the read knows of its position."""
+def get(state: EchoState, request: Any, call: Call) -> Any:
+    """Return a word with its position, as the read knows it."""
     if request.fault == "change":
         state.words.put("trace", Word(0, "left by a read", "trace"))
     if request.fault == "large":
@@ -158,8 +158,8 @@ def get(state: State, request: Any, call: Call) -> Any:
     )
 
 
-def ponder(state: State, request: Any, call: Call) -> Deferred | bytes:
-    """Answer later, from what was read now; a request that names nothing is answered at once."""
+def ponder(state: EchoState, request: Any, call: Call) -> Deferred | bytes:
+    """Answer later, from the current state; a request without a name is answered at once."""
     if not request.name:
         return b""
     word, fault = state.words.rows.get(request.name), request.fault
@@ -171,7 +171,7 @@ def ponder(state: State, request: Any, call: Call) -> Deferred | bytes:
     return Deferred(compute)
 
 
-def user_deleted(state: State, effect: Any, call: Call) -> None:
+def user_deleted(state: EchoState, effect: Any, call: Call) -> None:
     """Drop the words with the id of a user; user 13 brings bad luck, user 14 is talkative."""
     for name in list(state.words.sorted_keys()):
         if state.words.rows[name].id == effect.user_id:
@@ -183,7 +183,7 @@ def user_deleted(state: State, effect: Any, call: Call) -> None:
         call.emit((1,), effects_pb2.EffectPayload())
 
 
-def resolve(state: State, item: bytes, call: Call, gate: int) -> bytes:
+def resolve(state: EchoState, item: bytes, call: Call, gate: int) -> bytes:
     """Return gate and id; a missing word is refused, and user 66 leaves a trace."""
     request = parse("GetRequest", item)
     if call.user_id == 66:
@@ -193,13 +193,13 @@ def resolve(state: State, item: bytes, call: Call, gate: int) -> bytes:
     return f"{gate}:{state.words.rows[request.name].id}".encode()
 
 
-def resolve_grants(state: State, item: bytes, call: Call) -> bytes:
+def resolve_grants(state: EchoState, item: bytes, call: Call) -> bytes:
     """Return the item in capitals."""
     return item.upper()
 
 
-def normalize_hide(state: State, request: Any, call: NormalizeCall) -> Callable[[], Normalized]:
-    """Replace the secret by its digest, and tell its caller a token."""
+def normalize_hide(state: EchoState, request: Any, call: NormalizeCall) -> Callable[[], Normalized]:
+    """Replace the secret by its digest, and reveal a token to its caller."""
     if not request.secret:
         raise Refusal(Reason.REASON_INVALID_PASSWORD, "no secret: give one")
     if request.secret == "bug":
@@ -230,7 +230,7 @@ def encode_counters(counters: Mapping[str, int]) -> bytes:
     return str(counters["id"]).encode()
 
 
-def load_word(state: State, canonical: bytes) -> Projected:
+def load_word(state: EchoState, canonical: bytes) -> Projected:
     """Insert a word; the name "clash" clashes."""
     name, number, text = canonical.decode().split("\0")
     if name == "clash":
@@ -240,13 +240,13 @@ def load_word(state: State, canonical: bytes) -> Projected:
     return name.encode(), encode_word(word)
 
 
-def load_counters(state: State, canonical: bytes) -> Projected:
+def load_counters(state: EchoState, canonical: bytes) -> Projected:
     """Insert the counter."""
     state.counters.put("id", int(canonical))
     return b"", encode_counters(state.counters.rows)
 
 
-def check(state: State) -> Iterator[None]:
+def check(state: EchoState) -> Iterator[None]:
     """Refuse words with ids that the counter gives next."""
     number = state.counters.rows.get("id", 1)
     if any(word.id >= number for word in state.words.rows.values()):
@@ -254,7 +254,7 @@ def check(state: State) -> Iterator[None]:
     yield
 
 
-SECTION: Final[Section[State]] = Section(
+SECTION: Final[Section[EchoState]] = Section(
     version=7,
     kinds=(
         EntityKind(
@@ -277,16 +277,16 @@ SECTION: Final[Section[State]] = Section(
 )
 
 
-def proposals(state: State) -> Iterator[pb.Proposal]:
+def proposals(state: EchoState) -> Iterator[pb.Proposal]:
     """Yield one proposal per word."""
     for name in state.words.sorted_keys():
         yield pb.Proposal(code=EXPIRE, request=name.encode())
 
 
-DOMAIN: Final[Domain[State]] = Domain(
+DOMAIN: Final[Domain[EchoState]] = Domain(
     stage=routing_pb2.STAGE_STREAMS,
     files=[FILE],
-    new_state=State,
+    new_state=EchoState,
     commands={"Put": put, "Remove": remove, "Hide": hide},
     queries={"Get": get, "Ponder": ponder},
     effects={"user_deleted": user_deleted},

@@ -12,11 +12,11 @@ from tests.services.runtime import echo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the users service has too: a file with a key."""
+    """Add the key file, as the users service has one."""
     parser.add_argument("--key", type=Path)
 
 
-def build(options: argparse.Namespace) -> Domain[echo.State]:
+def build(options: argparse.Namespace) -> Domain[echo.EchoState]:
     """Return the domain; the key must be readable and not empty."""
     if options.key is not None and not options.key.read_text():
         raise ValueError(f"{options.key}: is empty; it must hold a key")

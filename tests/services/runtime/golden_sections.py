@@ -1,8 +1,8 @@
-"""How the layers in `golden/` were made, once, by the first version of each section.
+"""The first version of each section made the layers in `golden/` with this program, once.
 
-They are never made again: what an earlier build wrote must load for ever. For a section of a later
-version add a directory, and keep this one:
-`python -m tests.services.runtime.golden_sections DIRECTORY`.
+They are never made again: the layers of an earlier build must load for ever. For a section of a
+later version add a directory, and keep this one: `python -m tests.services.runtime.golden_sections
+DIRECTORY`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 from services.consumer_groups.domain import DOMAIN as GROUPS
 from services.streams.domain import DOMAIN as STREAMS
 from services.users.domain import build_domain
-from tests.services.consumer_groups.harness import Harness
+from tests.services.consumer_groups.harness import GroupsHarness
 from tests.services.runtime.snapshot_trial import SnapshotTrial
 from tests.services.streams.streams_workbench import Workbench, by, in_topic
 from tests.services.users.users_support import CLUSTER_KEY, Users, by_id
@@ -68,7 +68,7 @@ def streams(trial: SnapshotTrial) -> None:
 
 def consumer_groups(trial: SnapshotTrial) -> None:
     """Make groups with members, then stop in the middle of a handover."""
-    bench = Harness(partitions_count=4, machine=trial.machine)
+    bench = GroupsHarness(partitions_count=4, machine=trial.machine)
     bench.create()
     bench.create("second")
     bench.create("elsewhere", topic=2)
@@ -108,14 +108,14 @@ def layer(trial: SnapshotTrial, generation: int) -> bytes:
 
 
 def described(data: bytes) -> Block:
-    """Return a block with what its maker knew of it."""
+    """Return a block with its maker's counts."""
     header, entries = verify_block(data), decode_block(data)
     first, last = entries[0][:2], entries[-1][:2]
     return Block(data, header.entries, header.tombstones, header.raw_bytes, first, last)
 
 
 def main(directory: Path) -> None:
-    """Write two layers per domain, and print what they add up to."""
+    """Write two layers per domain, and print their sums."""
     for name, (domain, history) in HISTORIES.items():
         trial = SnapshotTrial(domain)
         history(trial)

@@ -10,10 +10,10 @@ from tests.services.runtime.echo import batch
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 
-MALFORMED = b"\x22\x05ab"  # a string of 5 bytes of which 2 are there
+MALFORMED = b"\x22\x05ab"  # a string of 5 bytes of which only 2 are present
 
 
-class Harness:
+class MachineHarness:
     """A machine that is fed items, each call a batch with the next sequence."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Cuts, releases and restarts of any domain's machine, checked against a walk of its whole state.
 
-A `SnapshotTrial` keeps what a coordinator keeps: the batches since the beginning, and the layers
-that it read. `Snapshots` adds it to a Hypothesis machine that already feeds a domain.
+Like a coordinator, a `SnapshotTrial` keeps all batches, and the layers that it read.
+`SnapshotsCaller` adds it to a Hypothesis machine that already feeds a domain.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from services.runtime.isolation import Isolation
 from services.runtime.machine import AnsweredQueries, Machine
 from services.runtime.queries import ENDLESS, Patience
 from services.runtime.reading import SectionReading
-from services.runtime.section import Entity
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.format.block import decode_block
 from viewstamp.format.merge import merge
 from viewstamp.format.section import SectionEntry
 from viewstamp.limits import FEATURE_LEVEL_MAX
+from viewstamp.machine.freezing import Entity
 
 _COMPRESSION = ThreadPoolExecutor(1)
 
@@ -55,7 +55,7 @@ class RecordedMachine(Machine[Any]):
 
 @dataclass
 class Cut:
-    """What the state was at a cut, and the layer that was read of it."""
+    """The state at a cut, and the layer that was read of it."""
 
     sequence: int
     revision: int
@@ -111,7 +111,7 @@ class SnapshotTrial:
         self._check_layer(cut)
 
     def restart(self, generation: int) -> None:
-        """Go on with a new machine, made of a generation that was read and of what came then."""
+        """Go on with a new machine, made of a generation that was read and of the later batches."""
         old, cut = self.machine, self.cuts[generation]
         machine = RecordedMachine(old.domain)
         install(machine, generation, cut, self.layers(generation))
@@ -147,7 +147,7 @@ class SnapshotTrial:
 
 
 async def read_section(machine: Machine[Any]) -> tuple[list[bytes], pb.SectionSummary]:
-    """Return the blocks and the summary of what is frozen."""
+    """Return the blocks and the summary of the frozen section."""
     frozen = machine.freezer.frozen
     assert frozen is not None
     version = machine.domain.section.version
@@ -160,7 +160,7 @@ async def read_section(machine: Machine[Any]) -> tuple[list[bytes], pb.SectionSu
 def install(
     machine: Machine[Any], generation: int, cut: Cut, layers: Sequence[Sequence[bytes]]
 ) -> pb.Installed:
-    """Install layers into a machine, and return what the coordinator is told."""
+    """Install layers into a machine, and return its report to the coordinator."""
     begin = pb.InstallBegin(
         generation=generation,
         revision=cut.revision,
@@ -192,7 +192,7 @@ def merged(layers: Sequence[Sequence[bytes]]) -> list[Entity]:
     return [(kind, key, canonical) for kind, key, canonical in found if canonical is not None]
 
 
-class Snapshots:
+class SnapshotsCaller:
     """Rules for a Hypothesis machine: cuts, late reads, releases and restarts at any moment."""
 
     trial: SnapshotTrial
@@ -201,9 +201,9 @@ class Snapshots:
     def begin_snapshots(
         self, domain: Domain[Any], took_over: Callable[[Machine[Any]], None]
     ) -> None:
-        """Start with an empty machine; `took_over` is told of it, and of every later one.
+        """Start with an empty machine; `took_over` gets it, and every later one.
 
-        Commands must go to the machine that it was told of last.
+        Commands must go to the machine that it got last.
         """
         self.trial = SnapshotTrial(domain)
         self.took_over = took_over
@@ -221,13 +221,13 @@ class Snapshots:
     @precondition(lambda self: self.trial.cuts)
     @rule()
     def read_late(self) -> None:
-        """Read what is frozen, commands later."""
+        """Read the frozen section, some commands later."""
         self.trial.read()
 
     @precondition(lambda self: self.trial.readable)
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
-        """Release a generation that was read, be it by an earlier machine, and be it long ago."""
+        """Release a generation that was read, even by an earlier machine or long ago."""
         self.trial.release(data.draw(st.sampled_from(self.trial.readable)))
 
     @precondition(lambda self: self.trial.readable)

@@ -1,4 +1,4 @@
-"""Digests of whole states: walked beside the batches, of the state that was asked about."""
+"""Digests of whole states: a walk beside the batches sees the state of its request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from services.runtime import digesting, reading
 from tests.services.runtime import echo
 from tests.services.runtime.echo import PUT, batch, command, put_request
-from tests.services.runtime.test_server import Client, read, send, serving
+from tests.services.runtime.test_server import StreamClient, read, send, serving
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 
@@ -21,7 +21,7 @@ def digest_of(query_id: int) -> pb.Batch:
     return batch(0, pb.Item(query=pb.QueryItem(query_id=query_id)))
 
 
-async def filled(client: Client) -> Any:
+async def filled(client: StreamClient) -> Any:
     """Return a stream with some words."""
     stream = await client.open()
     await send(stream, batch(1, command(PUT, *[put_request(f"w{i}") for i in range(WORDS)])))
@@ -67,7 +67,7 @@ async def found(stream: Any, query_id: int) -> bytes:
 
 
 async def test_who_asks_for_the_same_state_shares_a_walk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many who look at once, and who comes later, cost one walk until something changes."""
+    """Many simultaneous and later requests share one walk until something changes."""
     walks = []
     slices = reading.entries_in_slices
 
@@ -89,7 +89,7 @@ async def test_who_asks_for_the_same_state_shares_a_walk(monkeypatch: pytest.Mon
 
 
 async def test_few_states_are_held_for_walks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each holds references to all there was, so what asks beyond some states is refused."""
+    """Each walk holds references to its whole state, so requests beyond some states are refused."""
     monkeypatch.setattr(digesting, "DIGESTS_WAITING_MAX", 2)
     monkeypatch.setattr(reading, "ENCODE_SLICE_US", 0)
     async with serving(echo.DOMAIN) as client:

@@ -57,7 +57,7 @@ async def work() -> AsyncIterator[Work]:
 
 
 async def test_shares_take_turns(work: Work) -> None:
-    """Who comes after many pieces of another share waits for one of them, not for all."""
+    """A share that comes after many pieces of another waits for one of them, not for all."""
     for number in range(4):
         await work.add("flood", f"flood {number}")
     await work.add("honest", "honest")
@@ -77,7 +77,7 @@ async def test_share_has_so_many_places(work: Work) -> None:
 
 
 async def test_greatest_share_gives_up_a_place(work: Work) -> None:
-    """Where all places are taken, one who has none gets one of the share with most."""
+    """When all places are taken, a share with none gets one of the largest share."""
     for number in range(PLACES_PER_SHARE):
         await work.add("flood", f"flood {number}")
     for number in range(PLACES - PLACES_PER_SHARE):
@@ -99,7 +99,7 @@ async def test_trusted_have_places_of_their_own(work: Work) -> None:
 
 
 async def test_nobody_waits_in_vain(work: Work) -> None:
-    """What waited for longer than anybody waits for it is refused and not done."""
+    """A piece whose caller has stopped waiting is refused and not done."""
     impatient = Work(patience_s=-1.0)
     late = await impatient.add("late", "late")
     impatient.gate.set()
@@ -110,12 +110,12 @@ async def test_nobody_waits_in_vain(work: Work) -> None:
 
 
 async def test_quick_work_never_waits(work: Work) -> None:
-    """What belongs to no share runs while all places are taken."""
+    """A piece of no share runs while all places are taken."""
     assert await work.threads.run(None, lambda: "quick") == "quick"
 
 
 async def test_errors_come_through(work: Work) -> None:
-    """What a piece raises, its caller gets, and the next piece runs."""
+    """The caller gets the exception of its piece, and the next piece runs."""
 
     def fail() -> None:
         raise ZeroDivisionError

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from services.runtime.freezing import CUTS_MAX
 from tests.services.runtime import echo
 from tests.services.runtime.echo import PUT, REMOVE, batch, command, message, put_request
 from tests.services.runtime.snapshot_trial import SnapshotTrial, entries, read_section
+from viewstamp.machine.freezing import CUTS_MAX
 
 
 def put(trial: SnapshotTrial, *names: str, text: str = "") -> None:
@@ -25,7 +25,7 @@ def remove(trial: SnapshotTrial, name: str) -> None:
 
 
 def restarted() -> SnapshotTrial:
-    """Return a trial whose machine was made anew and holds a cut, 2, that an earlier one read."""
+    """Return a trial with a new machine and a cut, 2, that an earlier machine read."""
     trial = SnapshotTrial(echo.DOMAIN)
     put(trial, "a", "b")
     trial.cut()
@@ -40,7 +40,7 @@ def restarted() -> SnapshotTrial:
 
 
 def test_released_without_being_read() -> None:
-    """A cut released unread is the base of the next one, whose digest is right all the same."""
+    """A cut released unread is the base of the next one, whose digest is correct."""
     trial = restarted()
     trial.release(2)
     assert trial.machine.freezer.base_generation == 2
@@ -79,7 +79,7 @@ def test_release_of_what_is_not_frozen() -> None:
 
 
 def test_taken_back_is_in_no_layer() -> None:
-    """What came and went between two cuts leaves nothing but the counter's step."""
+    """A row that came and went between two cuts leaves only the counter's step."""
     trial = SnapshotTrial(echo.DOMAIN)
     put(trial, "a")
     trial.cut()
@@ -113,7 +113,7 @@ def test_release_of_an_overtaken_cut() -> None:
 
 
 def test_release_of_the_older_of_two_that_were_read() -> None:
-    """What an overtaken cut added up to is remembered: its release costs no second count."""
+    """The sum of an overtaken cut is remembered: its release costs no second count."""
     trial = SnapshotTrial(echo.DOMAIN)
     for name in ("a", "b"):
         put(trial, name)

@@ -1,4 +1,4 @@
-"""When garbage is collected, told by what the collector is asked to do."""
+"""When garbage is collected, shown by the calls of the collector."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.format.layer import LayerReader, check_layer
 
 GOLDEN: Final = Path(__file__).parent / "golden"
-# Domain -> by generation: entities and state digest. Never to be changed.
+# Domain -> by generation: entities and state digest. These never change.
 SECTIONS: Final[dict[str, list[tuple[int, str]]]] = {
     "users": [
         (5, "c482755acfebc00a2624f1f470e8932bf0e71081336d1a86f65db49df169bd1e"),
@@ -41,7 +41,7 @@ def layer(name: str, generation: int) -> LayerReader:
 @pytest.mark.parametrize("generation", [1, 2])
 @pytest.mark.parametrize("name", SECTIONS)
 def test_golden_section_loads(name: str, generation: int) -> None:
-    """A base of version 1, and a delta with tombstones on it, load to what they always were."""
+    """A base of version 1, and a delta with tombstones on it, load as they always did."""
     domain, _ = HISTORIES[name]
     entities, digest = SECTIONS[name][generation - 1]
     begin = pb.InstallBegin(

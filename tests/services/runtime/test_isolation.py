@@ -1,4 +1,4 @@
-"""Batches that a process has not survived: what is taken back there, and what ends with them."""
+"""Batches that ended a process: what is undone there, and what ends with them."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ class Context:
         self.stuck = asyncio.Event()
 
     async def read(self) -> pb.ApplyRequest:
-        """Return what is asked for next."""
+        """Return the next request."""
         return self.requests.pop(0)
 
     async def write(self, answer: pb.ApplyResponse) -> None:
-        """Take the first answer, and then none."""
+        """Take the first answer, and no more."""
         if not answer.HasField("hello"):
             self.stuck.set()
             await asyncio.Event().wait()
 
 
 class Noting:
-    """A machine that tells what it tries, from its thread."""
+    """A machine that announces each attempt, from its thread."""
 
     def __init__(self) -> None:
         """Have tried nothing."""
@@ -69,7 +69,7 @@ class Noting:
         self.defers_digests = False
 
     def apply(self, batch: pb.Batch, patience: Any, isolation: Isolation) -> AnsweredQueries:
-        """Try one handler, and keep what came of it."""
+        """Try one handler, and keep its result."""
         isolation.begin_item()
         try:
             guarded = isolation.guard("x/Y", lambda *_: None)
@@ -83,7 +83,7 @@ class Noting:
 
 
 class Hearing:
-    """A coordinator that says when it has heard what is tried."""
+    """A coordinator that acknowledges each attempt."""
 
     def __init__(self) -> None:
         """Ask for a batch in isolation, and send the next one at once."""
@@ -96,7 +96,7 @@ class Hearing:
             self.arriving.put_nowait(pb.ApplyRequest(batch=pb.Batch(sequence=sequence)))
 
     async def read(self) -> Any:
-        """Return what was sent next."""
+        """Return the next message that was sent."""
         return await self.arriving.get()
 
     async def write(self, answer: pb.ApplyResponse) -> None:
@@ -113,7 +113,7 @@ class Hearing:
 
 
 class Trying:
-    """A machine that tells what it has run."""
+    """A machine that announces what it has run."""
 
     def __init__(self) -> None:
         """Have run nothing."""
@@ -132,8 +132,8 @@ class Trying:
 
 
 async def test_nothing_is_tried_before_it_was_heard() -> None:
-    """What only left the process dies with it, and the handler before would be blamed; what came
-    meanwhile is handled afterwards."""
+    """An announcement that did not leave the process dies with it, and the handler before would
+    be blamed; batches that came meanwhile are handled afterwards."""
     context, machine = Hearing(), Trying()
     anything: Any = machine
     stream = ApplyStream(anything, context, anything, lambda error: None)
@@ -149,7 +149,7 @@ async def test_nothing_is_tried_before_it_was_heard() -> None:
 
 
 async def test_nothing_is_tried_if_nobody_hears() -> None:
-    """Where the coordinator goes away before it has heard, the handler is not run."""
+    """If the coordinator disconnects before it has heard, the handler is not run."""
     context, machine = Hearing(), Trying()
     anything: Any = machine
     failures: list[Exception] = []
@@ -164,8 +164,8 @@ async def test_nothing_is_tried_if_nobody_hears() -> None:
 
 
 async def test_thread_ends_with_its_stream() -> None:
-    """Where the stream ends before anybody was told what is tried, the thread does not wait on, and
-    what it was about to run is not run."""
+    """If the stream ends before the attempt is heard, the thread stops waiting and does not run
+    the handler."""
     context, machine = Context(), Noting()
     anything: Any = machine
     stream = ApplyStream(anything, context, anything, lambda error: None)

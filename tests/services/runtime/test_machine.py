@@ -1,4 +1,4 @@
-"""What the machine promises to every domain about commands, effects and savepoints."""
+"""The machine's promises to every domain about commands, effects and savepoints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.services.runtime.echo import (
     parse,
     put_request,
 )
-from tests.services.runtime.harness import MALFORMED, Harness, reasons
+from tests.services.runtime.harness import MALFORMED, MachineHarness, reasons
 from viewstamp import framing
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.errors import Refusal
@@ -32,9 +32,9 @@ USERS, CONSUMER_GROUPS = 2, 4
 
 
 @pytest.fixture
-def harness() -> Harness:
+def harness() -> MachineHarness:
     """A fresh harness."""
-    return Harness()
+    return MachineHarness()
 
 
 def put_results(outcome: pb.Outcome) -> list[Any]:
@@ -42,7 +42,7 @@ def put_results(outcome: pb.Outcome) -> list[Any]:
     return [parse("PutResponse", r) for r in framing.unframe(outcome.command.results)]
 
 
-def test_commands_get_consecutive_revisions_and_results(harness: Harness) -> None:
+def test_commands_get_consecutive_revisions_and_results(harness: MachineHarness) -> None:
     """Each command of a span sees its own revision, and results come in order."""
     outcome = harness.one(command(PUT, *map(put_request, "abc"), revision=10))
     assert [(r.id, r.revision) for r in put_results(outcome)] == [(1, 10), (2, 11), (3, 12)]
@@ -50,15 +50,16 @@ def test_commands_get_consecutive_revisions_and_results(harness: Harness) -> Non
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 200])
-def test_results_are_framed_whatever_their_number(harness: Harness, count: int) -> None:
+def test_results_are_framed_whatever_their_number(harness: MachineHarness, count: int) -> None:
     """Few and many results are framed alike: one frame per index."""
     requests = [put_request(f"name-{i}", tell=False) for i in range(count)]
     results = put_results(harness.one(command(PUT, *requests)))
     assert [r.id for r in results] == list(range(1, count + 1))
 
 
-def test_refused_indexes_are_holes(harness: Harness) -> None:
-    """What an earlier stage refused is not applied, not an error here, and keeps its revision."""
+def test_refused_indexes_are_holes(harness: MachineHarness) -> None:
+    """A command that an earlier stage refused is not applied, is no error, and keeps its
+    revision."""
     item = command(PUT, put_request("a"), b"", put_request("c"), refused=[1], revision=10)
     outcome = harness.one(item)
     assert [(r.id, r.revision) for r in put_results(outcome)] == [(1, 10), (0, 0), (2, 12)]
@@ -66,7 +67,7 @@ def test_refused_indexes_are_holes(harness: Harness) -> None:
     assert harness.texts() == {"a": "a", "c": "c"}
 
 
-def test_malformed_item_is_refused_alone(harness: Harness) -> None:
+def test_malformed_item_is_refused_alone(harness: MachineHarness) -> None:
     """One malformed item fails the typed parse, yet only that item is refused."""
     item = command(PUT, put_request("a"), MALFORMED, b"", put_request("d"), refused=[2])
     outcome = harness.one(item)
@@ -74,13 +75,13 @@ def test_malformed_item_is_refused_alone(harness: Harness) -> None:
     assert [r.revision for r in put_results(outcome)] == [1, 0, 0, 4]
 
 
-def test_refused_index_is_not_refused_again(harness: Harness) -> None:
-    """What stands at a refused index is not looked at, malformed or not."""
+def test_refused_index_is_not_refused_again(harness: MachineHarness) -> None:
+    """An item at a refused index is not examined, malformed or not."""
     outcome = harness.one(command(PUT, MALFORMED, MALFORMED, refused=[0]))
     assert reasons(outcome.command.errors) == {1: "MALFORMED_REQUEST"}
 
 
-def test_malformed_text_is_refused(harness: Harness) -> None:
+def test_malformed_text_is_refused(harness: MachineHarness) -> None:
     """A string that is not UTF-8 is malformed, without words of a library."""
     outcome = harness.one(command(PUT, b"\x22\x01\xff"))
     (error,) = outcome.command.errors
@@ -95,7 +96,7 @@ def test_malformed_text_is_refused(harness: Harness) -> None:
     ("requests", "count"), [(("a",), 2), (("a", "b", "c"), 2), ((), 2)], ids=str
 )
 def test_count_mismatch_refuses_all(
-    harness: Harness, requests: tuple[str, ...], count: int
+    harness: MachineHarness, requests: tuple[str, ...], count: int
 ) -> None:
     """A span that holds more or fewer items than it claims is refused as a whole."""
     item = command(PUT, *map(put_request, requests), count=count)
@@ -106,13 +107,13 @@ def test_count_mismatch_refuses_all(
     assert harness.machine.revision == count
 
 
-def test_count_mismatch_among_malformed_items_refuses_all(harness: Harness) -> None:
+def test_count_mismatch_among_malformed_items_refuses_all(harness: MachineHarness) -> None:
     """The count is also checked where items are parsed one by one."""
     outcome = harness.one(command(PUT, put_request("a"), MALFORMED, count=3, refused=[0]))
     assert reasons(outcome.command.errors) == {1: "MALFORMED_REQUEST", 2: "MALFORMED_REQUEST"}
 
 
-def test_unframed_items_refuse_all(harness: Harness) -> None:
+def test_unframed_items_refuse_all(harness: MachineHarness) -> None:
     """Bytes that are no frames at all refuse every command of the span."""
     item = pb.Item(command=pb.CommandItem(code=PUT, count=2, first_revision=1, items=b"\x0a\x7f"))
     assert reasons(harness.one(item).command.errors) == {
@@ -121,13 +122,13 @@ def test_unframed_items_refuse_all(harness: Harness) -> None:
     }
 
 
-def test_unknown_fields_are_ignored(harness: Harness) -> None:
+def test_unknown_fields_are_ignored(harness: MachineHarness) -> None:
     """A field that a newer client sends is not an error."""
     encoded = put_request("a").SerializeToString() + b"\xa0\x06\x01"
     assert not harness.one(command(PUT, encoded)).command.errors
 
 
-def test_empty_span_does_nothing(harness: Harness) -> None:
+def test_empty_span_does_nothing(harness: MachineHarness) -> None:
     """A span of no commands takes no revision and has no results."""
     outcome = harness.one(command(PUT, revision=4))
     assert outcome.HasField("command")
@@ -135,7 +136,7 @@ def test_empty_span_does_nothing(harness: Harness) -> None:
     assert harness.machine.revision == 0
 
 
-def test_contexts_reach_their_commands(harness: Harness) -> None:
+def test_contexts_reach_their_commands(harness: MachineHarness) -> None:
     """Each command sees the context of its own index."""
     contexts = framing.frame_all([b"one", b"", b"three"])
     item = command(PUT, *map(put_request, "abc"), contexts=contexts, refused=[1])
@@ -143,7 +144,7 @@ def test_contexts_reach_their_commands(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("fault", ["refuse", "defect"])
-def test_failed_command_leaves_nothing(harness: Harness, fault: str) -> None:
+def test_failed_command_leaves_nothing(harness: MachineHarness, fault: str) -> None:
     """A command that fails after all its changes is taken back; those around it stand."""
     requests = [put_request("a"), put_request("b", fault=fault, tell=True), put_request("c")]
     applied = harness.apply(command(PUT, *requests))
@@ -156,7 +157,7 @@ def test_failed_command_leaves_nothing(harness: Harness, fault: str) -> None:
     assert not applied.reply.proposals
 
 
-def test_defect_is_never_swallowed(harness: Harness) -> None:
+def test_defect_is_never_swallowed(harness: MachineHarness) -> None:
     """A defect is kept for the shell, and answered in words that hold nothing of this process."""
     outcome = harness.one(command(PUT, put_request("a", fault="defect"), revision=9))
     (alarm,) = harness.machine.alarms
@@ -165,7 +166,7 @@ def test_defect_is_never_swallowed(harness: Harness) -> None:
     assert "a bug" not in outcome.command.errors[0].error.message
 
 
-def test_handler_without_answer_is_a_defect(harness: Harness) -> None:
+def test_handler_without_answer_is_a_defect(harness: MachineHarness) -> None:
     """A handler that returns no message is reverted like any other defect."""
     domain = echo.DOMAIN.__class__(
         **{
@@ -173,18 +174,18 @@ def test_handler_without_answer_is_a_defect(harness: Harness) -> None:
             "commands": {**echo.DOMAIN.commands, "Remove": lambda state, request, call: None},
         }
     )
-    machine: Machine[echo.State] = Machine(domain)
+    machine: Machine[echo.EchoState] = Machine(domain)
     reply = machine.apply(batch(1, command(REMOVE, message("RemoveRequest")))).reply
     assert reasons(reply.outcomes[0].command.errors) == {0: "INTERNAL"}
 
 
-def test_troubles_of_the_process_are_not_answered(harness: Harness) -> None:
+def test_troubles_of_the_process_are_not_answered(harness: MachineHarness) -> None:
     """An operating-system error leaves apply, since other replicas do not share it."""
     with pytest.raises(OSError, match="the disk is gone"):
         harness.one(command(PUT, put_request("a", fault="disk")))
 
 
-def test_validate_only_answers_and_leaves_nothing(harness: Harness) -> None:
+def test_validate_only_answers_and_leaves_nothing(harness: MachineHarness) -> None:
     """A validated command answers as if it had succeeded; changes and effects are dropped."""
     before = harness.machine.state.snapshot()
     applied = harness.apply(command(PUT, put_request("a", tell=True, validate_only=True)))
@@ -196,14 +197,14 @@ def test_validate_only_answers_and_leaves_nothing(harness: Harness) -> None:
     assert harness.machine.revision == 1
 
 
-def test_validate_only_keeps_what_the_savepoint_holds(harness: Harness) -> None:
+def test_validate_only_keeps_what_the_savepoint_holds(harness: MachineHarness) -> None:
     """Inside a savepoint only the validated command is taken back."""
     items = [command(PUT, put_request("a")), command(PUT, put_request("b", validate_only=True))]
     harness.apply(SAVEPOINT, *items, KEEP)
     assert harness.texts() == {"a": "a"}
 
 
-def test_effects_come_in_command_order(harness: Harness) -> None:
+def test_effects_come_in_command_order(harness: MachineHarness) -> None:
     """Effects carry index and targets in the order of their commands; proposals follow suit."""
     requests = [put_request("a", tell=True), put_request("b"), put_request("c", tell=True)]
     reply = harness.apply(command(PUT, *requests)).reply
@@ -215,8 +216,8 @@ def test_effects_come_in_command_order(harness: Harness) -> None:
     assert [p.due for p in reply.proposals] == [1, 3]
 
 
-def test_effects_change_state_in_item_order(harness: Harness) -> None:
-    """An effect between two spans hits what came before it and nothing that comes after."""
+def test_effects_change_state_in_item_order(harness: MachineHarness) -> None:
+    """An effect between two spans changes the rows before it and none that come after."""
     harness.apply(
         command(PUT, put_request("a")), effect(1, 2), command(PUT, put_request("b"), revision=3)
     )
@@ -225,8 +226,8 @@ def test_effects_change_state_in_item_order(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("user_id", [13, 14])
-def test_failing_effect_is_taken_back_with_an_alarm(harness: Harness, user_id: int) -> None:
-    """An effect that raises or emits leaves no trace but its alarm, and its batch goes on."""
+def test_failing_effect_is_taken_back_with_an_alarm(harness: MachineHarness, user_id: int) -> None:
+    """An effect that raises or emits leaves only its alarm, and its batch goes on."""
     harness.apply(*[command(PUT, put_request(f"w{i}"), revision=i + 1) for i in range(14)])
     reply = harness.apply(effect(user_id, 20), command(PUT, put_request("after"))).reply
     assert {f"w{user_id - 1}", "after"} <= set(harness.texts())
@@ -235,7 +236,7 @@ def test_failing_effect_is_taken_back_with_an_alarm(harness: Harness, user_id: i
     assert [alarm.where for alarm in harness.machine.alarms] == ["effect user_deleted"]
 
 
-def test_savepoint_revert_restores_everything(harness: Harness) -> None:
+def test_savepoint_revert_restores_everything(harness: MachineHarness) -> None:
     """Reverting restores entities, indexes, counters and held proposals, over several batches."""
     harness.apply(command(PUT, put_request("a", "old"), put_request("b")))
     before, digest = harness.machine.state.snapshot(), harness.machine.state_digest()
@@ -248,7 +249,7 @@ def test_savepoint_revert_restores_everything(harness: Harness) -> None:
     assert not harness.machine.undo.entries
 
 
-def test_savepoint_keep_lets_changes_and_proposals_stand(harness: Harness) -> None:
+def test_savepoint_keep_lets_changes_and_proposals_stand(harness: MachineHarness) -> None:
     """Proposals of a transaction come only once it is kept."""
     during = harness.apply(SAVEPOINT, command(PUT, put_request("a", tell=True))).reply
     after = harness.apply(KEEP).reply
@@ -258,8 +259,8 @@ def test_savepoint_keep_lets_changes_and_proposals_stand(harness: Harness) -> No
     assert not harness.machine.undo.entries
 
 
-def test_failed_command_in_a_savepoint_takes_back_only_itself(harness: Harness) -> None:
-    """What the savepoint already holds survives a failed command until it is decided."""
+def test_failed_command_in_a_savepoint_takes_back_only_itself(harness: MachineHarness) -> None:
+    """The changes in the savepoint survive a failed command until the savepoint is decided."""
     bad = command(PUT, put_request("b", fault="refuse"))
     harness.apply(SAVEPOINT, command(PUT, put_request("a")), bad)
     assert harness.texts() == {"a": "a"}
@@ -290,11 +291,11 @@ def item_of(step: Step, revision: int) -> pb.Item:
 
 @given(st.lists(steps, max_size=40))
 def test_random_changes_equal_a_dict(taken: list[Step]) -> None:
-    """Any mix of puts, removals, failures and savepoints equals a dict that is copied and put back.
+    """Any mix of puts, removals, failures and savepoints equals a dict that is copied and restored.
 
-    The index and the sorted keys must follow, whatever was taken back.
+    The index and the sorted keys must follow every undo.
     """
-    harness, model, saved = Harness(), dict[str, str](), None
+    harness, model, saved = MachineHarness(), dict[str, str](), None
     for revision, step in enumerate(taken, 1):
         kind, name, text = step
         if kind in ("savepoint", "keep", "revert"):
@@ -321,7 +322,7 @@ def test_random_changes_equal_a_dict(taken: list[Step]) -> None:
 def test_batching_does_not_matter(taken: list[Step]) -> None:
     """The same commands give the same results and state in one batch or in one batch each."""
     items = [item_of(step, revision) for revision, step in enumerate(taken, 1)]
-    together, apart = Harness(), Harness()
+    together, apart = MachineHarness(), MachineHarness()
     outcomes = list(together.apply(*items).reply.outcomes)
     assert outcomes == [apart.one(item) for item in items]
     assert together.machine.state_digest() == apart.machine.state_digest()

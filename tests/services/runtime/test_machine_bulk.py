@@ -1,4 +1,4 @@
-"""What the machine promises where a domain has a faster way through many commands."""
+"""The machine's promises for a domain with a faster way through many commands."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from services.runtime.domain import Call
 from services.runtime.machine import Machine
 from services.runtime.spans import BULK_ITEMS_MIN
 from tests.services.runtime import echo
-from tests.services.runtime.echo import PUT, REVERT, SAVEPOINT, State, command, put_request
-from tests.services.runtime.harness import MALFORMED, Harness
+from tests.services.runtime.echo import PUT, REVERT, SAVEPOINT, EchoState, command, put_request
+from tests.services.runtime.harness import MALFORMED, MachineHarness
 from viewstamp import framing
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 
@@ -29,13 +29,14 @@ def puts(*others: tuple[int, Any]) -> list[Any]:
 
 
 class Bulk:
-    """A bulk handler of Put that leaves what tells, fails or is malformed; counts what it did."""
+    """A bulk handler of Put that skips requests that emit, fail or are malformed; counts its
+    work."""
 
     def __init__(self) -> None:
         self.handled = 0
         self.fault: Callable[[], None] = lambda: None
 
-    def __call__(self, state: State, encoded: Sequence[bytes], call: Call) -> tuple[int, bytes]:
+    def __call__(self, state: EchoState, encoded: Sequence[bytes], call: Call) -> tuple[int, bytes]:
         """Put up to the first request that is left, and then fail if that is asked for."""
         results: list[bytes] = []
         revision = call.revision
@@ -57,15 +58,15 @@ def bulk() -> Bulk:
 
 
 @pytest.fixture
-def harness(bulk: Bulk) -> Harness:
+def harness(bulk: Bulk) -> MachineHarness:
     """A harness whose machine has the bulk handler."""
-    made = Harness()
+    made = MachineHarness()
     made.machine = Machine(replace(echo.DOMAIN, bulk={"Put": bulk}))
     return made
 
 
 SPANS: Final[dict[str, tuple[list[Any], int]]] = {
-    # What it holds, and how many of that the bulk handler does.
+    # The items of the span, and how many of them the bulk handler does.
     "all plain": (puts(), COUNT),
     "first is refused": (puts((0, put_request("a", fault="refuse"))), COUNT - 2 * BULK_ITEMS_MIN),
     "last is refused": (puts((COUNT - 1, put_request("a", fault="refuse"))), COUNT - 1),
@@ -85,10 +86,12 @@ SPANS: Final[dict[str, tuple[list[Any], int]]] = {
 
 
 @pytest.mark.parametrize("name", SPANS)
-def test_bulk_and_general_way_make_one_answer(harness: Harness, bulk: Bulk, name: str) -> None:
-    """What the bulk handler leaves is answered in its place, as without a bulk handler."""
+def test_bulk_and_general_way_make_one_answer(
+    harness: MachineHarness, bulk: Bulk, name: str
+) -> None:
+    """Items that the bulk handler skips are answered in place, as without a bulk handler."""
     requests, handled = SPANS[name]
-    general = Harness()
+    general = MachineHarness()
     item = command(PUT, *requests, revision=10)
     assert harness.apply(item).reply == general.apply(item).reply
     assert harness.machine.state.snapshot() == general.machine.state.snapshot()
@@ -108,11 +111,11 @@ def test_bulk_and_general_way_make_one_answer(harness: Harness, bulk: Bulk, name
     ids=str,
 )
 def test_spans_with_more_to_them_take_the_general_way(
-    harness: Harness, bulk: Bulk, fields: dict[str, Any]
+    harness: MachineHarness, bulk: Bulk, fields: dict[str, Any]
 ) -> None:
     """Holes, contexts and wrong counts are no concern of a bulk handler."""
     item = command(PUT, *puts(), **fields)
-    assert harness.apply(item).reply == Harness().apply(item).reply
+    assert harness.apply(item).reply == MachineHarness().apply(item).reply
     assert bulk.handled == 0
 
 
@@ -125,10 +128,10 @@ def fail(error: Exception) -> Callable[[], None]:
     return raise_it
 
 
-def test_defect_of_a_bulk_handler_is_taken_back(harness: Harness, bulk: Bulk) -> None:
+def test_defect_of_a_bulk_handler_is_taken_back(harness: MachineHarness, bulk: Bulk) -> None:
     """A bulk handler that fails leaves nothing but alarms: every command takes the general way."""
     bulk.fault = fail(KeyError("a bug"))
-    general, item = Harness(), command(PUT, *puts())
+    general, item = MachineHarness(), command(PUT, *puts())
     assert harness.apply(item).reply == general.apply(item).reply
     assert harness.machine.state.snapshot() == general.machine.state.snapshot()
     first = harness.machine.alarms[0]
@@ -136,7 +139,7 @@ def test_defect_of_a_bulk_handler_is_taken_back(harness: Harness, bulk: Bulk) ->
 
 
 def test_trouble_of_the_process_in_a_bulk_handler_is_not_answered(
-    harness: Harness, bulk: Bulk
+    harness: MachineHarness, bulk: Bulk
 ) -> None:
     """A full disk is no defect of the code: it leaves the machine, as from any handler."""
     bulk.fault = fail(OSError("the disk is full"))
@@ -144,7 +147,7 @@ def test_trouble_of_the_process_in_a_bulk_handler_is_not_answered(
         harness.apply(command(PUT, *puts()))
 
 
-def test_savepoint_reverts_what_was_done_in_bulk(harness: Harness, bulk: Bulk) -> None:
+def test_savepoint_reverts_what_was_done_in_bulk(harness: MachineHarness, bulk: Bulk) -> None:
     """Within a transaction a bulk handler's changes are remembered like all others."""
     before = harness.machine.state.snapshot()
     outcomes: Sequence[pb.Outcome] = harness.apply(

@@ -1,4 +1,4 @@
-"""What the machine refuses: batches that cannot be next, and domains that are not whole."""
+"""The machine refuses batches out of order, and incomplete domains."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.services.runtime.echo import (
     put_request,
     query,
 )
-from tests.services.runtime.harness import Harness
+from tests.services.runtime.harness import MachineHarness
 from viewstamp import framing
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.format.digest import DIGEST_BYTES
@@ -27,13 +27,13 @@ from viewstamp.limits import FEATURE_LEVEL_MAX, PREPARE_COMMANDS_MAX
 
 
 @pytest.fixture
-def harness() -> Harness:
+def harness() -> MachineHarness:
     """A fresh harness."""
-    return Harness()
+    return MachineHarness()
 
 
 @pytest.mark.parametrize("sequence", [1, 3, 4])
-def test_sequence_must_be_contiguous(harness: Harness, sequence: int) -> None:
+def test_sequence_must_be_contiguous(harness: MachineHarness, sequence: int) -> None:
     """A repeated or skipped batch is a breach of the protocol, and nothing of it is applied."""
     harness.apply(command(PUT, put_request("a")))
     if sequence == 4:
@@ -70,38 +70,38 @@ BREACHES: dict[str, tuple[pb.Item, str]] = {
 
 
 @pytest.mark.parametrize("name", BREACHES)
-def test_breaches_of_the_protocol_are_loud(harness: Harness, name: str) -> None:
-    """What a correct coordinator cannot send ends the machine, with what was wrong."""
+def test_breaches_of_the_protocol_are_loud(harness: MachineHarness, name: str) -> None:
+    """A message that no correct coordinator sends ends the machine, and the error says why."""
     item, said = BREACHES[name]
     with pytest.raises(ApplyError, match=said):
         harness.apply(item)
 
 
-def test_savepoints_do_not_nest(harness: Harness) -> None:
+def test_savepoints_do_not_nest(harness: MachineHarness) -> None:
     """A second savepoint is a breach of the protocol."""
     with pytest.raises(ApplyError, match="open already"):
         harness.apply(SAVEPOINT, SAVEPOINT)
 
 
-def test_cuts_ascend(harness: Harness) -> None:
+def test_cuts_ascend(harness: MachineHarness) -> None:
     """A cut that is not newer than the last one, released or not, is a breach of the protocol."""
     harness.apply(cut(4))
     with pytest.raises(ApplyError, match="cut 4 comes after cut 4"):
         harness.apply(cut(4))
-    harness = Harness()
+    harness = MachineHarness()
     harness.apply(cut(4))
     harness.machine.freezer.release(4)
     with pytest.raises(ApplyError, match="cut 3 comes after cut 4"):
         harness.apply(cut(3))
 
 
-def test_no_cut_under_a_savepoint(harness: Harness) -> None:
-    """What may still be taken back is in no snapshot."""
+def test_no_cut_under_a_savepoint(harness: MachineHarness) -> None:
+    """Changes that may still be undone are in no snapshot."""
     with pytest.raises(ApplyError, match="cut 4 comes while a savepoint is open"):
         harness.apply(SAVEPOINT, cut(4))
 
 
-def test_no_section_behind_a_batch(harness: Harness) -> None:
+def test_no_section_behind_a_batch(harness: MachineHarness) -> None:
     """A machine that has applied something does not take a section in its place."""
     installation = SectionInstallation(
         echo.DOMAIN,
@@ -118,14 +118,14 @@ def test_no_section_behind_a_batch(harness: Harness) -> None:
     assert harness.texts() == {"a": "a"}
 
 
-def test_reads_outside_the_log_change_nothing(harness: Harness) -> None:
-    """A batch without a place in the log may not hold what changes state."""
+def test_reads_outside_the_log_change_nothing(harness: MachineHarness) -> None:
+    """A batch without a place in the log must not contain changes."""
     with pytest.raises(ApplyError, match="holds a command"):
         harness.machine.apply(batch(0, command(PUT, put_request("a"))))
 
 
-def test_unknown_feature_level_is_refused(harness: Harness) -> None:
-    """A build does not guess what a level it does not know would have it do."""
+def test_unknown_feature_level_is_refused(harness: MachineHarness) -> None:
+    """A build does not guess the meaning of a level that it does not know."""
     unknown = FEATURE_LEVEL_MAX + 1
     with pytest.raises(ApplyError, match=f"feature level {unknown} is in force"):
         harness.machine.apply(pb.Batch(sequence=1, feature_level=unknown))
@@ -136,12 +136,12 @@ def test_domain_without_resolvers_says_so() -> None:
     fields = {name: getattr(echo.DOMAIN, name) for name in echo.DOMAIN.__dataclass_fields__}
     fields |= {"resolve": None, "resolve_grants": None}
     for grants, said in ((True, "permissions"), (False, "streams and topics")):
-        machine: Machine[echo.State] = Machine(echo.DOMAIN.__class__(**fields))
+        machine: Machine[echo.EchoState] = Machine(echo.DOMAIN.__class__(**fields))
         with pytest.raises(ApplyError, match=f"does not resolve {said}"):
             machine.apply(batch(1, pb.Item(resolve=pb.ResolveItem(count=1, grants=grants))))
 
 
-def test_describe_claims_what_has_a_handler(harness: Harness) -> None:
+def test_describe_claims_what_has_a_handler(harness: MachineHarness) -> None:
     """Methods without a handler and methods of other stages are not claimed."""
     description = harness.machine.describe()
     service = "viewstamp.tests.echo.v1.EchoService/"

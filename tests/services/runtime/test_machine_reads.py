@@ -1,4 +1,4 @@
-"""What the machine promises about reads, resolving and normalizing."""
+"""The machine's promises about reads, resolving and normalizing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.services.runtime.echo import (
     put_request,
     query,
 )
-from tests.services.runtime.harness import MALFORMED, Harness, reasons
+from tests.services.runtime.harness import MALFORMED, MachineHarness, reasons
 from viewstamp import framing
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.errors import details_of
@@ -31,12 +31,12 @@ from viewstamp.limits import MESSAGE_BYTES_MAX, READ_REFUSAL_BYTES
 
 
 @pytest.fixture
-def harness() -> Harness:
+def harness() -> MachineHarness:
     """A fresh harness."""
-    return Harness()
+    return MachineHarness()
 
 
-def test_queries_see_the_state_at_their_position(harness: Harness) -> None:
+def test_queries_see_the_state_at_their_position(harness: MachineHarness) -> None:
     """A read between two spans sees the first and not the second."""
     asked = query(GET, message("GetRequest", name="a"), user_id=5)
     reply = harness.apply(
@@ -51,7 +51,7 @@ def test_queries_see_the_state_at_their_position(harness: Harness) -> None:
     assert [(f.text, f.revision) for f in found] == [("one", 1), ("two", 2)]
 
 
-def test_query_answers_are_sparse(harness: Harness) -> None:
+def test_query_answers_are_sparse(harness: MachineHarness) -> None:
     """Refusals, holes and defects of reads are per index; contexts reach their reads."""
     harness.apply(command(PUT, put_request("a")))
     requests = [
@@ -69,7 +69,7 @@ def test_query_answers_are_sparse(harness: Harness) -> None:
     assert len(harness.machine.alarms) == 1
 
 
-def test_reads_must_leave_no_trace(harness: Harness) -> None:
+def test_reads_must_leave_no_trace(harness: MachineHarness) -> None:
     """A read or resolve that changes something is taken back and raises an alarm."""
     harness.apply(command(PUT, put_request("a")))
     request = message("GetRequest", name="a", fault="change")
@@ -82,8 +82,8 @@ def test_reads_must_leave_no_trace(harness: Harness) -> None:
     assert len(harness.machine.alarms) == 2
 
 
-def test_answers_fit_one_message(harness: Harness) -> None:
-    """Answers past the size of a message are refused, and none behind them is even computed."""
+def test_answers_fit_one_message(harness: MachineHarness) -> None:
+    """Answers beyond the size of a message are refused, and later ones are not even computed."""
     harness.apply(command(PUT, put_request("a")))
     large, defect = (message("GetRequest", fault=fault) for fault in ("large", "defect"))
     answer = harness.read(query(GET, large, large, defect)).query
@@ -91,7 +91,7 @@ def test_answers_fit_one_message(harness: Harness) -> None:
     assert not harness.machine.alarms
 
 
-def test_refusals_take_room(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_take_room(harness: MachineHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """A read that is refused thousands of times stops like one that is answered."""
     monkeypatch.setattr(queries_module, "READ_ANSWERS_BYTES_MAX", READ_REFUSAL_BYTES * 7 + 60)
     none = message("GetRequest", name="none")
@@ -102,8 +102,8 @@ def test_refusals_take_room(harness: Harness, monkeypatch: pytest.MonkeyPatch) -
     assert found[7] == "COMMAND_TOO_LARGE"
 
 
-def test_spans_of_a_read_share_one_message(harness: Harness) -> None:
-    """What the first span has taken is gone for the second of the same read, not of another."""
+def test_spans_of_a_read_share_one_message(harness: MachineHarness) -> None:
+    """Room that a span has used is gone for later spans of the same read, not of another."""
     large = message("GetRequest", fault="large")
     items = [query(GET, large), query(GET, large, continues=True), query(GET, large)]
     answers = [o.query for o in harness.machine.apply(batch(0, *items)).reply.outcomes]
@@ -111,7 +111,7 @@ def test_spans_of_a_read_share_one_message(harness: Harness) -> None:
 
 
 def test_a_batch_without_room_postpones_reads(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
+    harness: MachineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reads that come together are answered as far as a message holds; others are asked again."""
     monkeypatch.setattr(queries_module, "APPLY_ANSWERS_BYTES_MAX", 2 * MESSAGE_BYTES_MAX)
@@ -123,10 +123,10 @@ def test_a_batch_without_room_postpones_reads(
 
 
 class Impatient:
-    """Lets reads begin, and go on, as often as it is told."""
+    """Lets reads begin, and go on, a given number of times."""
 
     def __init__(self, begins: int, calls: int) -> None:
-        """Let so many reads begin, and each make so many calls more than its first."""
+        """Let so many reads begin, each with so many calls after its first."""
         self.begins_left, self.calls, self.calls_left = begins, calls, calls
 
     def begins(self) -> bool:
@@ -142,7 +142,7 @@ class Impatient:
 
 
 @pytest.mark.parametrize("begins", [0, 1, 2])
-def test_a_slice_ends_between_reads(harness: Harness, begins: int) -> None:
+def test_a_slice_ends_between_reads(harness: MachineHarness, begins: int) -> None:
     """The first read of a batch is answered in any case, and no read in part."""
     harness.apply(command(PUT, put_request("a")))
     get = message("GetRequest", name="a")
@@ -153,7 +153,7 @@ def test_a_slice_ends_between_reads(harness: Harness, begins: int) -> None:
     assert found == [False, False, second, second]
 
 
-def test_a_read_that_takes_long_is_answered_in_part(harness: Harness) -> None:
+def test_a_read_that_takes_long_is_answered_in_part(harness: MachineHarness) -> None:
     """The calls past its time are refused, with a time to come again, and never made."""
     harness.apply(command(PUT, put_request("a")))
     get, defect = message("GetRequest", name="a"), message("GetRequest", fault="defect")
@@ -166,16 +166,16 @@ def test_a_read_that_takes_long_is_answered_in_part(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("fault", ["deep", "memory"])
-def test_a_read_that_exhausts_the_process_is_a_defect(harness: Harness, fault: str) -> None:
-    """It has changed nothing, so nothing has to end for it."""
+def test_a_read_that_exhausts_the_process_is_a_defect(harness: MachineHarness, fault: str) -> None:
+    """The read has changed nothing, so no process ends for it."""
     harness.apply(command(PUT, put_request("a")))
     answer = harness.read(query(GET, message("GetRequest", fault=fault))).query
     assert reasons(answer.errors) == {0: "INTERNAL"}
     assert len(harness.machine.alarms) == 1
 
 
-def test_state_digest_is_the_digest_of_the_entities(harness: Harness) -> None:
-    """The builtin read returns what walking the entities gives."""
+def test_state_digest_is_the_digest_of_the_entities(harness: MachineHarness) -> None:
+    """The builtin read returns the same digest as walking the entities."""
     empty = harness.read(pb.Item(query=pb.QueryItem(query_id=3))).query
     assert (empty.query_id, empty.state_digest) == (3, StateDigest().to_bytes())
     harness.apply(command(PUT, put_request("b"), put_request("a")))
@@ -187,7 +187,7 @@ def test_state_digest_is_the_digest_of_the_entities(harness: Harness) -> None:
 
 
 def test_the_state_is_walked_once_between_changes(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
+    harness: MachineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Digests asked for by many at once cost one walk, and never outlive a change."""
     walks = []
@@ -210,8 +210,8 @@ def test_the_state_is_walked_once_between_changes(
     assert len(walks) == 2
 
 
-def test_deferred_reads_answer_later_from_their_own_revision(harness: Harness) -> None:
-    """A deferred span is marked in the reply and computed from what it read at its position."""
+def test_deferred_reads_answer_later_from_their_own_revision(harness: MachineHarness) -> None:
+    """A deferred span is marked in the reply and computed from the state at its position."""
     requests = [message("GetRequest", name="a"), message("GetRequest", name="a", fault="refuse")]
     applied = harness.apply(
         command(PUT, put_request("a", "then")),
@@ -227,8 +227,8 @@ def test_deferred_reads_answer_later_from_their_own_revision(harness: Harness) -
     assert texts == ["then", "", "", ""]
 
 
-def test_deferred_span_keeps_errors_found_at_once(harness: Harness) -> None:
-    """What was refused before the wait, and a defect during it, are in the final answer."""
+def test_deferred_span_keeps_errors_found_at_once(harness: MachineHarness) -> None:
+    """The final answer has the refusals from before the wait, and a defect during it."""
     requests = [MALFORMED, message("GetRequest", name="a", fault="defect")]
     applied = harness.apply(query(PONDER, *requests))
     outcome = applied.deferred[0].run()
@@ -236,14 +236,14 @@ def test_deferred_span_keeps_errors_found_at_once(harness: Harness) -> None:
     assert len(harness.machine.alarms) == 1
 
 
-def test_span_answered_at_once_is_not_deferred(harness: Harness) -> None:
+def test_span_answered_at_once_is_not_deferred(harness: MachineHarness) -> None:
     """A method that may defer need not."""
     applied = harness.apply(query(PONDER, message("GetRequest")))
     assert applied.deferred == []
     assert applied.reply.outcomes[0].query.results == framing.EMPTY_FRAME
 
 
-def test_resolve_answers_per_item(harness: Harness) -> None:
+def test_resolve_answers_per_item(harness: MachineHarness) -> None:
     """Contexts come per index, with holes and sparse errors."""
     harness.apply(command(PUT, put_request("a")))
     items = [message("GetRequest", name=name) for name in ("a", "none", "", "a")]
@@ -253,22 +253,22 @@ def test_resolve_answers_per_item(harness: Harness) -> None:
     assert reasons(answer.errors) == {1: "STREAM_NOT_FOUND"}
 
 
-def test_resolve_of_grants_goes_to_its_own_handler(harness: Harness) -> None:
+def test_resolve_of_grants_goes_to_its_own_handler(harness: MachineHarness) -> None:
     """Permissions are resolved item by item by the grants resolver."""
     resolve = pb.ResolveItem(count=2, items=echo.frames(b"x", b"y"), grants=True)
     answer = harness.one(pb.Item(resolve=resolve)).resolve
     assert framing.unframe(answer.contexts) == [b"X", b"Y"]
 
 
-def test_resolve_checks_the_count(harness: Harness) -> None:
+def test_resolve_checks_the_count(harness: MachineHarness) -> None:
     """A span of another number of items than claimed is refused by the resolving stage."""
     for items in (echo.frames(b"x"), b"\x0a\x7f"):
         answer = harness.one(pb.Item(resolve=pb.ResolveItem(count=2, items=items))).resolve
         assert reasons(answer.errors) == {0: "MALFORMED_REQUEST", 1: "MALFORMED_REQUEST"}
 
 
-def test_all_proposals_are_told_on_demand(harness: Harness) -> None:
-    """A new primary hears every pending proposal, outside the log."""
+def test_all_proposals_are_told_on_demand(harness: MachineHarness) -> None:
+    """A new primary gets every pending proposal, outside the log."""
     harness.apply(command(PUT, put_request("b"), put_request("a")))
     reply = harness.machine.apply(batch(0, PROPOSALS)).reply
     assert [p.request for p in reply.proposals] == [b"a", b"b"]
@@ -282,7 +282,7 @@ def hide_span(*secrets: str | bytes, **fields: Any) -> pb.NormalizeRequest:
     return pb.NormalizeRequest(code=HIDE, count=len(items), items=echo.frames(*items), **fields)
 
 
-def test_normalize_replaces_payloads_and_refuses_sparsely(harness: Harness) -> None:
+def test_normalize_replaces_payloads_and_refuses_sparsely(harness: MachineHarness) -> None:
     """Each index gets its loggable form or its error; nothing of the secret is left."""
     harness.apply(command(PUT, put_request("a"), revision=6))
     request = hide_span("tiger", "", MALFORMED, "bug", "defect", "refuse", number=2)
@@ -301,7 +301,7 @@ def test_normalize_replaces_payloads_and_refuses_sparsely(harness: Harness) -> N
     assert len(harness.machine.alarms) == 2
 
 
-def test_normalize_origin_is_the_same_on_a_retry(harness: Harness) -> None:
+def test_normalize_origin_is_the_same_on_a_retry(harness: MachineHarness) -> None:
     """Suffixes of a retry equal the first ones, and differ by session, number and index."""
     first = harness.machine.normalize(hide_span("x", "y", number=2, first_index=4)).run()
     again = harness.machine.normalize(
@@ -314,7 +314,7 @@ def test_normalize_origin_is_the_same_on_a_retry(harness: Harness) -> None:
     assert tokens == [origin + (4).to_bytes(4, "big"), origin + (5).to_bytes(4, "big")]
 
 
-def test_normalize_without_session_needs_a_nonce(harness: Harness) -> None:
+def test_normalize_without_session_needs_a_nonce(harness: MachineHarness) -> None:
     """Secrets of callers without a session come from their nonce."""
     response = harness.machine.normalize(hide_span("x", session_id=0, nonce=b"n" * 16)).run()
     assert parse("HideResponse", response.suffixes[0].suffix).token == b"n" * 16 + bytes(4)
@@ -322,7 +322,7 @@ def test_normalize_without_session_needs_a_nonce(harness: Harness) -> None:
         harness.machine.normalize(hide_span("x", session_id=0))
 
 
-def test_normalize_knows_only_flagged_methods(harness: Harness) -> None:
+def test_normalize_knows_only_flagged_methods(harness: MachineHarness) -> None:
     """A method that needs no normalization is refused."""
     with pytest.raises(ApplyError, match="method code 900 is not normalized"):
         harness.machine.normalize(pb.NormalizeRequest(code=PUT))

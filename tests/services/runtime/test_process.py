@@ -1,4 +1,4 @@
-"""The process around a domain: what an operator and a supervisor see of it."""
+"""The process around a domain, as an operator and a supervisor see it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 
 def ready_line(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """Wait until the process serves, and return what it says of itself."""
+    """Wait until the process serves, and return its description."""
     assert process.stdout is not None
     line: dict[str, Any] = json.loads(process.stdout.readline())
     return line
@@ -52,7 +52,7 @@ def directory() -> Iterator[Path]:
 
 
 def test_serves_and_stops_when_told(directory: Path) -> None:
-    """It clears a dead socket, says when it is ready, and leaves nothing behind on SIGTERM."""
+    """The process clears a dead socket, reports readiness, and leaves nothing behind on SIGTERM."""
     path = directory / "echo.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
@@ -125,7 +125,7 @@ def test_bad_addresses_say_what_to_change(directory: Path) -> None:
 
 
 def test_domain_that_cannot_be_built_says_why(directory: Path) -> None:
-    """What `build` finds wrong is told in one line, whether a missing file or a bad one."""
+    """An error in `build` is reported in one line, for a missing file as for a bad one."""
     empty = directory / "key"
     empty.write_text("")
     listen = ("--listen", f"unix:{directory}/echo.sock")

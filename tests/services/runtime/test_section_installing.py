@@ -1,4 +1,4 @@
-"""Installing a section over the Apply stream: what it leads to, and what is refused."""
+"""Installing a section over the Apply stream: the results, and the refusals."""
 
 from __future__ import annotations
 
@@ -13,16 +13,27 @@ import pytest
 
 from services.runtime.domain import Domain
 from services.runtime.machine import Machine
-from services.runtime.section import Entity, Section
+from services.runtime.section import Section
 from tests.services.runtime import echo
 from tests.services.runtime.echo import GET, PUT, batch, command, message, put_request, query
-from tests.services.runtime.test_server import Client, ended, failed, read, send, serving, text_of
+from tests.services.runtime.test_server import (
+    StreamClient,
+    ended,
+    failed,
+    read,
+    send,
+    serving,
+    text_of,
+)
+from tests.viewstamp.telemetry.spans_for_tests import SdkSpans
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.format import CHECKSUM_BYTES
 from viewstamp.format.block import compress, raw_blocks
 from viewstamp.format.digest import StateDigest
 from viewstamp.format.prepare import checksum_of
 from viewstamp.format.section import SectionEntry
+from viewstamp.machine.freezing import Entity
+from viewstamp.telemetry import work
 
 WORDS: list[Entity] = [
     (1, b"a", b"a\x001\x00alpha"),
@@ -38,7 +49,7 @@ RESULT: list[Entity] = [WORDS[0], (1, b"c", b"c\x003\x00gamma"), WORDS[2]]
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[Client]:
+async def client() -> AsyncIterator[StreamClient]:
     """A coordinator of the echo domain."""
     async with serving(echo.DOMAIN) as client:
         yield client
@@ -82,7 +93,7 @@ async def say(stream: Any, *messages: pb.Install | pb.Batch) -> None:
         await stream.write(pb.ApplyRequest(**{field: each}))  # type: ignore[arg-type]
 
 
-async def test_installed_section_is_served(client: Client) -> None:
+async def test_installed_section_is_served(client: StreamClient) -> None:
     """Interleaved layers are merged, answered with projections, and served once activated."""
     stream = await client.open()
     await say(stream, begin(RESULT, layers=2))
@@ -99,8 +110,29 @@ async def test_installed_section_is_served(client: Client) -> None:
     assert reply.sequence == 41
 
 
-async def test_delta_after_an_installation(client: Client) -> None:
-    """The next section is a delta against what was installed."""
+async def test_installation_is_traced(
+    client: StreamClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A section has a span from its beginning until it is served, whichever call was served
+    then."""
+    kept = SdkSpans()
+    monkeypatch.setattr(work, "_tracer", kept.tracer)
+    stream = await client.open()
+    await say(stream, begin(WORDS), block(blocks(WORDS)[0]), END)
+    assert (await read(stream)).installed.generation == 3
+    assert not kept.spans
+    await say(stream, ACTIVATE)
+    assert await text_of(stream, "a") == "alpha"
+    (span,) = kept.spans
+    assert (span.name, span.parent) == ("install", None)
+    assert dict(span.attributes or {}) == {
+        "viewstamp.generation": 3,
+        "viewstamp.entities": len(WORDS),
+    }
+
+
+async def test_delta_after_an_installation(client: StreamClient) -> None:
+    """The next section is a delta against the installed one."""
     stream = await client.open()
     await say(stream, begin(WORDS), block(blocks(WORDS)[0]), END, ACTIVATE)
     await read(stream)
@@ -112,7 +144,7 @@ async def test_delta_after_an_installation(client: Client) -> None:
     assert {kind.kind: kind.entities for kind in last.summary.kinds} == {1: 3, 2: 1}
 
 
-async def test_empty_section(client: Client) -> None:
+async def test_empty_section(client: StreamClient) -> None:
     """A section without entities is installed like any other."""
     stream = await client.open()
     await say(stream, begin([], layers=0), END)
@@ -178,7 +210,7 @@ REFUSED: dict[str, tuple[tuple[pb.Install | pb.Batch, ...], grpc.StatusCode, str
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_what_is_not_installed(client: Client, name: str) -> None:
+async def test_what_is_not_installed(client: StreamClient, name: str) -> None:
     """A section that is wrong ends the stream and says why; the next stream starts empty."""
     messages, code, said = REFUSED[name]
     stream = await client.open()
@@ -189,8 +221,8 @@ async def test_what_is_not_installed(client: Client, name: str) -> None:
     assert await text_of(await client.open(), "a") is None
 
 
-async def test_nothing_is_normalized_before_the_section_is_there(client: Client) -> None:
-    """While a section is installed there is no state that a payload could be read against."""
+async def test_nothing_is_normalized_before_the_section_is_there(client: StreamClient) -> None:
+    """While a section is installed there is no state to check a payload against."""
     stream = await client.open()
     await say(stream, begin([]), END)
     await read(stream)
@@ -198,7 +230,7 @@ async def test_nothing_is_normalized_before_the_section_is_there(client: Client)
     assert (await failed(client.service.Normalize(hide)))[0] is grpc.StatusCode.UNAVAILABLE
 
 
-def spoken(version: int) -> Domain[echo.State]:
+def spoken(version: int) -> Domain[echo.EchoState]:
     """Return the echo domain at a later version; version 8 says "!" behind texts, 9 once more."""
 
     def louder(entities: Iterator[Entity]) -> Iterator[Entity]:
@@ -206,7 +238,7 @@ def spoken(version: int) -> Domain[echo.State]:
             yield kind, key, canonical + b"!" if kind == 1 else canonical
 
     migrations = dict.fromkeys(range(7, version), louder)
-    section: Section[echo.State] = replace(echo.SECTION, version=version, migrations=migrations)
+    section: Section[echo.EchoState] = replace(echo.SECTION, version=version, migrations=migrations)
     return replace(echo.DOMAIN, section=section)
 
 
@@ -226,7 +258,7 @@ async def test_older_section_is_migrated_step_by_step() -> None:
 
 @pytest.mark.parametrize("kinds", [(1, 1), (2, 1)])
 def test_section_that_is_not_whole(kinds: tuple[int, int]) -> None:
-    """Kinds that do not ascend would make layers that nobody can read."""
+    """Kinds that do not ascend would make unreadable layers."""
     chosen = [replace(echo.SECTION.kinds[0], number=number) for number in kinds]
     with pytest.raises(ValueError, match="must ascend"):
         Section(version=1, kinds=chosen)
@@ -235,10 +267,10 @@ def test_section_that_is_not_whole(kinds: tuple[int, int]) -> None:
 
 
 def test_dropped_machine_goes_at_once() -> None:
-    """A machine that nobody holds frees its state without the collector, which may never look."""
+    """An unreferenced machine frees its state without the collector, which may never run."""
     gc.disable()
     try:
-        machine: Machine[echo.State] = Machine(echo.DOMAIN)
+        machine: Machine[echo.EchoState] = Machine(echo.DOMAIN)
         machine.apply(batch(1, command(PUT, put_request("a"))))
         held = weakref.ref(machine), weakref.ref(machine.state)
         del machine

@@ -1,9 +1,11 @@
-"""ReadSection over gRPC: whole, again, overtaken, fenced, and beside applies."""
+"""ReadSection over gRPC: whole, repeated, overtaken, fenced, and beside applies."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
+from itertools import islice
 from typing import Any
 
 import grpc
@@ -13,15 +15,19 @@ from services.runtime import reading as reading_module
 from tests.services.runtime import echo
 from tests.services.runtime.echo import PUT, batch, command, put_request
 from tests.services.runtime.snapshot_trial import merged
-from tests.services.runtime.test_server import Client, failed, read, send, serving
+from tests.services.runtime.test_server import StreamClient, failed, read, send, serving
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
+from viewstamp.format.section import SectionTally
+from viewstamp.limits import ENCODE_SLICE_US
+from viewstamp.machine.freezing import SORTED_AT_ONCE, Freezer, RowKind
+from viewstamp.machine.tables import Table, UndoLog
 
 WORDS = 6000
 TEXT_BYTES = 150
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[Client]:
+async def client() -> AsyncIterator[StreamClient]:
     """A coordinator of the echo domain."""
     async with serving(echo.DOMAIN) as client:
         yield client
@@ -38,19 +44,19 @@ async def fill(stream: Any, sequence: int, first: int, count: int = WORDS) -> No
     await send(stream, batch(sequence, command(PUT, *requests, revision=sequence)))
 
 
-def section(client: Client, generation: int, sequence: int = 1) -> Any:
+def section(client: StreamClient, generation: int, sequence: int = 1) -> Any:
     """Ask for a section."""
     request = pb.ReadSectionRequest(generation=generation, coordinator_sequence=sequence)
     return client.service.ReadSection(request)
 
 
-async def whole(client: Client, generation: int) -> tuple[list[bytes], pb.SectionSummary]:
+async def whole(client: StreamClient, generation: int) -> tuple[list[bytes], pb.SectionSummary]:
     """Return the blocks and the summary of a section."""
     *blocks, last = [response async for response in section(client, generation)]
     return [response.block.data for response in blocks], last.summary
 
 
-async def first_of(client: Client, generation: int, sequence: int = 1) -> Any:
+async def first_of(client: StreamClient, generation: int, sequence: int = 1) -> Any:
     """Return the first message of a section. Raises AioRpcError."""
     return await anext(aiter(section(client, generation, sequence)))
 
@@ -64,8 +70,8 @@ async def digest(stream: Any) -> bytes:
     return bytes(answer.state_digest)
 
 
-async def test_section_is_the_state_at_the_cut(client: Client) -> None:
-    """Many blocks and a summary say what was there at the cut, whatever came then."""
+async def test_section_is_the_state_at_the_cut(client: StreamClient) -> None:
+    """Many blocks and a summary give the state at the cut, whatever came later."""
     stream = await client.open()
     await fill(stream, 1, 0)
     expected = await digest(stream)
@@ -81,8 +87,8 @@ async def test_section_is_the_state_at_the_cut(client: Client) -> None:
     assert entities[0] == (1, b"w000000", echo.encode_word(word))
 
 
-async def test_reading_again_gives_the_same_bytes(client: Client) -> None:
-    """A reading that was cut off is begun anew, with the same blocks."""
+async def test_reading_again_gives_the_same_bytes(client: StreamClient) -> None:
+    """An interrupted reading begins again with the same blocks."""
     stream = await client.open()
     await fill(stream, 1, 0)
     await send(stream, batch(2, cut(1)))
@@ -96,8 +102,8 @@ async def test_reading_again_gives_the_same_bytes(client: Client) -> None:
     assert (again, same.SerializeToString()) == (blocks, summary.SerializeToString())
 
 
-async def test_delta_is_against_what_was_released(client: Client) -> None:
-    """After a release the next section holds what changed, and its digest is of everything."""
+async def test_delta_is_against_what_was_released(client: StreamClient) -> None:
+    """After a release the next section has the changes, and the digest of everything."""
     stream = await client.open()
     await fill(stream, 1, 0)
     await send(stream, batch(2, cut(1)))
@@ -112,8 +118,8 @@ async def test_delta_is_against_what_was_released(client: Client) -> None:
     assert len(merged([base, delta])) == WORDS + 3 + 1
 
 
-async def test_sections_that_are_not_frozen(client: Client) -> None:
-    """Before a cut, after its release, and to another coordinator, there is nothing to read."""
+async def test_sections_that_are_not_frozen(client: StreamClient) -> None:
+    """Before a cut, after its release, and for another coordinator there is nothing to read."""
     status, said = await failed(first_of(client, 1))
     assert (status, "not served here" in said) == (grpc.StatusCode.FAILED_PRECONDITION, True)
     stream = await client.open(3)
@@ -130,9 +136,9 @@ async def test_sections_that_are_not_frozen(client: Client) -> None:
 
 @pytest.mark.parametrize("overtaking", ["cut", "release", "asked again", "coordinator"])
 async def test_overtaken_reading_ends_aborted(
-    client: Client, overtaking: str, monkeypatch: pytest.MonkeyPatch
+    client: StreamClient, overtaking: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reading whose cut is not there any more says so, and the service lives on."""
+    """A reading whose cut is gone says so, and the service lives on."""
     held, freed = asyncio.Event(), asyncio.Event()
 
     class Held(reading_module.SectionReading):
@@ -168,7 +174,7 @@ async def test_overtaken_reading_ends_aborted(
     assert not client.server.failure.done()
 
 
-async def test_applies_go_on_while_a_section_is_read(client: Client) -> None:
+async def test_applies_go_on_while_a_section_is_read(client: StreamClient) -> None:
     """Batches are answered between the slices of a reading, which yields before it ends."""
     stream = await client.open()
     for number in range(4):
@@ -181,3 +187,22 @@ async def test_applies_go_on_while_a_section_is_read(client: Client) -> None:
         applied += 1
     assert applied > 1
     assert (await reading)[1].kinds[0].entities == 4 * WORDS
+
+
+def test_sorting_ends_slices_as_encoding_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run of keys that is sorted may be the last of a slice."""
+    now_ns = 0
+
+    def clock_ns() -> int:
+        nonlocal now_ns
+        now_ns += ENCODE_SLICE_US * 1000 + 1
+        return now_ns
+
+    monkeypatch.setattr(time, "perf_counter_ns", clock_ns)
+    table: Table[int, bytes] = Table(UndoLog())
+    kind: RowKind[None] = RowKind(1, lambda _: table, bytes, lambda key, _: b"%05d" % key)
+    freezer = Freezer((kind,), None, 0)
+    for key in range(4 * SORTED_AT_ONCE):
+        table.put(key, b"v")
+    found = reading_module.entries_in_slices(freezer.freeze(1, 1), SectionTally())
+    assert list(islice(found, 3)) == [None] * 3, "nothing is encoded before all is sorted"

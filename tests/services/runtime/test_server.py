@@ -38,8 +38,8 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-class Client:
-    """A coordinator as far as the service can tell, and the server it talks to."""
+class StreamClient:
+    """A coordinator as the service sees it, and the server it talks to."""
 
     def __init__(self, server: DomainServer, channel: grpc.aio.Channel) -> None:
         """Talk through `channel`."""
@@ -66,7 +66,7 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def serving(domain: Domain[Any]) -> AsyncIterator[Client]:
+async def serving(domain: Domain[Any]) -> AsyncIterator[StreamClient]:
     """Serve a domain on a unix socket."""
     with tempfile.TemporaryDirectory(prefix="vs") as directory:
         address = f"unix:{Path(directory) / 'echo.sock'}"
@@ -74,12 +74,12 @@ async def serving(domain: Domain[Any]) -> AsyncIterator[Client]:
         server.add_insecure_port(address)
         await domain_server.start(server)
         async with grpc.aio.insecure_channel(address) as channel:
-            yield Client(domain_server, channel)
+            yield StreamClient(domain_server, channel)
             await domain_server.stop(server)
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[Client]:
+async def client() -> AsyncIterator[StreamClient]:
     """A coordinator of the echo domain."""
     async with serving(echo.DOMAIN) as client:
         yield client
@@ -124,7 +124,7 @@ async def text_of(stream: Any, name: str) -> str | None:
     return text
 
 
-async def test_batches_are_answered_in_order(client: Client) -> None:
+async def test_batches_are_answered_in_order(client: StreamClient) -> None:
     """Batches sent ahead of their replies are applied and answered in their order."""
     stream = await client.open()
     replies = await send(
@@ -136,7 +136,7 @@ async def test_batches_are_answered_in_order(client: Client) -> None:
     assert client.server.batches == 201
 
 
-async def test_stream_ends_well_when_the_coordinator_closes_it(client: Client) -> None:
+async def test_stream_ends_well_when_the_coordinator_closes_it(client: StreamClient) -> None:
     """After a half-close everything sent is still answered, and the status is OK."""
     stream = await client.open()
     await stream.write(pb.ApplyRequest(batch=batch(1, command(PUT, put_request("a")))))
@@ -145,7 +145,7 @@ async def test_stream_ends_well_when_the_coordinator_closes_it(client: Client) -
     assert (await ended(stream))[0] is grpc.StatusCode.OK
 
 
-async def test_every_stream_starts_from_the_empty_state(client: Client) -> None:
+async def test_every_stream_starts_from_the_empty_state(client: StreamClient) -> None:
     """A stream of the same coordinator resets the machine and its sequence."""
     first = await client.open(3)
     await send(first, batch(1, command(PUT, put_request("a"))))
@@ -155,7 +155,7 @@ async def test_every_stream_starts_from_the_empty_state(client: Client) -> None:
     assert await text_of(second, "b") == "b"
 
 
-async def test_newer_coordinator_ends_the_older_stream(client: Client) -> None:
+async def test_newer_coordinator_ends_the_older_stream(client: StreamClient) -> None:
     """The older stream is ended with a clear status, and what it sends is not applied."""
     older = await client.open(3)
     newer = await client.open(4)
@@ -186,8 +186,8 @@ BAD_HELLOS: dict[str, tuple[dict[str, Any], grpc.StatusCode, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_HELLOS)
-async def test_wrong_callers_are_fenced_off(client: Client, name: str) -> None:
-    """A stream that may not be opened is refused, and the one in use goes on."""
+async def test_wrong_callers_are_fenced_off(client: StreamClient, name: str) -> None:
+    """A stream from a wrong caller is refused, and the one in use goes on."""
     fields, code, said = BAD_HELLOS[name]
     stream = await client.open(7)
     await send(stream, batch(1, command(PUT, put_request("a"))))
@@ -196,7 +196,7 @@ async def test_wrong_callers_are_fenced_off(client: Client, name: str) -> None:
     assert await text_of(stream, "a") == "a"
 
 
-async def test_older_coordinator_stays_out_after_the_newer_left(client: Client) -> None:
+async def test_older_coordinator_stays_out_after_the_newer_left(client: StreamClient) -> None:
     """The highest sequence is remembered without an open stream."""
     newer = await client.open(4)
     await newer.done_writing()
@@ -210,7 +210,7 @@ async def test_older_coordinator_stays_out_after_the_newer_left(client: Client) 
     [pb.ApplyRequest(), pb.ApplyRequest(batch=pb.Batch(sequence=1))],
     ids=["nothing", "batch"],
 )
-async def test_first_message_must_be_hello(client: Client, request_: pb.ApplyRequest) -> None:
+async def test_first_message_must_be_hello(client: StreamClient, request_: pb.ApplyRequest) -> None:
     """Without Hello nothing is applied."""
     stream = client.service.Apply()
     await stream.write(request_)
@@ -221,14 +221,14 @@ async def test_first_message_must_be_hello(client: Client, request_: pb.ApplyReq
     )
 
 
-async def test_stream_without_any_message_is_refused(client: Client) -> None:
-    """A stream closed at once is told what was due."""
+async def test_stream_without_any_message_is_refused(client: StreamClient) -> None:
+    """A stream that closes at once gets an error that names the missing message."""
     stream = client.service.Apply()
     await stream.done_writing()
     assert (await ended(stream))[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_second_hello_ends_the_stream(client: Client) -> None:
+async def test_second_hello_ends_the_stream(client: StreamClient) -> None:
     """Hello is the first message and no other."""
     stream = await client.open()
     await stream.write(pb.ApplyRequest(hello=pb.Hello()))
@@ -245,8 +245,8 @@ async def test_second_hello_ends_the_stream(client: Client) -> None:
     ],
     ids=["gap", "disk"],
 )
-async def test_failure_ends_everything(client: Client, bad: pb.Batch, said: str) -> None:
-    """What is not a command's failure ends the stream, is told to the process, and stays."""
+async def test_failure_ends_everything(client: StreamClient, bad: pb.Batch, said: str) -> None:
+    """A failure outside a command ends the stream, is reported to the process, and stays."""
     stream = await client.open()
     await send(stream, batch(1, command(PUT, put_request("a"))))
     await stream.write(pb.ApplyRequest(batch=bad))
@@ -259,7 +259,7 @@ async def test_failure_ends_everything(client: Client, bad: pb.Batch, said: str)
 
 
 async def test_defect_is_logged_and_the_stream_goes_on(
-    client: Client, caplog: pytest.LogCaptureFixture
+    client: StreamClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A command's defect leaves a log line with its traceback, and nothing else."""
     stream = await client.open()
@@ -270,7 +270,7 @@ async def test_defect_is_logged_and_the_stream_goes_on(
     await send(stream, batch(2, command(PUT, put_request("b"))))
 
 
-async def test_vanished_coordinator_leaves_the_service_able(client: Client) -> None:
+async def test_vanished_coordinator_leaves_the_service_able(client: StreamClient) -> None:
     """After a stream is cut the service is not ready, lives on and serves the next one."""
     stream = await client.open()
     watch = client.health.Watch(health_pb2.HealthCheckRequest(service=READINESS))
@@ -283,7 +283,7 @@ async def test_vanished_coordinator_leaves_the_service_able(client: Client) -> N
     assert await text_of(again, "a") is None
 
 
-async def test_health_follows_the_stream(client: Client) -> None:
+async def test_health_follows_the_stream(client: StreamClient) -> None:
     """Alive from the start; ready while a stream is open."""
     assert await client.is_serving(LIVENESS)
     assert not await client.is_serving(READINESS)
@@ -294,21 +294,21 @@ async def test_health_follows_the_stream(client: Client) -> None:
     assert not await client.is_serving(READINESS)
 
 
-async def test_describe_needs_no_stream(client: Client) -> None:
-    """The coordinator learns what is claimed before it opens a stream."""
+async def test_describe_needs_no_stream(client: StreamClient) -> None:
+    """The coordinator learns the claimed methods before it opens a stream."""
     description = await client.service.Describe(pb.DescribeRequest())
     assert description.section_version == 7
     assert len(description.methods) == 5
 
 
-class Gate:
+class HeldGate:
     """A deferred read that waits until it is opened; `asked` counts those that wait."""
 
     def __init__(self) -> None:
         """Start closed."""
         self.opened = threading.Event()
 
-    def ponder(self, state: echo.State, request: Any, call: Any) -> Deferred:
+    def ponder(self, state: echo.EchoState, request: Any, call: Any) -> Deferred:
         """Answer once the gate is open, or fail like a disk."""
 
         def compute() -> Any:
@@ -320,7 +320,7 @@ class Gate:
         return Deferred(compute)
 
 
-def with_queries(**queries: Any) -> Domain[echo.State]:
+def with_queries(**queries: Any) -> Domain[echo.EchoState]:
     """Return the echo domain with other query handlers."""
     fields = {name: getattr(echo.DOMAIN, name) for name in echo.DOMAIN.__dataclass_fields__}
     return Domain(**(fields | {"queries": {**echo.DOMAIN.queries, **queries}}))
@@ -340,7 +340,7 @@ def ponder(query_ids: Iterable[int], **fields: Any) -> pb.Batch:
 
 async def test_deferred_reads_hold_nothing_up() -> None:
     """While threads compute, batches go on; the answers follow when they are ready."""
-    gate = Gate()
+    gate = HeldGate()
     async with serving(with_queries(Ponder=gate.ponder)) as client:
         stream = await client.open()
         (reply,) = await send(stream, ponder(range(10, 16)))
@@ -355,7 +355,7 @@ async def test_deferred_reads_hold_nothing_up() -> None:
 async def test_too_many_deferred_reads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Past the bound a read is refused at once, so that a flood of logins cannot pile up."""
     monkeypatch.setattr(stream_module, "DEFERRED_QUERIES_MAX", 2)
-    gate = Gate()
+    gate = HeldGate()
     async with serving(with_queries(Ponder=gate.ponder)) as client:
         stream = await client.open()
         await send(stream, ponder([1, 2, 3]))
@@ -368,7 +368,7 @@ async def test_too_many_deferred_reads_are_refused(monkeypatch: pytest.MonkeyPat
 
 async def test_half_closed_stream_still_answers_deferred_reads() -> None:
     """The coordinator may stop sending before its last reads are computed."""
-    gate = Gate()
+    gate = HeldGate()
     async with serving(with_queries(Ponder=gate.ponder)) as client:
         stream = await client.open()
         await send(stream, ponder([1]))
@@ -380,7 +380,7 @@ async def test_half_closed_stream_still_answers_deferred_reads() -> None:
 
 async def test_deferred_read_of_a_former_stream_is_dropped() -> None:
     """An answer computed for one stream never appears in another."""
-    gate = Gate()
+    gate = HeldGate()
     async with serving(with_queries(Ponder=gate.ponder)) as client:
         former = await client.open(1)
         await send(former, ponder([1]))
@@ -392,7 +392,7 @@ async def test_deferred_read_of_a_former_stream_is_dropped() -> None:
 
 async def test_trouble_in_a_thread_ends_everything() -> None:
     """An operating-system error in a deferred read stops the service like one in apply."""
-    gate = Gate()
+    gate = HeldGate()
     gate.opened.set()
     async with serving(with_queries(Ponder=gate.ponder)) as client:
         stream = await client.open()
@@ -408,7 +408,7 @@ def hide(*secrets: str, **fields: Any) -> pb.NormalizeRequest:
     return pb.NormalizeRequest(count=len(secrets), items=items, **fields)
 
 
-async def test_normalize_reads_the_machine_of_the_stream(client: Client) -> None:
+async def test_normalize_reads_the_machine_of_the_stream(client: StreamClient) -> None:
     """Payloads become loggable in threads; a retry gets the same suffixes without the items."""
     stream = await client.open()
     await send(stream, batch(1, command(PUT, put_request("a"), revision=4)))
@@ -421,14 +421,14 @@ async def test_normalize_reads_the_machine_of_the_stream(client: Client) -> None
     assert not any(framing.unframe(again.items))
 
 
-async def test_normalize_needs_a_stream(client: Client) -> None:
+async def test_normalize_needs_a_stream(client: StreamClient) -> None:
     """Without a stream there is no state to read, and the caller may try again."""
     code, details = await failed(client.service.Normalize(hide("x")))
     assert code is grpc.StatusCode.UNAVAILABLE
     assert "no Apply stream is open" in details
 
 
-async def test_normalize_refuses_what_no_gateway_sends(client: Client) -> None:
+async def test_normalize_refuses_what_no_gateway_sends(client: StreamClient) -> None:
     """A request for another method is the caller's fault, and the service lives on."""
     stream = await client.open()
     code, details = await failed(client.service.Normalize(hide("x", code=PUT)))
@@ -437,7 +437,7 @@ async def test_normalize_refuses_what_no_gateway_sends(client: Client) -> None:
     assert await text_of(stream, "a") is None
 
 
-async def test_trouble_while_normalizing_ends_everything(client: Client) -> None:
+async def test_trouble_while_normalizing_ends_everything(client: StreamClient) -> None:
     """An operating-system error in a normalizing thread stops the service."""
     await client.open()
     code, _ = await failed(client.service.Normalize(hide("disk")))
@@ -445,8 +445,8 @@ async def test_trouble_while_normalizing_ends_everything(client: Client) -> None
     assert isinstance(client.server.failure.result(), OSError)
 
 
-async def test_large_batches_pass(client: Client) -> None:
-    """A batch larger than what gRPC takes by default is applied."""
+async def test_large_batches_pass(client: StreamClient) -> None:
+    """A batch larger than gRPC's default limit is applied."""
     stream = await client.open()
     items = [command(PUT, put_request(f"w{i}", "x" * 100_000)) for i in range(60)]
     (reply,) = await send(stream, batch(1, *items))

@@ -24,7 +24,7 @@ from tests.services.runtime.echo import (
     command,
     put_request,
 )
-from tests.services.runtime.snapshot_trial import Snapshots
+from tests.services.runtime.snapshot_trial import SnapshotsCaller
 from tests.services.streams.test_streams_properties import AgainstModel
 from tests.services.users.test_users_model import UsersAgainstModel
 from tests.services.users.users_support import CLUSTER_KEY
@@ -35,7 +35,7 @@ NAMES = st.sampled_from(["a", "b", "c"])
 FAULTS = st.sampled_from(["", "", "refuse", "defect"])
 
 
-class EchoHistory(Snapshots, RuleBasedStateMachine):
+class EchoHistory(SnapshotsCaller, RuleBasedStateMachine):
     """Words that come, change, go, and are taken back in every way there is."""
 
     def __init__(self) -> None:
@@ -66,12 +66,12 @@ class EchoHistory(Snapshots, RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def remove(self, name: str) -> None:
-        """Remove a word, if it is there."""
+        """Remove a word, if it exists."""
         self.revision += 1
         self.apply(command(REMOVE, echo.message("RemoveRequest", name=name)))
 
 
-class UsersHistory(Snapshots, UsersAgainstModel):
+class UsersHistory(SnapshotsCaller, UsersAgainstModel):
     """Users, permissions and tokens."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class UsersHistory(Snapshots, UsersAgainstModel):
         self.begin_snapshots(domain, lambda machine: setattr(self.users, "machine", machine))
 
 
-class StreamsHistory(Snapshots, AgainstModel):
+class StreamsHistory(SnapshotsCaller, AgainstModel):
     """Streams, topics and grants, each command first applied and taken back."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class StreamsHistory(Snapshots, AgainstModel):
         self.bench.grant(0, users_pb2.Permissions())
 
 
-class GroupsHistory(Snapshots, GroupHistory):
+class GroupsHistory(SnapshotsCaller, GroupHistory):
     """A group with its members, each command first applied and taken back."""
 
     def __init__(self) -> None:
@@ -108,20 +108,20 @@ def check(history: type[RuleBasedStateMachine], examples: int) -> None:
 
 
 def test_snapshots_of_a_made_up_domain() -> None:
-    """Whatever is refused, reverted or only validated, a snapshot is the state at its cut."""
+    """A snapshot is the state at its cut, whatever is refused, reverted or only validated."""
     check(EchoHistory, 150)
 
 
 def test_snapshots_of_users() -> None:
-    """A machine made of base, deltas and later commands goes on as the one that never stopped."""
+    """A machine made of base, deltas and later commands goes on like one that never stopped."""
     check(UsersHistory, 25)
 
 
 def test_snapshots_of_streams() -> None:
-    """A machine made of base, deltas and later commands goes on as the one that never stopped."""
+    """A machine made of base, deltas and later commands goes on like one that never stopped."""
     check(StreamsHistory, 25)
 
 
 def test_snapshots_of_consumer_groups() -> None:
-    """A machine made of base, deltas and later commands goes on as the one that never stopped."""
+    """A machine made of base, deltas and later commands goes on like one that never stopped."""
     check(GroupsHistory, 25)

@@ -18,7 +18,7 @@ from viewstamp.telemetry.logs import LineHandler
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
-    """Where logs go in this test; the former handlers come back after it."""
+    """Set the directory of logs in this test, and restore the former handlers after it."""
     handlers, level = logging.root.handlers[:], logging.root.level
     stream = io.StringIO()
     configure_logging("echo", "info", stream)
@@ -61,7 +61,7 @@ def test_level_is_respected_and_checked(stream: io.StringIO) -> None:
 
 @contextmanager
 def files_of_at_most(size_bytes: int) -> Iterator[None]:
-    """Have this process write no larger files: what a write loses is lost as on a full disk."""
+    """Limit this process's file size: a write beyond it is lost as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
     try:

@@ -124,14 +124,14 @@ class Workbench:
         return context
 
     def effect(self, **kind: Any) -> None:
-        """Apply what users says: the field of EffectPayload that is set."""
+        """Apply an effect of users: the field of EffectPayload that is set."""
         self.revision += 1
         payload = effects_pb2.EffectPayload(**kind)
         item = pb.EffectItem(revision=self.revision, payload=payload.SerializeToString())
         self.apply(pb.Item(effect=item))
 
     def grant(self, user: int, permissions: users_pb2.Permissions) -> None:
-        """Let users say what a user is granted; the first time makes the user."""
+        """Apply grants from users; the first time makes the user."""
         changed = effects_pb2.GrantsChanged(user_id=user, permissions=permissions)
         self.effect(grants_changed=changed)
 

@@ -1,4 +1,4 @@
-"""Who may do what: every gate with every grant, and what is said to whom who may not see.
+"""Permissions: every gate with every grant, and the answers to users who may not see an entity.
 
 Method: one table of grants and one of requests; the expected answer is worked out by the rules as
 the reference states them, written down anew here rather than taken from the code under test.
@@ -257,7 +257,7 @@ def test_gates_of_resolving(gate: int) -> None:
 @pytest.mark.parametrize("sees", sorted(SEES_TOPIC))
 @pytest.mark.parametrize("polls", ["g.poll_messages", "s.poll_messages", "t.poll_messages"])
 def test_poll_gate_needs_both(sees: str, polls: str) -> None:
-    """Offsets are open to who may see the topic and poll from it, at whatever levels."""
+    """Offsets are open to a user who may see the topic and poll from it, at any levels."""
     item = api.GetTopicRequest(stream=by(STREAM), topic=by(TOPIC)).SerializeToString()
     bench = bench_with(sees, polls)
     context = bench.resolve(routing_pb2.GATE_POLL_MESSAGES, item, USER)
@@ -272,7 +272,7 @@ def test_root_passes_every_gate(method: str) -> None:
 
 @pytest.mark.parametrize("method", REQUESTS)
 def test_hidden_and_missing_are_the_same_bytes(method: str) -> None:
-    """Who may not see an entity gets to the byte what an entity that does not exist yields."""
+    """A user who may not see an entity gets the same bytes as for one that does not exist."""
     request, _, shows, _, _ = REQUESTS[method]
     if shows == ALL:
         return
@@ -299,7 +299,8 @@ def test_hidden_and_missing_are_the_same_bytes(method: str) -> None:
     ],
 )
 def test_what_a_grant_shows_of_topics(grant: str, topic: str, answer: str) -> None:
-    """A topic's grant shows that topic alone; who sees the stream learns which topics lack."""
+    """A topic's grant shows only that topic; a user who sees the stream learns which are
+    missing."""
     bench = bench_with(grant)
     bench.create_topic(STREAM, "other")
     request = api.GetTopicRequest(stream=by(STREAM), topic=by(topic))
@@ -363,7 +364,7 @@ def test_reactivated_user_may_act_again() -> None:
 
 
 def test_effects_about_users_that_are_gone_change_nothing() -> None:
-    """Credentials and deletion of a user who is not there are of no concern."""
+    """Credentials and deletion of an absent user change nothing."""
     bench = Workbench()
     before = bench.digest()
     changed = {"user_id": USER, "minimum_credential_revision": 3}
@@ -409,7 +410,7 @@ def test_check_access(grants: tuple[str, ...], may_send: bool, may_poll: bool) -
     ],
 )
 def test_check_access_of_others(grant: str, topic: str, answer: str) -> None:
-    """Another's access is shown to who may read users, and to nobody else."""
+    """Another user's access is shown only to those who may read users."""
     request = api.CheckAccessRequest(stream=by(STREAM), topic=by(topic), user_id=ROOT)
     assert answer_of(bench_with(grant), "CheckAccess", request) == answer
 
@@ -426,7 +427,7 @@ def test_check_access_of_who_may_not_act() -> None:
 
 
 def test_grants_are_replaced_whole() -> None:
-    """What a later change of grants leaves out is gone."""
+    """Grants that a later change leaves out are gone."""
     bench = bench_with("s.read_stream", "g.read_users")
     assert answer_of(bench, "GetStream", REQUESTS["GetStream"][0]) == "OK"
     bench.grant(USER, everywhere("read_users"))

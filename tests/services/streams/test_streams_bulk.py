@@ -1,4 +1,4 @@
-"""CreateTopic in bulk does, to the byte, what the handler does with one command after another."""
+"""CreateTopic in bulk does, to the byte, the same as the handler for one command at a time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TOPICS_MAX: Final = 24  # so that spans meet the limit
 
 
 def encoded(stream: int | str = 1, name: str = "odd", end: bytes = b"", **fields: Any) -> bytes:
-    """Return an encoded request and what else shall follow on the wire."""
+    """Return an encoded request, with further bytes on the wire."""
     request = api.CreateTopicRequest(stream=by(stream), name=name, **fields)
     return request.SerializeToString() + end
 
@@ -144,7 +144,7 @@ def apply(made: Workbench, items: list[bytes], user: int, is_reverted: bool) -> 
 
 
 def indexes(state: StreamsState) -> Any:
-    """Return what the table of topics knows besides its rows, and the counters."""
+    """Return the indexes of the table of topics, and the counters."""
     streams = [state.topics.of_stream(stream_id) for stream_id in (1, 2, 3)]
     return [(s.ids, s.by_name) for s in streams], state.topics.sorted_keys(), state.counters.rows
 
@@ -163,7 +163,7 @@ def run_both(spans: list[tuple[list[bytes], int, bool]]) -> None:
 @pytest.mark.parametrize("user", [ROOT, MAKER, READER, STRANGER])
 @pytest.mark.parametrize("odd", ODD)
 def test_odd_request_among_plain_ones(odd: str, user: int) -> None:
-    """Whatever is odd about a request, it and those around it are answered as one by one."""
+    """An odd request, and those around it, are answered as one by one."""
     plain = [encoded(1, f"plain-1-{number}") for number in range(9)]
     others = [encoded("a", f"plain-2-{number}") for number in range(9)]
     run_both([([*plain, ODD[odd], *others], user, False)])
@@ -178,14 +178,14 @@ def test_limit_of_a_stream_is_kept() -> None:
 @settings(deadline=None, max_examples=50)
 @given(SPANS)
 def test_bulk_is_the_same_to_the_byte(spans: list[tuple[list[bytes], int, bool]]) -> None:
-    """Whatever spans hold, replies and state are those of a machine without the bulk handler."""
+    """For any spans replies and state are those of a machine without the bulk handler."""
     run_both(spans)
 
 
 def test_plain_requests_need_no_handler() -> None:
-    """Requests as clients encode them are all carried out in bulk, whichever way a stream is named.
+    """All plain requests are carried out in bulk, whichever way they name a stream.
 
-    Without this the bulk handler could do nothing, and nobody would notice.
+    Without this test nobody would notice a bulk handler that does nothing.
     """
     made = bench(with_bulk=True)
     keys: tuple[int | str, ...] = (1, "a", "b")

@@ -1,4 +1,4 @@
-"""What each command of the streams domain changes, and tells other stages."""
+"""What each command of the streams domain changes, and sends to other stages."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def partitions_of(bench: Workbench, topic: str = "paid") -> list[tuple[int, int,
     return [(run.first, run.count, run.created_revision) for run in ranges]
 
 
-# --- What succeeds ---
+# --- Successful commands ---
 
 
 def test_created_stream(bench: Workbench) -> None:
@@ -121,7 +121,7 @@ def test_renamed_topic(bench: Workbench) -> None:
 
 
 def test_options_of_update_replace_only_what_is_set(bench: Workbench) -> None:
-    """What an update leaves out stays, and zero is a value."""
+    """A field that an update leaves out stays, and zero is a value."""
     first = streams_pb2.TopicOptions(
         message_expiry_us=5, compression_algorithm=ZSTD, max_topic_size_bytes=GIB
     )
@@ -151,7 +151,7 @@ def test_equal_options_are_one_object(bench: Workbench) -> None:
 
 
 def test_purges_are_counted(bench: Workbench) -> None:
-    """A purge counts one more and modifies what was purged, and nothing in or above it."""
+    """A purge adds one to the count and modifies the purged entity, and no other."""
     bench.command("PurgeTopic", topic_request(api.PurgeTopicRequest))
     topic_revision = bench.revision
     for _ in range(2):
@@ -178,7 +178,7 @@ def test_purges_are_counted(bench: Workbench) -> None:
 def test_what_changes_nothing_modifies_nothing(
     bench: Workbench, method: str, request_: Message
 ) -> None:
-    """An update to what is there already succeeds and leaves the modified revision."""
+    """An update without a change succeeds and leaves the modified revision."""
     before = bench.digest()
     bench.command(method, request_)
     assert bench.digest() == before
@@ -223,7 +223,8 @@ def test_names_that_are_fine(bench: Workbench, name: str) -> None:
 
 
 def test_validate_only_changes_nothing(bench: Workbench) -> None:
-    """A command that only validates answers as if done, tells nobody and changes nothing."""
+    """A command that only validates answers like a real one, sends no effect and changes
+    nothing."""
     before = bench.digest()
     request = api.DeleteStreamRequest(stream=by("orders"), validate_only=True)
     bench.command("DeleteStream", request)
@@ -232,11 +233,11 @@ def test_validate_only_changes_nothing(bench: Workbench) -> None:
     assert bench.state.topics.sorted_keys() == [(1, 1), (1, 2)]
 
 
-# --- What it tells other stages, and drops here ---
+# --- Effects on other stages, and on itself ---
 
 
 def test_deleted_stream_cascades(bench: Workbench) -> None:
-    """A deleted stream takes its topics along and tells groups and users their ids."""
+    """A deleted stream removes its topics and sends their ids to groups and users."""
     bench.command("DeleteStream", api.DeleteStreamRequest(stream=by("orders")))
     deleted = effects_pb2.StreamDeleted(stream_id=1, topic_ids=[1, 2])
     payload = effects_pb2.EffectPayload(stream_deleted=deleted)
@@ -246,7 +247,7 @@ def test_deleted_stream_cascades(bench: Workbench) -> None:
 
 
 def test_deleted_topic_cascades(bench: Workbench) -> None:
-    """A deleted topic is told to groups and users."""
+    """A deleted topic is sent to groups and users."""
     bench.command("DeleteTopic", topic_request(api.DeleteTopicRequest))
     deleted = effects_pb2.TopicDeleted(stream_id=1, topic_id=1)
     payload = effects_pb2.EffectPayload(topic_deleted=deleted)

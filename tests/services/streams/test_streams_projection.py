@@ -41,7 +41,7 @@ def encoded(permissions: source.Permissions) -> bytes:
 
 
 def projected(permissions: source.Permissions) -> Access:
-    """Return what streams makes of the effect that users sends."""
+    """Return the streams result of an effect from users."""
     message = users_pb2.Permissions.FromString(encoded(permissions))
     return new_access(5, 1).with_permissions(message)
 

@@ -17,7 +17,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from services.runtime.tables import UndoLog
 from services.streams import partitions
 from services.streams.model import StreamsState
 from services.streams.partitions import PartitionRun
@@ -28,6 +27,7 @@ from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as api
 from viewstamp.api.users.v1 import users_pb2
 from viewstamp.errors import Refusal
+from viewstamp.machine.tables import UndoLog
 
 NAMES: Final = st.sampled_from(["a", "b", "c"])
 KEYS: Final = st.one_of(NAMES, st.integers(1, 6))
@@ -74,7 +74,8 @@ class AgainstModel(RuleBasedStateMachine):
 
     @initialize()
     def begin_with_some(self) -> None:
-        """Begin with two streams, one of which has three topics: else most rules find nothing."""
+        """Begin with two streams, one of which has three topics, so that most rules find
+        something."""
         for stream in ("a", "b"):
             self.create_stream(stream)
         for topic in ("a", "b", "c"):
@@ -92,7 +93,7 @@ class AgainstModel(RuleBasedStateMachine):
         raise AssertionError(f"{name} was not refused with {reason}")
 
     def found(self, name: str, request: Any, stream: int | str) -> ModelStream | None:
-        """Return the stream named, or None once the refusal was seen."""
+        """Return the named stream, or None after checking the refusal."""
         stream_id = named(self.streams, stream)
         if stream_id is None:
             self.refused(name, request, "STREAM_NOT_FOUND")
@@ -102,7 +103,7 @@ class AgainstModel(RuleBasedStateMachine):
     def found_topic(
         self, name: str, request: Any, stream: int | str, topic: int | str
     ) -> ModelTopic | None:
-        """Return the topic named, or None once the refusal was seen."""
+        """Return the named topic, or None after checking the refusal."""
         parent = self.found(name, request, stream)
         if parent is None:
             return None
@@ -263,7 +264,7 @@ class AgainstModel(RuleBasedStateMachine):
 
     @invariant()
     def state_equals_model(self) -> None:
-        """Every row, index and grant is what the model says."""
+        """Check that every row, index and grant equals the model's."""
         state = self.bench.state
         assert {id_: observed_stream(state, id_) for id_ in state.streams.rows} == self.streams
         assert state.stream_ids.rows == {row.name: id_ for id_, row in state.streams.rows.items()}
@@ -391,7 +392,7 @@ def test_runs_equal_single_partitions(
 
 
 def test_partitions_created_in_one_transaction_are_one_run() -> None:
-    """Parts of a transaction share a revision: what they create together is one run."""
+    """Parts of a transaction share a revision: partitions that they create together are one run."""
     bench = Workbench()
     bench.create_stream("orders")
     bench.create_topic("orders", "paid", 2)

@@ -1,4 +1,4 @@
-"""Reading: pages, and what other stages are told of the names in their requests."""
+"""Reads: pages, and what other stages learn of the names in their requests."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_pages(bench: Workbench, size: int, expected: list[list[int]]) -> None:
 
 
 def test_default_page_holds_a_hundred(bench: Workbench) -> None:
-    """Without a size a page holds 100."""
+    """The default page size is 100."""
     for number in range(6, 103):
         bench.create_stream(f"s{number}")
     assert list(map(len, stream_pages(bench, 0))) == [100, 2]
@@ -105,7 +105,7 @@ def test_page_goes_on_where_its_entity_was_deleted(bench: Workbench) -> None:
 
 
 def test_tokens_belong_to_a_list(bench: Workbench) -> None:
-    """A page of one stream's topics goes on in no other list, whatever the stream is called."""
+    """A page token of one stream's topics is refused for other lists, and survives a rename."""
     bench.create_topic("s1", "t1")
     token = bench.query("ListTopics", api.ListTopicsRequest(stream=by("s2"), page_size=2))
     token = token.next_page_token
@@ -149,7 +149,7 @@ def test_lists_show_what_get_shows(bench: Workbench) -> None:
 
 
 def context_of(bench: Workbench, item: bytes) -> effects_pb2.TopicContext:
-    """Return what groups learn of a topic."""
+    """Return the groups' view of a topic."""
     return effects_pb2.TopicContext.FromString(bench.resolve(READ, item))
 
 
@@ -201,7 +201,7 @@ def test_context_follows_the_topic(monkeypatch: pytest.MonkeyPatch, bench: Workb
     ],
 )
 def test_unresolvable(bench: Workbench, item: bytes, reason: str) -> None:
-    """What cannot be resolved is refused, and the reason is the command's result."""
+    """A name that cannot be resolved is refused, and the reason is the command's result."""
     with pytest.raises(Refusal) as refused:
         bench.resolve(READ, item)
     assert refused.value.name == reason
@@ -214,7 +214,7 @@ def test_server_gates_need_no_names(bench: Workbench) -> None:
 
 
 def test_unknown_gate_is_a_defect(bench: Workbench) -> None:
-    """A gate that this build does not know lets nobody pass and raises an alarm."""
+    """An unknown gate admits nobody and raises an alarm."""
     with pytest.raises(AssertionError):
         bench.resolve(99, b"")
     (alarm,) = bench.machine.alarms
@@ -257,7 +257,7 @@ def test_grants_are_resolved_without_authorization(bench: Workbench) -> None:
 
 
 def test_request_without_permissions_resolves_to_nothing(bench: Workbench) -> None:
-    """Where field 8 is absent there is nothing to resolve."""
+    """Without field 8 there is nothing to resolve."""
     assert bench.resolve(0, b"", grants=True) == b""
     with pytest.raises(Refusal, match="its bytes are not the request message of the method"):
         bench.resolve(0, b"\x42\x05", grants=True)

@@ -1,4 +1,4 @@
-"""What the commands of the streams domain refuse, and in which words."""
+"""The refusals of the streams domain's commands, and their texts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def options_request(**options: Any) -> api.CreateTopicRequest:
 
 
 def unknown_option() -> streams_pb2.TopicOptions:
-    """Return options with a field that nobody knows."""
+    """Return options with an unknown field."""
     return streams_pb2.TopicOptions.FromString(b"\xa0\x06\x01")
 
 
@@ -170,7 +170,7 @@ def test_refusals(bench: Workbench, reason: str, method: str, request_: Message)
     ],
 )
 def test_expected_revision(method: str, kind: Any, fields: dict[str, Any]) -> None:
-    """A command goes through at the expected revision alone; a mismatch names both."""
+    """A command succeeds only at the expected revision; a mismatch names both."""
     bench = Workbench()
     bench.create_stream("orders")
     modified = bench.revision
@@ -207,7 +207,7 @@ def test_limits(
     method: str,
     request_: Message,
 ) -> None:
-    """At the limit one more is refused, and below it one more is created."""
+    """At the limit a further one is refused; below it one is created."""
     monkeypatch.setattr(limits, limit, 2)
     assert refusal_of(bench, method, request_).name == reason
     monkeypatch.setattr(limits, limit, 3)
@@ -226,7 +226,7 @@ def test_partition_limit(monkeypatch: pytest.MonkeyPatch, bench: Workbench) -> N
 
 
 def test_messages_name_what_was_asked_for(bench: Workbench) -> None:
-    """A refusal says what was named, in words and in its details."""
+    """A refusal names the requested entity, in words and in its details."""
     request = api.DeleteTopicRequest(stream=by("orders"), topic=by(77))
     refusal = refusal_of(bench, "DeleteTopic", request)
     assert refusal.message == "There is no topic 77 in stream 'orders', or you may not see it."
@@ -234,7 +234,7 @@ def test_messages_name_what_was_asked_for(bench: Workbench) -> None:
 
 
 def test_options_cache_is_bounded(monkeypatch: pytest.MonkeyPatch, bench: Workbench) -> None:
-    """However many distinct options there are, few are cached, and every topic keeps its own."""
+    """However many distinct options exist, few are cached, and every topic keeps its own."""
     monkeypatch.setattr(options, "OPTIONS_CACHED_MAX", 3)
     for expiry in range(1, 9):
         request = options_request(message_expiry_us=expiry)

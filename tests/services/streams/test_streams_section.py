@@ -1,4 +1,4 @@
-"""The section: pinned bytes, the way back, and what must not be loaded."""
+"""The section: pinned bytes, the way back, and content that must not load."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from services.runtime.section import Entity, SectionError
-from services.runtime.tables import UndoLog
+from services.runtime.section import SectionError
 from services.streams.model import StreamsState
 from services.streams.section import SECTION, encode_topic
 from tests.services.streams.streams_workbench import Workbench, by, in_topic
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as api
+from viewstamp.machine.freezing import Entity
+from viewstamp.machine.tables import UndoLog
 
-# What the bench below writes, field by field as the protos number them. Never to be changed: a
-# snapshot written by an earlier build must load to the same digest.
+# The entities of the bench below, field by field as the protos number them. They never change: a
+# snapshot of an earlier build must load to the same digest.
 GOLDEN = [
     (1, "0000000000000001", "080112066f7264657273188280f9c0c1c48203200228073001"),
     (1, "0000000000000002", "08021205656d707479188380f9c0c1c4820320032803"),
@@ -105,7 +106,7 @@ def test_root_keeps_its_rights_over_a_load() -> None:
 
 
 def changed(index: int, change: Callable[[Entity], list[Entity]]) -> list[Entity]:
-    """Return the entities of the small bench with one replaced by what `change` makes of it."""
+    """Return the entities of the small bench, one of them changed by `change`."""
     entities = entities_of(small())
     return [*entities[:index], *change(entities[index]), *entities[index + 1 :]]
 
@@ -184,8 +185,8 @@ TAILS = st.sampled_from([b"", b"", b"\x40\x05", b"\xa0\x06\x01", b"\x22\x03\xa0\
 def test_what_loads_is_what_the_row_is_encoded_to(
     ranges: list[Any], options: Any, tail: bytes, data: st.DataObject
 ) -> None:
-    """A topic loads exactly if it is canonical, though its row is not encoded to find that out."""
-    if data.draw(st.booleans()):  # else holes are nearly always there
+    """A topic loads exactly if it is canonical, without encoding its row to find out."""
+    if data.draw(st.booleans()):  # otherwise holes are nearly always there
         for index, piece in enumerate(ranges):
             piece.first = sum(earlier.count for earlier in ranges[:index])
     topic = streams_pb2.TopicEntity(

@@ -27,7 +27,7 @@ def token() -> str:
 
 @given(user_id=U64, credential_revision=U64, expires_at=st.integers(1, (1 << 64) - 1))
 def test_round_trip(user_id: int, credential_revision: int, expires_at: int) -> None:
-    """What was signed is what is read, until the expiry."""
+    """Reading returns the signed claims, until the expiry."""
     signed = tokens.sign(CLUSTER_KEY, CLUSTER_ID, user_id, credential_revision, expires_at)
     expected = tokens.AccessToken(user_id, credential_revision, expires_at)
     assert tokens.verify(CLUSTER_KEY, CLUSTER_ID, signed, expires_at - 1) == expected
@@ -63,7 +63,7 @@ def test_no_character_may_change(position: int) -> None:
     ],
 )
 def test_malformed(bad: str) -> None:
-    """What does not have the form of a token is refused, and told the right form."""
+    """Malformed text is refused, and the refusal gives the right form."""
     error = refused(
         Reason.REASON_UNAUTHENTICATED, lambda: tokens.verify(CLUSTER_KEY, CLUSTER_ID, bad, 0)
     )
@@ -128,7 +128,7 @@ def test_read_cluster_key(tmp_path: Path, end: str, mode: int) -> None:
     "content", ["", "ab" * 31, "ab" * 33, "a" * 63, "xy" * 32, "ab " * 32, "é" * 32]
 )
 def test_malformed_cluster_key(tmp_path: Path, content: str) -> None:
-    """A file of anything else is refused without a word of what it holds."""
+    """A malformed key file is refused without a word of its content."""
     with pytest.raises(tokens.ClusterKeyError, match="64 hexadecimal digits") as caught:
         tokens.read_cluster_key(key_file(tmp_path, content))
     assert not content or content not in str(caught.value)
@@ -148,6 +148,6 @@ def test_missing_cluster_key(tmp_path: Path) -> None:
 
 
 def test_claims_are_not_secret() -> None:
-    """Claims can be read by whoever holds the token: nothing secret may be among them."""
+    """Every holder can read a token's claims, so none of them may be secret."""
     claims = base64.urlsafe_b64decode(token().split(".")[1])
     assert [int.from_bytes(claims[i : i + 8], "big") for i in (0, 8, 16)] == [7, 3, EXPIRES_US]

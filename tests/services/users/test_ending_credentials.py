@@ -1,4 +1,4 @@
-"""What ends when: access tokens, personal access tokens and sessions."""
+"""When access tokens, personal access tokens and sessions end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def add_token(users: Users, owner: int, name: str = "laptop") -> None:
 
 
 def who_am_i(users: Users, stamp: int) -> int:
-    """Ask who alice is, with credentials of this stamp. Raises Refusal."""
+    """Ask for alice's data with credentials of this stamp. Raises Refusal."""
     answer = users.query("WhoAmI", pb.WhoAmIRequest(), ALICE, stamp)
     return int(answer.user.id)
 
@@ -59,7 +59,7 @@ def delete_as_root(users: Users) -> None:
 
 @pytest.mark.parametrize("delete", [delete_own, delete_as_root])
 def test_deleted_token_ends_what_it_got(users: Users, delete: Any) -> None:
-    """What a deleted token got is refused at once; what the password got lives on."""
+    """Credentials from a deleted token are refused at once; those from the password live on."""
     by_password = users.credential(ALICE)
     by_token = TOKEN_STAMP | by_password
     assert who_am_i(users, by_token) == ALICE
@@ -72,7 +72,7 @@ def test_deleted_token_ends_what_it_got(users: Users, delete: Any) -> None:
 
 
 def test_stages_hear_of_a_deleted_token(users: Users) -> None:
-    """Sessions and streams are told from which revision on what tokens got is accepted."""
+    """Sessions and streams learn the revision from which on a token's credentials are accepted."""
     request = pb.DeletePersonalAccessTokenRequest(name="laptop")
     (to, payload), *rest = users.command("DeletePersonalAccessToken", request, ALICE).effects
     changed = payload.credentials_changed
@@ -84,7 +84,7 @@ def test_stages_hear_of_a_deleted_token(users: Users) -> None:
 
 
 def test_reset_evicts_an_intruder(users: Users) -> None:
-    """A new password deletes personal access tokens and ends what they got, and sessions."""
+    """A new password deletes personal access tokens and ends their credentials, and sessions."""
     by_token = TOKEN_STAMP | users.credential(ALICE)
     request = pb.ChangePasswordRequest(user=by_id(ALICE), new_password_hash=SOME_HASH)
 
@@ -107,7 +107,7 @@ def test_reset_can_keep_tokens_and_sessions(users: Users) -> None:
 
 
 def test_level_one_keeps_what_it_kept(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands of feature level 1 give what they gave: tokens and sessions live on."""
+    """Commands of feature level 1 keep their results: tokens and sessions live on."""
     monkeypatch.setattr("tests.services.users.users_support.LEVEL", 1)
     by_token = TOKEN_STAMP | users.revision
     request = pb.ChangePasswordRequest(user=by_id(ROOT_USER_ID), new_password_hash=SOME_HASH)
@@ -123,7 +123,7 @@ def test_level_one_keeps_what_it_kept(users: Users, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("of_token", [False, True])
 def test_logout(users: Users, of_token: bool) -> None:
-    """Logging out ends what was got in the same way; a token's does not end a password's."""
+    """Logging out ends the credentials of the same origin: a token's logout spares a password's."""
     by_password = users.credential(ALICE)
     by_token = TOKEN_STAMP | users.credential(ALICE)
     users.command(
@@ -173,7 +173,7 @@ def test_gates(users: Users, name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(ABOUT_ANOTHER))
 def test_only_root_changes_root(users: Users, name: str) -> None:
-    """Who manages users cannot take over root: neither by a password, nor by tokens or sessions."""
+    """A user manager cannot take over root: neither by a password, nor by tokens or sessions."""
     admin = users.create("admin", "manage_users")
     request = about(name, ROOT_USER_ID)
     refusal = refused(Reason.REASON_PERMISSION_DENIED, lambda: users.command(name, request, admin))
@@ -209,7 +209,7 @@ def test_tokens_of_others_are_listed_to_those_who_read_users(users: Users) -> No
 def test_nothing_is_hashed_for_the_powerless(
     users: Users, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Who may not create users or change another's password causes no hash."""
+    """A user who may neither create users nor change another's password causes no hash."""
 
     def hash_password(_: str) -> str:
         raise AssertionError("hashed")

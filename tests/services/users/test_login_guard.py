@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from services.runtime.login_guard import Attempt, LoginGuard
-from tests.services.users.users_support import Clock, refused
+from tests.services.users.users_support import UsersClock, refused
 from viewstamp import limits
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 
@@ -17,8 +17,8 @@ ROOT = Attempt(HOME, "root", 0)
 
 @pytest.fixture
 def guard() -> LoginGuard:
-    """Return a guard that has seen nobody."""
-    return LoginGuard(Clock())
+    """Return a guard without history."""
+    return LoginGuard(UsersClock())
 
 
 def fail(guard: LoginGuard, attempt: Attempt) -> None:
@@ -53,7 +53,7 @@ def test_name_is_limited_over_all_addresses(guard: LoginGuard, user_id: int | No
 
 
 def test_who_logged_in_lately_is_not_bound_by_others(guard: LoginGuard) -> None:
-    """Neither guesses of the name everywhere nor those from the address keep the user out."""
+    """Neither guesses of the name everywhere nor those from the address keep a recent user out."""
     assert guard.attempt(ROOT, lambda: True)
     for number in range(limits.LOGIN_FAILURES_PER_NAME_MAX):
         fail(guard, Attempt(elsewhere(number), "root", 0))
@@ -65,7 +65,7 @@ def test_who_logged_in_lately_is_not_bound_by_others(guard: LoginGuard) -> None:
 
 def test_trust_has_an_end(guard: LoginGuard) -> None:
     """A login of long ago, or from elsewhere, gives nothing."""
-    clock = Clock()
+    clock = UsersClock()
     guard = LoginGuard(clock)
     assert guard.attempt(ROOT, lambda: True)
     assert guard.is_trusted(ROOT)
@@ -75,7 +75,7 @@ def test_trust_has_an_end(guard: LoginGuard) -> None:
 
 
 def test_invented_names_bind_their_address_alone(guard: LoginGuard) -> None:
-    """Who invents names is bound at that address, and nobody elsewhere is."""
+    """A caller who invents names is throttled at that address, and nobody elsewhere is."""
     for number in range(limits.LOGIN_FAILURES_PER_ADDRESS_MAX):
         fail(guard, Attempt(HOME, f"invented {number}", None))
     demand_refused(guard, Attempt(HOME, "another", None))

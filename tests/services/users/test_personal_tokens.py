@@ -74,7 +74,7 @@ def test_token_must_be_normalized(users: Users, token_hash: bytes) -> None:
 
 
 def test_token_hash_is_unique(users: Users) -> None:
-    """Two tokens never share a hash, or nobody could say whose token it is."""
+    """Two tokens never share a hash, so each hash has one owner."""
     users.command(CREATE, token_request("one", token_hash=b"h" * 32), 1)
     request = token_request("two", token_hash=b"h" * 32)
     refused(Reason.REASON_MALFORMED_REQUEST, lambda: users.command(CREATE, request, 0))

@@ -7,14 +7,14 @@ import threading
 import pytest
 
 from services.runtime.throttle import Throttle
-from tests.services.users.users_support import Clock, refused
+from tests.services.users.users_support import UsersClock, refused
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 
 WINDOW_US = 60_000_000
 FAILURES_MAX = 3
 
 
-def build(clock: Clock, keys_max: int = 100) -> Throttle:
+def build(clock: UsersClock, keys_max: int = 100) -> Throttle:
     """Return a throttle of 3 failures a minute."""
     return Throttle(clock, failures_max=FAILURES_MAX, window_us=WINDOW_US, keys_max=keys_max)
 
@@ -25,7 +25,7 @@ def fail(throttle: Throttle, key: bytes = b"alice") -> None:
 
 
 def demand_refused(throttle: Throttle, key: bytes = b"alice") -> str:
-    """Demand that no attempt is made, and return the delay told."""
+    """Demand that no attempt is made, and return the announced delay."""
 
     def check() -> bool:
         raise AssertionError("attempted")
@@ -36,7 +36,7 @@ def demand_refused(throttle: Throttle, key: bytes = b"alice") -> str:
 
 def test_limit_is_per_key() -> None:
     """The failure that reaches the limit is the last one, and other keys are not concerned."""
-    throttle = build(Clock())
+    throttle = build(UsersClock())
     for _ in range(FAILURES_MAX):
         fail(throttle)
     assert demand_refused(throttle) == "60000"
@@ -45,7 +45,7 @@ def test_limit_is_per_key() -> None:
 
 def test_window_slides() -> None:
     """Each failure counts for exactly one window of its own."""
-    clock = Clock(0)
+    clock = UsersClock(0)
     throttle = build(clock)
     for now_us in (0, 10, 20):
         clock.now_us = now_us
@@ -60,7 +60,7 @@ def test_window_slides() -> None:
 
 def test_successes_are_free() -> None:
     """Any number of successes costs nothing and leaves nothing behind."""
-    throttle = build(Clock())
+    throttle = build(UsersClock())
     for _ in range(10 * FAILURES_MAX):
         assert throttle.attempt(b"alice", lambda: True)
     assert len(throttle) == 0
@@ -68,7 +68,7 @@ def test_successes_are_free() -> None:
 
 def test_success_does_not_clear_failures() -> None:
     """A success in between does not give back the failures of the window."""
-    throttle = build(Clock())
+    throttle = build(UsersClock())
     fail(throttle)
     fail(throttle)
     assert throttle.attempt(b"alice", lambda: True)
@@ -78,7 +78,7 @@ def test_success_does_not_clear_failures() -> None:
 
 def test_defect_is_no_failure() -> None:
     """An exception passes through and does not count."""
-    throttle = build(Clock())
+    throttle = build(UsersClock())
 
     def broken() -> bool:
         raise OSError("broken")
@@ -91,7 +91,7 @@ def test_defect_is_no_failure() -> None:
 
 def test_clock_set_back() -> None:
     """Failures that now seem to lie in the future do not lock a key for long."""
-    clock = Clock(10 * WINDOW_US)
+    clock = UsersClock(10 * WINDOW_US)
     throttle = build(clock)
     for _ in range(FAILURES_MAX):
         fail(throttle)
@@ -100,8 +100,8 @@ def test_clock_set_back() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """With all room taken a new key must wait, until old keys no longer count."""
-    clock = Clock(0)
+    """When memory is full a new key must wait, until old keys no longer count."""
+    clock = UsersClock(0)
     throttle = build(clock, keys_max=2)
     fail(throttle, b"one")
     clock.now_us = 10
@@ -117,8 +117,8 @@ def test_memory_is_bounded() -> None:
 
 
 def test_attempts_side_by_side_do_not_exceed_the_limit() -> None:
-    """Of many attempts at once no more are made than may fail; the others wait and are refused."""
-    throttle = build(Clock())
+    """Of simultaneous attempts no more are made than may fail; the others wait and are refused."""
+    throttle = build(UsersClock())
     release = threading.Event()
     started = threading.Semaphore(0)
     made: list[None] = []
@@ -151,7 +151,7 @@ def test_attempts_side_by_side_do_not_exceed_the_limit() -> None:
 
 def test_honest_attempts_side_by_side_all_pass() -> None:
     """More right attempts at once than may fail wait for each other, and none is refused."""
-    throttle = build(Clock())
+    throttle = build(UsersClock())
     passed: list[bool] = []
 
     def attempt() -> None:

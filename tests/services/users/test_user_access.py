@@ -1,4 +1,4 @@
-"""What all commands on users share: who may, on whom, at which revision."""
+"""The rules of all commands on users: the caller, the target and the revision."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ OTHER_FLAGS = [
 
 @pytest.mark.parametrize(("name", "request_of"), ADMIN_COMMANDS)
 def test_manage_users_allows(users: Users, name: str, request_of: Callable[[int], Any]) -> None:
-    """Whoever has manage_users may do every command on other users."""
+    """A caller with manage_users may use every command on other users."""
     target = users.create("target")
     admin = users.create("admin", "manage_users")
 
@@ -83,7 +83,7 @@ def test_without_manage_users_denied(
 
 @pytest.mark.parametrize(("name", "request_of"), ADMIN_COMMANDS[1:])
 def test_denied_before_looked_up(users: Users, name: str, request_of: Callable[[int], Any]) -> None:
-    """Who may not manage users is told so whether or not the user named exists."""
+    """A caller who may not manage users is told so, whether or not the named user exists."""
     caller = users.create("caller")
     refused(Reason.REASON_PERMISSION_DENIED, lambda: users.command(name, request_of(77), caller))
 

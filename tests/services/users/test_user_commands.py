@@ -1,4 +1,4 @@
-"""The commands on users: what they change, what they tell, and how they refuse."""
+"""The commands on users: their changes, their effects, and their refusals."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_bootstrap_without_a_hash_is_refused() -> None:
 
 
 def test_create_user_tells_streams(users: Users) -> None:
-    """A new user, even without grants, is told to streams with the minimum credential revision."""
+    """A new user, even without grants, reaches streams with the minimum credential revision."""
     done = users.command("CreateUser", create_request())
 
     user = users.state.users.rows[done.response.user_id]
@@ -123,7 +123,7 @@ def test_create_user_tells_streams(users: Users) -> None:
 
 
 def test_create_inactive_user_tells_streams(users: Users) -> None:
-    """A user created inactive is told to streams as deactivated, and to no earlier stage."""
+    """A user created inactive reaches streams as deactivated, and no earlier stage."""
     done = users.command("CreateUser", create_request(status=INACTIVE))
 
     assert not users.state.users.rows[1].active
@@ -189,7 +189,7 @@ def test_unknown_status_is_malformed(users: Users, name: str) -> None:
 
 
 def test_rename(users: Users) -> None:
-    """A rename frees the old name, takes the new one, and tells nobody."""
+    """A rename frees the old name, takes the new one, and sends no effect."""
     alice = users.create("alice")
 
     done = users.command("UpdateUser", UpdateUserRequest(user=by_name("alice"), username="bob"))
@@ -202,7 +202,7 @@ def test_rename(users: Users) -> None:
 
 
 def test_deactivation_and_activation(users: Users) -> None:
-    """Deactivation reaches all who hold the user and raises the minimum; activation, streams."""
+    """Deactivation reaches all stages with the user and raises the minimum; activation, streams."""
     alice = users.create("alice")
 
     down = users.command("UpdateUser", UpdateUserRequest(user=by_id(alice), status=INACTIVE))
@@ -228,7 +228,7 @@ def test_deactivation_and_activation(users: Users) -> None:
     ],
 )
 def test_update_to_what_is_already_so(users: Users, request_: UpdateUserRequest) -> None:
-    """An update that asks for what is so already leaves the user, and the others, alone."""
+    """An update without a change leaves the user, and the others, alone."""
     users.create("alice")
     before = users.entities()
 
@@ -252,7 +252,7 @@ def test_rename_to_invalid_name(users: Users) -> None:
 
 
 def test_root_cannot_be_deactivated(users: Users) -> None:
-    """Root always remains able to act, or nobody could let anybody in."""
+    """Root can always act; otherwise nobody might be able to let anybody in."""
     request = UpdateUserRequest(user=by_id(0), status=INACTIVE)
     refused(
         Reason.REASON_CANNOT_CHANGE_ROOT_PERMISSIONS, lambda: users.command("UpdateUser", request)
@@ -263,7 +263,7 @@ def test_root_cannot_be_deactivated(users: Users) -> None:
 
 
 def test_delete_user(users: Users) -> None:
-    """A deleted user is gone from every table, and all who held them are told."""
+    """A deleted user is gone from every table, and all stages with the user are told."""
     before = users.entities()
     alice = users.create("alice")
 
@@ -276,7 +276,7 @@ def test_delete_user(users: Users) -> None:
 
 
 def test_root_cannot_be_deleted(users: Users) -> None:
-    """Nobody deletes root, not even root."""
+    """No user deletes root, not even root."""
     refused(
         Reason.REASON_CANNOT_DELETE_ROOT,
         lambda: users.command("DeleteUser", DeleteUserRequest(user=by_name("root"))),
@@ -287,7 +287,7 @@ def test_root_cannot_be_deleted(users: Users) -> None:
 
 
 def test_change_own_password(users: Users) -> None:
-    """A new password ends all credentials of before, and streams and sessions are told."""
+    """A new password ends all earlier credentials, and streams and sessions are told."""
     alice = users.create("alice")
 
     done = users.command("ChangePassword", own_password_request(users, alice), alice)
@@ -304,7 +304,7 @@ def test_change_own_password(users: Users) -> None:
 
 @pytest.mark.parametrize("named", [by_id(1), by_name("alice")])
 def test_change_own_password_by_identifier(users: Users, named: Identifier) -> None:
-    """Naming oneself is the same as naming nobody, and needs no permission."""
+    """A user's own name means the same as no name, and needs no permission."""
     alice = users.create("alice")
     users.command("ChangePassword", own_password_request(users, alice, user=named), alice)
     assert users.state.users.rows[alice].password_hash == "$new"
@@ -329,7 +329,7 @@ def test_password_changed_in_between(users: Users) -> None:
 
 
 def test_name_changed_hands_in_between(users: Users) -> None:
-    """What was verified as one's own never changes the password of whoever took the name."""
+    """A verified change of one's own password never changes that of a later owner of the name."""
     admin = users.create("admin", "manage_users")
     request = own_password_request(users, admin, user=by_name("admin"))
     users.command("UpdateUser", UpdateUserRequest(user=by_id(admin), username="other"))
@@ -378,7 +378,7 @@ def test_update_permissions_replaces_all(users: Users) -> None:
 
 
 def test_update_permissions_to_none_clears(users: Users) -> None:
-    """Without permissions in the request, all are taken away, at once."""
+    """A request without permissions removes all of them at once."""
     admin = users.create("admin", "manage_users")
     users.command("UpdatePermissions", UpdatePermissionsRequest(user=by_id(admin)))
     refused(
@@ -388,7 +388,7 @@ def test_update_permissions_to_none_clears(users: Users) -> None:
 
 
 def test_root_permissions_are_fixed(users: Users) -> None:
-    """Nobody changes what root may do."""
+    """No user changes root's permissions."""
     refused(
         Reason.REASON_CANNOT_CHANGE_ROOT_PERMISSIONS,
         lambda: users.command("UpdatePermissions", UpdatePermissionsRequest(user=by_id(0))),

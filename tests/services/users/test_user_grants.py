@@ -35,7 +35,7 @@ def users() -> Users:
 
 
 def test_grants_become_canonical(users: Users) -> None:
-    """Names become ids, ascending; duplicates are united, and what grants nothing is dropped."""
+    """Names become ids, ascending; duplicates are united, and empty grants are dropped."""
     granted = users_pb2.Permissions(
         streams=[
             stream_grant(
@@ -152,7 +152,7 @@ def test_missing_topic_in_grants(
 def test_denied_before_grants_are_missed(
     users: Users, name: str, request_of: Callable[[users_pb2.Permissions], Any]
 ) -> None:
-    """Who may not manage users does not learn which streams exist."""
+    """A user who may not manage users does not learn which streams exist."""
     caller = users.create("alice")
     granted = users_pb2.Permissions(streams=[stream_grant(by_id(3), read_stream=True)])
     context = GrantsContext(streams=[effects_pb2.ResolvedStream()])
@@ -212,6 +212,6 @@ def test_topic_deleted_drops_its_grants(users: Users) -> None:
 
 
 def resolved_stream(stream_id: int, *topic_ids: int) -> effects_pb2.ResolvedStream:
-    """Return what streams found for one named stream."""
+    """Return the answer of streams for one named stream."""
     topics = [effects_pb2.ResolvedTopic(topic_id=topic_id) for topic_id in topic_ids]
     return effects_pb2.ResolvedStream(stream_id=stream_id, topics=topics)

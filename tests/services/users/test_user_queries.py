@@ -1,4 +1,4 @@
-"""The reads of users: gates, pages, and what is shown."""
+"""The reads of users: gates, pages, and shown fields."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def encoded(key: bytes) -> str:
     ],
 )
 def test_malformed_page_token(users: Users, name: str, request_class: Any, page_token: str) -> None:
-    """What no page ended with is refused as a page token."""
+    """A token with which no page ended is refused as a page token."""
     error = refused(
         Reason.REASON_MALFORMED_REQUEST,
         lambda: users.query(name, request_class(page_token=page_token)),
@@ -197,7 +197,7 @@ def test_malformed_page_token(users: Users, name: str, request_class: Any, page_
 
 
 def test_page_tokens_belong_to_a_list(users: Users) -> None:
-    """A page of users does not go on among tokens, nor one of a user's tokens among another's."""
+    """A page token of users is refused for tokens, and one user's tokens' for another's."""
     for name in ("one", "two"):
         add_token(users, name)
     people = users.query("ListUsers", ListUsersRequest(page_size=1)).next_page_token

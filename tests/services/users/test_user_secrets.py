@@ -13,8 +13,8 @@ from tests.services.users.users_support import (
     CLUSTER_KEY,
     SOME_HASH,
     START_US,
-    Clock,
     Users,
+    UsersClock,
     by_id,
     by_name,
     refused,
@@ -85,7 +85,7 @@ def test_create_user_is_hashed(users: Users) -> None:
 
 
 def test_change_own_password_is_verified(users: Users) -> None:
-    """The current password is verified, and the revision of what it matched is logged."""
+    """The current password is verified, and the revision of its hash is logged."""
     request = ChangePasswordRequest(current_password=SECRET, new_password=OTHER_SECRET)
 
     loggable, _ = users.normalize("ChangePassword", request, 1)
@@ -121,7 +121,7 @@ def test_guesses_of_the_current_password_are_throttled(users: Users) -> None:
 
 @pytest.mark.parametrize("named", [by_id(1), by_name("alice")])
 def test_password_of_another_is_not_verified(users: Users, named: Any) -> None:
-    """For another's password no current one is needed; the machine decides who may."""
+    """Another user's password needs no current one; the machine decides on the permission."""
     request = ChangePasswordRequest(user=named, new_password=OTHER_SECRET)
 
     loggable, _ = users.normalize("ChangePassword", request, 0)
@@ -131,7 +131,7 @@ def test_password_of_another_is_not_verified(users: Users, named: Any) -> None:
 
 
 def test_password_of_a_caller_who_is_gone(users: Users) -> None:
-    """For a caller who does not exist nothing is hashed."""
+    """Nothing is hashed for a caller who does not exist."""
     request = ChangePasswordRequest(current_password=SECRET, new_password=OTHER_SECRET)
     refused(Reason.REASON_UNAUTHENTICATED, lambda: users.normalize("ChangePassword", request, 77))
 
@@ -160,7 +160,7 @@ def test_password_of_a_caller_who_is_gone(users: Users) -> None:
 def test_fields_of_the_cluster_are_refused(
     users: Users, name: str, request_: Any, field: str
 ) -> None:
-    """What normalization sets cannot be set from outside."""
+    """Fields that normalization sets cannot be set from outside."""
     error = refused(Reason.REASON_MALFORMED_REQUEST, lambda: users.normalize(name, request_))
     assert error.details == {"field": field}
 
@@ -182,7 +182,7 @@ def test_nobody_named_is_malformed(users: Users) -> None:
 
 
 def test_unknown_fields_do_not_reach_the_log(users: Users) -> None:
-    """Fields that this version does not know are dropped: nobody could tell what they hide."""
+    """Fields that this version does not know are dropped, since they might hide anything."""
     unknown = b"\xa2\x06\x06secret"  # field 100
     request = CreateUserRequest.FromString(
         CreateUserRequest(username="bob", password=SECRET).SerializeToString() + unknown
@@ -273,8 +273,8 @@ def test_every_login_does_the_costly_part(users: Users, monkeypatch: pytest.Monk
 def test_failed_logins_are_throttled(
     users: Users, monkeypatch: pytest.MonkeyPatch, username: str
 ) -> None:
-    """After five failures within a minute a name, known or not, must wait, and is told how long."""
-    # The cost of hashing is not what this test is about.
+    """After five failures within a minute a name, known or not, must wait, and learns how long."""
+    # This test is not about the cost of hashing.
     monkeypatch.setattr("services.users.login.verify_password", lambda _, given: given == SECRET)
     for _ in range(limits.LOGIN_FAILURES_PER_MINUTE_MAX):
         refused(Reason.REASON_INVALID_CREDENTIALS, lambda: login(users, username, "wrong"))
@@ -360,4 +360,4 @@ def test_no_clear_text_remains(users: Users) -> None:
 def test_domain_needs_a_whole_cluster_key(length: int) -> None:
     """A users service does not start with a cluster key of a wrong length."""
     with pytest.raises(ValueError, match=f"has {length} bytes; it must have 32"):
-        build_domain(bytes(length), Clock())
+        build_domain(bytes(length), UsersClock())

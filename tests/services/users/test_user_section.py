@@ -1,4 +1,4 @@
-"""The users section: pinned bytes, both ways, and refusal of what it cannot hold."""
+"""The users section: pinned bytes, both ways, and refusal of impossible content."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from services.runtime.section import SectionError
-from services.runtime.tables import UndoLog
 from services.users import section
 from services.users.model import Token, User, UsersState
 from services.users.permissions import (
@@ -17,6 +16,7 @@ from services.users.permissions import (
     TopicPermissions,
 )
 from viewstamp.format.digest import StateDigest
+from viewstamp.machine.tables import UndoLog
 
 USER = User(
     id=5,
@@ -98,14 +98,14 @@ def test_golden_loads() -> None:
 
 
 def test_empty_state_has_no_entity() -> None:
-    """Before a cluster is bootstrapped its section is empty."""
+    """The section of a cluster is empty before its bootstrap."""
     state = UsersState(UndoLog())
     assert list(section.SECTION.entities(state)) == []
     assert tables(reloaded([])) == tables(state)
 
 
 def test_hashes_are_not_shown() -> None:
-    """What prints a user or a token does not print what they are verified by."""
+    """Printing a user or a token does not print the hash that verifies it."""
     assert "argon2" not in repr(USER)
     assert "\\x01" not in repr(TOKEN)
 

@@ -9,7 +9,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from services.runtime.tables import UndoLog
 from services.users.model import UsersState
 from services.users.section import SECTION
 from tests.services.users.users_support import Users, by_id, by_name, resolved_by_id
@@ -19,6 +18,7 @@ from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.api.users.v1 import users_pb2
 from viewstamp.api.users.v1 import users_service_pb2 as service
 from viewstamp.errors import Refusal
+from viewstamp.machine.tables import UndoLog
 
 # Few of everything, so that names are taken, ids are gone and grants overlap all the time.
 NAMES = st.sampled_from(["alice", "bob", "carol", "no"])
@@ -33,7 +33,7 @@ Grants = dict[tuple[Any, ...], frozenset[str]]
 
 @dataclass
 class ModelUser:
-    """What the model knows of a user."""
+    """The model's knowledge of a user."""
 
     name: str
     active: bool
@@ -110,10 +110,10 @@ class UsersAgainstModel(RuleBasedStateMachine):
         flags = frozenset(f.name for f in users_pb2.GlobalPermissions.DESCRIPTOR.fields)
         self.model[0] = ModelUser("root", True, {("g",): flags}, 1, 1)
 
-    # --- What the model expects ---
+    # --- The expectations of the model ---
 
     def caller_refusal(self, caller: int, stale: bool, manages: bool = True) -> str | None:
-        """Return why the model refuses the caller, None if it does not."""
+        """Return the reason of the model's refusal, or None."""
         user = self.model.get(caller)
         if user is None or not user.active or stale:
             return "UNAUTHENTICATED"
@@ -325,14 +325,14 @@ class UsersAgainstModel(RuleBasedStateMachine):
 
     @rule(stream_id=STREAM_IDS)
     def stream_deleted(self, stream_id: int) -> None:
-        """Hear that a stream is gone."""
+        """Drop a deleted stream."""
         effect = effects_pb2.StreamDeleted(stream_id=stream_id)
         self.users.effect(effects_pb2.EffectPayload(stream_deleted=effect))
         self.drop(lambda scope: scope[0] == stream_id)
 
     @rule(stream_id=STREAM_IDS, topic_id=st.integers(1, 2))
     def topic_deleted(self, stream_id: int, topic_id: int) -> None:
-        """Hear that a topic is gone."""
+        """Drop a deleted topic."""
         effect = effects_pb2.TopicDeleted(stream_id=stream_id, topic_id=topic_id)
         self.users.effect(effects_pb2.EffectPayload(topic_deleted=effect))
         self.drop(lambda scope: scope == (stream_id, topic_id))
@@ -362,11 +362,11 @@ class UsersAgainstModel(RuleBasedStateMachine):
         after = [dict(getattr(self.users.state, table).rows) for table in UsersState.__slots__]
         assert after == before
 
-    # --- What must always hold ---
+    # --- The invariants ---
 
     @invariant()
     def machine_equals_model(self) -> None:
-        """Users, grants and tokens are what the model says, by way of the API."""
+        """Check that users, grants and tokens equal the model's, through the API."""
         state = self.users.state
         assert state.users.sorted_keys() == sorted(self.model)
         assert state.next_user_id == self.next_id

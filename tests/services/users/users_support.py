@@ -38,7 +38,7 @@ LEVEL = limits.FEATURE_LEVEL_MAX
 
 
 @dataclass
-class Clock:
+class UsersClock:
     """A wall clock that stands until it is set."""
 
     now_us: int = START_US
@@ -50,7 +50,7 @@ class Clock:
 
 @dataclass
 class Done:
-    """What a command answered and told."""
+    """The results and effects of a command."""
 
     response: Any
     revision: int
@@ -62,7 +62,7 @@ class Done:
 class Users:
     """A machine whose revision and log time advance by one with each command."""
 
-    clock: Clock = field(default_factory=Clock)
+    clock: UsersClock = field(default_factory=UsersClock)
     revision: int = 0
     timestamp: int = START_US
     machine: Machine[UsersState] = field(init=False)
@@ -165,11 +165,11 @@ class Users:
         return response.suffixes[0].suffix
 
     def all_proposals(self) -> list[pb.Proposal]:
-        """Return what a new primary is told."""
+        """Return the proposals for a new primary."""
         return list(self._logged(pb.Item(proposals=pb.ProposalsItem())).proposals)
 
     def credential(self, user_id: int) -> int:
-        """Return the stamp of credentials as good as they can be."""
+        """Return the stamp of valid credentials."""
         user = self.state.users.rows.get(user_id)
         return 0 if user is None else user.credential_revision
 
@@ -281,7 +281,7 @@ def _normalize_request(
 
 
 def _raise_first(errors: Any, told: tuple[Any, ...] = ()) -> None:
-    """Raise the error of the single command or read; a refused one must have told nothing."""
+    """Raise the error of the single command or read; a refused one must have no effects."""
     if errors:
         assert not any(told)
         raise Refusal.from_error(errors[0].error)

@@ -19,7 +19,7 @@ from testkit.oracles.history import (
 
 
 def step(state: int, operation: Operation) -> tuple[object, int]:
-    """A register: `write` returns what was there before, `read` what is there."""
+    """A register: `write` returns the previous value, `read` the current one."""
     if operation.kind == "write":
         assert isinstance(operation.argument, int)
         return state, operation.argument
@@ -101,7 +101,7 @@ def histories(draw: st.DrawFn) -> list[Operation]:
 @given(histories())
 @settings(max_examples=300, deadline=None)
 def test_wing_gong_agrees_with_brute_force(history: list[Operation]) -> None:
-    """On random small histories the verdict is that of trying every order."""
+    """On random small histories the verdict equals that of trying every order."""
     assert (wing_gong.linearization(history, REGISTER) is not None) == brute_force(history)
 
 
@@ -134,7 +134,7 @@ def simulated(seed: int, count: int) -> list[Operation]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_long_histories_are_judged(seed: int) -> None:
-    """Some hundreds of overlapping operations are found linearizable, and are not when one lies."""
+    """Some hundreds of overlapping operations are linearizable, and no longer when one lies."""
     history = simulated(seed, 300)
     demand_sequential_clients(history)
     found = wing_gong.linearization(history, REGISTER)

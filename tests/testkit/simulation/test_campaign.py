@@ -1,4 +1,4 @@
-"""Campaigns: what they run, what they keep, and when they do not count."""
+"""Campaigns: their seeds, their records, and when they do not count."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_other_code_starts_its_campaign_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was found with other code does not count."""
+    """Results of other code do not count."""
     state = tmp_path / "state.jsonl"
     campaign.save(state, [Outcome(1)])
 
@@ -122,7 +122,7 @@ def test_campaign_that_ran_nothing_fails() -> None:
 
 
 def test_whole_campaign_needs_every_fault_transfer_and_mark() -> None:
-    """One fault of 999, 99 transfers or a mark of 9 fail a whole campaign, and it says which."""
+    """One fault of 999, 99 transfers or a mark of 9 fail a whole campaign, which names it."""
     enough = Counter(required())
     too_few = Counter(enough)
     too_few["fault rot"] = FAULTS_MIN - 1
@@ -139,7 +139,7 @@ def test_whole_campaign_needs_every_fault_transfer_and_mark() -> None:
 
 
 def test_short_campaign_is_judged_by_its_seeds_alone() -> None:
-    """A part of a campaign says what it would come to, and does not fail for it."""
+    """A part of a campaign reports what it would amount to, and does not fail for it."""
     part = whole(Counter({"fault rot": 1}))[:200]
 
     assert "fault rot: 1 in 200 seeds, 1,000 in 2,000 are wanted" in shortfalls(part)
@@ -147,7 +147,7 @@ def test_short_campaign_is_judged_by_its_seeds_alone() -> None:
 
 
 def test_required_counts_cover_every_fault_and_excuse_nothing_twice() -> None:
-    """Each kind of fault is wanted a thousand times, and what is excused is not wanted at all."""
+    """Each kind of fault is required a thousand times, and excused ones not at all."""
     counts = required()
 
     assert all(counts[f"fault {kind.value}"] == FAULTS_MIN for kind in FaultKind)
@@ -165,7 +165,7 @@ def test_figures_are_written_as_tables(tmp_path: Path) -> None:
 
 
 def test_figures_go_between_two_comments_of_a_page(tmp_path: Path) -> None:
-    """What stands around them stays, and a page with half of the comments is refused."""
+    """The text around the comments stays, and a page with only one of them is refused."""
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- figures -->\nold\n<!-- end of figures -->\nafter\n")
 
@@ -178,7 +178,7 @@ def test_figures_go_between_two_comments_of_a_page(tmp_path: Path) -> None:
 
 
 def test_run_without_end_fails_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A seed that goes round within one event ends as a failure, and the campaign goes on."""
+    """A seed that loops within one event ends as a failure, and the campaign goes on."""
 
     def spin(self: Schedule) -> bool:
         while True:
@@ -194,7 +194,7 @@ def test_run_without_end_fails_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_run_in_time_is_left_alone() -> None:
-    """The bound ends with the run: what comes later may take as long as it likes."""
+    """The bound ends with the run: later work may take any time."""
     with bounded_cpu(0.05):
         pass
 
@@ -207,7 +207,7 @@ def test_run_in_time_is_left_alone() -> None:
 
 
 def test_branches_are_counted_only_while_a_run_lasts() -> None:
-    """The functions of the core are what they were, once the run is over."""
+    """The functions of the core are unwrapped once the run is over."""
     real, marks = log_selection.choose, Marks()
 
     with counted(marks):

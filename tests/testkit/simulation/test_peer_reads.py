@@ -1,4 +1,4 @@
-"""A disk that is asked for more entries than it can read goes on with its own work."""
+"""A disk that gets more questions than it can read goes on with its own work."""
 
 from __future__ import annotations
 

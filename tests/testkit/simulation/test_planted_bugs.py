@@ -1,7 +1,8 @@
 """Every checker can fail, and every guard of the protocol is needed: planted bugs are found.
 
-All of them, each from the first seed on, are `make simulate-guards`. Here are those that a single
-seed finds within seconds; where the core has changed since, the search goes on from the first.
+`make simulate-guards` runs all of them, each from the first seed on. These tests run those that a
+single seed finds within seconds; where the core has changed since, the search starts from the first
+seed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from testkit.simulation.plant import PITFALLS, Plant, Verdict, look
 from testkit.simulation.planted_bugs import PLANTS
 from testkit.simulation.planted_guards import GUARDS
 from testkit.simulation.scenario import Scenario
-from testkit.simulation.simulation import Failure
+from testkit.simulation.simulation import SeedFailure
 
 SEEDS_MAX = 40
 STORIES = Path(__file__).parent / "scenarios"
@@ -34,16 +35,16 @@ def test_planted_bug_is_found(plant: Plant) -> None:
 
 @pytest.mark.parametrize("plant", [plant for plant in ALL if plant.redundant], ids=key)
 def test_a_story_ends_badly_with_a_bug_that_no_seed_finds(plant: Plant) -> None:
-    """A guard that no seed needs is there for something, and a story shows what for."""
+    """A story shows the use of a guard that no seed needs."""
     story = Scenario((STORIES / f"{plant.story}.txt").read_text())
 
-    with pytest.MonkeyPatch.context() as planting, pytest.raises(Failure):
+    with pytest.MonkeyPatch.context() as planting, pytest.raises(SeedFailure):
         plant.bug(planting)
         story.play()
 
 
 def test_every_checker_and_every_pitfall_has_a_bug() -> None:
-    """Nothing is left out, and nothing is there twice."""
+    """No checker and no pitfall is left out or listed twice."""
     checkers = {checker.__name__ for checker in CHECKERS} | {"Liveness", "SnapshotsAgree"}
 
     assert {plant.name for plant in PLANTS} == checkers
@@ -52,7 +53,7 @@ def test_every_checker_and_every_pitfall_has_a_bug() -> None:
 
 
 def test_verdict_against_the_table_is_a_problem() -> None:
-    """A bug that nobody finds fails the run, and so does a redundant guard that somebody needs."""
+    """An unfound bug fails the run, and so does a redundant guard that some seed needs."""
     plant, redundant = GUARDS[0], GUARDS[0]._replace(redundant="it saves time")
     found = Verdict("P1", "", 3, 3, "OneHistory", "OneHistory: two", 1.0)
     missed = Verdict("P1", "", 200, 200, "", "", 1.0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from testkit.simulation.scenario import Scenario
-from testkit.simulation.simulation import Failure
+from testkit.simulation.simulation import SeedFailure
 
 STORIES = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 
@@ -19,6 +19,6 @@ def test_story(path: Path) -> None:
 
     try:
         scenario.play()
-    except Failure as failure:
+    except SeedFailure as failure:
         lines = "\n".join(scenario.simulation.trace.lines(60))
         pytest.fail(f"{path.name}: {failure}\n{lines}")

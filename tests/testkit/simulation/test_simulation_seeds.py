@@ -18,7 +18,7 @@ from viewstamp.limits import FORFEIT_LAG_OPS
 
 ROOT: Final = Path(__file__).parents[3]
 QUICK_SEEDS: Final = range(1, 21)
-# Runs that once showed a bug, by what the seed draws and what was changed of it.
+# Runs that once showed a bug: the draws of a seed, with some options replaced.
 FOUND_BUGS: Final[tuple[tuple[str, Options], ...]] = tuple(
     (
         name,
@@ -51,14 +51,14 @@ FOUND_BUGS: Final[tuple[tuple[str, Options], ...]] = tuple(
 
 
 def check(outcome: Outcome) -> None:
-    """Fail with what led to it."""
+    """Fail with the events that led to it."""
     if not outcome.is_good:
         pytest.fail("\n".join([*outcome.transcript, outcome.failure]))
 
 
 @pytest.mark.parametrize("seed", QUICK_SEEDS)
 def test_seed(seed: int) -> None:
-    """Whatever goes wrong, every promise holds; and once nothing does, everyone is served."""
+    """Every promise holds whatever fails, and once nothing fails everyone is served."""
     options = draw(seed, Scale.QUICK)
 
     outcome = run_seed(options)
@@ -69,12 +69,12 @@ def test_seed(seed: int) -> None:
 
 @pytest.mark.parametrize(("name", "options"), FOUND_BUGS, ids=[name for name, _ in FOUND_BUGS])
 def test_seed_that_found_a_bug(name: str, options: Options) -> None:
-    """What once went wrong goes well."""
+    """A seed that once found a bug finds none."""
     check(run_seed(options))
 
 
 def test_a_seed_is_the_same_run_every_time() -> None:
-    """Neither the process nor its hash seed changes anything that happens."""
+    """Neither the process nor its hash seed changes any event."""
     code = (
         "from testkit.simulation.options import draw\n"
         "from testkit.simulation.outcome import run_seed\n"

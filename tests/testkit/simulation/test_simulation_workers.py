@@ -1,4 +1,4 @@
-"""Processes that run seeds: none outlives the campaign that started it."""
+"""Processes that run seeds: none outlives its campaign."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import pytest
 
 from testkit.simulation.scenario import Scenario
 
-# What a replica is in the middle of: the story, and how many places there are at least.
+# The work that a crash interrupts: the story, and the least number of places.
 STORIES = {
     "snapshot": (
         """

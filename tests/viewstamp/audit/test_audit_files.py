@@ -16,7 +16,7 @@ from viewstamp.audit.log import AuditLog, open_log
 
 
 def test_log_is_bounded(tmp_path: Path) -> None:
-    """Full files are rotated and the oldest removed; what is kept is read in order."""
+    """Full files are rotated and the oldest removed; the remaining ones are read in order."""
     files = AuditFiles(tmp_path, 100 * FILES)
     for number in range(200):
         files.append(b'{"at":%d}\n' % number)
@@ -27,14 +27,14 @@ def test_log_is_bounded(tmp_path: Path) -> None:
 
 
 def test_half_a_line_is_set_aside(tmp_path: Path) -> None:
-    """What a killed process left unfinished harms neither what was there nor what follows."""
+    """An unfinished line of a killed process harms neither earlier nor later lines."""
     (tmp_path / CURRENT).write_bytes(b'{"at":1}\n{"at":')
     AuditFiles(tmp_path, 10_000).append(b'{"at":2}\n')
     assert [record["at"] for record in read(tmp_path)] == [1, 2]
 
 
 def test_failed_rotation_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no new file could be opened once, the next lines are written, and none from before
+    """After one failed attempt to open a new file the next lines are written, and no earlier one
     is lost."""
     files = AuditFiles(tmp_path, 100 * FILES)
     for number in range(10):
@@ -54,7 +54,7 @@ def full(*arguments: object) -> int:
 
 
 def test_half_written_line_takes_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a disk had room for half a line alone, the next one begins anew."""
+    """If a disk has room for only half a line, the next line begins anew."""
     files = AuditFiles(tmp_path, 10_000)
     files.append(b'{"at":1}\n')
     write = os.write
@@ -68,8 +68,8 @@ def test_half_written_line_takes_no_other(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_strangers_displace_nothing(tmp_path: Path) -> None:
-    """However much callers without a name are refused, what others did stays, and both are read
-    in order; all files together keep to their bytes."""
+    """However many callers without a name are refused, other records stay, and both are read in
+    order; all files together keep to their bytes."""
     kept = open_log(tmp_path, AUDIT_BYTES_MIN)
     add(kept, {"at": 0, "kind": "call", "user": 7, "outcome": "refused"})
     for number in range(1, 10_001):
@@ -88,7 +88,7 @@ def test_strangers_displace_nothing(tmp_path: Path) -> None:
 
 
 def test_strangers_leave_room_in_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What callers without a name are refused does not take all places of what waits."""
+    """Refusals of callers without a name do not take all places in the queue."""
     monkeypatch.setattr(AuditLog, "_run", lambda self: None)
     kept = open_log(tmp_path, AUDIT_BYTES_MIN)
     for _ in range(log.RECORDS_WAITING_MAX):
@@ -104,13 +104,14 @@ def add(kept: AuditLog, record: dict[str, Any], *, is_strangers: bool = False) -
 
 
 def drain(kept: AuditLog) -> None:
-    """Wait until the thread has taken what waits."""
+    """Wait until the thread has taken all waiting records."""
     while kept._waiting:
         threading.Event().wait(0.001)
 
 
 def test_log_is_followed_over_rotations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who follows the log sees what comes, from both kinds of files, and from new ones."""
+    """A reader that follows the log sees new records, from both kinds of files, and from new
+    ones."""
     files = AuditFiles(tmp_path, 100 * FILES)
     strangers = AuditFiles(tmp_path / STRANGERS, 100 * FILES)
     numbers = iter(range(40))
@@ -155,7 +156,7 @@ def test_nobody_waits_for_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 def test_record_that_cannot_be_made_is_counted(tmp_path: Path) -> None:
-    """A record whose making fails takes no other with it, and is told of as lost."""
+    """A record that fails while it is made takes no other with it, and is reported as lost."""
 
     def fail() -> dict[str, Any]:
         raise ValueError("nobody knows how to tell this")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from viewstamp.cli.app import app
 
 @dataclass(frozen=True)
 class Said:
-    """What a command said."""
+    """The outputs of a command."""
 
     code: int
     out: str
@@ -48,7 +49,7 @@ class CommandLine:
         self._runner = CliRunner()
 
     def __call__(self, *arguments: str, answer: str | None = None) -> Said:
-        """Run a command and return what it said."""
+        """Run a command and return its outputs."""
         environment = {
             "XDG_CONFIG_HOME": str(self.home),
             "VIEWSTAMP_ADDRESS": self.address,
@@ -68,9 +69,9 @@ class CommandLine:
         return self("login", "--password-file", str(self.password_file))
 
 
-@pytest.fixture
-def address() -> Iterator[str]:
-    """Where a gateway of this test's own listens."""
+@contextmanager
+def gateway() -> Iterator[str]:
+    """Run a gateway in a process of its own; return where it listens."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.viewstamp.client.fake_gateway"],
         stdout=subprocess.PIPE,
@@ -78,15 +79,24 @@ def address() -> Iterator[str]:
         text=True,
     )
     assert process.stdout is not None
-    yield f"127.0.0.1:{process.stdout.readline().strip()}"
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    try:
+        yield f"127.0.0.1:{process.stdout.readline().strip()}"
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """The address of a gateway of this test alone."""
+    with gateway() as address:
+        yield address
 
 
 @pytest.fixture
 def stranger(address: str, tmp_path: Path) -> CommandLine:
-    """The command line of somebody who has not logged in."""
+    """The command line of a user who has not logged in."""
     return CommandLine(address, tmp_path)
 
 

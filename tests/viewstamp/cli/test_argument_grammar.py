@@ -98,7 +98,7 @@ def test_units_are_understood(parse: Callable[[str], int], text: str, value: int
     [(duration_us, "7"), (duration_us, "7 d"), (size_bytes, "1GB"), (size_bytes, "-1")],
 )
 def test_wrong_units_are_refused(parse: Callable[[str], Any], text: str) -> None:
-    """What is no duration or size is refused with an example."""
+    """A value that is not a duration or size is refused with an example."""
     with pytest.raises(typer.BadParameter, match="write"):
         parse(text)
 

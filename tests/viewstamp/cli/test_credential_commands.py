@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.processes.callers import Caller
-from tests.processes.processes import Replica, eventually, replica, unique
+from tests.processes.processes import ReplicaProcesses, eventually, replica, unique
 from tests.viewstamp.cli.conftest import CommandLine, Said
 from viewstamp.limits import FEATURE_LEVEL_MAX
 
@@ -21,14 +21,14 @@ PASSWORD = "correct horse"
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Replica]:
+def running() -> Iterator[ReplicaProcesses]:
     """A replica that these tests share: they use names of their own."""
     with replica() as made:
         yield made
 
 
 @pytest.fixture
-def root(running: Replica, tmp_path: Path) -> CommandLine:
+def root(running: ReplicaProcesses, tmp_path: Path) -> CommandLine:
     """The command line of root."""
     home = tmp_path / "root"
     home.mkdir()
@@ -36,8 +36,8 @@ def root(running: Replica, tmp_path: Path) -> CommandLine:
 
 
 @pytest.fixture
-def alice(running: Replica, root: CommandLine, tmp_path: Path) -> CommandLine:
-    """The command line of a user who may do nothing, under a new name."""
+def alice(running: ReplicaProcesses, root: CommandLine, tmp_path: Path) -> CommandLine:
+    """The command line of a user without permissions, under a new name."""
     home = tmp_path / unique("alice")
     home.mkdir()
     line = CommandLine(running.address, home)
@@ -60,7 +60,7 @@ def store(line: CommandLine) -> Path:
     return line.home / "viewstamp" / "tokens.json"
 
 
-def sessions_of(running: Replica, username: str, count: int) -> list[int]:
+def sessions_of(running: ReplicaProcesses, username: str, count: int) -> list[int]:
     """Open sessions of a user, as programs do; return their ids."""
     with running.channel() as channel:
         caller = Caller(channel).logged_in(username, PASSWORD)
@@ -82,7 +82,7 @@ def refused(said: Said, reason: str, next_step: str, *, code: int = 1) -> None:
 
 
 def test_logout_ends_the_login(alice: CommandLine) -> None:
-    """The access token is over for whoever has a copy of it, and is kept here no more."""
+    """A logout ends every copy of the access token, and removes the one kept here."""
     kept = store(alice).read_text()
     said = alice("logout")
     assert said.out == f"ended and forgot the login at {alice.address}\n"
@@ -95,7 +95,7 @@ def test_logout_ends_the_login(alice: CommandLine) -> None:
 
 
 def test_logout_here_alone(alice: CommandLine) -> None:
-    """With --local the login is forgotten, and a copy of the access token stays good."""
+    """With --local the login is forgotten, and a copy of the access token stays valid."""
     kept = store(alice).read_text()
     assert alice("logout", "--local").out == f"forgot the login at {alice.address}\n"
     assert alice("user", "whoami").code == 2
@@ -104,7 +104,7 @@ def test_logout_here_alone(alice: CommandLine) -> None:
 
 
 def test_logout_from_nobody(alice: CommandLine) -> None:
-    """Where no cluster answers the login is forgotten all the same, and the error says the rest."""
+    """If no cluster answers the login is still forgotten, and the error says what remains."""
     kept = store(alice).read_text()
     store(alice).write_text(kept.replace(alice.address, "127.0.0.1:1"))
     said = alice("logout", "--address", "127.0.0.1:1", "--timeout", "1")
@@ -112,8 +112,10 @@ def test_logout_from_nobody(alice: CommandLine) -> None:
     assert json.loads(store(alice).read_text()) == {"logins": {}, "addresses": {}}
 
 
-def test_sessions_are_listed(running: Replica, root: CommandLine, alice: CommandLine) -> None:
-    """One's own, a user's, everybody's; others' only to those who read users."""
+def test_sessions_are_listed(
+    running: ReplicaProcesses, root: CommandLine, alice: CommandLine
+) -> None:
+    """Users list their own sessions; those who read users also list another user's, or all."""
     assert alice("session", "list").out == "no sessions\n"
     name = alice.home.name
     ids = sessions_of(running, name, 2)
@@ -126,8 +128,10 @@ def test_sessions_are_listed(running: Replica, root: CommandLine, alice: Command
     refused(root("session", "list", "--user", "nobody"), "USER_NOT_FOUND", "viewstamp user list")
 
 
-def test_sessions_are_ended(running: Replica, root: CommandLine, alice: CommandLine) -> None:
-    """One or all, one's own or a user's, after a question; a dry run ends none."""
+def test_sessions_are_ended(
+    running: ReplicaProcesses, root: CommandLine, alice: CommandLine
+) -> None:
+    """One session or all, one's own or a user's, end after a question; a dry run ends none."""
     name = alice.home.name
     first, second, third = sessions_of(running, name, 3)
     denied = alice("session", "end", str(first), answer="n\n")
@@ -146,7 +150,7 @@ def test_sessions_are_ended(running: Replica, root: CommandLine, alice: CommandL
 
 
 def test_tokens_of_others_are_revoked(root: CommandLine, alice: CommandLine) -> None:
-    """After a question, by those who manage users; the token is good for nothing from then on."""
+    """User managers revoke another's token after a question; it is invalid from then on."""
     name = alice.home.name
     secret = alice.home / "laptop"
     secret.write_text(alice("token", "create", "laptop").out.splitlines()[-1])
@@ -166,7 +170,7 @@ def test_tokens_of_others_are_revoked(root: CommandLine, alice: CommandLine) -> 
 
 
 def test_the_feature_level_is_shown(root: CommandLine, alice: CommandLine) -> None:
-    """What is in force and what each replica supports; a level that no build knows is refused."""
+    """The level in force and each replica's level are shown; an unknown level is refused."""
     shown = root("cluster", "feature-level").out.splitlines()
     assert shown == [
         f"feature level {FEATURE_LEVEL_MAX} is in force",
@@ -184,7 +188,7 @@ def test_the_feature_level_is_shown(root: CommandLine, alice: CommandLine) -> No
 
 
 class AuditLog:
-    """What `viewstamp audit` shows of a replica."""
+    """Return the output of `viewstamp audit` for a replica."""
 
     def __init__(self, line: CommandLine, directory: Path) -> None:
         self._line = line
@@ -209,8 +213,10 @@ class AuditLog:
         return eventually(look)
 
 
-def test_the_audit_log_is_filtered(running: Replica, root: CommandLine, alice: CommandLine) -> None:
-    """By user, method, revision, time and outcome; what one filter leaves, another may take."""
+def test_the_audit_log_is_filtered(
+    running: ReplicaProcesses, root: CommandLine, alice: CommandLine
+) -> None:
+    """Filters by user, method, revision, time and outcome combine."""
     log = AuditLog(root, running.data)
     stream = unique("stream")
     assert root("stream", "create", stream).code == 0
@@ -248,7 +254,7 @@ def test_the_audit_log_is_filtered(running: Replica, root: CommandLine, alice: C
 
 
 def test_a_directory_without_an_audit_log(root: CommandLine, tmp_path: Path) -> None:
-    """It is named, with the flag that would be right."""
+    """A directory without an audit log is named, with the flag to use."""
     said = root("audit", "--data-directory", str(tmp_path))
     refused(said, "NO_AUDIT_LOG", "give --data-directory", code=2)
     assert str(tmp_path) in said.err

@@ -1,36 +1,51 @@
-"""What a command loads: its own module, and nothing that it does not need."""
+"""What a command loads: its own module, and no unneeded one."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
 from tests.viewstamp.cli.conftest import CommandLine
 from viewstamp.cli import commands
 
-# What takes long to load, and no command of the cluster's needs.
+# These modules take long to load, and no command that calls a cluster needs them.
 SLOW = """
-coordinator opentelemetry.sdk prometheus_client pydantic pyspark rich services uvloop zstandard
+blake3 coordinator opentelemetry prometheus_client pydantic pyspark rich services uvloop
+zstandard viewstamp.format viewstamp.snapshots.copies viewstamp.telemetry
 """.split()
 
+# The domains of the API, by their module of the client; a command needs one of them, or none.
+DOMAINS = {
+    "groups": "consumer_groups.v1.consumer_groups_service_pb2",
+    "snapshots": "snapshots.v1.snapshots_service_pb2",
+    "streams": "streams.v1.streams_service_pb2",
+    "users": "users.v1.users_service_pb2",
+}
+
+PROGRAM = [sys.executable, "-m", "viewstamp.cli"]
+
 LOADED = """
-import sys
-from viewstamp.cli.app import app
-try:
-    app({arguments!r}, prog_name="viewstamp")
-except SystemExit:
-    pass
-print(*sys.modules, file=sys.stderr)
+import atexit, sys
+atexit.register(lambda: print(*sys.modules, file=sys.stderr))
+from viewstamp.cli import main
+main()
 """
 
 
-def loaded(*arguments: str) -> set[str]:
-    """Return which modules there are when a command has ended."""
-    code = LOADED.format(arguments=list(arguments))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+def loaded(*arguments: str, home: Path | None = None) -> set[str]:
+    """Return which modules there are when a command has ended; `home` has the logins."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, *arguments],
+        capture_output=True,
+        env=os.environ | ({} if home is None else {"XDG_CONFIG_HOME": str(home)}),
+        text=True,
+        check=False,
+    )
     return set(done.stderr.splitlines()[-1].split())
 
 
@@ -43,7 +58,7 @@ def test_the_list_says_what_the_commands_say(name: str) -> None:
 
 
 def test_help_loads_no_command() -> None:
-    """To list the commands, neither gRPC nor any command is loaded."""
+    """Listing the commands loads neither gRPC nor any command."""
     modules = loaded("--help")
     assert "grpc" not in modules
     assert {name for name in modules if name.startswith("viewstamp.cli.")} == {
@@ -57,6 +72,7 @@ def test_help_loads_no_command() -> None:
     ("arguments", "module"),
     [
         (("stream", "list"), "streams"),
+        (("stream", "create", "orders"), "streams"),
         (("status",), "cluster"),
         (("snapshot", "list"), "snapshots"),
         (("import", "wikimedia", "no file"), "imports"),
@@ -70,13 +86,99 @@ def test_a_command_loads_what_it_needs(arguments: tuple[str, ...], module: str) 
     assert not modules & ({*groups, *SLOW} - {f"viewstamp.cli.{module}"})
 
 
+@pytest.mark.parametrize(
+    ("arguments", "domain"),
+    [
+        (("stream", "create", "orders"), "streams"),
+        (("stream", "list"), "streams"),
+        (("user", "whoami"), "users"),
+        (("status",), None),
+    ],
+)
+def test_a_command_loads_one_domain(
+    viewstamp: CommandLine, arguments: tuple[str, ...], domain: str | None
+) -> None:
+    """A command that the cluster answers has loaded the stubs of the domain it is about, alone."""
+    modules = loaded("--address", viewstamp.address, *arguments, home=viewstamp.home)
+    assert "viewstamp.client.link" in modules
+    assert not modules & {"email", "random", "tempfile", *SLOW}
+    clients = {name for name in DOMAINS if f"viewstamp.client.{name}" in modules}
+    stubs = {name for name, stub in DOMAINS.items() if f"viewstamp.api.{stub}" in modules}
+    assert clients == stubs == {domain} - {None}
+
+
+@pytest.mark.parametrize(
+    "group", ["stream", "topic", "group", "user", "token", "session", "cluster"]
+)
+def test_the_help_of_a_group_loads_no_client(group: str) -> None:
+    """Listing the commands of a group loads neither the client nor gRPC nor protobuf."""
+    modules = loaded(group, "--help")
+    assert not modules & {"asyncio", "google.protobuf", "grpc", "viewstamp.client", *SLOW}
+
+
+def test_nothing_is_collected_at_the_end() -> None:
+    """The interpreter ends without a look at every object of the modules."""
+    code = "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count()))\n"
+    ran = [sys.executable, "-c", f"{code}from viewstamp.cli import main; main()", "--version"]
+    done = subprocess.run(ran, capture_output=True, text=True, check=True)
+    assert int(done.stdout.split()[-1]) > 10_000
+
+
+def test_the_version_loads_no_command() -> None:
+    """Showing the version loads neither gRPC nor any command."""
+    modules = loaded("--version")
+    assert not modules & {"grpc", "asyncio", "google.protobuf", *SLOW}
+    assert not modules & {f"viewstamp.cli.{place.module}" for place in commands.PLACES.values()}
+
+
+@pytest.mark.parametrize(
+    ("words", "offered", "loads"),
+    [
+        ("viewstamp str", "stream", set()),
+        ("viewstamp stream cr", "create", {"streams"}),
+        ("viewstamp topic create --part", "--partitions", {"topics"}),
+        ("viewstamp snapshot ver", "verify", {"snapshots"}),
+    ],
+)
+def test_completion_loads_the_group_it_completes(words: str, offered: str, loads: set[str]) -> None:
+    """TAB loads the group whose commands it offers, no other group, and nothing of servers."""
+    place = str(len(words.split()) - 1)
+    said, modules = completed({"COMP_WORDS": words, "COMP_CWORD": place})
+    assert said == [offered]
+    groups = {f"viewstamp.cli.{each.module}" for each in commands.PLACES.values()}
+    assert modules & groups == {f"viewstamp.cli.{name}" for name in loads}
+    assert not modules & {"coordinator", "services", "pyspark", "rich"}
+    assert ("grpc" in modules) == ("snapshots" in loads)
+
+
+def test_help_and_errors_in_a_pipe_are_plain() -> None:
+    """Without a terminal, help and wrong usage are lines of ASCII without frames."""
+    for arguments in (["--help"], ["topic", "create", "--help"], ["stream"], ["stram"]):
+        done = subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True, check=False)
+        assert "Usage: " in done.stdout + done.stderr
+        assert (done.stdout + done.stderr).isascii()
+        assert "\x1b" not in done.stdout + done.stderr
+
+
+def completed(variables: dict[str, str]) -> tuple[list[str], set[str]]:
+    """Return the completions of TAB in bash, and the modules loaded by then."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED],
+        env={**os.environ, **variables, "_VIEWSTAMP_COMPLETE": "complete_bash"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.split(), set(done.stderr.splitlines()[-1].split())
+
+
 def test_a_wrong_name_is_refused_with_the_one_that_was_meant(viewstamp: CommandLine) -> None:
-    """A typing error gets the nearest name, though no command was loaded."""
+    """A typing error gets the nearest name, without loading any command."""
     said = viewstamp("stram", "list")
     assert said.code == 2
     assert "Did you mean 'stream'?" in said.err
 
 
 def test_the_version_is_told(viewstamp: CommandLine) -> None:
-    """`--version` prints the version of what is installed."""
+    """`--version` prints the installed version."""
     assert viewstamp("--version").out == f"viewstamp {metadata.version('viewstamp')}\n"

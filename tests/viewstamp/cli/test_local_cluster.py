@@ -22,6 +22,7 @@ from viewstamp.cluster import (
     LocalReplicas,
     PreflightError,
     Program,
+    StartRefused,
 )
 from viewstamp.cluster.process import EXIT_DIVERGED, EXIT_RESTART, FAILED_STARTS_MAX
 
@@ -66,7 +67,7 @@ def cluster(directory: Path, stop_grace_s: float = 10.0, **codes: str) -> LocalC
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition; a minute is for ever."""
+    """Wait for a condition, for at most a minute."""
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - other processes give no event to wait for
             await asyncio.sleep(0.01)
@@ -83,7 +84,8 @@ async def test_all_are_started_and_none_is_left(tmp_path: Path) -> None:
 
 
 async def test_who_gets_on_is_waited_for(tmp_path: Path) -> None:
-    """A process with a long log may take longer than the limit; one that tells no news may not."""
+    """A process with a long log may exceed the limit while it reports progress; a silent one may
+    not."""
     running = cluster(tmp_path / "slow", coordinator=SLOW)
     try:
         await running.start()
@@ -127,14 +129,15 @@ async def test_wrong_configuration_is_not_retried(tmp_path: Path) -> None:
     """Exit code 2 at the first start means that trying again cannot help."""
     failing = cluster(tmp_path, coordinator=HOPELESS)
     await failing.start()
-    with pytest.raises(ClusterFailed, match="no such flag"):
+    with pytest.raises(StartRefused, match=r"^no such flag \(log: .*coordinator\.log\)$"):
         await failing.wait()
     assert failing.restarts == {"coordinator": 0}
     await failing.stop()
 
 
 async def test_restart_that_is_asked_for_is_no_failure(tmp_path: Path) -> None:
-    """A process that ends to be started again is, at once and however often, and not given up."""
+    """A process that ends to be restarted is restarted at once, however often, and never given
+    up."""
     assert EXIT_RESTART == coordinator_main.EXIT_RESTART
     times = 2 * FAILED_STARTS_MAX
     code = f"""
@@ -151,7 +154,7 @@ if done < {times}:
 
 
 async def test_what_has_diverged_stays_down(tmp_path: Path) -> None:
-    """It is neither restarted nor a failure of the cluster: the other replicas go on."""
+    """A diverged replica is neither restarted nor a failure of the cluster: the others go on."""
     assert EXIT_DIVERGED == coordinator_main.EXIT_DIVERGED
     code = f"""
 import sys
@@ -171,7 +174,7 @@ sys.exit({EXIT_DIVERGED})
 
 
 async def test_late_process_is_named(tmp_path: Path) -> None:
-    """Waiting for readiness ends in time and names who is late."""
+    """Waiting for readiness ends in time and names the late process."""
     late = cluster(tmp_path, coordinator=SILENT, users=SERVE)
     await late.start()
     await until(lambda: late._supervised["users"].is_ready)
@@ -181,7 +184,7 @@ async def test_late_process_is_named(tmp_path: Path) -> None:
 
 
 async def test_stubborn_process_is_killed(tmp_path: Path) -> None:
-    """What ignores SIGTERM is killed after the grace period."""
+    """A process that ignores SIGTERM is killed after the grace period."""
     running = cluster(tmp_path, 0.2, coordinator=STUBBORN)
     await running.start()
     await running.wait_ready()
@@ -200,7 +203,7 @@ async def test_a_full_disk_keeps_no_line_from_the_supervisor(tmp_path: Path) -> 
 
 
 async def test_paused_process_is_woken_to_end_by_itself(tmp_path: Path) -> None:
-    """A pause does not end readiness, and a stop wakes what is paused instead of killing it."""
+    """A pause does not end readiness, and a stop wakes a paused process instead of killing it."""
     running = cluster(tmp_path, 2.0, users=POLITE)
     await running.start()
     await running.wait_ready()
@@ -237,7 +240,7 @@ asyncio.run(main())
 
 
 async def test_logs_and_secrets_are_for_the_owner_alone(tmp_path: Path) -> None:
-    """Both outputs of a process are in its log; directory and key are closed to others."""
+    """A process's log has both of its outputs; directory and key are closed to other users."""
     noisy = f"import sys; print('to stderr', file=sys.stderr, flush=True); {SERVE}"
     async with cluster(tmp_path, coordinator=noisy) as running:
         log = running.log_path("coordinator")
@@ -261,7 +264,7 @@ async def test_cluster_key_survives_a_restart(tmp_path: Path) -> None:
 
 
 async def test_misses_are_told_before_anything_starts(tmp_path: Path) -> None:
-    """A taken port, a directory in use and an unusable one are each told in one line."""
+    """A taken port, a directory in use and an unusable one are each reported in one line."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(PreflightError, match=r"is taken.*--listen"):
@@ -277,7 +280,7 @@ async def test_misses_are_told_before_anything_starts(tmp_path: Path) -> None:
 
 
 async def test_long_paths_get_short_sockets(tmp_path: Path) -> None:
-    """Where the data directory's path is too long for a socket, a short directory is used."""
+    """If the data directory's path is too long for a socket, a short directory is used."""
     deep = LocalCluster(tmp_path / ("d" * 90), "127.0.0.1:0", programs=[])
     await deep.start()
     targets = [
@@ -291,7 +294,7 @@ async def test_long_paths_get_short_sockets(tmp_path: Path) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Return whether a process exists and is not a zombie that nobody has collected."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -299,7 +302,7 @@ def _runs(pid: int) -> bool:
 
 
 async def test_a_directory_never_holds_two_clusters(tmp_path: Path) -> None:
-    """Where one replica lives no cluster of several is bootstrapped, nor the other way round."""
+    """A lone replica's directory bootstraps no cluster of several, nor the other way round."""
     lone, several = tmp_path / "lone", tmp_path / "several"
     for directory in (lone, several):
         directory.mkdir()
@@ -310,6 +313,15 @@ async def test_a_directory_never_holds_two_clusters(tmp_path: Path) -> None:
     with pytest.raises(PreflightError, match="holds a cluster of several replicas"):
         await LocalCluster(several, "127.0.0.1:0").start()
     assert {path.name for path in tmp_path.glob("*/*")} == {"superblock", "cluster.id"}
+
+
+async def test_a_directory_never_gets_two_clusters_at_once(tmp_path: Path) -> None:
+    """While a lone replica begins, with nothing on disk yet, a cluster of several is refused."""
+    data = tmp_path / "data"
+    async with cluster(tmp_path, coordinator=SERVE):
+        with pytest.raises(PreflightError, match="in use by another cluster"):
+            await LocalReplicas(data, 3, "127.0.0.1:0").start()
+    assert not list(data.glob("replica-*"))
 
 
 async def test_nothing_runs_from_the_current_directory(

@@ -1,4 +1,4 @@
-"""Several replicas on one machine: what each coordinator is told of the others."""
+"""Several replicas on one machine: what each coordinator learns of the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from viewstamp.limits import STANDBYS_MAX
 READY = "import json, signal; print(json.dumps({'ready': True}), flush=True); signal.pause()"
 
 
-class Told:
+class ToldLines:
     """Stands in for every program with one that does nothing, and keeps the coordinators' flags."""
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Told:
         self.configs: dict[int, Config] = {}
 
     def adapt(self, replica: int, program: Program) -> Program:
-        """Note what a coordinator is told."""
+        """Note the flags of a coordinator."""
         if program.name == COORDINATOR:
             self.configs[replica] = parse(list(program.command[3:]))
         return Program(program.name, (sys.executable, "-S", "-c", READY))
@@ -31,7 +31,7 @@ class Told:
 
 async def test_all_are_told_of_the_standbys(tmp_path: Path) -> None:
     """Two replicas and two standbys: each has the addresses of all others, and the same counts."""
-    told = Told()
+    told = ToldLines()
     async with LocalReplicas(tmp_path, 2, "127.0.0.1:0", adapt=told.adapt, standbys=2) as made:
         addresses, standbys = made.addresses, made.standby_addresses
 
@@ -47,12 +47,20 @@ async def test_all_are_told_of_the_standbys(tmp_path: Path) -> None:
     assert set(addresses).isdisjoint(standbys)
 
 
+async def test_a_stopped_cluster_starts_again(tmp_path: Path) -> None:
+    """A stopped cluster leaves its directory to the next cluster of the same kind."""
+    for _ in range(2):
+        async with LocalReplicas(tmp_path, 2, "127.0.0.1:0", adapt=ToldLines().adapt):
+            with pytest.raises(PreflightError, match="in use by another cluster"):
+                await LocalReplicas(tmp_path, 2, "127.0.0.1:0").start()
+
+
 @pytest.mark.parametrize(
     ("count", "standbys", "says"),
     [(1, 1, "standbys need at least 2"), (3, STANDBYS_MAX + 1, "0 to 6"), (3, -1, "0 to 6")],
 )
 def test_impossible_standbys(tmp_path: Path, count: int, standbys: int, says: str) -> None:
-    """What cannot be is refused before anything is written."""
+    """Impossible standbys are refused before anything is written."""
     with pytest.raises(PreflightError, match=says):
         LocalReplicas(tmp_path / "data", count, standbys=standbys)
     assert not (tmp_path / "data").exists()

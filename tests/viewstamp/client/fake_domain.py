@@ -7,6 +7,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from testkit.api_methods import methods_by_request
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
@@ -17,7 +18,6 @@ from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
 from viewstamp.api.streams.v1 import streams_pb2, streams_service_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.api.users.v1 import users_pb2, users_service_pb2
-from viewstamp.client.methods import methods_by_request
 from viewstamp.errors import Refusal
 from viewstamp.routing import Method
 

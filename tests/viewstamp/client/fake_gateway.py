@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import grpc.aio
 
+from testkit.api_methods import methods_by_request
 from tests.viewstamp.client.fake_domain import Domain
 from viewstamp import limits
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
@@ -23,7 +24,6 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
-from viewstamp.client.methods import methods_by_request
 from viewstamp.errors import Refusal
 from viewstamp.framing import EMPTY_FRAME, frame, unframe
 from viewstamp.routing import Method
@@ -38,8 +38,8 @@ Context = Any
 METHODS: Final[dict[int, Method]] = {m.code: m for m in methods_by_request().values()}
 
 
-class Session:
-    """What the cluster knows of a session."""
+class FakeSession:
+    """The cluster's record of a session."""
 
     def __init__(self) -> None:
         self.last = 0
@@ -52,7 +52,7 @@ class FakeGateway:
 
     def __init__(self, tls: grpc.ServerCredentials | None = None) -> None:
         self.domain = Domain()
-        self.sessions: dict[int, Session] = {}
+        self.sessions: dict[int, FakeSession] = {}
         self.nonces: dict[bytes, int] = {}
         self.revision = 0
         self.logins = 0
@@ -72,7 +72,7 @@ class FakeGateway:
         self.drop_before: list[int] = []
         self.drop_after: list[int] = []
         self.drop_registrations = 0
-        self.has_quorum = True  # else linearizable reads are never answered
+        self.has_quorum = True  # otherwise linearizable reads are never answered
         self.gate = asyncio.Event()
         self.gate.set()
         self._progress = asyncio.Event()
@@ -86,7 +86,7 @@ class FakeGateway:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """Return the address."""
         return f"127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> FakeGateway:
@@ -97,7 +97,7 @@ class FakeGateway:
         await self._server.stop(None)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition on what arrived."""
+        """Wait for a condition on the requests that arrived."""
         while not condition():
             self._progress.clear()
             await self._progress.wait()
@@ -177,7 +177,7 @@ class FakeGateway:
         if session_id is None:
             self.revision += 1
             session_id = self.nonces[request.nonce] = self.revision
-            self.sessions[session_id] = Session()
+            self.sessions[session_id] = FakeSession()
         if self.drop_registrations:
             self.drop_registrations -= 1
             raise Refusal(Reason.REASON_VIEW_CHANGE, "the answer is lost")

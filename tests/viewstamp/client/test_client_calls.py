@@ -1,4 +1,4 @@
-"""The client against a real gRPC server: what callers get, and what goes over the wire."""
+"""The client against a real gRPC server: the callers' results, and the bytes on the wire."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_neighbours_of_one_method_share_a_span(client: Client, gateway: Fa
 async def test_window_is_kept_and_answers_acknowledged(
     client: Client, gateway: FakeGateway
 ) -> None:
-    """At most 8 requests are out, and each tells up to where answers have arrived."""
+    """At most 8 requests are out, and each acknowledges the answers so far."""
     gateway.gate.clear()
     batches = [
         asyncio.ensure_future(client.batch([streams_pb2.CreateStreamRequest(name=f"s{index}")]))
@@ -97,14 +97,14 @@ async def test_requests_that_are_ready_together_share_a_message(
 
 
 async def test_large_requests_do_not_share_a_message(client: Client, gateway: FakeGateway) -> None:
-    """What is packed stays below a size, whatever waits."""
+    """A packed message stays below a size, whatever waits."""
     large = streams_pb2.CreateStreamRequest(name="x" * (PACKED_BYTES_MAX // 2))
     await asyncio.gather(*(client.batch([large]) for _ in range(3)))
     assert gateway.packed_sizes == [1, 1, 1]
 
 
 async def test_errors_reach_the_caller_they_belong_to(client: Client, gateway: FakeGateway) -> None:
-    """Of packed calls the refused one alone raises, with reason and details."""
+    """Of packed calls only the refused one raises, with reason and details."""
     names = ["a", "b", "a", "c"]
     results = await asyncio.gather(
         *(client.streams.create(name) for name in names), return_exceptions=True
@@ -172,7 +172,7 @@ async def test_transactions_share_no_span(client: Client, gateway: FakeGateway) 
 async def test_reads_of_one_consistency_share_a_message(
     client: Client, gateway: FakeGateway
 ) -> None:
-    """Reads are packed too, never with reads of another consistency, and tell their revision."""
+    """Reads are packed, too, never with another consistency, and return their revision."""
     created = await client.streams.create("orders")
     revision = created.header.revision
     levels = [STALE, at_least(revision)] * 20
@@ -189,7 +189,7 @@ async def test_reads_of_one_consistency_share_a_message(
 
 
 async def test_reads_raise_their_own_errors(client: Client) -> None:
-    """Of packed reads the refused one alone raises."""
+    """Of packed reads only the refused one raises."""
     await client.streams.create("orders")
     found, missing = await asyncio.gather(
         client.streams.get(1), client.streams.get("nothing"), return_exceptions=True
@@ -230,13 +230,13 @@ async def test_wrong_password_is_told_at_once(gateway: FakeGateway) -> None:
 
 
 async def test_nobody_there_is_said_with_the_address() -> None:
-    """Where nothing listens, connecting fails in time and says where it tried."""
+    """If nothing listens, connecting fails in time and names the address."""
     with pytest.raises(CannotConnect, match=r"127\.0\.0\.1:1 "):
         await viewstamp.connect("127.0.0.1:1", access_token="x", connect_timeout_s=0.3)
 
 
 async def test_close_ends_the_session(gateway: FakeGateway) -> None:
-    """Closing ends the session after what was outstanding; later calls are refused."""
+    """Closing ends the session after the outstanding calls; later calls are refused."""
     client = await viewstamp.connect(gateway.address, username="root", password=PASSWORD)
     outstanding = asyncio.ensure_future(client.streams.create("orders"))
     await asyncio.sleep(0)

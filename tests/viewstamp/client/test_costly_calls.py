@@ -1,4 +1,4 @@
-"""Calls whose secrets are prepared before they are logged: small requests, and patience."""
+"""Calls whose secrets are prepared before the log: small requests, and patience."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_a_request_has_few_costly_calls() -> None:
 
 
 async def test_costly_calls_wait_as_long_as_others_get_on() -> None:
-    """An answer to some gives the others their whole time again, sent or not: none is given up."""
+    """An answer to some calls restarts the others' deadline, sent or not: none is given up."""
     commands = ClientCommands()
     commands.start_session(1)
     cheap = call(streams_pb2.CreateStreamRequest(name="s"))

@@ -1,4 +1,4 @@
-"""Copies of requests that an earlier stream carried, and that arrive late: none is done twice."""
+"""Late copies of requests from an earlier stream: none is executed twice."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ USER = 3
 FRAME = frame(b"")
 
 
-class Cluster:
-    """Real sessions, and a log that takes whatever comes over the stream that was opened last."""
+class LateCluster:
+    """Real sessions, and a log that takes everything from the stream that was opened last."""
 
     def __init__(self) -> None:
         self.stage = SessionsStage(ProtobufCodec())
@@ -107,7 +107,7 @@ def _commands(client: ClientCommands, *names: bytes) -> list[asyncio.Future[obje
 
 async def test_a_late_stream_executes_nothing_twice() -> None:
     """Commands behind a refused one take its number, and copies of an earlier stream take none."""
-    cluster, client = Cluster(), ClientCommands()
+    cluster, client = LateCluster(), ClientCommands()
     session = cluster.register()
     client.start_session(session)
     bad, *good = _commands(client, b"BAD", b"B", b"C")
@@ -126,11 +126,11 @@ async def test_a_late_stream_executes_nothing_twice() -> None:
 
 
 async def test_a_refusal_after_a_reconnect_keeps_the_session() -> None:
-    """A lone command that is refused for good on the second stream changes nothing but itself.
+    """A lone command that is refused for good on the second stream changes only itself.
 
-    The session may be the member of a group: whatever follows must be sent in it.
+    The session may be the member of a group: all later requests must be sent in it.
     """
-    cluster, client = Cluster(), ClientCommands()
+    cluster, client = LateCluster(), ClientCommands()
     session = cluster.register()
     client.start_session(session)
     (bad,) = _commands(client, b"BAD")
@@ -150,14 +150,14 @@ async def test_a_refusal_after_a_reconnect_keeps_the_session() -> None:
 
 
 async def test_what_may_be_in_the_log_is_not_done_again() -> None:
-    """A request before the refused one, whose answer a broken stream lost, is done once."""
-    cluster, client = Cluster(), ClientCommands()
+    """A request before the refused one, whose answer a broken stream lost, is executed once."""
+    cluster, client = LateCluster(), ClientCommands()
     session = cluster.register()
     client.start_session(session)
     first, bad, last = _commands(client, b"A", b"BAD", b"C")
     stream = cluster.open_stream()
     requests = client.next_requests()
-    cluster.receive(session, stream, requests[0])  # its answer is lost with the stream
+    cluster.receive(session, stream, requests[0])  # the answer is lost with the stream
     client.on_reply(cluster.receive(session, stream, requests[1]), can_renew=False)
     client.detach()
     stream = cluster.open_stream()

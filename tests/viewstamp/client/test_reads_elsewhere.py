@@ -21,7 +21,7 @@ DEADLINE_S = 1e9
 
 
 async def asked(*, has_others: bool) -> tuple[ClientReads, PendingCall]:
-    """Return reads of which one was asked, and that one."""
+    """Return a set of reads with one question, and that question."""
     reads = ClientReads(lambda: has_others)
     request = streams_pb2.GetStreamRequest()
     future = asyncio.get_running_loop().create_future()
@@ -32,7 +32,7 @@ async def asked(*, has_others: bool) -> tuple[ClientReads, PendingCall]:
 
 
 def late() -> submit_pb2.ReadReply:
-    """Return the answer of a primary that hears nothing of its backups."""
+    """Return the answer of a primary that does not hear its backups."""
     refusal = Refusal(Reason.REASON_READ_DEADLINE, "not answered within 5000 ms")
     return submit_pb2.ReadReply(read_id=1, error=refusal.to_answer())
 
@@ -48,7 +48,7 @@ async def test_a_late_read_is_asked_elsewhere() -> None:
 
 
 async def test_a_late_read_of_the_only_replica_has_failed() -> None:
-    """There is nobody else: the caller is told, and decides."""
+    """Without another replica the late read fails, and its caller decides."""
     reads, call = await asked(has_others=False)
     assert reads.on_reply(late()) is None
     with pytest.raises(Refusal, match="not answered within 5000 ms"):

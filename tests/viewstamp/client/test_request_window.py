@@ -57,7 +57,7 @@ def test_hole_is_closed_once_nothing_behind_it_is_on_the_wire() -> None:
     window = RequestWindow()
     requests = admit(window, 4)
     window.drop(2)
-    assert window.has_hole
+    assert not window.has_room
     assert window.resend() == []
     window.hold(3)
     window.hold(4)
@@ -68,7 +68,7 @@ def test_hole_is_closed_once_nothing_behind_it_is_on_the_wire() -> None:
 
 
 def test_numbers_of_an_earlier_stream_are_given_anew() -> None:
-    """What the next stream refuses for good leaves its number to what follows, or to a new one."""
+    """When the next stream refuses a request for good, its number goes to the following request."""
     window = RequestWindow()
     requests = admit(window, 4)
     window.hold_all()
@@ -92,7 +92,7 @@ def test_second_answer_to_a_number_is_ignored() -> None:
 
 
 class Server:
-    """A model of the cluster's side: counts what it accepts, refuses the rest."""
+    """A model of the cluster: counts the accepted requests, refuses the rest."""
 
     def __init__(self) -> None:
         self.last = 0
@@ -113,7 +113,7 @@ class Server:
 
 @given(st.data())
 def test_each_request_is_accepted_once_or_refused(data: st.DataObject) -> None:
-    """Under any refusals, for now or for good, numbers never skip and nobody is lost or doubled."""
+    """Under any refusals numbers never skip, and no request is lost or doubled."""
     window, server = RequestWindow(), Server()
     wire: list[OutstandingRequest] = []
     admitted: list[OutstandingRequest] = []

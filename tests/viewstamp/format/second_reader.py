@@ -1,4 +1,4 @@
-"""A reader of snapshots written from docs/snapshots.md alone; it shares no code with the first.
+"""A reader of snapshots written from docs/snapshot-files.md alone; it shares no code with ours.
 
 It trusts its input beyond checksums and digests, since it is here to agree, not to defend.
 """

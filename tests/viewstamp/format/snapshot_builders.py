@@ -76,7 +76,8 @@ def user(user_id: int, name: str) -> SectionEntry:
 
 
 def chains() -> Mapping[int, Chain]:
-    """By stage: the layers of a small snapshot, as generation and entries. Streams are empty."""
+    """Return by stage the layers of a small snapshot, as generation and entries. Streams are
+    empty."""
     span = sessions_pb2.ReplySpan(results=b"\x0a\x00")
     sessions = [
         entry(SESSIONS, sessions_pb2.SessionEntity(session_id=7, user_id=0, nonce=bytes(16))),
@@ -119,7 +120,7 @@ def chains() -> Mapping[int, Chain]:
 
 
 def state_of(chain: Chain) -> dict[tuple[int, bytes], bytes]:
-    """What a chain says, by a model as simple as can be."""
+    """Return the content of a chain, by the simplest possible model."""
     state: dict[tuple[int, bytes], bytes] = {}
     for _, entries in chain:
         for kind, key, canonical in entries:
@@ -197,7 +198,7 @@ def _add_layer(
 
 
 def sealed(part: bytes) -> bytes:
-    """A part whose first 16 bytes are made the checksum of the rest."""
+    """Return the part with its first 16 bytes set to the checksum of the rest."""
     return checksum_of(part[16:]) + part[16:]
 
 

@@ -37,7 +37,7 @@ def documented() -> dict[str, str]:
 
 
 def key_words(text: str) -> list[str]:
-    """What a comment says a key is made of: "user id as 8 bytes big-endian" is ["user id"]."""
+    """Return the parts of a key by its comment: "user id as 8 bytes big-endian" is ["user id"]."""
     if text == "empty":
         return []
     parts = re.split(r", (?:then the )?", text)
@@ -54,7 +54,7 @@ def test_every_entity_of_the_protos_has_a_kind() -> None:
 
 @pytest.mark.parametrize(("stage", "kind"), KINDS, ids=IDS)
 def test_kinds_and_keys_are_those_of_the_protos(stage: int, kind: int) -> None:
-    """Kind number, stage and key of each entity are what the comment on its message says."""
+    """Kind number, stage and key of each entity match the comment on its message."""
     info = KINDS[stage, kind]
     name = info.message.DESCRIPTOR.full_name
     ((number, key),) = KIND.findall(documented()[name])
@@ -90,7 +90,7 @@ def test_keys_are_made_of_fields() -> None:
 
 
 def test_text_is_the_last_part_of_a_key() -> None:
-    """Only the last field of a key may be of any length, or keys could be mistaken."""
+    """Only the last field of a key may have any length; otherwise keys would be ambiguous."""
     for info in KINDS.values():
         types = [_field(info, path).type for path in info.key_fields]
         assert types[:-1] == [FieldDescriptor.TYPE_UINT64] * (len(types) - 1)
@@ -158,7 +158,7 @@ def set_fields(message: Message) -> Iterator[FieldDescriptor]:
 
 @pytest.mark.parametrize("info", KINDS.values(), ids=IDS)
 def test_redaction_takes_marked_fields_and_no_others(info: KindInfo) -> None:
-    """Of an entity with everything set, exactly the fields marked debug_redact are gone."""
+    """Of a full entity exactly the fields marked debug_redact are removed."""
     message = fill(info.message())
     before = message.SerializeToString(deterministic=True)
     marked = {field.full_name for field in set_fields(message) if field.GetOptions().debug_redact}
@@ -171,7 +171,7 @@ def test_redaction_takes_marked_fields_and_no_others(info: KindInfo) -> None:
 
 @pytest.mark.parametrize("info", KINDS.values(), ids=IDS)
 def test_what_is_withheld_is_the_rest(info: KindInfo) -> None:
-    """Of an entity with everything set, the marked fields alone are left to be compared."""
+    """Of a full entity exactly the marked fields remain for the comparison."""
     message = fill(info.message())
     before = message.SerializeToString(deterministic=True)
     marked = {field.full_name for field in set_fields(message) if field.GetOptions().debug_redact}
@@ -184,13 +184,13 @@ def test_what_is_withheld_is_the_rest(info: KindInfo) -> None:
 
 
 def test_an_unknown_field_is_withheld() -> None:
-    """What a later version added is compared too: it may be the whole difference."""
+    """A later version's field is compared, too: it may be the whole difference."""
     later = users_pb2.UserEntity.FromString(b"\x08\x01\xfa\x07\x06secret")
     assert withheld(later).SerializeToString() == b"\xfa\x07\x06secret"
 
 
 def test_the_known_secrets_are_marked() -> None:
-    """Password hashes, token hashes and replies are what redaction is for."""
+    """Redaction covers password hashes, token hashes and replies."""
     user = users_pb2.UserEntity(id=1, password_hash="secret")
     token = users_pb2.PersonalAccessTokenEntity(user_id=1, token_hash=b"secret")
     reply = sessions_pb2.ReplyEntity(number=1, spans=[sessions_pb2.ReplySpan(results=b"secret")])

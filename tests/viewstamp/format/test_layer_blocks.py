@@ -1,4 +1,4 @@
-"""Blocks: what goes in comes out, sizes stay bounded, and nothing damaged is decoded."""
+"""Blocks return their entries, have a bounded size, and are not decoded when damaged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TWO = ONE + raw_entry(1, b"b")
 
 @given(ENTRIES)
 def test_entries_come_back_in_bounded_blocks(entries: list[SectionEntry]) -> None:
-    """Blocks hold the entries in order, state what they hold, and keep to their size."""
+    """Blocks hold the entries in order, state their content, and keep to their size."""
     blocks = [compress(raw) for raw in raw_blocks(entries)]
     decoded = [decode_block(block.data) for block in blocks]
 
@@ -111,7 +111,7 @@ def test_order_holds_across_blocks() -> None:
     ids=["negative kind", "kind", "kind of a tombstone", "key", "key of a tombstone", "entity"],
 )
 def test_oversized_entries_are_refused(entry: SectionEntry) -> None:
-    """What no reader would take is not written."""
+    """An entry that no reader would accept is not written."""
     with pytest.raises(ValueError, match="an entry has a kind up to"):
         BlockBuilder().add(entry)
 
@@ -200,7 +200,7 @@ def test_damaged_blocks_are_refused(name: str) -> None:
 
 
 def test_a_later_version_is_not_called_damage() -> None:
-    """An intact block of a later format version is told from rot."""
+    """An intact block of a later format version is not called damaged."""
     with pytest.raises(FormatVersionError, match="block format version 2 is unknown"):
         decode_block(patched(20, b"\2"))
 
@@ -224,7 +224,7 @@ def test_a_frame_longer_than_it_states_is_refused() -> None:
 
 @given(st.binary(max_size=100))
 def test_any_bytes_give_format_errors_only(data: bytes) -> None:
-    """Whatever comes as a block, as a frame or as raw bytes, no other error escapes."""
+    """Any bytes, as a block, a frame or raw, raise only FormatError."""
     for block in (
         data,
         sealed(b"".ljust(16) + b"VSLB\1\0\0\0" + data),

@@ -179,7 +179,7 @@ def refuses_blocks_and_end(writer: LayerWriter, block: Block) -> None:
     ],
 )
 def test_bad_blocks_are_not_added(block: Block, message: str) -> None:
-    """A block that another process made is checked against what is said of it."""
+    """A block that another process made is checked against its description."""
     writer = LayerWriter(HEADER)
     writer.begin()
     with pytest.raises(FormatError, match=message):
@@ -262,7 +262,7 @@ IMPOSSIBLE: dict[str, tuple[bytes, Patches, str]] = {
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)
 def test_impossible_layers_are_refused(name: str) -> None:
-    """What no correct writer made is refused although its checksums fit, saying why."""
+    """A layer that no correct writer made is refused despite correct checksums, with the reason."""
     layer, patches, message = IMPOSSIBLE[name]
     check_layer(tampered(layer, {}))
     with pytest.raises(FormatError, match=message):
@@ -271,7 +271,7 @@ def test_impossible_layers_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("part", ["header", "index", "trailer", "block"])
 def test_later_versions_are_not_called_damage(part: str) -> None:
-    """An intact part of a later format version is told from rot."""
+    """An intact part of a later format version is not called damaged."""
     with pytest.raises(FormatVersionError, match="format version 2 is unknown"):
         check_layer(tampered(SMALL, {part: [(20, b"\2")]}))
 
@@ -320,7 +320,7 @@ def test_a_short_read_is_refused() -> None:
     st.binary(min_size=1, max_size=9),
 )
 def test_sealed_nonsense_gives_format_errors_only(part: str, offset: int, data: bytes) -> None:
-    """Whatever stands in a part whose checksums fit, no other error escapes."""
+    """Any part with correct checksums raises only FormatError."""
     for layer in (SMALL, DELTA):
         with contextlib.suppress(FormatError):
             check_layer(tampered(layer, {part: [(offset, data)]}))
@@ -328,7 +328,7 @@ def test_sealed_nonsense_gives_format_errors_only(part: str, offset: int, data: 
 
 @given(st.binary(max_size=400))
 def test_any_bytes_give_format_errors_only(data: bytes) -> None:
-    """Whatever comes as a layer, no other error escapes."""
+    """Any bytes as a layer raise only FormatError."""
     for layer in (data, SMALL[:80] + data + SMALL[-104:]):
         with pytest.raises(FormatError):
             check_layer(layer)

@@ -1,4 +1,4 @@
-"""Merging: a chain of layers says what a dictionary would that the layers were written to."""
+"""Merging: a chain of layers equals a dictionary to which the layers were written."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_merge_is_what_a_dictionary_says(layers: list[list[SectionEntry]]) -> No
 
 @given(st.lists(LAYERS, max_size=5), st.integers(0, 5))
 def test_merging_deltas_first_changes_nothing(layers: list[list[SectionEntry]], count: int) -> None:
-    """Deltas merged into one, tombstones kept, do what they did one by one."""
+    """Deltas merged into one, tombstones kept, have the same effect as one by one."""
     folded = [*layers[:count], list(merge(layers[count:], keep_tombstones=True))]
 
     assert list(merge(folded, keep_tombstones=False)) == list(merge(layers, keep_tombstones=False))

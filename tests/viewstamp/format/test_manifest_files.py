@@ -31,14 +31,16 @@ from viewstamp.format.manifest import (
     section_of,
     sections,
 )
+from viewstamp.limits import SECTION_SINCE_LEVEL
 
 MANIFEST, LAYERS = small_snapshot()
 FILE = encode_manifest(MANIFEST)
 MESSAGE = FILE[48:]
+STAGES = sorted(stage for stage in routing_pb2.Stage.values() if stage)
 
 
 def framed(message: bytes, **fields: int) -> bytes:
-    """A message in a sealed frame, whose numbers may be wrong."""
+    """A message in a sealed frame, with freely chosen numbers."""
     numbers = {"version": 1, "start": 0, "length": len(message), "end": 0} | fields
     checked = struct.pack("<4sHHII", b"VSMF", *numbers.values()) + message
     return blake3(checked).digest() + checked
@@ -56,26 +58,40 @@ def changed(change: Callable[[SnapshotManifest], object], *, root: bool = True) 
 
 
 def test_a_manifest_comes_back() -> None:
-    """What was encoded decodes to the same message."""
+    """An encoded message decodes to itself."""
     assert decode_manifest(FILE) == MANIFEST
     assert framed(MANIFEST.SerializeToString(deterministic=True)) == FILE
 
 
 def test_sections_are_the_stages() -> None:
     """Each stage but the unspecified one has a section field of its name, in stage order."""
-    names = [
-        (stage, name.removeprefix("STAGE_").lower())
-        for name, stage in routing_pb2.Stage.items()
-        if stage
-    ]
-    by_field = [(stage, getattr(MANIFEST, name)) for stage, name in sorted(names)]
-
-    assert list(sections(MANIFEST)) == by_field
-    assert [section_of(MANIFEST, stage) for stage, _ in by_field] == [
-        section for _, section in by_field
+    manifest = SnapshotManifest()
+    for stage in STAGES:
+        section = getattr(manifest, routing_pb2.Stage.Name(stage).removeprefix("STAGE_").lower())
+        section.version = stage
+        assert section_of(manifest, stage) is section
+    assert [(stage, section.version) for stage, section in sections(manifest)] == [
+        (stage, stage) for stage in STAGES
     ]
     with pytest.raises(KeyError):
-        section_of(MANIFEST, 6)
+        section_of(manifest, max(STAGES) + 1)
+
+
+def test_a_later_stage_has_a_section_from_its_level_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage that came at level 2 is missing at level 1, and due at level 2; the root counts."""
+    monkeypatch.setattr(manifests, "SECTION_SINCE_LEVEL", {**SECTION_SINCE_LEVEL, CATALOG: 2})
+    first = changed(lambda manifest: manifest.ClearField("catalog"))
+    assert decode_manifest(encode_manifest(first)) == first
+    assert CATALOG not in dict(sections(first))
+    assert section_of(first, CATALOG) == SectionManifest()
+    second = changed(set_top(feature_level=2))
+    assert decode_manifest(encode_manifest(second)) == second
+    first.feature_level = 2
+    with pytest.raises(FormatError, match="manifest lacks the sections catalog"):
+        root_of(first)
+    second.feature_level = 1
+    with pytest.raises(FormatError, match="sections of a later feature level than 1: catalog"):
+        root_of(second)
 
 
 def test_a_section_under_way_is_filled_in() -> None:
@@ -202,7 +218,7 @@ REFUSED: dict[str, tuple[Callable[[SnapshotManifest], object], str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_impossible_manifests_are_refused(name: str) -> None:
-    """What does not fit together is neither written nor read, and the message says why."""
+    """A contradictory manifest is neither written nor read, and the message says why."""
     change, message = REFUSED[name]
     manifest = changed(change)
     with pytest.raises(FormatError, match=message):
@@ -239,7 +255,7 @@ def test_damaged_files_are_refused(name: str) -> None:
 
 
 def test_later_versions_are_not_called_damage() -> None:
-    """An intact file or message of a later version is told from rot, unknown fields or not."""
+    """An intact file or message of a later version is not called damaged, whatever its fields."""
     later = changed(set_top(format_version=2)).SerializeToString() + b"\xf8\x07\x01"
     for data in (framed(MESSAGE, version=2), framed(later)):
         with pytest.raises(FormatVersionError, match="version 2 is unknown"):
@@ -255,7 +271,7 @@ def test_endless_manifests_are_not_written(monkeypatch: pytest.MonkeyPatch) -> N
 
 @given(st.binary(max_size=200), st.integers(0, len(MESSAGE)))
 def test_any_bytes_give_format_errors_only(data: bytes, offset: int) -> None:
-    """Whatever comes as a file or as a message, no other error escapes."""
+    """Any bytes, as a file or as a message, raise only FormatError."""
     for file in (
         data,
         framed(data),
@@ -267,7 +283,7 @@ def test_any_bytes_give_format_errors_only(data: bytes, offset: int) -> None:
 
 
 def test_layers_belong_to_their_references() -> None:
-    """Every layer is what its reference says, and no layer of another section or generation."""
+    """A layer matches its reference, and none of another section or generation does."""
     for stage, section in sections(MANIFEST):
         for reference in section.layers:
             layer = reader_of(LAYERS[layer_name(reference.digest)])
@@ -316,7 +332,7 @@ def test_other_names_are_refused(name: str) -> None:
 
 
 def test_impossible_names_are_not_made() -> None:
-    """There is no name for a generation 0, nor for a digest of another length."""
+    """Generation 0, and a digest of another length, have no name."""
     for generation in (0, 1 << 64):
         with pytest.raises(ValueError, match="a generation lies in"):
             manifest_name(generation)

@@ -1,4 +1,4 @@
-"""Tallies: digest and counts follow the changes, whatever way a state was reached."""
+"""Tallies: digest and counts follow the changes, in whatever way a state was reached."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STATES = st.dictionaries(
 
 
 def changes(old: States, new: States) -> list[Change]:
-    """What turns one state into another, unchanged entities included."""
+    """The changes from one state to another, unchanged entities included."""
     positions = sorted({*old, *new})
     return [(*here, old.get(here), new.get(here)) for here in positions]
 
@@ -31,7 +31,7 @@ def tally_of(state: States) -> SectionTally:
 
 @given(STATES, STATES)
 def test_tally_of_a_base_and_its_changes_is_that_of_the_new_state(old: States, new: States) -> None:
-    """Adding what changed to a base's digest and counts gives those of the new state."""
+    """A base's digest and counts, plus the changes, equal those of the new state."""
     base = tally_of(old)
     tally = SectionTally(base.digest.value, base.kinds)
 
@@ -60,14 +60,14 @@ def test_digest_is_that_of_the_entities() -> None:
 
 
 def test_equal_bytes_are_no_change() -> None:
-    """What changed back to what it was is no entry, though the bytes were made anew."""
+    """An entity that changed back is not an entry, even if its bytes were made anew."""
     tally = SectionTally(7, {1: 1})
     assert tally.add((1, b"key", b"canonical", bytes(bytearray(b"canonical")))) is None
     assert (tally.digest.value, tally.kinds) == (7, {1: 1})
 
 
 def test_kinds_without_entities_are_left_out() -> None:
-    """A kind whose last entity goes is not counted any more, nor is one given as 0."""
+    """A kind without entities is not counted, nor is one given as 0."""
     tally = SectionTally(0, {1: 1, 4: 0})
 
     assert tally.add((1, b"", b"x", None)) == SectionEntry(1, b"", None)

@@ -1,7 +1,7 @@
-"""Snapshots of earlier builds: they must load to the same state for ever.
+"""Snapshots of earlier builds must load to the same state for ever.
 
-The files in `golden/version_1` were written once by `snapshot_files` and are never written again.
-What they hold is pinned here by its root, and compared with what a second reader finds in them.
+`snapshot_files` wrote the files in `golden/version_1` once, and never again. Their root is pinned
+here, and their content is compared with that of a second reader.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def test_todays_writer_gives_the_golden_state() -> None:
     "module", [block, digest, layer_parts, manifests], ids=lambda module: module.__name__
 )
 def test_specification_has_the_tables_of_the_docstrings(module: object) -> None:
-    """Every byte table stands in docs/snapshots.md as it stands in the code."""
-    text = (ROOT / "docs" / "snapshots.md").read_text(encoding="utf-8")
+    """Every byte table stands in docs/snapshot-files.md as it stands in the code."""
+    text = (ROOT / "docs" / "snapshot-files.md").read_text(encoding="utf-8")
     tables = byte_tables(module.__doc__ or "")
     assert tables
     for table in tables:

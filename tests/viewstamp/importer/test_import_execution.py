@@ -1,4 +1,4 @@
-"""A plan carried out on a real cluster: once, again, after somebody's changes; and passwords."""
+"""A plan is carried out on a real cluster: once, again, and after changes; and passwords."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_passwords_are_for_their_owner_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["[]", "{", None])
 def test_a_file_that_holds_no_passwords_is_left_alone(tmp_path: Path, content: str | None) -> None:
-    """A file of another kind, or none that can be written, stops the import before the user."""
+    """A file of another kind, or an unwritable one, stops the import before the user."""
     path = tmp_path / ("missing/passwords.json" if content is None else "passwords.json")
     if content is not None:
         path.write_text(content)
@@ -157,5 +157,5 @@ def test_a_file_that_holds_no_passwords_is_left_alone(tmp_path: Path, content: s
     ],
 )
 def test_a_report_must_add_up(counts: Counts, succeeded: bool) -> None:
-    """An import succeeds only if every planned thing is accounted for and none failed."""
+    """An import succeeds only if every planned item is accounted for and none failed."""
     assert Report(PLAN, dry_run=False, kinds={"streams": counts}).succeeded is succeeded

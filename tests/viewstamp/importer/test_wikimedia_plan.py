@@ -136,7 +136,7 @@ def test_topics_in_several_entries_are_planned_once() -> None:
 
 @pytest.mark.parametrize("producer", ["ab", "p" * 51, "tab\there"])
 def test_producers_that_are_no_usernames_are_skipped(producer: str) -> None:
-    """A producer whose name no user can have is reported; the entry is imported all the same."""
+    """A producer that cannot be a username is reported, and the entry is still imported."""
     plan = plan_of({"streams": [entry(producers=[producer, "editor"])]})
 
     assert [skipped.what for skipped in plan.skipped_producers] == [producer]
@@ -162,7 +162,7 @@ def test_producers_that_are_no_usernames_are_skipped(producer: str) -> None:
     ],
 )
 def test_a_bad_entry_is_named(change: dict[str, Any], place: str) -> None:
-    """What is wrong in an entry is told with its place and what belongs there."""
+    """An error in an entry names its place and the right form."""
     with pytest.raises(CatalogueError) as caught:
         plan_of({"streams": [entry(), entry(**change)]})
 
@@ -177,7 +177,7 @@ def test_what_is_no_catalogue_is_refused(catalogue: Any) -> None:
 
 
 def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:
-    """A file that cannot be parsed is told by its path."""
+    """A file that cannot be parsed is named by its path."""
     path = tmp_path / "catalogue.json"
     path.write_text("{")
 

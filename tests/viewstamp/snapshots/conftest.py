@@ -11,24 +11,24 @@ from pathlib import Path
 import pytest
 
 from tests.viewstamp.cli.conftest import CommandLine
-from tests.viewstamp.snapshots.generations import Replica, two_generations
+from tests.viewstamp.snapshots.generations import SnapshotDirectory, two_generations
 
 
 @pytest.fixture
-def replica(tmp_path: Path) -> Replica:
+def replica(tmp_path: Path) -> SnapshotDirectory:
     """A data directory with generations 1 and 2."""
     return two_generations(tmp_path / "data")
 
 
 @pytest.fixture
 def offline(tmp_path: Path) -> CommandLine:
-    """The command line of somebody who can reach no cluster."""
+    """The command line of a user who can reach no cluster."""
     return CommandLine("127.0.0.1:1", tmp_path)
 
 
 @pytest.fixture
-def cluster(replica: Replica) -> Iterator[str]:
-    """Where a cluster with these generations listens, in a process of its own."""
+def cluster(replica: SnapshotDirectory) -> Iterator[str]:
+    """The address of a cluster with these generations, in a process of its own."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.viewstamp.snapshots.fake_cluster", str(replica.path)],
         stdout=subprocess.PIPE,

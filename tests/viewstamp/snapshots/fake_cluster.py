@@ -20,7 +20,7 @@ from tests.viewstamp.snapshots.fake_snapshots import (
     FakeStages,
     SnapshotDomain,
 )
-from tests.viewstamp.snapshots.generations import Replica
+from tests.viewstamp.snapshots.generations import SnapshotDirectory
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.tokens import AccessToken
@@ -29,7 +29,7 @@ from viewstamp.tokens import AccessToken
 class FakeCluster(FakeGateway):
     """Serves the generations of one replica."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: SnapshotDirectory) -> None:
         super().__init__()
         domain = SnapshotDomain(replica)
         self.domain = domain
@@ -47,7 +47,7 @@ class FakeCluster(FakeGateway):
         ).handlers()
 
     def principal(self, metadata: Any) -> AccessToken:
-        """Return who holds the valid token, as the coordinator's Authenticator does."""
+        """Return the owner of the valid token, as the coordinator's Authenticator does."""
         if ("authorization", f"Bearer {self.valid_token}") not in metadata:
             raise Refusal(Reason.REASON_UNAUTHENTICATED, "the token is not valid: log in again")
         return AccessToken(0, 1, 2**63)
@@ -57,7 +57,7 @@ class FakeCluster(FakeGateway):
 
 
 async def _main(data_directory: Path) -> None:
-    async with FakeCluster(Replica.at(data_directory)) as cluster:
+    async with FakeCluster(SnapshotDirectory.at(data_directory)) as cluster:
         print(cluster.port, flush=True)
         await asyncio.Event().wait()
 

@@ -1,4 +1,4 @@
-"""What the snapshot streams need of a coordinator, over generations on disk: real files, no log."""
+"""The parts of a coordinator for the snapshot streams: generations on disk, without a log."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from coordinator.gateway.reads import LINEARIZABLE
 from coordinator.gateway.shares import Taken
 from coordinator.replica.batcher import AnsweredSpan, LooseCommand, Reply
 from coordinator.snapshot.ports import CopyVerdicts, SnapshotFile
+from testkit.api_methods import methods_by_request
 from tests.viewstamp.client.fake_domain import Domain
-from tests.viewstamp.snapshots.generations import Replica
+from tests.viewstamp.snapshots.generations import SnapshotDirectory
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
-from viewstamp.client.methods import methods_by_request
 from viewstamp.errors import Refusal
 from viewstamp.format.manifest import sections
 from viewstamp.framing import EMPTY_FRAME, frame, unframe
@@ -33,9 +33,9 @@ FAULTS: Final = "faults"
 
 
 class SnapshotDomain(Domain):
-    """The catalog of a replica's generations. Words in its file `faults` plant what goes wrong."""
+    """The catalog of a replica's generations. Words in its file `faults` plant faults."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: SnapshotDirectory) -> None:
         super().__init__()
         self._replica = replica
         self._waited = 0
@@ -136,7 +136,7 @@ class SnapshotDomain(Domain):
         return max(completed, key=lambda snapshot: snapshot.generation, default=empty)
 
 
-def _completed(replica: Replica, number: int) -> snapshots_pb2.Snapshot:
+def _completed(replica: SnapshotDirectory, number: int) -> snapshots_pb2.Snapshot:
     manifest = Generation(Copies(replica.copies), number).manifest
     return snapshots_pb2.Snapshot(
         generation=number,
@@ -185,7 +185,7 @@ class FakeStages:
         return (command.user_id, 1, len(command.item), 0)
 
     def settle_loose(self, taken: Taken) -> None:
-        """Nobody waits for a command any more."""
+        """Never called: nobody waits for a command any more."""
 
     async def start_spans(
         self, spans: Sequence[Any], principal: AccessToken, session_id: int, level: object
@@ -210,7 +210,7 @@ class FakeStages:
 class DirectoryProvider:
     """Serves the files of a replica's first copy directory. `pins` counts open contexts."""
 
-    def __init__(self, replica: Replica, domain: SnapshotDomain) -> None:
+    def __init__(self, replica: SnapshotDirectory, domain: SnapshotDomain) -> None:
         self._replica = replica
         self._domain = domain
         self.pins = 0
@@ -238,7 +238,7 @@ class DirectoryProvider:
 class DirectoryGeneration:
     """One generation of a replica's copy directories; a bad first copy is repaired."""
 
-    def __init__(self, replica: Replica, domain: SnapshotDomain, number: int) -> None:
+    def __init__(self, replica: SnapshotDirectory, domain: SnapshotDomain, number: int) -> None:
         self._replica = replica
         self._domain = domain
         self._number = number

@@ -8,8 +8,8 @@ from typing import Final
 
 from google.protobuf.message import Message
 
+from coordinator.mux.stage import cut_stages
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
-from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.sessions.v1 import sessions_pb2
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotManifest
@@ -27,6 +27,7 @@ from viewstamp.format.manifest import (
 from viewstamp.format.section import Change, SectionEntry, SectionTally
 
 CLUSTER_ID: Final = bytes(range(16))
+FEATURE_LEVEL: Final = 1
 COPIES: Final = ("copy-0", "copy-1", "copy-2")
 PASSWORD_HASH: Final = "$argon2id$v=19$m=19456,t=2,p=1$c2VjcmV0c2FsdA$THEPASSWORDHASH"
 TOKEN_HASH: Final = b"THE-TOKEN-HASH-OF-THIRTY-TWO-BYT"
@@ -79,7 +80,7 @@ def _first() -> list[Message]:
 
 
 def _second() -> list[Message]:
-    """Return what was there later: stream 2 is gone, ann has a new name, there is a group."""
+    """Return the later state: stream 2 is gone, ann has a new name, there is a group."""
     gone = {("StreamEntity", "stream-2")}
     kept = [one for one in _first() if (type(one).__name__, getattr(one, "name", "")) not in gone]
     for one in kept:
@@ -92,7 +93,7 @@ def _second() -> list[Message]:
 def by_stage(messages: Iterable[Message]) -> dict[int, Entities]:
     """Return entities by stage, then by kind and key, ascending."""
     found: dict[int, dict[tuple[int, bytes], bytes]] = {
-        stage: {} for stage in sorted(routing_pb2.Stage.values()) if stage
+        int(stage): {} for stage in cut_stages(FEATURE_LEVEL)
     }
     for message in messages:
         stage, kind = _KINDS[type(message)]
@@ -102,13 +103,13 @@ def by_stage(messages: Iterable[Message]) -> dict[int, Entities]:
 
 
 def changes(old: Entities, new: Entities) -> list[Change]:
-    """Return what leads from one state of a section to another."""
+    """Return the changes from one state of a section to another."""
     positions = sorted({*old, *new})
     found = ((*position, old.get(position), new.get(position)) for position in positions)
     return [change for change in found if change[2] != change[3]]
 
 
-class Replica:
+class SnapshotDirectory:
     """A data directory and the generations in it."""
 
     def __init__(self, data_directory: Path) -> None:
@@ -123,8 +124,8 @@ class Replica:
         self.generation = 0
 
     @classmethod
-    def at(cls, data_directory: Path) -> Replica:
-        """Return a replica whose generations are there; no more can be written."""
+    def at(cls, data_directory: Path) -> SnapshotDirectory:
+        """Return a replica whose generations exist; no more can be written."""
         replica = cls(data_directory)
         replica.generation = len(list((replica.copies[0] / "manifests").iterdir()))
         return replica
@@ -140,7 +141,7 @@ class Replica:
             cut_revision=100 * self.generation,
             timestamp=NOON_US + self.generation,
             cut_checksum=bytes(16),
-            feature_level=1,
+            feature_level=FEATURE_LEVEL,
         )
         after = by_stage(messages)
         for stage, entities in after.items():
@@ -198,9 +199,9 @@ def layer_bytes(writer: LayerWriter, entries: Iterable[SectionEntry]) -> bytes:
     return b"".join([*blocks, writer.finish()])
 
 
-def two_generations(data_directory: Path) -> Replica:
+def two_generations(data_directory: Path) -> SnapshotDirectory:
     """Write generations 1 and 2 of a small cluster below a data directory."""
-    replica = Replica(data_directory)
+    replica = SnapshotDirectory(data_directory)
     replica.snapshot(_first())
     replica.snapshot(_second())
     return replica

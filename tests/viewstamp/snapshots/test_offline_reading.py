@@ -1,4 +1,4 @@
-"""Copy directories are read from good copies, and what is bad is told."""
+"""Copy directories are read from good copies, and bad ones are reported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from tests.viewstamp.snapshots.generations import Replica, flip
+from tests.viewstamp.snapshots.generations import SnapshotDirectory, flip
 from viewstamp.format.manifest import FRAME_BYTES, encode_manifest, manifest_name, root_of
 from viewstamp.snapshots.copies import Copies, copy_directories
 from viewstamp.snapshots.entities import SECTION_NAMES, select, selection
@@ -27,25 +27,25 @@ from viewstamp.snapshots.verify import FileVerdict, GenerationVerdict, verify
 MANIFEST_2 = f"manifests/{manifest_name(2)}"
 
 
-def copies_of(replica: Replica) -> Copies:
+def copies_of(replica: SnapshotDirectory) -> Copies:
     """Return the copies of a data directory."""
     return Copies(copy_directories(replica.path))
 
 
 def verdict_on(copies: Copies, generation: int = 2) -> tuple[list[FileVerdict], GenerationVerdict]:
-    """Return what a verification finds: the files' verdicts, and the whole."""
+    """Return the verdicts of a verification: of each file, and of the whole."""
     *files, whole = verify(copies, generation)
     assert isinstance(whole, GenerationVerdict)
     return [file for file in files if isinstance(file, FileVerdict)], whole
 
 
-def layer_paths(replica: Replica, copy: int = 0) -> list[Path]:
+def layer_paths(replica: SnapshotDirectory, copy: int = 0) -> list[Path]:
     """Return the layers in a copy directory."""
     return sorted((replica.copies[copy] / "layers").iterdir())
 
 
-def test_good_generations_are_intact(replica: Replica) -> None:
-    """What was written verifies: the manifest, every layer of the chains, digests and root."""
+def test_good_generations_are_intact(replica: SnapshotDirectory) -> None:
+    """A good generation verifies: the manifest, every layer of the chains, digests and root."""
     files, whole = verdict_on(copies_of(replica))
     assert whole == GenerationVerdict(True, ())
     assert [file.files_left for file in files] == list(range(7, -1, -1))
@@ -53,7 +53,7 @@ def test_good_generations_are_intact(replica: Replica) -> None:
     assert verdict_on(copies_of(replica), 1)[1] == GenerationVerdict(True, ())
 
 
-def test_chains_are_merged(replica: Replica) -> None:
+def test_chains_are_merged(replica: SnapshotDirectory) -> None:
     """A generation's entities are those of base and deltas together, at each generation."""
 
     def names(number: int, section: str, kind: str) -> list[str]:
@@ -68,7 +68,7 @@ def test_chains_are_merged(replica: Replica) -> None:
     assert names(1, "consumer_groups", "consumer_group") == []
 
 
-def test_every_flipped_bit_is_found(replica: Replica) -> None:
+def test_every_flipped_bit_is_found(replica: SnapshotDirectory) -> None:
     """One flipped bit at any sixteenth byte of any file is found in its copy, and nowhere else."""
     names = [name for name in replica.files() if "manifests" not in name or name == MANIFEST_2]
     for name in names:
@@ -85,8 +85,8 @@ def test_every_flipped_bit_is_found(replica: Replica) -> None:
             path.write_bytes(good)
 
 
-def test_reading_prefers_good_copies(replica: Replica) -> None:
-    """Bad copies are passed over and told; entities are those of the good one."""
+def test_reading_prefers_good_copies(replica: SnapshotDirectory) -> None:
+    """Bad copies are skipped and reported; the entities are those of the good copy."""
     for path in [*layer_paths(replica), replica.copies[0] / MANIFEST_2]:
         flip(path)
     for path in layer_paths(replica, 1):
@@ -103,8 +103,8 @@ def test_reading_prefers_good_copies(replica: Replica) -> None:
     assert "No such file" in str(copies.bad.values())
 
 
-def test_all_copies_bad(replica: Replica) -> None:
-    """A layer without a good copy is named with what is wrong with each; other sections read."""
+def test_all_copies_bad(replica: SnapshotDirectory) -> None:
+    """A layer without a good copy is named with each copy's error; other sections are read."""
     generation = Generation(copies_of(replica), 2)
     digest = generation.manifest.users.layers[0].digest.hex()
     for copy in replica.copies:
@@ -118,8 +118,8 @@ def test_all_copies_bad(replica: Replica) -> None:
     assert sum("section users: no good copy" in problem for problem in whole.problems) == 1
 
 
-def test_manifest_without_good_copy(replica: Replica) -> None:
-    """Without a manifest verification ends with what is wrong; the other generation reads."""
+def test_manifest_without_good_copy(replica: SnapshotDirectory) -> None:
+    """Without a manifest verification ends with its error; the other generation is read."""
     for copy in replica.copies:
         flip(copy / MANIFEST_2)
     files, whole = verdict_on(copies_of(replica))
@@ -130,8 +130,9 @@ def test_manifest_without_good_copy(replica: Replica) -> None:
     assert Generation(copies_of(replica), 1).entities == 21
 
 
-def test_missing_copy_directory(replica: Replica) -> None:
-    """One copy directory that is gone is a problem for each of its files; none left is an error."""
+def test_missing_copy_directory(replica: SnapshotDirectory) -> None:
+    """An absent copy directory is a problem for each of its files; without any there is an
+    error."""
     shutil.rmtree(replica.copies[2])
     files, whole = verdict_on(copies_of(replica))
     assert whole.is_intact
@@ -142,8 +143,8 @@ def test_missing_copy_directory(replica: Replica) -> None:
         copies_of(replica)
 
 
-def test_unreadable_directory_is_told(replica: Replica) -> None:
-    """A copy whose manifests cannot be listed is passed over and told."""
+def test_unreadable_directory_is_told(replica: SnapshotDirectory) -> None:
+    """A copy whose manifests cannot be listed is skipped and reported."""
     shutil.rmtree(replica.copies[0] / "manifests")
     (replica.copies[0] / "manifests").write_bytes(b"no directory")
     copies = copies_of(replica)
@@ -152,7 +153,7 @@ def test_unreadable_directory_is_told(replica: Replica) -> None:
     assert {path.parent.name for path in copies.bad} >= {"copy-0"}
 
 
-def test_no_such_generation(replica: Replica) -> None:
+def test_no_such_generation(replica: SnapshotDirectory) -> None:
     """A generation that is not there is refused with those that are."""
     with pytest.raises(NoSuchGeneration, match=r"no manifest of generation 3 .*there: 1, 2"):
         Generation(copies_of(replica), 3)
@@ -162,19 +163,19 @@ def test_no_such_generation(replica: Replica) -> None:
         Generation(copies_of(replica), 0)
 
 
-def newer_manifest(replica: Replica) -> None:
+def newer_manifest(replica: SnapshotDirectory) -> None:
     """Give every manifest the next format version, with a checksum that fits."""
     data = bytearray((replica.copies[0] / MANIFEST_2).read_bytes())
     data[36] = 2
     replica.write(MANIFEST_2, blake3(data[32:]).digest() + bytes(data[32:]))
 
 
-def foreign_manifest(replica: Replica) -> None:
+def foreign_manifest(replica: SnapshotDirectory) -> None:
     """Put the manifest of generation 1 in the place of generation 2's."""
     replica.write(MANIFEST_2, (replica.copies[0] / f"manifests/{manifest_name(1)}").read_bytes())
 
 
-def large_manifest(replica: Replica) -> None:
+def large_manifest(replica: SnapshotDirectory) -> None:
     """Put more bytes there than a manifest may have."""
     replica.write(MANIFEST_2, bytes(FRAME_BYTES + 2**20 + 1))
 
@@ -188,17 +189,20 @@ def large_manifest(replica: Replica) -> None:
     ],
 )
 def test_manifests_that_cannot_be_used(
-    replica: Replica, damage: Callable[[Replica], None], error: type[Exception], text: str
+    replica: SnapshotDirectory,
+    damage: Callable[[SnapshotDirectory], None],
+    error: type[Exception],
+    text: str,
 ) -> None:
-    """A newer format is told apart from damage, and a manifest under another's name is damage."""
+    """A newer format is not called damage, and a manifest under another's name is."""
     damage(replica)
     with pytest.raises(error, match=text):
         Generation(copies_of(replica), 2)
     assert not verdict_on(copies_of(replica))[1].is_intact
 
 
-def test_wrong_state_digest_is_found(replica: Replica) -> None:
-    """Intact files of which the manifest says a wrong digest and count do not pass."""
+def test_wrong_state_digest_is_found(replica: SnapshotDirectory) -> None:
+    """Intact files do not pass if the manifest has a wrong digest and count."""
     manifest = Generation(copies_of(replica), 2).manifest
     manifest.streams.state_digest = bytes([1]) * 32
     manifest.streams.kinds[0].entities += 1
@@ -212,7 +216,7 @@ def test_wrong_state_digest_is_found(replica: Replica) -> None:
     assert whole.problems[2].startswith("the root is ")
 
 
-def test_manifests_that_disagree_are_found(replica: Replica) -> None:
+def test_manifests_that_disagree_are_found(replica: SnapshotDirectory) -> None:
     """Two intact manifests of one generation that say different things are a problem."""
     manifest = Generation(copies_of(replica), 2).manifest
     manifest.view += 1
@@ -223,8 +227,8 @@ def test_manifests_that_disagree_are_found(replica: Replica) -> None:
     assert "not the manifest that the copy before it holds" in whole.problems[0]
 
 
-def test_verification_writes_nothing(replica: Replica) -> None:
-    """Neither names nor bytes nor times of any file change."""
+def test_verification_writes_nothing(replica: SnapshotDirectory) -> None:
+    """Verification changes neither names nor bytes nor times of any file."""
     flip(layer_paths(replica)[0])
 
     def state() -> list[tuple[str, int, bytes]]:
@@ -255,9 +259,9 @@ def test_verification_writes_nothing(replica: Replica) -> None:
     ],
 )
 def test_selection(
-    replica: Replica, section: str, kind: str | None, key: str | None, count: int
+    replica: SnapshotDirectory, section: str, kind: str | None, key: str | None, count: int
 ) -> None:
-    """Sections, kinds and keys, whole or the first values of one, select what they name."""
+    """Sections, kinds and keys, whole or partial, select the named entities."""
     generation = Generation(copies_of(replica), 2)
     assert len(list(select(generation, selection(section, kind, key)))) == count
 
@@ -275,14 +279,14 @@ def test_selection(
     ],
 )
 def test_refused_selections(section: str, kind: str | None, key: str | None, text: str) -> None:
-    """What cannot be in a section is refused, with what can."""
+    """A selection outside a section is refused, with the possible ones."""
     with pytest.raises(NoSuchEntity, match=text) as refused:
         selection(section, kind, key)
     assert refused.value.next_step
 
 
-def test_unknown_kind_is_told(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kind of a later version is told with the way out."""
+def test_unknown_kind_is_told(replica: SnapshotDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kind of a later version is reported with the way out."""
     from viewstamp.format import kinds
 
     known = dict(kinds.KINDS)

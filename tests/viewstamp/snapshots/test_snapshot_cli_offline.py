@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.snapshot.store import rebuild
 from tests.viewstamp.cli.conftest import CommandLine
-from tests.viewstamp.snapshots.generations import SECRETS, Replica, flip
+from tests.viewstamp.snapshots.generations import SECRETS, SnapshotDirectory, flip
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as pb
 from viewstamp.snapshots.catalog_view import CATALOG_VIEW_FILE, CatalogView
 
@@ -40,7 +40,7 @@ VIEW = CatalogView(
 )
 
 
-def test_list(offline: CommandLine, replica: Replica, tmp_path: Path) -> None:
+def test_list(offline: CommandLine, replica: SnapshotDirectory, tmp_path: Path) -> None:
     """Generations are listed newest first, from a data directory, copies, or one copy directory."""
     data = ("--directory", str(replica.path))
     rows = offline("snapshot", "list", *data, "--json").data
@@ -57,7 +57,7 @@ def test_list(offline: CommandLine, replica: Replica, tmp_path: Path) -> None:
     assert "no snapshots in" in offline("snapshot", "list", "--copies", f"{tmp_path}/empty").out
 
 
-def test_list_goes_on_behind_damage(offline: CommandLine, replica: Replica) -> None:
+def test_list_goes_on_behind_damage(offline: CommandLine, replica: SnapshotDirectory) -> None:
     """A generation without a good manifest is warned of, the others are listed."""
     for copy in replica.copies:
         flip(max((copy / "manifests").iterdir()))
@@ -66,7 +66,7 @@ def test_list_goes_on_behind_damage(offline: CommandLine, replica: Replica) -> N
     assert json.loads(said.err)["warning"]["reason"] == "ALL_COPIES_BAD"
 
 
-def test_show(offline: CommandLine, replica: Replica) -> None:
+def test_show(offline: CommandLine, replica: SnapshotDirectory) -> None:
     """A generation is shown with digests, kinds, and every layer of every chain."""
     show = ("snapshot", "show", "2", "--directory", str(replica.path))
     data = offline(*show, "--json").data
@@ -95,12 +95,12 @@ async def test_catalog_view(offline: CommandLine, tmp_path: Path) -> None:
     assert offline("snapshot", "show", "4", *data, "--json").data["failure"] == "disk"
     missing = offline("snapshot", "show", "9", *data, "--json")
     assert (missing.code, missing.error["reason"]) == (2, "NO_SUCH_GENERATION")
-    both = offline("snapshot", "list", *data, "--directory", str(tmp_path))
-    assert both.code == 2
+    for other in (("--directory", str(tmp_path)), ("--copies", str(tmp_path)), ("--here",)):
+        assert offline("snapshot", "list", *data, *other).code == 2
 
 
 def test_no_catalog_view(offline: CommandLine, tmp_path: Path) -> None:
-    """A view that is missing or damaged is told of, with what to do."""
+    """A missing or damaged view is reported, with what to do."""
     listed = ("snapshot", "list", "--data", str(tmp_path), "--json")
     missing = offline(*listed)
     assert (missing.code, missing.error["reason"]) == (2, "NO_CATALOG_VIEW")
@@ -110,7 +110,7 @@ def test_no_catalog_view(offline: CommandLine, tmp_path: Path) -> None:
     assert "start the replica" in str(damaged.error)
 
 
-def test_verify(offline: CommandLine, replica: Replica) -> None:
+def test_verify(offline: CommandLine, replica: SnapshotDirectory) -> None:
     """Good copies exit with 0, one bad copy with 1 and its path, and nothing is repaired."""
     verify = ("snapshot", "verify", "0", "--directory", str(replica.path))
     good = offline(*verify)
@@ -131,8 +131,8 @@ def test_verify(offline: CommandLine, replica: Replica) -> None:
     assert data["files"][0]["copies"][:2] == ["intact", "intact"]
 
 
-def test_inspect(offline: CommandLine, replica: Replica) -> None:
-    """Entities are shown as tables by kind or as JSON lines, limited and told so."""
+def test_inspect(offline: CommandLine, replica: SnapshotDirectory) -> None:
+    """Entities are shown as tables by kind or as JSON lines; a limit is mentioned."""
     inspect = ("snapshot", "inspect", "2", "--directory", str(replica.path))
     table = offline(*inspect, "--section", "users").out
     assert "anna" in table
@@ -149,7 +149,7 @@ def test_inspect(offline: CommandLine, replica: Replica) -> None:
                                          "--key", "9").out  # fmt: skip
 
 
-def test_no_secret_is_shown(offline: CommandLine, replica: Replica) -> None:
+def test_no_secret_is_shown(offline: CommandLine, replica: SnapshotDirectory) -> None:
     """No value of a field marked debug_redact is shown, nor its name."""
     for section in ("sessions", "users"):
         for form in ((), ("--json",)):
@@ -163,7 +163,9 @@ def test_no_secret_is_shown(offline: CommandLine, replica: Replica) -> None:
                 assert name not in said.out
 
 
-def test_bad_copies_are_told(offline: CommandLine, replica: Replica, tmp_path: Path) -> None:
+def test_bad_copies_are_told(
+    offline: CommandLine, replica: SnapshotDirectory, tmp_path: Path
+) -> None:
     """Reading from the copies that are good works, and names the bad ones on stderr."""
     for path in (replica.copies[0] / "layers").iterdir():
         flip(path)
@@ -178,7 +180,7 @@ def test_bad_copies_are_told(offline: CommandLine, replica: Replica, tmp_path: P
     assert exported.err.count("warning: BAD_COPY: ") == 7
 
 
-def test_export(offline: CommandLine, replica: Replica, tmp_path: Path) -> None:
+def test_export(offline: CommandLine, replica: SnapshotDirectory, tmp_path: Path) -> None:
     """An export names its tables and rows; a directory with something in it needs --overwrite."""
     out = tmp_path / "out"
     export = ("snapshot", "export", "1", "--directory", str(replica.path), "--output", str(out))
@@ -195,7 +197,10 @@ def test_export(offline: CommandLine, replica: Replica, tmp_path: Path) -> None:
 
 
 def test_export_without_the_extra(
-    offline: CommandLine, replica: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    offline: CommandLine,
+    replica: SnapshotDirectory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without pyarrow the error is one line that names the extra."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
@@ -216,20 +221,20 @@ def test_export_without_the_extra(
         (("list", "--directory", "NOWHERE"), "NO_SUCH_DIRECTORY", 2),
         (("verify", "1", "--copies", "NOWHERE"), "NO_SUCH_DIRECTORY", 2),
         (("inspect", "1", "--section", "user", "--directory", "DATA"), "NO_SUCH_ENTITY", 2),
-        (("verify", "1"), "NOT_LOGGED_IN", 2),
-        (("export", "1", "--output", "NOWHERE"), "NOT_LOGGED_IN", 2),
-        (("download", "1", "--output", "DATA/snapshots/copy-0/manifests/x/y"), "NOT_LOGGED_IN", 2),
+        (("verify", "1"), "CANNOT_CONNECT", 3),
+        (("export", "1", "--output", "NOWHERE"), "CANNOT_CONNECT", 3),
+        (("download", "1", "--output", "DATA/snapshots/copy-0/manifests/x/y"), "CANNOT_CONNECT", 3),
     ],
 )
 def test_errors_name_the_next_step(
     offline: CommandLine,
-    replica: Replica,
+    replica: SnapshotDirectory,
     tmp_path: Path,
     arguments: tuple[str, ...],
     reason: str,
     code: int,
 ) -> None:
-    """What cannot be done is told in one line, with what to do."""
+    """An impossible command gives an error of one line, with what to do."""
     named = {"DATA": str(replica.path), "NOWHERE": f"{tmp_path}/nowhere"}
     words = [named.get(word, word.replace("DATA/", f"{replica.path}/")) for word in arguments]
     said = offline("snapshot", *words)
@@ -239,7 +244,7 @@ def test_errors_name_the_next_step(
     assert "Next: " in said.err
 
 
-def test_bad_data_exits_with_1(offline: CommandLine, replica: Replica) -> None:
+def test_bad_data_exits_with_1(offline: CommandLine, replica: SnapshotDirectory) -> None:
     """Files without a good copy are no wrong usage: exit code 1, and the ways out."""
     for copy in replica.copies:
         shutil.rmtree(copy / "layers")
@@ -250,7 +255,7 @@ def test_bad_data_exits_with_1(offline: CommandLine, replica: Replica) -> None:
     assert "another generation" in said.error["next_step"]
 
 
-def test_both_sources_are_refused(offline: CommandLine, replica: Replica) -> None:
+def test_both_sources_are_refused(offline: CommandLine, replica: SnapshotDirectory) -> None:
     """--directory and --copies exclude each other."""
     both = ("--directory", str(replica.path), "--copies", str(replica.copies[0]))
     said = offline("snapshot", "list", *both)

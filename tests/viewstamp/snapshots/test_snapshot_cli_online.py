@@ -10,10 +10,10 @@ import pytest
 
 from tests.viewstamp.cli.conftest import CommandLine
 from tests.viewstamp.snapshots.fake_snapshots import FAULTS
-from tests.viewstamp.snapshots.generations import SECRETS, Replica, flip
+from tests.viewstamp.snapshots.generations import SECRETS, SnapshotDirectory, flip
 
 
-def plant(replica: Replica, fault: str) -> None:
+def plant(replica: SnapshotDirectory, fault: str) -> None:
     """Plant a fault in the cluster; none for an empty word."""
     (replica.path / FAULTS).write_text(fault)
 
@@ -30,7 +30,7 @@ def test_create_waits_for_the_decision(online: CommandLine) -> None:
 
 
 def test_create_without_waiting(online: CommandLine) -> None:
-    """With --no-wait the answer is the generation begun; another one is refused meanwhile."""
+    """With --no-wait the answer is the begun generation; another one is refused meanwhile."""
     begun = online("snapshot", "create", "--no-wait", "--json")
     assert begun.data["generation"] == 3
     assert begun.data["revision"] > 0
@@ -40,8 +40,8 @@ def test_create_without_waiting(online: CommandLine) -> None:
     assert "Next: wait for it" in said.err
 
 
-def test_failed_snapshot_exits_with_1(online: CommandLine, replica: Replica) -> None:
-    """A snapshot that fails is told with its reason and the next step."""
+def test_failed_snapshot_exits_with_1(online: CommandLine, replica: SnapshotDirectory) -> None:
+    """A failed snapshot is reported with its reason and the next step."""
     plant(replica, "fail")
     said = online("snapshot", "create")
     assert said.code == 1
@@ -81,7 +81,7 @@ def test_delete_asks_and_refuses(online: CommandLine) -> None:
 
 
 def test_prune(online: CommandLine) -> None:
-    """A dry run says what would go and changes nothing; pinned snapshots stay; else it asks."""
+    """A dry run lists the deletions and changes nothing; pinned snapshots stay; else it asks."""
     prune = ("snapshot", "prune", "--keep-last", "1")
     dry = online(*prune, "--dry-run")
     assert dry.out == "dry run: would have deleted snapshot 1; nothing was changed\n"
@@ -97,8 +97,8 @@ def test_prune(online: CommandLine) -> None:
     assert online("snapshot", "prune", "--keep-last", "0").code == 2
 
 
-def test_verify(online: CommandLine, replica: Replica) -> None:
-    """The cluster's verdicts arrive: what it repaired is no failure, what it could not is one."""
+def test_verify(online: CommandLine, replica: SnapshotDirectory) -> None:
+    """The cluster's verdicts arrive: a repair is not a failure, an unrepaired file is."""
     assert online("snapshot", "verify", "0").code == 0
     layer = users_base(online, replica)
     flip(replica.copies[0] / layer)
@@ -116,13 +116,13 @@ def test_verify(online: CommandLine, replica: Replica) -> None:
     assert "SNAPSHOT_NOT_FOUND" in online("snapshot", "verify", "9").err
 
 
-def users_base(online: CommandLine, replica: Replica) -> str:
+def users_base(online: CommandLine, replica: SnapshotDirectory) -> str:
     """Return the name of the layer that is the base of users."""
     data = online("snapshot", "show", "2", "--directory", str(replica.path), "--json").data
     return f"layers/{data['sections'][1]['layers'][0]['digest']}.layer"
 
 
-def test_all_copies_bad_on_the_cluster(online: CommandLine, replica: Replica) -> None:
+def test_all_copies_bad_on_the_cluster(online: CommandLine, replica: SnapshotDirectory) -> None:
     """A section that cannot be read fails the verification with the section's name."""
     layer = users_base(online, replica)
     for copy in replica.copies:
@@ -133,7 +133,7 @@ def test_all_copies_bad_on_the_cluster(online: CommandLine, replica: Replica) ->
     assert "do NOT fit" in said.out
 
 
-def test_download(online: CommandLine, replica: Replica, tmp_path: Path) -> None:
+def test_download(online: CommandLine, replica: SnapshotDirectory, tmp_path: Path) -> None:
     """A download holds the same bytes for its owner alone, and can be read like a directory."""
     out = tmp_path / "down"
     said = online("snapshot", "download", "0", "--output", str(out))
@@ -148,8 +148,10 @@ def test_download(online: CommandLine, replica: Replica, tmp_path: Path) -> None
     assert [row["generation"] for row in shown] == [2]
 
 
-def test_broken_download_goes_on(online: CommandLine, replica: Replica, tmp_path: Path) -> None:
-    """A download that broke off is told so, and the next one keeps what is whole."""
+def test_broken_download_goes_on(
+    online: CommandLine, replica: SnapshotDirectory, tmp_path: Path
+) -> None:
+    """An interrupted download is reported, and the next one keeps the whole files."""
     download = ("snapshot", "download", "2", "--output", str(tmp_path / "down"))
     plant(replica, "break")
     said = online(*download)
@@ -169,7 +171,7 @@ def test_broken_download_goes_on(online: CommandLine, replica: Replica, tmp_path
 def test_inspect_and_export(
     online: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a directory the snapshot is downloaded for the time of the command alone."""
+    """Without a directory the snapshot is downloaded only for the time of the command."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))

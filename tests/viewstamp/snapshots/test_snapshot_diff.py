@@ -1,4 +1,4 @@
-"""What differs between two generations: of one replica, of two, and as the command tells it."""
+"""Differences between two generations, of one replica or of two, and their output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.viewstamp.snapshots.generations import (
     PASSWORD_HASH,
     SECRETS,
     Entities,
-    Replica,
+    SnapshotDirectory,
     by_stage,
     flip,
     two_generations,
@@ -51,20 +51,20 @@ def user(password_hash: str = PASSWORD_HASH, **fields: Any) -> users_pb2.UserEnt
     return users_pb2.UserEntity(id=7, password_hash=password_hash, **fields)
 
 
-def replica_with(path: Path, *generations: Iterable[Message]) -> Replica:
+def replica_with(path: Path, *generations: Iterable[Message]) -> SnapshotDirectory:
     """A data directory with these generations."""
-    made = Replica(path)
+    made = SnapshotDirectory(path)
     for messages in generations:
         made.snapshot(messages)
     return made
 
 
-def opened(replica: Replica, number: int = 0) -> Generation:
+def opened(replica: SnapshotDirectory, number: int = 0) -> Generation:
     """One generation of a replica."""
     return Generation(Copies(copy_directories(replica.path)), number)
 
 
-def rewrite_manifest(replica: Replica, number: int, **cut: int) -> None:
+def rewrite_manifest(replica: SnapshotDirectory, number: int, **cut: int) -> None:
     """Give a generation another cut, with a root that fits."""
     name = f"manifests/{manifest_name(number)}"
     manifest = decode_manifest((replica.copies[0] / name).read_bytes())
@@ -74,7 +74,7 @@ def rewrite_manifest(replica: Replica, number: int, **cut: int) -> None:
     replica.write(name, encode_manifest(manifest))
 
 
-def test_generations_of_one_replica(offline: CommandLine, replica: Replica) -> None:
+def test_generations_of_one_replica(offline: CommandLine, replica: SnapshotDirectory) -> None:
     """Exit code 1, sections by digest, and each entity that came, went or changed."""
     command = ("snapshot", "diff", "1", "2", "--directory", str(replica.path))
     said = offline(*command, "--json")
@@ -97,7 +97,7 @@ def test_generations_of_one_replica(offline: CommandLine, replica: Replica) -> N
         assert text in table
 
 
-def test_the_same_generation_twice(offline: CommandLine, replica: Replica) -> None:
+def test_the_same_generation_twice(offline: CommandLine, replica: SnapshotDirectory) -> None:
     """Exit code 0 and no entity, by numbers and by directories, with and without a number."""
     data, copy = str(replica.path), str(replica.copies[1])
     for sides in (("2", "2", "--directory", data), (data, copy), (data, f"{copy}:2"), (copy, "0")):
@@ -160,7 +160,7 @@ def test_another_cut_is_a_difference(offline: CommandLine, tmp_path: Path) -> No
     ids=["a field", "a field of a repeated message"],
 )
 def test_secrets_that_differ(offline: CommandLine, tmp_path: Path, a: Message, b: Message) -> None:
-    """That a field differs which is never shown is told, and neither its name nor a value."""
+    """A difference in a secret field is reported, without its name or values."""
     paths = [str(replica_with(tmp_path / name, [one]).path) for name, one in (("a", a), ("b", b))]
     said = offline("snapshot", "diff", *paths, "--json")
     assert said.code == 1
@@ -173,7 +173,7 @@ def test_secrets_that_differ(offline: CommandLine, tmp_path: Path, a: Message, b
 
 
 def test_what_is_shown_is_not_called_withheld(tmp_path: Path) -> None:
-    """Permissions that one has and the other lacks are shown by path, beside an equal secret."""
+    """Permissions of only one side are shown by path, beside an equal secret."""
     granted = users_pb2.Permissions()
     getattr(granted, "global").manage_servers = True
     a = opened(replica_with(tmp_path / "a", [user()]))
@@ -185,9 +185,9 @@ def test_what_is_shown_is_not_called_withheld(tmp_path: Path) -> None:
 
 
 def test_no_secret_comes_with_an_entity(
-    offline: CommandLine, replica: Replica, tmp_path: Path
+    offline: CommandLine, replica: SnapshotDirectory, tmp_path: Path
 ) -> None:
-    """Entities that are there on one side alone are shown without secrets."""
+    """Entities of only one side are shown without secrets."""
     empty = replica_with(tmp_path / "empty", [], [])
     for form in ((), ("--json",)):
         said = offline("snapshot", "diff", str(empty.path), str(replica.path), *form)
@@ -198,7 +198,7 @@ def test_no_secret_comes_with_an_entity(
 
 
 def test_limit(offline: CommandLine, tmp_path: Path) -> None:
-    """All differences are counted, so many are shown, and the rest is said to be there."""
+    """All differences are counted, and only so many are shown, with a note."""
     topics = [topic(number, "a") for number in range(1, 6)]
     a, b = replica_with(tmp_path / "a", []), replica_with(tmp_path / "b", topics)
     sides = ("snapshot", "diff", str(a.path), str(b.path))
@@ -217,20 +217,20 @@ def test_limit(offline: CommandLine, tmp_path: Path) -> None:
         (("DATA", "EMPTY"), "NO_SUCH_GENERATION"),
         (("DATA", "BROKEN"), "ALL_COPIES_BAD"),
         (("DATA", "WRONG"), "BAD_SECTION"),
-        (("DATA", "1"), "NOT_LOGGED_IN"),
+        (("DATA", "1"), "CANNOT_CONNECT"),
         (("DATA", "DATA", "--section", "user"), "NO_SUCH_ENTITY"),
     ],
 )
 def test_trouble_exits_with_2(
     offline: CommandLine, tmp_path: Path, sides: tuple[str, ...], reason: str
 ) -> None:
-    """Whatever keeps the states from being compared is neither 0 nor 1, and names a way out."""
+    """An error in the comparison is neither 0 nor 1, and names a way out."""
     two_generations(tmp_path / "DATA")
     broken = two_generations(tmp_path / "BROKEN")
     for copy in broken.copies:
         flip(max((copy / "manifests").iterdir()))
     wrong_digest(two_generations(tmp_path / "WRONG"))
-    Replica(tmp_path / "EMPTY")
+    SnapshotDirectory(tmp_path / "EMPTY")
     names = ("DATA", "NOWHERE", "EMPTY", "BROKEN", "WRONG")
     words = [f"{tmp_path}/{word}" if word.startswith(names) else word for word in sides]
     said = offline("snapshot", "diff", *words)
@@ -239,7 +239,7 @@ def test_trouble_exits_with_2(
     assert "Next: " in said.err
 
 
-def wrong_digest(replica: Replica) -> None:
+def wrong_digest(replica: SnapshotDirectory) -> None:
     """Have a manifest name a digest that its layers do not add up to."""
     name = f"manifests/{manifest_name(2)}"
     manifest = decode_manifest((replica.copies[0] / name).read_bytes())
@@ -248,7 +248,7 @@ def wrong_digest(replica: Replica) -> None:
     replica.write(name, encode_manifest(manifest))
 
 
-def test_generations_of_a_cluster(online: CommandLine, replica: Replica) -> None:
+def test_generations_of_a_cluster(online: CommandLine, replica: SnapshotDirectory) -> None:
     """Numbers alone are downloaded and compared; a number that is not there is trouble."""
     said = online("snapshot", "diff", "1", "2", "--json")
     assert said.code == 1
@@ -257,7 +257,7 @@ def test_generations_of_a_cluster(online: CommandLine, replica: Replica) -> None
     assert online("snapshot", "diff", "1", "9").code == 2
 
 
-# What a generation does to topics: their new names, None for those that go.
+# The changes of a generation to topics: new names, None for deleted ones.
 EDITS: Final = st.lists(
     st.dictionaries(st.integers(1, 20), st.sampled_from(["a", "b", None]), max_size=3), max_size=3
 )
@@ -268,7 +268,7 @@ EDITS: Final = st.lists(
 def test_pairs_are_those_of_the_whole_states(
     common: list[Edit], a: list[Edit], b: list[Edit], scanned: int
 ) -> None:
-    """Whichever layers two chains share, what differs is what differs between all entities."""
+    """The differences equal those between all entities, whichever layers two chains share."""
     first: Edit = dict.fromkeys(range(1, 21, 2), "a")
     histories = [states([first, *common, *edits]) for edits in (a, b)]
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""What a download takes from the wire: only what its names and digests promise."""
+"""A download accepts only bytes that match their names and digests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.viewstamp.snapshots.generations import Replica, flip
+from tests.viewstamp.snapshots.generations import SnapshotDirectory, flip
 from viewstamp.api.snapshots.v1.snapshots_service_pb2 import DownloadSnapshotResponse
 from viewstamp.format.manifest import decode_manifest, encode_manifest, manifest_name, root_of
 from viewstamp.snapshots.download import Download
@@ -27,7 +27,7 @@ def chunks(name: str, data: bytes, size_bytes: int = 200) -> Iterator[DownloadSn
         )
 
 
-def files_of(replica: Replica) -> dict[str, bytes]:
+def files_of(replica: SnapshotDirectory) -> dict[str, bytes]:
     """Return the files of generation 2, the manifest last."""
     return {
         name: data
@@ -46,7 +46,7 @@ def receive(directory: Path, files: dict[str, bytes]) -> Download:
         return download
 
 
-def test_whole_downloads(replica: Replica, tmp_path: Path) -> None:
+def test_whole_downloads(replica: SnapshotDirectory, tmp_path: Path) -> None:
     """Files arrive byte by byte as sent; a second download keeps the layers, and damaged ones not.
 
     No temporary file is left.
@@ -103,7 +103,7 @@ def test_names_stay_inside(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_chunks_must_follow(
-    replica: Replica, tmp_path: Path, is_there: bool, field: str, value: object, text: str
+    replica: SnapshotDirectory, tmp_path: Path, is_there: bool, field: str, value: object, text: str
 ) -> None:
     """A chunk that leaves a gap, is empty, too long or of another file is refused."""
     if is_there:
@@ -118,7 +118,7 @@ def test_chunks_must_follow(
     assert not list((tmp_path / "out").rglob(".*"))
 
 
-def test_damage_is_found(replica: Replica, tmp_path: Path) -> None:
+def test_damage_is_found(replica: SnapshotDirectory, tmp_path: Path) -> None:
     """Bytes that are not those of the name are refused and leave no file."""
     files = files_of(replica)
     for name in (next(iter(files)), MANIFEST):
@@ -130,7 +130,7 @@ def test_damage_is_found(replica: Replica, tmp_path: Path) -> None:
         assert not (tmp_path / name).exists()
 
 
-def test_early_ends_are_told(replica: Replica, tmp_path: Path) -> None:
+def test_early_ends_are_told(replica: SnapshotDirectory, tmp_path: Path) -> None:
     """A download without its manifest, or that ends within a file, is not finished."""
     files = files_of(replica)
     name, data = next(iter(files.items()))
@@ -150,7 +150,7 @@ def test_early_ends_are_told(replica: Replica, tmp_path: Path) -> None:
                     download.receive(chunk)
 
 
-def test_other_snapshots_are_not_replaced(replica: Replica, tmp_path: Path) -> None:
+def test_other_snapshots_are_not_replaced(replica: SnapshotDirectory, tmp_path: Path) -> None:
     """The manifest of another cluster's snapshot of the same number stays as it is."""
     files = files_of(replica)
     other = decode_manifest(files[MANIFEST])

@@ -1,4 +1,4 @@
-"""Exports: what is in the tables, what never is, and when one counts as whole."""
+"""Exports: the content of the tables, the withheld fields, and when one counts as whole."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from tests.viewstamp.snapshots.generations import (
     NOON_US,
     SECRETS,
     U64_MAX,
-    Replica,
+    SnapshotDirectory,
     by_stage,
     flip,
 )
 from viewstamp.api.streams.v1 import streams_pb2
+from viewstamp.format.columns import row_of
 from viewstamp.format.kinds import KINDS
 from viewstamp.format.manifest import encode_manifest, manifest_name, root_of
-from viewstamp.snapshots import columns, durable, export, tables
+from viewstamp.snapshots import durable, export, tables
 from viewstamp.snapshots.copies import Copies
 from viewstamp.snapshots.entities import SECTION_NAMES
 from viewstamp.snapshots.errors import AllCopiesBad, AnalyticsMissing, BadSection, CannotExport
@@ -36,12 +37,12 @@ from viewstamp.snapshots.generation import Generation
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """Where exports go to."""
+    """Return the directory for exports."""
     return tmp_path / "out"
 
 
 def write(
-    replica: Replica, directory: Path, number: int = 2, *, overwrite: bool = False
+    replica: SnapshotDirectory, directory: Path, number: int = 2, *, overwrite: bool = False
 ) -> export.Exported:
     """Export a generation of a replica."""
     generation = Generation(Copies(replica.copies), number)
@@ -84,7 +85,7 @@ def everything_in(directory: Path) -> bytes:
     return bytes(found)
 
 
-def test_tables_of_every_kind(replica: Replica, out: Path) -> None:
+def test_tables_of_every_kind(replica: SnapshotDirectory, out: Path) -> None:
     """Each kind has a table, empty ones too, and the manifest counts its rows."""
     written = write(replica, out)
     names = {
@@ -99,7 +100,7 @@ def test_tables_of_every_kind(replica: Replica, out: Path) -> None:
     assert (out / "_SUCCESS").read_bytes() == b""
 
 
-def test_values_are_exact(replica: Replica, out: Path) -> None:
+def test_values_are_exact(replica: SnapshotDirectory, out: Path) -> None:
     """Nested messages, enums, 64-bit integers, bytes and the columns of the cut keep their values.
 
     Ids in bytes are hexadecimal, absent messages null.
@@ -125,7 +126,7 @@ def test_values_are_exact(replica: Replica, out: Path) -> None:
     assert users.field("permissions").nullable
 
 
-def test_manifest_says_what_was_exported(replica: Replica, out: Path) -> None:
+def test_manifest_says_what_was_exported(replica: SnapshotDirectory, out: Path) -> None:
     """The manifest has its schema version, the cut, the sections and the columns of each table."""
     write(replica, out, 1)
     manifest = json.loads((out / "manifest.json").read_text())
@@ -143,8 +144,8 @@ def test_manifest_says_what_was_exported(replica: Replica, out: Path) -> None:
     assert users["parts"] == ["part-00000.parquet"]
 
 
-def test_layers_are_a_table(replica: Replica, out: Path) -> None:
-    """Each layer of each chain is a row with its sizes, bases and deltas told apart."""
+def test_layers_are_a_table(replica: SnapshotDirectory, out: Path) -> None:
+    """Each layer of each chain is a row with its sizes; bases and deltas are distinguished."""
     write(replica, out)
     layers = rows(out, "layers")
     users = [layer for layer in layers if layer["section"] == "users"]
@@ -158,11 +159,11 @@ def test_layers_are_a_table(replica: Replica, out: Path) -> None:
         assert path.stat().st_size == layer["size_bytes"]
 
 
-def test_no_secret_leaves(replica: Replica, out: Path) -> None:
+def test_no_secret_leaves(replica: SnapshotDirectory, out: Path) -> None:
     """No byte string of a field marked debug_redact is anywhere in an export, in no notation."""
     for secret in SECRETS:
         raw = b"".join(canonical_of(replica))
-        assert secret in raw  # else there is nothing to find
+        assert secret in raw  # otherwise there is nothing to find
     write(replica, out)
     found = everything_in(out)
     assert b"anna" in found  # what is there can be found
@@ -173,7 +174,7 @@ def test_no_secret_leaves(replica: Replica, out: Path) -> None:
         assert name not in found
 
 
-def canonical_of(replica: Replica) -> list[bytes]:
+def canonical_of(replica: SnapshotDirectory) -> list[bytes]:
     """Return the canonical bytes of every entity of generation 2."""
     generation = Generation(Copies(replica.copies), 2)
     return [
@@ -187,13 +188,14 @@ class KilledError(BaseException):
 
 @pytest.mark.parametrize("is_overwriting", [False, True])
 def test_killed_exports_are_no_exports(
-    replica: Replica,
+    replica: SnapshotDirectory,
     tmp_path: Path,
     out: Path,
     monkeypatch: pytest.MonkeyPatch,
     is_overwriting: bool,
 ) -> None:
-    """Wherever an export ends, `_SUCCESS` is there only if all is; it can then be overwritten."""
+    """Wherever an export ends, `_SUCCESS` exists only if all is there; it can then be
+    overwritten."""
     publish = durable.publish
     published = 0
 
@@ -227,9 +229,9 @@ def test_killed_exports_are_no_exports(
 
 
 def test_success_is_removed_first(
-    replica: Replica, out: Path, monkeypatch: pytest.MonkeyPatch
+    replica: SnapshotDirectory, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An export that is being replaced is none, durably, before anything else of it is deleted."""
+    """Replacing an export first removes `_SUCCESS`, durably, before deleting anything else."""
     write(replica, out)
     synced: list[bool] = []
 
@@ -246,7 +248,9 @@ def test_success_is_removed_first(
         write(replica, out, overwrite=True)
 
 
-def test_directories_that_are_refused(replica: Replica, tmp_path: Path, out: Path) -> None:
+def test_directories_that_are_refused(
+    replica: SnapshotDirectory, tmp_path: Path, out: Path
+) -> None:
     """A directory that is not empty is refused, and nothing that no export wrote is deleted."""
     write(replica, out)
     with pytest.raises(CannotExport, match=r"is not empty: .* is in it"):
@@ -264,7 +268,7 @@ def test_directories_that_are_refused(replica: Replica, tmp_path: Path, out: Pat
         write(replica, tmp_path / "file")
 
 
-def test_overwriting_replaces_all(replica: Replica, out: Path) -> None:
+def test_overwriting_replaces_all(replica: SnapshotDirectory, out: Path) -> None:
     """An export that replaces another one leaves nothing of it."""
     write(replica, out)
     (out / "section=users" / "kind=applied").mkdir()
@@ -273,8 +277,10 @@ def test_overwriting_replaces_all(replica: Replica, out: Path) -> None:
     assert rows(out, "section=users/kind=users")[1]["username"] == "ann"
 
 
-def test_without_pyarrow(replica: Replica, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the extra the error names it, and nothing was touched."""
+def test_without_pyarrow(
+    replica: SnapshotDirectory, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the extra the error names it, and no file was changed."""
     for name in ("pyarrow", "pyarrow.parquet"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(AnalyticsMissing, match="exports need pyarrow") as refused:
@@ -283,7 +289,7 @@ def test_without_pyarrow(replica: Replica, out: Path, monkeypatch: pytest.Monkey
     assert not (out).exists()
 
 
-def test_bad_files_end_an_export(replica: Replica, out: Path) -> None:
+def test_bad_files_end_an_export(replica: SnapshotDirectory, out: Path) -> None:
     """A layer without good copies, or layers that do not add up, leave no `_SUCCESS`."""
     generation = Generation(Copies(replica.copies), 2)
     manifest = generation.manifest
@@ -306,7 +312,7 @@ def test_tables_are_split(tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(tables, "ROW_GROUP_ROWS_MAX", 10)
     monkeypatch.setattr(tables, "ROW_GROUP_BYTES_MAX", 70)
     monkeypatch.setattr(tables, "PART_BYTES", 200)
-    replica = Replica(tmp_path / "data")
+    replica = SnapshotDirectory(tmp_path / "data")
     streams = [streams_pb2.StreamEntity(id=1 + n, name=f"stream-{n:04d}") for n in range(240)]
     counters = streams_pb2.StreamsCountersEntity(next_stream_id=241, next_topic_id=1)
     replica.snapshot([*streams, counters])
@@ -325,7 +331,7 @@ def test_tables_are_split(tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_every_kind_has_a_row_for_its_schema() -> None:
-    """What a message's values are fits what its columns are, for every kind, filled or empty."""
+    """A message's values fit its columns, for every kind, filled or empty."""
     for info in KINDS.values():
         arrow = tables.schema_of_entities(info.message)
         cut = {"generation": 1, "cut_revision": 2, "timestamp": 3}
@@ -336,11 +342,11 @@ def test_every_kind_has_a_row_for_its_schema() -> None:
 
 def test_unknown_enum_values_stay_numbers() -> None:
     """An enum value of a later version is exported as its number."""
-    found = columns.row_of(streams_pb2.TopicOptions(compression_algorithm=99))  # type: ignore[arg-type]
+    found = row_of(streams_pb2.TopicOptions(compression_algorithm=99))  # type: ignore[arg-type]
     assert found["compression_algorithm"] == "99"
 
 
-def test_documentation_names_everything(replica: Replica, out: Path) -> None:
+def test_documentation_names_everything(replica: SnapshotDirectory, out: Path) -> None:
     """docs/export.md has every table, every key of the manifest and every column of layers."""
     write(replica, out)
     text = (Path(__file__).parents[3] / "docs" / "export.md").read_text()
@@ -373,7 +379,7 @@ export.export(generation, Path(sys.argv[2]), overwrite=True, progress=lambda _: 
 """
 
 
-def test_sigkill_leaves_no_success(replica: Replica, out: Path) -> None:
+def test_sigkill_leaves_no_success(replica: SnapshotDirectory, out: Path) -> None:
     """A process that is killed when all tables are written leaves them without `_SUCCESS`."""
     write(replica, out, 1)
     arguments = [sys.executable, "-c", KILLED, str(replica.path), str(out)]

@@ -1,4 +1,4 @@
-"""The coordinator's two snapshot streams over a real gRPC server: who may, and what comes."""
+"""The coordinator's two snapshot streams over a real gRPC server: permissions and content."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.viewstamp.snapshots.fake_snapshots import (
     FakeStages,
     SnapshotDomain,
 )
-from tests.viewstamp.snapshots.generations import CLUSTER_ID, Replica
+from tests.viewstamp.snapshots.generations import CLUSTER_ID, SnapshotDirectory
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.client import StreamBroken, TimedOut
@@ -38,9 +38,9 @@ ROOT, ANN = 0, 1
 
 
 class Gateway:
-    """A server with the two streams, and what a test does with it."""
+    """A server with the two streams, and the calls of a test."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: SnapshotDirectory) -> None:
         self.domain = SnapshotDomain(replica)
         self.stages = FakeStages(self.domain)
         self.provider = DirectoryProvider(replica, self.domain)
@@ -91,7 +91,7 @@ class Gateway:
 
 
 @pytest.fixture
-async def gateway(replica: Replica) -> AsyncIterator[Gateway]:
+async def gateway(replica: SnapshotDirectory) -> AsyncIterator[Gateway]:
     """A running gateway over generations 1 and 2."""
     async with Gateway(replica) as running:
         yield running
@@ -101,7 +101,7 @@ VERIFY: Final = snapshots_pb2.VerifySnapshotRequest(generation=2)
 DOWNLOAD: Final = snapshots_pb2.DownloadSnapshotRequest(generation=2)
 
 
-async def test_download_sends_every_file(gateway: Gateway, replica: Replica) -> None:
+async def test_download_sends_every_file(gateway: Gateway, replica: SnapshotDirectory) -> None:
     """Files come whole and in order, the manifest last, with their sizes and the whole's."""
     messages = await gateway.all(DOWNLOAD)
     found: dict[str, bytes] = {}
@@ -195,7 +195,7 @@ UNKNOWN: Final = snapshots_pb2.DownloadSnapshotRequest(generation=9)
 async def test_refusals(
     gateway: Gateway, fault: Callable[[Gateway], None], request_: Any, reason: str, text: str
 ) -> None:
-    """What is refused is refused before any file is touched, with a reason."""
+    """Refusals come before any file is touched, with a reason."""
     fault(gateway)
     with pytest.raises(Refusal, match=text) as refused:
         await gateway.all(request_, user_id=ANN)
@@ -237,7 +237,7 @@ class Held(DirectoryGeneration):
             await asyncio.Event().wait()
 
 
-# The limit, what it is called, and why a stream beyond it is refused.
+# The limit, its name, and why a stream beyond it is refused.
 PLACES = {
     "in all": ("SNAPSHOT_STREAMS_MAX", Reason.REASON_OVERLOADED, "2 snapshots are being verified"),
     "of one user": (
@@ -252,7 +252,7 @@ PLACES = {
 async def test_places_are_few_and_given_back(
     places: str, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the limit a stream is refused; one that its caller leaves gives place and pin back."""
+    """At the limit a stream is refused; one that its caller leaves returns place and pin."""
     limit, reason, why = PLACES[places]
     for name, _, _ in PLACES.values():
         monkeypatch.setattr(snapshot_streams, name, 2 if name == limit else 9)
@@ -277,7 +277,7 @@ async def test_places_are_few_and_given_back(
 async def test_a_place_is_of_whoever_has_it(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A user at their share keeps no other out, and who may have no stream waits for no place."""
+    """A user at their share keeps no other out; a user without permission waits for no place."""
     monkeypatch.setattr(snapshot_streams, "SNAPSHOT_STREAMS_PER_USER_MAX", 1)
     monkeypatch.setattr(snapshot_streams, "SNAPSHOT_STREAMS_MAX", 2)
     monkeypatch.setattr("tests.viewstamp.snapshots.fake_snapshots.DirectoryGeneration", Held)
@@ -293,7 +293,7 @@ async def test_a_place_is_of_whoever_has_it(
 
 
 async def test_silent_streams_time_out(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client waits for each message no longer than it was told."""
+    """A client waits for each message no longer than its timeout."""
     monkeypatch.setattr("tests.viewstamp.snapshots.fake_snapshots.DirectoryGeneration", Held)
     stream = gateway.stream(DOWNLOAD, timeout_s=0.2)
     await anext(stream)
@@ -301,8 +301,8 @@ async def test_silent_streams_time_out(gateway: Gateway, monkeypatch: pytest.Mon
         await anext(stream)
 
 
-async def test_broken_streams_are_told(gateway: Gateway, replica: Replica) -> None:
-    """A stream that breaks after its first message is told apart from one that never began."""
+async def test_broken_streams_are_told(gateway: Gateway, replica: SnapshotDirectory) -> None:
+    """A stream that breaks after its first message differs from one that never began."""
     (replica.path / "faults").write_text("break")
     with pytest.raises(StreamBroken, match="the answers broke off"):
         await gateway.all(DOWNLOAD)

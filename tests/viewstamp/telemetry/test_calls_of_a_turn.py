@@ -11,8 +11,8 @@ from tests.viewstamp.telemetry.spans_for_tests import Kept
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams
 from viewstamp.client import Client
 from viewstamp.client.tracing import ClientTracing
+from viewstamp.telemetry.current import make_current
 from viewstamp.telemetry.sampling import (
-    CURRENT_SPAN,
     GROUP_CALLS_MAX,
     CallSampler,
     Sampler,
@@ -39,9 +39,9 @@ async def kept_of(
         begun.clear()
         calls = []
         for number in range(size):
-            current = CURRENT_SPAN.set(within if number else None)
+            make_current(within if number else None)
             calls.append(asyncio.ensure_future(client.call(streams.CreateStreamRequest())))
-            CURRENT_SPAN.reset(current)
+            make_current(None)
         await asyncio.sleep(0)
         tracing.sent()
         kept.append([call.trace is not None for call in begun])
@@ -67,12 +67,12 @@ async def test_draw_is_for_all_calls_of_a_turn() -> None:
 
 
 async def test_new_draw_within_a_turn_can_keep() -> None:
-    """Where more calls begin in one turn than are drawn for at once, the rest is drawn anew."""
+    """If a turn begins more calls than one draw covers, the rest is drawn anew."""
     kept = await kept_of(iter([0.9, 0.0, 0.9]).__next__, [2 * GROUP_CALLS_MAX + 1])
     assert kept == [[False] * GROUP_CALLS_MAX + [True] * GROUP_CALLS_MAX + [False]]
 
 
 async def test_calls_within_a_span_are_always_kept() -> None:
-    """A call within a sampled span belongs to it, whatever was drawn for the others."""
+    """A call within a sampled span belongs to it, whatever the draw for the others."""
     within = TraceContext(32 * "c", 16 * "d")
     assert await kept_of(lambda: 0.9, [3, 1], within) == [[False, True, True], [False]]

@@ -1,4 +1,4 @@
-"""Notes of client and service: what their spans say, and that both ways to make them agree."""
+"""Notes of client and service: their spans, and the agreement of both ways to make them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.client.errors import ClientClosed, OutcomeUnknown, TimedOut
-from viewstamp.client.tracing import ClientTracing, traced
+from viewstamp.client.tracing import ClientTracing
+from viewstamp.client.transport import traced
 from viewstamp.errors import Refusal
+from viewstamp.telemetry.current import make_current, sampled_span
 from viewstamp.telemetry.rpc import rpc_names
 from viewstamp.telemetry.sampling import (
-    CURRENT_SPAN,
     Sampler,
     TraceContext,
     format_trace_parent,
@@ -49,12 +50,12 @@ def refusal(reason: Reason.ValueType) -> Refusal:
 
 
 def failing(error: BaseException) -> Callable[[Future], object]:
-    """Return what fails a call."""
+    """Return the error that fails a call."""
     return lambda future: future.set_exception(error)
 
 
 def answering(result: Any) -> Callable[[Future], object]:
-    """Return what answers a call."""
+    """Return the answer to a call."""
     return lambda future: future.set_result(result)
 
 
@@ -111,7 +112,7 @@ ENDS: list[tuple[int, Callable[[Future], object], dict[str, Any], SpanOutcome]] 
 async def test_client_span_says_how_a_call_ended(
     count: int, end: Callable[[Future], object], told: dict[str, Any], status: SpanOutcome
 ) -> None:
-    """Every way a call can end is told with its place or its reason, and without its message."""
+    """A span tells every way a call can end, with its place or reason, and without its message."""
     kept, future = Kept(), asyncio.get_running_loop().create_future()
     tracing = ClientTracing(Recorder([kept]), Sampler(1.0))
     trace = tracing.begin(METHOD, count)
@@ -126,7 +127,7 @@ async def test_client_span_says_how_a_call_ended(
 
 
 async def test_call_alone_ends_with_its_block() -> None:
-    """A call that goes by itself has its span however the block is left."""
+    """A single call has its span however the block is left."""
     kept = Kept()
     tracing = ClientTracing(Recorder([kept]), Sampler(1.0))
     with traced(tracing, METHOD, ()) as (metadata, answered):
@@ -138,15 +139,15 @@ async def test_call_alone_ends_with_its_block() -> None:
     outcomes = [span.attributes["viewstamp.outcome"] for span in kept.spans]
     assert outcomes == ["ok", "STREAM_EXISTS", "CANCELLED"]
     assert metadata == (("traceparent", format_trace_parent(kept.spans[0].context)),)
-    current = CURRENT_SPAN.set(TraceContext(32 * "c", 16 * "d"))
+    make_current(TraceContext(32 * "c", 16 * "d"))
     with traced(tracing, METHOD, ()) as (_, answered):
         answered(taken(3, 9))
-    CURRENT_SPAN.reset(current)
+    make_current(None)
     assert (kept.spans[-1].context.trace_id, kept.spans[-1].parent_id) == (32 * "c", 16 * "d")
 
 
 def test_service_has_a_span_for_each_parent() -> None:
-    """A batch has a span below each traceparent that came with it, and the next one none of it."""
+    """A batch has a span below each traceparent that came with it; the next batch has none."""
     kept, telemetry = Kept(), Telemetry("streams", TelemetrySettings())
     telemetry.recorder = Recorder([kept])
     watch = ApplyWatch("streams", telemetry)
@@ -154,26 +155,26 @@ def test_service_has_a_span_for_each_parent() -> None:
     batch = domain_pb2.Batch(op=5, items=[domain_pb2.Item(), domain_pb2.Item()])
     batch.trace_parents.extend(map(format_trace_parent, parents))
     begun_ns = watch.begin(batch)
-    assert CURRENT_SPAN.get() == parents[0]
+    assert sampled_span() == parents[0]
     watch.end(batch, begun_ns)
-    assert CURRENT_SPAN.get() is None
+    assert sampled_span() is None
     assert [(span.context.trace_id, span.parent_id) for span in kept.spans] == parents
     told = {"viewstamp.op": 5, "viewstamp.stage": "streams", "viewstamp.items": 2}
     for span in kept.spans:
         assert (span.name, span.kind, span.attributes) == ("apply streams", SpanRole.SERVER, told)
         assert span.start_ns == begun_ns <= span.end_ns
-    # One that failed half-way, as a machine's error leaves it: nobody is told, nor is the next.
+    # One failed half-way, as after a machine's error: it has no span, nor has the next.
     watch.begin(batch)
     unsampled = domain_pb2.Batch(op=6)
     watch.end(unsampled, watch.begin(unsampled))
     assert len(kept.spans) == len(parents)
-    CURRENT_SPAN.set(None)  # or later tests would run within the span
+    make_current(None)  # or later tests would run within the span
 
 
 @pytest.mark.parametrize("user_id", [None, 0, 7])
 @pytest.mark.parametrize("count", [1, 3])
 def test_server_span_says_whose_it_is(user_id: int | None, count: int) -> None:
-    """The user is told where the token was looked at, and how many commands where there are more.
+    """The span has the user that the token gave, and the number of commands if above one.
 
     `Kept` compares both ways in which the span is made.
     """
@@ -194,7 +195,7 @@ def test_server_span_says_whose_it_is(user_id: int | None, count: int) -> None:
     ("size", "prepares"), [(1, COUNTED_TOGETHER), (UNCOUNTED_BYTES_MAX // 2, 2)]
 )
 def test_bodies_are_not_kept_to_be_counted(size: int, prepares: int) -> None:
-    """Commands are counted later, yet bodies are let go after a number of them, or of bytes."""
+    """Commands are counted later, yet bodies are freed after a number of them, or of bytes."""
     metrics = ReplicaMetrics(str)
     request = log_pb2.LoggedRequest(spans=[log_pb2.LoggedSpan(code=200, count=3)])
     first = PrepareBatch(bytes(size), 3, [request], [])

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from tests.viewstamp.telemetry.spans_for_tests import encode_line, made_span, plain
+from tests.viewstamp.telemetry.spans_for_tests import TraceSpan, encode_line, made_span, plain
 from viewstamp.telemetry.otlp import COLUMNS, KEPT_BYTES_MAX, ROWS_TOGETHER, Lines, rows_of
 from viewstamp.telemetry.sampling import TraceContext
-from viewstamp.telemetry.spans import Attributes, SpanOutcome, SpanRole, TraceSpan, texts_of
+from viewstamp.telemetry.spans import Attributes, SpanOutcome, SpanRole, texts_of
 
 RESOURCE: Attributes = {"service.name": "viewstamp-echo", "viewstamp.replica_id": 2}
 U63 = st.integers(0, 2**63 - 1)
@@ -99,7 +99,7 @@ def test_memory_of_lines_is_used_again(lines: list[list[TraceSpan]]) -> None:
 
 
 def test_memory_of_long_lines_is_given_back() -> None:
-    """What a line took that was longer than most is not kept behind the next one."""
+    """The memory of an unusually long line is freed after it."""
     tracemalloc.start()
     kept = Lines()
     kept.line_of({}, ["x" * (KEPT_BYTES_MAX + 1)]).release()

@@ -13,7 +13,7 @@ from viewstamp.telemetry.logs import JsonFormatter, RepeatFilter
 
 
 def test_a_flood_of_one_message_is_bounded() -> None:
-    """Others are written all the same, and the next that is written says how many were not."""
+    """Other lines are still written, and the next written one says how many were dropped."""
     now_s = 100.0
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
@@ -44,7 +44,7 @@ def test_messages_of_any_number_take_bounded_memory() -> None:
 
 
 def test_a_log_file_begins_anew(tmp_path: Path) -> None:
-    """Beyond its limit it is emptied for whoever goes on writing, and kept once beside it."""
+    """Beyond its limit the file is emptied for its writers, and kept once beside itself."""
     path = tmp_path / "streams.log"
     with path.open("ab", buffering=0) as log:
         log.write(b"first\n" * 10)

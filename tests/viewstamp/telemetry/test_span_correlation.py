@@ -1,4 +1,4 @@
-"""Log lines within a span, the collector's spans, flags, and what a replica tells without files."""
+"""Log lines within a span, the collector's spans, flags, and telemetry without files."""
 
 from __future__ import annotations
 
@@ -6,24 +6,20 @@ import argparse
 import io
 import json
 import logging
-from collections.abc import Iterator, Sequence
-from concurrent import futures
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
-from opentelemetry.proto.collector.trace.v1 import (
-    trace_service_pb2,
-    trace_service_pb2_grpc,
-)
+from opentelemetry.sdk.resources import Resource
 
+from tests.viewstamp.telemetry.collectors import Received
 from tests.viewstamp.telemetry.spans_for_tests import made_span
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.telemetry import configure_logging
 from viewstamp.telemetry.collector import Collector
+from viewstamp.telemetry.current import make_current
 from viewstamp.telemetry.rpc import refused_attributes, refused_status, rpc_names
-from viewstamp.telemetry.sampling import CURRENT_SPAN, TraceContext
+from viewstamp.telemetry.sampling import TraceContext
 from viewstamp.telemetry.settings import (
     Telemetry,
     TelemetrySettings,
@@ -34,31 +30,6 @@ from viewstamp.telemetry.settings import (
 from viewstamp.telemetry.spans import SpanOutcome, SpanRole
 
 CONTEXT = TraceContext(32 * "a", 16 * "b")
-
-
-class Received(trace_service_pb2_grpc.TraceServiceServicer):
-    """A collector that keeps what it was sent."""
-
-    def __init__(self) -> None:
-        """Keep nothing yet."""
-        self.requests: list[Any] = []
-
-    def Export(self, request: Any, context: Any) -> Any:  # noqa: N802 - the RPC's name
-        """Keep a request."""
-        self.requests.append(request)
-        return trace_service_pb2.ExportTraceServiceResponse()
-
-
-@pytest.fixture
-def collector() -> Iterator[tuple[str, Received]]:
-    """Yield the endpoint of a collector, and what it receives."""
-    server, received = grpc.server(futures.ThreadPoolExecutor(1)), Received()
-    add: Any = trace_service_pb2_grpc.add_TraceServiceServicer_to_server
-    add(received, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield f"http://127.0.0.1:{port}", received
-    server.stop(0).wait()
 
 
 def options(*arguments: str) -> argparse.Namespace:
@@ -74,9 +45,9 @@ def test_log_lines_carry_the_current_span() -> None:
     stream = io.StringIO()
     configure_logging("echo", "info", stream)
     try:
-        current = CURRENT_SPAN.set(CONTEXT)
+        make_current(CONTEXT)
         logging.info("within")
-        CURRENT_SPAN.reset(current)
+        make_current(None)
         logging.info("without")
     finally:
         logging.root.handlers[:] = handlers
@@ -87,7 +58,7 @@ def test_log_lines_carry_the_current_span() -> None:
 
 
 def test_collector_gets_every_part(collector: tuple[str, Received]) -> None:
-    """What is exported arrives with ids, parent, kind, times, attributes, links and status."""
+    """An exported span arrives with ids, parent, kind, times, attributes, links and status."""
     endpoint, received = collector
     telemetry = Telemetry("echo", TelemetrySettings(otlp_endpoint=endpoint))
     telemetry.belongs_to(16 * b"\x01", 2)
@@ -123,7 +94,7 @@ def test_collector_gets_every_part(collector: tuple[str, Received]) -> None:
 def test_endpoint_is_checked(endpoint: str) -> None:
     """An endpoint without http or https is refused with its flag."""
     with pytest.raises(ValueError, match="--otlp-endpoint"):
-        Collector(endpoint, dict)
+        Collector(endpoint, Resource.create)
 
 
 def test_flags_become_settings_and_back(tmp_path: Path) -> None:
@@ -141,7 +112,7 @@ def test_ratios_are_checked(flag: str) -> None:
 
 
 def test_without_a_place_nothing_is_recorded() -> None:
-    """A process that was told nothing has no recorder, so nobody makes a span."""
+    """A process without a destination has no recorder, so no span is made."""
     telemetry = Telemetry("echo", TelemetrySettings(trace_ratio=1.0))
     assert telemetry.recorder is None and telemetry.serve_metrics() is None
     telemetry.close()

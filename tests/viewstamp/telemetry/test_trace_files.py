@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import pytest
 import zstandard
 
 from analytics.otlp.files import NAME
-from tests.viewstamp.telemetry.spans_for_tests import made_span, read_spans
+from tests.viewstamp.telemetry.spans_for_tests import TraceSpan, made_span, read_spans
 from viewstamp.telemetry.files import (
     CURRENT_NAME,
     ROTATED_GLOB,
@@ -21,29 +22,34 @@ from viewstamp.telemetry.files import (
     TraceFiles,
     compress,
 )
-from viewstamp.telemetry.spans import Attributes, Notes, TraceSpan
-from viewstamp.telemetry.spool import Spool
+from viewstamp.telemetry.spans import Attributes, Notes
+from viewstamp.telemetry.spool import SPANS_PER_GROUP_MIN, Spool
+
+# A signal this often interrupts many puts, so each line of `put` is interrupted by some.
+SIGNAL_S = 0.001
+PUTS = 100_000
 
 
 def resource() -> Attributes:
-    """Return whose spans they are."""
+    """Return the owners of the spans."""
     return {"service.name": "viewstamp-echo"}
 
 
 class HeldSink:
-    """A sink that waits until it is let go."""
+    """A sink that waits until the test releases it."""
 
     def __init__(self) -> None:
-        """Hold what comes."""
+        """Hold all spans."""
         self.entered = threading.Event()
         self.let_go = threading.Event()
         self.spans: list[TraceSpan] = []
 
     def write(self, notes: Sequence[Notes]) -> None:
-        """Take spans, once let go."""
+        """Take spans, once released."""
         self.entered.set()
         self.let_go.wait()
-        self.spans += [span for one in notes for span in one.spans()]
+        assert all(isinstance(one, TraceSpan) for one in notes)
+        self.spans += cast(Sequence[TraceSpan], notes)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -67,7 +73,8 @@ def test_files_are_rotated_and_removed(tmp_path: Path) -> None:
 
 
 def test_rotated_files_are_compressed_whole(tmp_path: Path) -> None:
-    """On request a rotated file is one .zst, readable by its owner alone; the oldest go as ever."""
+    """On request a rotated file is one .zst, readable by its owner alone; the oldest are
+    removed."""
     files = TraceFiles(
         tmp_path, resource, file_bytes_max=1_000, rotated_files_max=3, compresses=True
     )
@@ -92,7 +99,8 @@ def test_rotated_files_are_compressed_whole(tmp_path: Path) -> None:
 def test_half_a_compressed_file_is_no_trace_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the disk is full in the middle, the plain file stays, and no reader takes the rest."""
+    """If the disk is full during compression, the plain file stays, and no reader takes the
+    rest."""
     path = tmp_path / "traces-2026-01-31T12-00-00.000000.jsonl"
     path.write_bytes(b"{}\n" * 100)
 
@@ -138,7 +146,7 @@ def test_directory_has_one_writer(tmp_path: Path) -> None:
 def test_partly_written_line_is_told_and_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the disk takes half a line that is an error, and the next line is whole again."""
+    """Half a written line is an error, and the next line is whole again."""
     files = TraceFiles(tmp_path, resource)
     real = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[: len(data) // 2]))
@@ -175,7 +183,7 @@ class BrokenSink(HeldSink):
 
 
 def test_failing_sink_drops_and_tells_once(caplog: pytest.LogCaptureFixture) -> None:
-    """What cannot be written is counted as dropped, and the log says why, once."""
+    """A span that cannot be written is counted as dropped, and the log says why, once."""
     spool = Spool("broken", BrokenSink())
     for _ in range(200):
         spool.put(made_span())
@@ -184,3 +192,57 @@ def test_failing_sink_drops_and_tells_once(caplog: pytest.LogCaptureFixture) -> 
     assert [record.getMessage() for record in caplog.records] == [
         "broken: spans are dropped: planted: no room"
     ]
+
+
+class DefectiveSink(HeldSink):
+    """A sink that fails once unexpectedly, and works from then on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go.set()
+        self._is_sound = False
+
+    def write(self, notes: Sequence[Notes]) -> None:
+        """Raise an error that is not an OSError, the first time."""
+        if not self._is_sound:
+            self._is_sound = True
+            raise KeyError("planted")
+        super().write(notes)
+
+
+def test_a_defect_of_a_sink_costs_one_group(caplog: pytest.LogCaptureFixture) -> None:
+    """The thread survives any error of a sink, counts the loss, and logs the place."""
+    sink = DefectiveSink()
+    spool = Spool("defective", sink)
+    for _ in range(3 * SPANS_PER_GROUP_MIN):
+        spool.put(made_span())
+    spool.close()
+    assert (spool.dropped, spool.written) == (SPANS_PER_GROUP_MIN, 2 * SPANS_PER_GROUP_MIN)
+    (record,) = caplog.records
+    assert record.exc_info is not None and record.exc_info[0] is KeyError
+
+
+def test_a_handler_of_a_signal_may_end_a_span() -> None:
+    """A signal that interrupts `put` may put a span of its own, and waits for nobody."""
+    sink = HeldSink()
+    spool = Spool("reentrant", sink)
+    span = made_span()
+    handled = 0
+
+    def handle(*_: object) -> None:
+        nonlocal handled
+        handled += 1
+        spool.put(span)
+
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, SIGNAL_S, SIGNAL_S)
+    try:
+        for _ in range(PUTS):
+            spool.put(span)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    sink.let_go.set()
+    spool.close()
+    assert handled > 0
+    assert spool.dropped + spool.written == PUTS + handled

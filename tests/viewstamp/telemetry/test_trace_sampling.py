@@ -59,7 +59,7 @@ def test_flag_decides(flags: str, sampled: bool) -> None:
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_malformed_is_ignored(text: str) -> None:
-    """What the recommendation calls invalid is no traceparent."""
+    """Text that the recommendation calls invalid is not a traceparent."""
     assert parse_trace_parent(text) is None
 
 
@@ -74,7 +74,7 @@ def test_ratio_is_kept() -> None:
 
 
 def kept_of(sampler: CallSampler, groups: Iterable[int]) -> list[list[bool]]:
-    """Lead groups of so many calls past a sampler, as the client does."""
+    """Send groups of so many calls through a sampler, as the client does."""
     kept = []
     for size in groups:
         kept.append([keeps(sampler) for _ in range(size)])
@@ -93,14 +93,14 @@ def keeps(sampler: CallSampler) -> bool:
 @pytest.mark.parametrize("ratio", [0.01, 0.3, 0.9])
 @pytest.mark.parametrize("groups", [[12], [1, 1, 4, 6], 12 * [1]])
 def test_each_call_is_kept_as_often(ratio: float, groups: list[int]) -> None:
-    """Whatever its number, and however many are sent with it, a call has that probability."""
+    """Each call has that probability, whatever its number and the size of its message."""
     random = Random(20261121)
     clients, calls = 10_000, 12
     sums = [0] * calls
     for _ in range(clients):
         kept = chain.from_iterable(kept_of(CallSampler(ratio, random.random), groups))
         sums = [total + one for total, one in zip(sums, kept, strict=True)]
-    # Five standard deviations: the generator is seeded, so this passes for ever or never.
+    # Five standard deviations: with its seeded generator this passes always or never.
     error = 5 * math.sqrt(ratio * (1 - ratio) / clients)
     assert all(abs(total / clients - ratio) < error for total in sums)
 
@@ -120,7 +120,7 @@ def test_groups_of_all_and_none() -> None:
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.1, float("nan")])
 def test_no_ratio_is_refused(ratio: float) -> None:
-    """A ratio that is none is refused with what would be one."""
+    """A wrong ratio is refused with a right one."""
     with pytest.raises(ValueError, match="from 0 to 1"):
         Sampler(ratio)
 

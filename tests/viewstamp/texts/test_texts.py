@@ -16,7 +16,7 @@ from viewstamp.errors import Refusal
 from viewstamp.status import STATUS_DETAILS_KEY, status_message, trailing_details
 from viewstamp.texts import general, table
 
-# What gRPC's core takes as trailing metadata before it begins to refuse some.
+# The size of trailing metadata above which gRPC's core begins to refuse some.
 METADATA_BYTES_MAX = 8 * limits.KIB
 
 
@@ -34,7 +34,7 @@ def test_what_machines_decide_has_no_words() -> None:
 
 
 def test_message_of_the_edge_stays() -> None:
-    """A message that came with a refusal is shown as it is, whatever this build would say."""
+    """A message that came with a refusal is shown unchanged, whatever this build would say."""
     error = errors_pb2.Error(reason=Reason.REASON_NOT_A_MEMBER, message="go away", case="newer")
 
     again = Refusal.from_error(error)
@@ -56,7 +56,7 @@ def test_message_of_the_edge_stays() -> None:
 def test_what_a_build_does_not_know(
     reason: int, case: str, details: Mapping[str, str], expected: str
 ) -> None:
-    """Missing details, and cases and reasons of newer builds, are told in general words."""
+    """Missing details, and cases and reasons of newer builds, get general words."""
     assert expected in texts.render(reason, case, details)
 
 
@@ -66,7 +66,7 @@ def test_what_a_build_does_not_know(
     details=st.dictionaries(st.text(), st.text() | st.text("\U0010ffff{}!\n", min_size=300)),
 )
 def test_rendering_never_fails(reason: int, case: str, details: dict[str, str]) -> None:
-    """Whatever comes off the wire has a text, of one line and no longer than its limit."""
+    """Anything from the wire has a text, of one line and within its limit."""
     text = texts.render(reason, case, details)
 
     assert text.isprintable()
@@ -76,7 +76,7 @@ def test_rendering_never_fails(reason: int, case: str, details: dict[str, str]) 
 @example(details={f"key-{number}": "x" * 9_000 for number in range(40)})
 @given(details=st.dictionaries(st.text(), st.text("\U0010ffffx{\x00", max_size=9_000)))
 def test_metadata_is_bounded(details: dict[str, str]) -> None:
-    """Whatever a refusal names, its status fits into the metadata that every client takes."""
+    """The status of any refusal fits into the metadata that every client accepts."""
     refusal = Refusal(Reason.REASON_INVALID_STREAM_NAME, "x" * 9_000, **details)
 
     key, status = trailing_details(refusal)
@@ -91,7 +91,7 @@ def test_metadata_is_bounded(details: dict[str, str]) -> None:
 
 
 def test_every_reason_has_general_words() -> None:
-    """A reason without its details still says what it is, for each that the enum documents."""
+    """Each documented reason without its details still has a text."""
     assert sorted(general.GENERAL) == sorted(value for value in Reason.values() if value)
 
 

@@ -1,4 +1,4 @@
-"""What is logged and kept of refusals is data: its bytes are fixed, and no words get in."""
+"""The log and the state hold refusals as data: their bytes are fixed and have no words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from coordinator.stages import codec
 from coordinator.stages.errors import without_text
 from services.runtime.failures import internal_error
 from services.streams.refusals import topic_not_found
-from tests.composite.trial import Trial, check_same
+from tests.composite.trial import CompositeTrial, check_same
 from viewstamp import errors, limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.errors.v1 import errors_pb2
@@ -37,7 +37,7 @@ from viewstamp.texts import general, table
 SESSION = 5
 CLUSTER = bytes(16)
 WORDY = errors_pb2.Error(reason=Reason.REASON_STREAM_EXISTS, message="it is taken")
-# So many refusals have more texts than one reply may.
+# The texts of this many refusals exceed a reply.
 MANY = 2_000
 
 
@@ -76,13 +76,13 @@ def test_bytes_of_refusals() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_is_rendered_at_log_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Machines and the mux run whole histories without any text: none could get into state."""
+    """Machines and the mux run whole histories without rendering a text, so none enters state."""
 
     def forbidden(*_: object) -> str:
         raise AssertionError("a text was rendered at log order")
 
     monkeypatch.setattr(errors, "render", forbidden)
-    trial = Trial(Random(seed))
+    trial = CompositeTrial(Random(seed))
     trial.run(15)
     for module, name in ((table, "TEXTS"), (general, "GENERAL")):
         monkeypatch.setattr(module, name, {})
@@ -105,8 +105,8 @@ def test_words_are_left_out_of_logs_and_answers_of_services() -> None:
     assert reply.outcomes[0].errors == (expected,)  # type: ignore[union-attr]
 
 
-class Refused:
-    """A span whose only command was refused."""
+class RefusedText:
+    """Return a span whose only command was refused."""
 
     def __init__(self, error: bytes) -> None:
         self._error = error
@@ -118,7 +118,7 @@ class Refused:
 
 @pytest.mark.parametrize("level", [1, limits.FEATURE_LEVEL_BOUNDED])
 def test_level_1_keeps_reasons_alone(level: int) -> None:
-    """A caller is told everything; what is kept of level 1 is what both builds know."""
+    """Callers get everything; the stored part of level 1 is what both builds know."""
     stage = SessionsStage(codec.ProtobufCodec())
     stage.machine.apply(RegisterSession(b"n" * 16), MuxSpan(1, 1, b"", 3, 1), 0, SESSION)
     stage.replies.open(SESSION, 3)
@@ -126,7 +126,7 @@ def test_level_1_keeps_reasons_alone(level: int) -> None:
     work = RequestWork(request, 1)
     error = encoded(topic_not_found("a", "b"))
     assert stage.admits(work)
-    work.spans.append(Refused(error))
+    work.spans.append(RefusedText(error))
     answer = stage.apply(CommittedPrepare(1, 1, 1, 1_000, level, (request,)), work)
     assert answer.spans[0].errors[0].error == error
     window = stage.replies.window(SESSION)
@@ -155,7 +155,7 @@ def test_texts_of_a_reply_are_bounded() -> None:
 
 
 def test_an_answer_that_is_nearly_full_gets_no_texts() -> None:
-    """Texts never make an answer larger than what clients take."""
+    """Texts never make an answer larger than clients accept."""
     error = topic_not_found("s", "t").to_error()
     room = replies.ANSWER_BYTES_MAX
     for filler, has_text in ((room - 400, True), (room - 100, False)):

@@ -1,4 +1,4 @@
-"""One replica's directory, lived in: journal, superblock and snapshot files under the script."""
+"""The life of one replica's directory: journal, superblock and snapshot files under the script."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from testkit.memory_storage import MemoryStorage
 from tests.coordinator.snapshot.files.scripted_machine import (
     SCRIPT,
     STAGES,
-    Machine,
     Op,
+    ScriptedMachine,
     Verb,
     cut_op,
     machine_at,
@@ -30,7 +30,7 @@ from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
 from viewstamp.format.prepare import NO_PARENT, SealedPrepare
 
 COLLECTING_STAGE = 3
-# While this generation is written the second disk is full.
+# The second disk is full while this generation is written.
 FULL_DISK_GENERATION = 6
 FULL_DIRECTORY = COPY_DIRECTORIES[1]
 SPARE_BYTES = 500
@@ -40,15 +40,15 @@ FIRST = SuperblockState(CLUSTER_ID, 0, 1, view=1, log_view=1, commit_max=0, gene
 
 @dataclass
 class Witness:
-    """What was promised to the outside, whatever happens to the process."""
+    """The promises to the outside, whatever happens to the process."""
 
     acknowledged_op: int = 0
     adopted: int = 0
     repairs: Repairs = field(default_factory=Repairs)
 
 
-class Life:
-    """One process: it opens what is there, replays, and goes on with the script."""
+class SnapshotLife:
+    """One process: it opens the directory, replays, and goes on with the script."""
 
     def __init__(self, storage: MemoryStorage, witness: Witness) -> None:
         """Open and replay."""
@@ -56,7 +56,7 @@ class Life:
         self.witness = witness
         storage.make_directory("data")
         storage.make_directory("copies")
-        self.machine = Machine()
+        self.machine = ScriptedMachine()
         self.adopted: SnapshotManifest | None = None
         self.files = open_files(storage, witness.repairs)
         self._open_replica()
@@ -98,7 +98,7 @@ class Life:
         assert recovery.faults == ()
 
     def _install(self, generation: int) -> None:
-        """Start from a generation, which must be what the log led to."""
+        """Start from a generation, which must be the one that the log led to."""
         assert generation >= self.witness.adopted
         if not generation:
             return
@@ -165,12 +165,12 @@ class Life:
                 self.machine.op,
             )
             if stage == COLLECTING_STAGE:
-                # No manifest names yet what was written so far.
+                # No manifest yet names the layers that were written so far.
                 self.collect()
         writer.finish()
 
     def _fill_disk(self) -> None:
-        """Leave so little on the second disk that its reserve must be given up."""
+        """Leave so little on the second disk that its reserve must be released."""
         roots = self.storage.capacities_bytes
         if FULL_DIRECTORY not in roots:
             paths = (p for p in self.storage.paths() if p.startswith(f"{FULL_DIRECTORY}/"))

@@ -1,6 +1,6 @@
-"""A made-up machine with five sections, and the log that it lives through, for crash tests.
+"""A made-up machine with five sections, and its log, for crash tests.
 
-The log is fixed, so what the state must be after any op is known without any disk.
+The log is fixed, so the state after any op is known without any disk.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class Op:
 
     @property
     def body(self) -> bytes:
-        """What stands in the journal."""
+        """Return the entry's bytes in the journal."""
         return f"{self.verb.value} {self.number}".encode()
 
 
 def changes(count: int) -> list[Op]:
-    """So many commands."""
+    """Return so many commands."""
     return [Op(Verb.CHANGE)] * count
 
 
 def snapshot(generation: int) -> list[Op]:
-    """A generation that completes, with a command between its cut and that."""
+    """Return a generation that completes, with a command between its cut and its completion."""
     return [Op(Verb.BEGIN, generation), Op(Verb.CHANGE), Op(Verb.COMPLETE, generation)]
 
 
@@ -80,13 +80,13 @@ State = dict[int, dict[tuple[int, bytes], bytes]]
 
 
 def _value(stage: int, op: int) -> bytes:
-    """Bytes that do not compress, over a sector long for some ops."""
+    """Return bytes that do not compress, over a sector long for some ops."""
     return blake3(b"%d %d" % (stage, op)).digest(length=40 + (op * 97 + stage * 31) % 700)
 
 
 @dataclass
-class Machine:
-    """The state after an op, what the released cut was, and which generations are kept."""
+class ScriptedMachine:
+    """The state after an op, the content of the released cut, and the generations that are kept."""
 
     op: int = 0
     state: State = field(default_factory=lambda: {stage: {} for stage in STAGES})
@@ -130,32 +130,32 @@ class Machine:
             self.base, self.base_generation = frozen, generation
 
     def changes_of(self, generation: int, stage: int) -> Iterator[Change]:
-        """What a frozen cut holds, against the base."""
+        """Return the changes of a frozen cut against the base."""
         old, new = self.base[stage], self.frozen[generation][stage]
         for kind, key in sorted(old.keys() | new.keys()):
             yield kind, key, old.get((kind, key)), new.get((kind, key))
 
     def base_tally(self, stage: int) -> SectionTally:
-        """Digest and counts of the base."""
+        """Return digest and counts of the base."""
         return tally(self.base, stage)
 
 
 def tally(state: State, stage: int) -> SectionTally:
-    """Digest and counts of one section."""
+    """Return digest and counts of one section."""
     counted = SectionTally()
     for (kind, key), canonical in sorted(state[stage].items()):
         counted.add((kind, key, None, canonical))
     return counted
 
 
-def machine_at(op: int) -> Machine:
-    """The machine after so many ops of the script, by the log alone."""
-    machine = Machine()
+def machine_at(op: int) -> ScriptedMachine:
+    """Return the machine after so many ops of the script, computed from the log alone."""
+    machine = ScriptedMachine()
     for each in SCRIPT[:op]:
         machine.apply(each)
     return machine
 
 
 def cut_op(generation: int) -> int:
-    """The op that cuts a generation."""
+    """Return the op that cuts a generation."""
     return SCRIPT.index(Op(Verb.BEGIN, generation)) + 1

@@ -1,4 +1,4 @@
-"""Whose copy directories they are: swapped, foreign, new and shared ones."""
+"""The owners of copy directories: swapped, foreign, new and shared ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ A, B, C = COPY_DIRECTORIES
 
 
 def test_the_identity_is_pinned() -> None:
-    """The bytes of a known identity never change, and read back as what they are."""
+    """The bytes of a known identity never change, and read back as they were."""
     identity = CopyIdentity(CLUSTER_ID, replica_id=3, copy=2)
     data = encode_identity(identity)
     assert data[16:].hex() == (
@@ -58,7 +58,7 @@ IMPOSSIBLE: list[tuple[int, bytes, type[FormatError], str]] = [
 def test_impossible_identities_are_refused(
     offset: int, value: bytes, error: type[FormatError], match: str
 ) -> None:
-    """An identity with a fitting checksum is refused for anything else that is wrong with it."""
+    """An identity with a correct checksum is refused for any other error in it."""
     data = encode_identity(CopyIdentity(CLUSTER_ID, 0, 0))
     checked = data[16 : 16 + offset] + value + data[16 + offset + 1 :]
     with pytest.raises(error, match=match):
@@ -112,7 +112,7 @@ REFUSED: list[tuple[Callable[[MemoryStorage], None], dict[str, object], str]] = 
 def test_directories_that_do_not_fit_are_refused(
     change: Callable[[MemoryStorage], None], options: dict[str, object], match: str
 ) -> None:
-    """Swapped, foreign and missing directories are named, nothing is changed or stays held."""
+    """Swapped, foreign and missing directories are named; nothing is changed or stays locked."""
     storage = used()
     change(storage)
     before = storage.snapshot()
@@ -123,7 +123,7 @@ def test_directories_that_do_not_fit_are_refused(
 
 
 def test_a_new_disk_is_taken_into_use_and_filled() -> None:
-    """An empty directory in the place of a lost one gets an identity, and its files by repair."""
+    """An empty directory in place of a lost one gets an identity, and its files by repair."""
     storage = used()
     storage.empty_directory(C)
     storage.replace(f"{C}/lost+found", b"")
@@ -135,7 +135,7 @@ def test_a_new_disk_is_taken_into_use_and_filled() -> None:
 
 
 def test_what_a_crash_left_in_the_making_goes() -> None:
-    """Temporary files are removed at the next open, in each folder, and nothing else is."""
+    """The next open removes temporary files in each folder, and nothing else."""
     storage = used()
     before = storage.snapshot()
     for folder in ("", "layers/", "manifests/"):
@@ -145,7 +145,7 @@ def test_what_a_crash_left_in_the_making_goes() -> None:
 
 
 def test_a_directory_is_held_by_one_process() -> None:
-    """While snapshot files are open nobody else may open them; afterwards anybody may."""
+    """While snapshot files are open no other process may open them; afterwards any may."""
     storage = used()
     files = open_files(storage)
     with pytest.raises(DirectoryInUse, match="copies/a is in use"):
@@ -155,7 +155,7 @@ def test_a_directory_is_held_by_one_process() -> None:
 
 
 def test_real_directories(tmp_path: Path) -> None:
-    """On a file system: a generation is written and loaded, a link to a directory is refused."""
+    """On a file system a generation is written and loaded, and a link to a directory is refused."""
     paths = [str(tmp_path / name) for name in ("a", "b", "c")]
     files = open_files(FileStorage(), paths=paths)
     sections = Sections(files)
@@ -174,7 +174,7 @@ def test_real_directories(tmp_path: Path) -> None:
 
 
 def test_reserved_space_is_real(tmp_path: Path) -> None:
-    """Reserving takes blocks on the disk without writing them, and reads as zeros."""
+    """Reserving takes blocks on the disk without writing them; they read as zeros."""
     file = FileStorage().create(str(tmp_path / "reserve"))
     file.reserve(1 << 20)
     assert file.size() == 1 << 20
@@ -184,7 +184,8 @@ def test_reserved_space_is_real(tmp_path: Path) -> None:
 
 
 def test_directories_of_a_disk_that_is_not_mounted(tmp_path: Path) -> None:
-    """Where nothing was ever kept, nothing is begun; any one of the old directories is enough."""
+    """A start where nothing was ever kept begins nothing; any one of the old directories is
+    enough."""
     paths = [str(tmp_path / "mounted" / name) for name in "abc"]
     files = open_files(FileStorage(), paths=_made(paths))
     Sections(files).write(4, entities(4, 6))

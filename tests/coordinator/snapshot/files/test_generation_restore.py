@@ -50,7 +50,7 @@ def test_a_generation_reads_back_as_it_was_written() -> None:
             (b"000002", None),
             (b"000100", b"new"),
         ]
-        # A section that did not change goes on with the chain that it had.
+        # An unchanged section keeps its chain.
         assert len(loaded.layers[3]) == 1
 
 
@@ -67,7 +67,7 @@ def test_layers_are_in_three_directories_under_their_digest() -> None:
 
 
 def test_a_layer_that_is_there_is_not_written_again() -> None:
-    """Writing the same generation again renames nothing onto what is intact."""
+    """Writing the same generation again renames no file onto an intact one."""
     storage = memory()
     files = open_files(storage)
     Sections(files).write(1, entities(1, 3))
@@ -79,7 +79,7 @@ def test_a_layer_that_is_there_is_not_written_again() -> None:
 
 
 def test_a_layer_that_is_there_is_made_durable_all_the_same() -> None:
-    """Another process may have been killed between giving a layer its name and syncing that."""
+    """An existing layer is made durable: its process may have died before syncing its name."""
     original, storage = memory(), memory()
     digest = write_one_section(open_files(original))
     files = open_files(storage)
@@ -94,7 +94,7 @@ def test_a_layer_that_is_there_is_made_durable_all_the_same() -> None:
 
 
 def write_one_section(files: SnapshotFiles) -> bytes:
-    """Write a layer of generation 1 and give its digest."""
+    """Write a layer of generation 1 and return its digest."""
     writer = GenerationWriter(files, empty_manifest(1, 10, None))
     section = writer.section(Stage(1), SectionHead(1, 0))
     append_small_blocks(section, [(1, b"key", None, b"value")], SectionTally())
@@ -102,7 +102,7 @@ def write_one_section(files: SnapshotFiles) -> bytes:
 
 
 def test_a_damaged_layer_is_written_again() -> None:
-    """A copy that is there but damaged is replaced by the one that is being written."""
+    """Writing a layer replaces a damaged copy of it."""
     storage = memory()
     files = open_files(storage)
     manifest = Sections(files).write(1, entities(1, 3))
@@ -113,7 +113,7 @@ def test_a_damaged_layer_is_written_again() -> None:
 
 
 def test_a_stored_manifest_stays() -> None:
-    """With the same root the stored one is answered, with another one the writer is refused."""
+    """A writer gets the stored manifest if its root is the same, and is refused otherwise."""
     storage = memory()
     files = open_files(storage)
     manifest = Sections(files).write(1, entities(1, 3))
@@ -130,7 +130,7 @@ def test_a_stored_manifest_stays() -> None:
 
 
 def test_what_is_not_there_is_named() -> None:
-    """A generation without files is None, and an error with the ways out where it is needed."""
+    """A generation without files is None; where it is needed, an error names the ways out."""
     files = open_files(memory())
     assert files.stored_manifest(3) is None
     assert files.generations() == []
@@ -146,7 +146,7 @@ def put_manifest(storage: MemoryStorage, generation: int, manifest: SnapshotMani
 
 
 def changed(manifest: SnapshotManifest, **fields: object) -> SnapshotManifest:
-    """A copy with other fields."""
+    """Return a copy with other fields."""
     other = SnapshotManifest()
     other.CopyFrom(manifest)
     for name, field in fields.items():
@@ -168,7 +168,7 @@ def test_a_manifest_of_another_place_is_not_believed() -> None:
 
 
 def test_intact_copies_that_differ_are_made_equal() -> None:
-    """Of two manifests that are intact but differ, the first directory's is kept, and reported."""
+    """Of two intact manifests that differ the first directory's is kept, and the other reported."""
     storage, repairs = memory(), Repairs()
     files = open_files(storage, repairs)
     manifest = Sections(files).write(1, entities(1, 2))
@@ -180,7 +180,7 @@ def test_intact_copies_that_differ_are_made_equal() -> None:
 
 
 def test_a_manifest_that_does_not_fit_its_layers_is_refused() -> None:
-    """Files that are intact, one by one, but do not belong together are not loaded."""
+    """Files that are intact but do not belong together are not loaded."""
     storage = memory()
     files = open_files(storage)
     manifest = Sections(files).write(1, entities(1, 2))
@@ -192,7 +192,7 @@ def test_a_manifest_that_does_not_fit_its_layers_is_refused() -> None:
 
 
 def test_digests_are_computed_from_the_layers() -> None:
-    """The full check finds a digest and a count that the layers do not give, with their stages."""
+    """The full check finds digests and counts that the layers do not give, with their stages."""
     storage = memory()
     files = open_files(storage)
     manifest = Sections(files).write(1, entities(1, 2))
@@ -213,7 +213,7 @@ def test_digests_are_computed_from_the_layers() -> None:
 
 
 def test_a_scrub_tells_file_by_file() -> None:
-    """A layer without an intact copy is a verdict, and the files after it are looked at, too."""
+    """A layer without an intact copy gives a verdict, and the scrub goes on with the next files."""
     storage = memory()
     files = open_files(storage)
     manifest = Sections(files).write(1, entities(1, 2))

@@ -1,7 +1,7 @@
-"""Sessions and catalog read back: every byte is counted, older sections become those of today.
+"""Sessions and catalog read back: every byte is counted, and older sections are migrated.
 
-`level_1.tar.gz` is a copy directory that a build of feature level 1 wrote: a stream, a session, and
-in its kept reply a refusal with its words.
+A build of feature level 1 wrote the copy directory in `level_1.tar.gz`: a stream, a session, and in
+its kept reply a refusal with its words.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 from coordinator.mux.entities import RestoreError
 from coordinator.mux.mux import Mux
-from coordinator.mux.stage import SERVICE_STAGES, Stage
+from coordinator.mux.stage import SERVICE_STAGES, Stage, cut_services
 from coordinator.mux.types import CommittedPrepare, RequestReply
 from coordinator.snapshot.bases import INNER_STAGES, restored_mux, section_base
 from coordinator.snapshot.files import SnapshotDirectories, SnapshotFiles
@@ -24,10 +24,9 @@ from coordinator.snapshot.inner_sections import VERSIONS, entities_of, is_rewrit
 from coordinator.snapshot.restore import Loaded
 from coordinator.stages.codec import ProtobufCodec
 from coordinator.storage import FileStorage
-from services.consumer_groups.domain import DOMAIN as CONSUMER_GROUPS
 from services.runtime.installing import SectionInstallation
-from services.streams.domain import DOMAIN as STREAMS
-from services.users.domain import build_domain
+from testkit.frozen import changes_of
+from testkit.service_domains import all_domains
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.format import FormatVersionError
@@ -38,11 +37,7 @@ from viewstamp.format.section import SectionEntry, SectionTally
 GOLDEN: Final = Path(__file__).parent / "level_1.tar.gz"
 CLUSTER_ID: Final = bytes.fromhex("09bfd2c22740a172d33d8db40bf72e52")
 SESSION_ID: Final = 7
-DOMAINS: Final = {
-    Stage.USERS: build_domain(bytes(32), lambda: 0),
-    Stage.STREAMS: STREAMS,
-    Stage.CONSUMER_GROUPS: CONSUMER_GROUPS,
-}
+DOMAINS: Final = {stage: all_domains()[stage] for stage in cut_services(1)}
 
 
 @contextmanager
@@ -65,7 +60,7 @@ def golden(directory: Path) -> Iterator[tuple[SnapshotFiles, Loaded]]:
 
 
 def stored(loaded: Loaded, stage: Stage) -> list[SectionEntry]:
-    """Return the entries of a section as they lie on the disk."""
+    """Return the entries of a section as they are on the disk."""
     layers = [layer.entries() for layer in loaded.layers[int(stage)]]
     return list(merge(layers, keep_tombstones=False))
 
@@ -79,7 +74,8 @@ def kept_reply(mux: Mux) -> RequestReply:
 
 
 def test_a_snapshot_of_an_old_build_loads_to_the_state_of_today(tmp_path: Path) -> None:
-    """What level 1 wrote is loaded; a refusal in a kept reply keeps its reason and no words."""
+    """A snapshot of level 1 is loaded; a refusal in a kept reply keeps its reason and loses its
+    words."""
     with golden(tmp_path) as (_, loaded):
         manifest = loaded.manifest
         assert manifest.feature_level == 1
@@ -95,7 +91,7 @@ def test_a_snapshot_of_an_old_build_loads_to_the_state_of_today(tmp_path: Path) 
 
 @pytest.mark.parametrize("stage", SERVICE_STAGES)
 def test_services_load_an_old_snapshot(tmp_path: Path, stage: Stage) -> None:
-    """The sections of the services are installed whole, digest and counts checked."""
+    """The services' sections are installed whole, with digest and counts checked."""
     with golden(tmp_path) as (files, loaded):
         base = section_base(files, loaded.manifest, stage)
         begin = pb.InstallBegin(
@@ -106,7 +102,7 @@ def test_services_load_an_old_snapshot(tmp_path: Path, stage: Stage) -> None:
             entities=base.entities,
             layers=base.layers,
         )
-        installation: SectionInstallation[object] = SectionInstallation(DOMAINS[stage], begin)  # type: ignore[arg-type]
+        installation: SectionInstallation[object] = SectionInstallation(DOMAINS[stage], begin)
         for layer, block in base.blocks():
             installation.add(pb.InstallBlock(layer=layer, data=block))
         for _ in installation.loading():
@@ -115,7 +111,8 @@ def test_services_load_an_old_snapshot(tmp_path: Path, stage: Stage) -> None:
 
 
 def test_the_next_snapshot_has_a_new_base_of_what_was_rewritten(tmp_path: Path) -> None:
-    """All of a migrated section is written anew: no delta can go on from entities of before."""
+    """A migrated section is written anew as a whole: no delta can continue from the old
+    entities."""
     with golden(tmp_path) as (_, loaded):
         mux = Mux({}, ProtobufCodec(), restored_mux(loaded))
         section = section_of(loaded.manifest, int(Stage.SESSIONS))
@@ -124,7 +121,7 @@ def test_the_next_snapshot_has_a_new_base_of_what_was_rewritten(tmp_path: Path) 
     taken = mux._catalog.cut(2, mux.revision + 1, prepare)
     assert (taken.sessions.base_generation, taken.catalog.base_generation) == (0, 1)
     tally = SectionTally()
-    for change in taken.sessions.changes():
+    for change in changes_of(taken.sessions):
         assert change[2] is None
         tally.add(change)
     whole = SectionTally()
@@ -137,7 +134,7 @@ def test_the_next_snapshot_has_a_new_base_of_what_was_rewritten(tmp_path: Path) 
 @pytest.mark.parametrize("stage", INNER_STAGES)
 @pytest.mark.parametrize("what", ["an entity less", "one byte else", "another digest"])
 def test_what_is_not_as_it_was_cut_is_refused(tmp_path: Path, stage: Stage, what: str) -> None:
-    """Digest and counts of both sections that the mux keeps are checked, over the stored bytes."""
+    """The stored bytes of both sections of the mux are checked by digest and counts."""
     with golden(tmp_path) as (_, loaded):
         section, entries = section_of(loaded.manifest, int(stage)), stored(loaded, stage)
     assert list(entities_of(stage, section, entries))
@@ -155,7 +152,7 @@ def test_what_is_not_as_it_was_cut_is_refused(tmp_path: Path, stage: Stage, what
 
 
 def test_nothing_is_taken_over_of_a_section_that_is_not_whole(tmp_path: Path) -> None:
-    """A catalog that was changed on the disk stops the start before sessions were taken over."""
+    """A changed catalog on the disk stops the start before sessions are installed."""
     with golden(tmp_path) as (_, loaded):
         section_of(loaded.manifest, int(Stage.CATALOG)).kinds[0].entities += 1
         with pytest.raises(RestoreError, match="the catalog section is not what was cut: entities"):
@@ -164,7 +161,7 @@ def test_nothing_is_taken_over_of_a_section_that_is_not_whole(tmp_path: Path) ->
 
 @pytest.mark.parametrize("stage", INNER_STAGES)
 def test_a_section_of_a_newer_build_is_refused(tmp_path: Path, stage: Stage) -> None:
-    """A version that is not known is not guessed at; the message says what to start."""
+    """An unknown version is refused; the message says which build to start."""
     with golden(tmp_path) as (_, loaded):
         section_of(loaded.manifest, int(stage)).version = VERSIONS[stage] + 1
         with pytest.raises(FormatVersionError, match="start a newer one"):
@@ -173,7 +170,7 @@ def test_a_section_of_a_newer_build_is_refused(tmp_path: Path, stage: Stage) -> 
 
 @pytest.mark.parametrize("stage", INNER_STAGES)
 def test_a_section_that_nobody_can_migrate_is_refused(tmp_path: Path, stage: Stage) -> None:
-    """A version before the first migration is refused, and not read as if it were of today."""
+    """A version before the first migration is refused, and not read as the current one."""
     with golden(tmp_path) as (_, loaded):
         section_of(loaded.manifest, int(stage)).version = 0
         with pytest.raises(FormatVersionError, match="cannot migrate"):

@@ -1,4 +1,4 @@
-"""When chains are merged, what comes out, and the process of low priority that does it."""
+"""When chains are merged, what results, and the process of low priority that merges them."""
 
 from __future__ import annotations
 
@@ -67,13 +67,15 @@ NEEDS: list[tuple[str, list[int], int | None]] = [
 def test_what_is_merged_goes_by_bytes_and_by_number(
     name: str, sizes: list[int], expected: int | None
 ) -> None:
-    """The whole chain beyond half of its base; of many small deltas those of about one size."""
+    """Deltas beyond half of their base merge with it; of many small deltas those of one size
+    merge."""
     layers = [LayerReference(size_bytes=size_bytes) for size_bytes in sizes]
     assert first_to_merge(SectionManifest(layers=layers), bytes_min=0) == expected
 
 
 def test_small_deltas_are_merged_for_their_number_alone() -> None:
-    """Up to a limit their bytes do not count: merging them would be most of a small snapshot."""
+    """Up to a limit the bytes of deltas do not count: merging would rewrite most of a small
+    snapshot."""
     sizes = (100, COMPACT_DELTAS_BYTES_MIN), (100, COMPACT_DELTAS_BYTES_MIN + 1)
     small, grown = (
         SectionManifest(layers=[LayerReference(size_bytes=size) for size in chain])
@@ -84,7 +86,7 @@ def test_small_deltas_are_merged_for_their_number_alone() -> None:
 
 
 def chained(storage: MemoryStorage) -> Sections:
-    """Three generations: a base, a delta that changes and adds, one that takes away."""
+    """Three generations: a base, a delta that changes and adds, and one that removes."""
     sections = Sections(open_files(storage))
     sections.write(1, entities(1, 8))
     sections.write(2, entities(2, 4, first=6))
@@ -93,7 +95,7 @@ def chained(storage: MemoryStorage) -> Sections:
 
 
 def manifest_of(sections: Sections) -> SnapshotManifest:
-    """The manifest of the last generation."""
+    """Return the manifest of the last generation."""
     assert sections.manifest is not None
     return sections.manifest
 
@@ -120,7 +122,7 @@ def test_a_merged_base_is_what_the_chain_was() -> None:
 
 
 def test_deltas_are_merged_with_each_other_while_the_base_is_large() -> None:
-    """The base stays the file that it is; the merged delta has all tombstones."""
+    """While the base is large only deltas are merged; the merged delta keeps all tombstones."""
     sections = Sections(open_files(memory()))
     first = sections.write(1, entities(1, 3_000))
     for generation in range(2, COMPACT_LAYERS_MAX + 1):
@@ -143,7 +145,8 @@ def test_deltas_are_merged_with_each_other_while_the_base_is_large() -> None:
 
 
 def test_a_merged_base_survives_garbage_collection_until_it_is_named() -> None:
-    """It is kept though no manifest names it, and let go once its chain is no longer in use."""
+    """A merged base is kept before any manifest names it, and freed once its chain is out of
+    use."""
     storage = memory()
     sections = chained(storage)
     before = manifest_of(sections)
@@ -157,12 +160,12 @@ def test_a_merged_base_survives_garbage_collection_until_it_is_named() -> None:
 
 
 def test_an_unused_merged_base_becomes_garbage_when_it_is_merged_again() -> None:
-    """Of two merged bases of one stage the older one is not kept for ever."""
+    """Of two merged bases of one stage the older becomes garbage."""
     storage = memory()
     sections = chained(storage)
     first = sections.files.compact(manifest_of(sections), 1)
     sections.manifest = sections.files.stored_manifest(3)
-    # As after a failed generation: the chain of generation 3 is what the next one goes on from.
+    # As after a failed generation, the next one continues from the chain of generation 3.
     second = sections.files.compact(manifest_of(sections), 1)
     assert second == first
     sections.files.collect_garbage([], 3)
@@ -170,7 +173,7 @@ def test_an_unused_merged_base_becomes_garbage_when_it_is_merged_again() -> None
 
 
 def test_a_chain_that_does_not_add_up_is_not_merged() -> None:
-    """A section whose digest its layers do not give: nothing is written, the chain stays."""
+    """A section whose layers do not give its digest is not merged; nothing is written."""
     storage = memory()
     sections = chained(storage)
     manifest = SnapshotManifest()
@@ -184,7 +187,7 @@ def test_a_chain_that_does_not_add_up_is_not_merged() -> None:
 
 
 def test_merging_repairs_what_it_reads() -> None:
-    """A damaged copy of a layer is repaired on the way; without any intact one merging fails."""
+    """A damaged copy of a layer is repaired on the way; without an intact one merging fails."""
     storage = memory()
     sections = chained(storage)
     name = layer_file(section_of(manifest_of(sections), 1).layers[0].digest)
@@ -199,7 +202,7 @@ def test_merging_repairs_what_it_reads() -> None:
 
 
 class Waiting:
-    """Merges, and then waits to be let go on."""
+    """Merges, and then waits for permission to go on."""
 
     def __init__(self) -> None:
         self.merged = threading.Event()
@@ -213,11 +216,11 @@ class Waiting:
         return layer
 
     def stop(self) -> None:
-        """Nothing is under way when this is called."""
+        """Never called while anything is under way."""
 
 
 def test_no_layer_is_collected_while_a_chain_is_merged() -> None:
-    """What another process has just written has no pin yet: layers are left for the next time."""
+    """A layer that another process has just written has no pin yet, so no layer is collected."""
     storage, compactor = memory(), Waiting()
     files = open_files(storage, compactor=compactor)
     sections = Sections(files)
@@ -239,7 +242,7 @@ def test_no_layer_is_collected_while_a_chain_is_merged() -> None:
 
 
 def on_disk(tmp_path: Path, repairs: Repairs, small_bytes_max: int = 0) -> Sections:
-    """Three generations in real files, with a compactor that works in a process of its own."""
+    """Three generations in real files, with a compactor in a process of its own."""
     paths = [str(tmp_path / name) for name in ("a", "b", "c")]
     compactor = ProcessCompactor(repairs, answer_of, small_bytes_max)
     files = open_files(FileStorage(), repairs, paths=paths, compactor=compactor)
@@ -250,7 +253,7 @@ def on_disk(tmp_path: Path, repairs: Repairs, small_bytes_max: int = 0) -> Secti
 
 
 def test_another_process_merges_the_same(tmp_path: Path) -> None:
-    """The process of low priority gives the base that merging here gives, and tells of repairs."""
+    """The process of low priority gives the same base as merging here, and reports repairs."""
     repairs = Repairs()
     sections = on_disk(tmp_path, repairs)
     manifest = manifest_of(sections)
@@ -272,7 +275,7 @@ def test_another_process_merges_the_same(tmp_path: Path) -> None:
 def test_small_chains_need_no_process_of_their_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spare_bytes: int, is_small: bool
 ) -> None:
-    """A chain within the limit is merged by the writer process, one a byte beyond it by another."""
+    """The writer process merges a chain within the limit; another one merges a larger chain."""
     (tmp_path / "sized").mkdir()
     manifest = manifest_of(on_disk(tmp_path / "sized", Repairs()))
     raw_bytes = sum(layer.raw_bytes for layer in section_of(manifest, 4).layers)
@@ -289,7 +292,8 @@ def test_small_chains_need_no_process_of_their_own(
 
 
 def test_what_goes_wrong_in_the_other_process_is_told(tmp_path: Path) -> None:
-    """Bad copies over there fail the compaction here, with the reason; the chain stays in use."""
+    """Bad copies in the other process fail the compaction here, with the reason; the chain
+    stays."""
     sections = on_disk(tmp_path, Repairs())
     manifest = manifest_of(sections)
     for name in ("a", "b", "c"):
@@ -309,7 +313,7 @@ def test_a_process_that_dies_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_a_failed_sync_in_the_other_process_ends_this_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The kernel tells of a failed write once, so whoever is told must pass it on."""
+    """The kernel reports a failed write once, so the process that learns of it must pass it on."""
     sections = on_disk(tmp_path, Repairs())
     manifest = manifest_of(sections)
 

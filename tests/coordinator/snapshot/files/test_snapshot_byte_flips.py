@@ -73,7 +73,7 @@ class Rotting:
         self.pristine = self.storage.snapshot()
 
     def places(self, every: int) -> Iterator[tuple[str, int]]:
-        """Every so-many-th byte of the generation's files, by name and offset."""
+        """Return a sample of the bytes of the generation's files, by name and offset."""
         places = ((name, at) for name, size in self.sizes.items() for at in range(size))
         return (place for index, place in enumerate(places) if index % every == 0)
 
@@ -83,20 +83,20 @@ class Rotting:
             self.storage.flip(f"{COPY_DIRECTORIES[copy]}/{name}", offset, 1 << offset % 8)
 
     def scrub_one(self, name: str) -> None:
-        """Look at one file as `SnapshotFiles.scrub` and `load` do, but at no other."""
+        """Examine one file as `SnapshotFiles.scrub` and `load` do, and no other."""
         if name in self.checks:
             self.files._copies.scrub(name, self.checks[name])
         else:
             assert self.files.stored_manifest(GENERATION) == self.manifest
 
     def is_pristine(self, name: str) -> bool:
-        """Whether every copy of a file is as it was written."""
+        """Return whether every copy of a file is as it was written."""
         paths = (f"{directory}/{name}" for directory in COPY_DIRECTORIES)
         return all(self.storage.content(path) == self.pristine[path] for path in paths)
 
 
 def check_repaired(rotting: Rotting, name: str, offset: int, copies: Sequence[int]) -> None:
-    """One report, of this file and these copies, and every copy is as it was written."""
+    """Check for one report, of this file and these copies, with every copy as it was written."""
     assert rotting.repairs.names == [name], offset
     intact = [each == "intact" for each in rotting.repairs.verdicts[0]]
     assert intact == [number not in copies for number in range(len(COPY_DIRECTORIES))]
@@ -119,7 +119,7 @@ def test_a_flip_in_one_copy_does_not_change_what_is_loaded() -> None:
 
 
 def test_a_flip_in_two_copies_does_not_change_what_is_loaded() -> None:
-    """The third copy is enough to repair the two others from."""
+    """The third copy suffices to repair the two others."""
     rotting = Rotting()
     for name, offset in rotting.places(every=397):
         copies = [each for each in range(3) if each != offset % 3]
@@ -129,7 +129,8 @@ def test_a_flip_in_two_copies_does_not_change_what_is_loaded() -> None:
 
 
 def test_a_flip_in_all_copies_is_refused() -> None:
-    """The same byte in every copy: the error names file, directories and ways out; all stays."""
+    """When every copy has the same flip, the error names file, directories and ways out; all
+    stays."""
     rotting = Rotting()
     for name, offset in rotting.places(every=499):
         rotting.flip(name, offset, range(3))
@@ -146,7 +147,7 @@ def test_a_flip_in_all_copies_is_refused() -> None:
 
 
 def test_every_flipped_byte_of_every_file_is_noticed_and_repaired() -> None:
-    """Each byte of each file, in one copy: all are noticed and repaired, and the digest stays."""
+    """A flipped byte in one copy of any file is noticed and repaired, and the digest stays."""
     rotting = Rotting()
     count = 0
     for name, offset in rotting.places(every=1):
@@ -163,7 +164,7 @@ def test_every_flipped_byte_of_every_file_is_noticed_and_repaired() -> None:
 
 
 def test_every_flipped_byte_of_an_identity_is_noticed_and_repaired() -> None:
-    """A damaged identity is written anew from what the others say; without others it is refused."""
+    """A damaged identity is rewritten from the other directories; without others it is refused."""
     storage = memory()
     open_files(storage).close()
     pristine = storage.snapshot()
@@ -182,7 +183,7 @@ def test_every_flipped_byte_of_an_identity_is_noticed_and_repaired() -> None:
 
 
 def test_flips_in_several_copies_of_the_superblock() -> None:
-    """Two damaged copies of four are repaired; of three nothing is believed, nothing changed."""
+    """Two damaged copies of four are repaired; with three nothing is believed or changed."""
     storage = memory()
     state = SuperblockState(CLUSTER_ID, 0, 1, view=1, log_view=1, commit_max=5, generation=2)
     Superblock.create(storage, "copies/superblock", state).close()

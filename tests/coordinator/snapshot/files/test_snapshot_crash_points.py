@@ -1,9 +1,8 @@
 """The process is stopped before every write, sync, rename, unlink, create and directory sync.
 
-The script writes seven generations, of which one fails and one gives up the reserve of a full
-disk, with compaction, retention, journal truncation, and a restart on damaged copies. At each point
-the disk is copied and goes through a crash; then the script is gone through to its end on what is
-left.
+The script writes seven generations, of which one fails and one gives up the reserve of a full disk,
+with compaction, retention, journal truncation, and a restart on damaged copies. At each point a
+copy of the disk goes through a crash; then the script runs to its end on the remains.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import pytest
 from coordinator.snapshot import section_writer
 from testkit.generation_builders import COPY_DIRECTORIES, RESERVE_BYTES_MIN, reserves, scrubbed
 from testkit.memory_storage import Loss, MemoryStorage, SimulatedCrash
-from tests.coordinator.snapshot.files.scripted_life import Life, Witness
+from tests.coordinator.snapshot.files.scripted_life import SnapshotLife, Witness
 from tests.coordinator.snapshot.files.scripted_machine import RESTART_OP, SCRIPT, machine_at
 from viewstamp.format.manifest import layer_name, sections
 
@@ -33,8 +32,8 @@ KINDS = {"write", "sync", "rename", "unlink", "create", "sync_directory"}
 SAMPLE = 71
 # Most layers of the script are larger, and written piece by piece; the others in one go.
 HELD_BYTES_MAX = 1000
-# Losses of power with what was not synced dropped, kept and partly kept; and the process killed
-# alone, after which power is lost at the end.
+# Losses of power with unsynced writes dropped, kept and partly kept; and the process killed alone,
+# after which power is lost at the end.
 Mode = Callable[[MemoryStorage, int], None]
 MODES: dict[str, Mode] = {
     "dropped": lambda storage, step: storage.crash(Loss.DROP),
@@ -58,8 +57,8 @@ def damage(storage: MemoryStorage) -> None:
         storage.remove(f"{COPY_DIRECTORIES[2]}/layers/{name}")
 
 
-def go_through(storage: MemoryStorage, witness: Witness) -> Life:
-    """Live through the script, or what is left of it, with a restart in the middle."""
+def go_through(storage: MemoryStorage, witness: Witness) -> SnapshotLife:
+    """Live through the script, or the rest of it, with a restart in the middle."""
     life = settled(storage, witness)
     life.run_to(RESTART_OP)
     life.close()
@@ -70,9 +69,9 @@ def go_through(storage: MemoryStorage, witness: Witness) -> Life:
     return life
 
 
-def settled(storage: MemoryStorage, witness: Witness) -> Life:
-    """Start, which checks what was recovered; scrub every generation and collect what is left."""
-    life = Life(storage, witness)
+def settled(storage: MemoryStorage, witness: Witness) -> SnapshotLife:
+    """Start, which checks what was recovered; scrub every generation and collect garbage."""
+    life = SnapshotLife(storage, witness)
     life.collect()
     for generation in life.files.generations():
         assert all(each.is_intact for each in scrubbed(life.files, generation))
@@ -82,9 +81,9 @@ def settled(storage: MemoryStorage, witness: Witness) -> Life:
 
 
 def check_durable(storage: MemoryStorage) -> None:
-    """A loss of power would take nothing away: what was seen was made durable before that.
+    """Check that a loss of power takes nothing away: what was seen was made durable before.
 
-    The reserve holds nothing; less of it is noticed and made good.
+    The reserve has no content; a shorter one is noticed and restored.
     """
     unplugged = storage.copy()
     unplugged.crash(Loss.DROP)
@@ -96,8 +95,8 @@ def check_durable(storage: MemoryStorage) -> None:
     assert all(path.endswith(".tmp") for path in back), back
 
 
-def named_files(life: Life) -> set[str]:
-    """The layers and manifests that should be in each directory."""
+def named_files(life: SnapshotLife) -> set[str]:
+    """Return the layers and manifests that should be in each directory."""
     names = {f"layers/{layer_name(digest)}" for digest in life.files._pins.digests()}
     for generation in life.files.generations():
         manifest = life.files.stored_manifest(generation)
@@ -109,7 +108,7 @@ def named_files(life: Life) -> set[str]:
 
 
 def stored_files(storage: MemoryStorage, directory: str) -> dict[str, bytes]:
-    """Layers and manifests in one directory, and whatever else lies there."""
+    """Return layers and manifests in one directory, and whatever else lies there."""
     return {
         path.removeprefix(f"{directory}/"): content
         for path, content in storage.snapshot().items()
@@ -117,15 +116,16 @@ def stored_files(storage: MemoryStorage, directory: str) -> dict[str, bytes]:
     }
 
 
-def check_no_garbage(life: Life) -> None:
-    """Every directory has what is named, all of it and nothing else."""
+def check_no_garbage(life: SnapshotLife) -> None:
+    """Check that every directory has exactly the named files."""
     named = named_files(life)
     for directory in COPY_DIRECTORIES:
         assert stored_files(life.storage, directory).keys() == named
 
 
-def check_end(life: Life) -> dict[str, bytes]:
-    """The script came to its end, and so it does after one more loss of power. Gives the files."""
+def check_end(life: SnapshotLife) -> dict[str, bytes]:
+    """Check that the script came to its end, and does so after one more loss of power. Return
+    the files."""
     storage, witness = life.storage, life.witness
     assert life.superblock.state.generation == LAST_GENERATION
     assert life.machine.state == machine_at(len(SCRIPT)).state
@@ -136,7 +136,7 @@ def check_end(life: Life) -> dict[str, bytes]:
     life.close()
     check_durable(storage)
     storage.crash(Loss.DROP)
-    again = Life(storage, witness)
+    again = SnapshotLife(storage, witness)
     assert again.machine.op == len(SCRIPT)
     check_no_garbage(again)
     again.close()
@@ -145,22 +145,22 @@ def check_end(life: Life) -> dict[str, bytes]:
     return files
 
 
-# Whether to stop at a step, given its number and how many of its shape came up to now.
+# Whether to stop at a step, given its number and how many of its shape came so far.
 Choice = Callable[[int, int], bool]
 
 
 def chosen(number: int, occurrence: int) -> bool:
-    """A sample: the first step of each shape, and some of all."""
+    """Choose the first step of each shape, and some of all."""
     return occurrence == 1 or number % SAMPLE == 0
 
 
 def shape(name: str) -> str:
-    """A step without the numbers, digests and directories in it."""
+    """Return a step without its numbers, digests and directories."""
     return re.sub(r"copies/[abc]|[0-9a-f]{64}|\d+", "#", name)
 
 
 class CrashPoints:
-    """Stops copies of a life at its steps."""
+    """Stops copies of a life at chosen steps."""
 
     def __init__(self, choice: Choice, *, is_twice: bool = False) -> None:
         self.storage = MemoryStorage()
@@ -174,7 +174,7 @@ class CrashPoints:
         self._expected = check_end(go_through(MemoryStorage(), Witness()))
 
     def run(self) -> None:
-        """Go through the script, and through crashes at each step that is chosen."""
+        """Go through the script, with crashes at each chosen step."""
         self.storage.before_step = self._stop
         life = go_through(self.storage, self.witness)
         self.storage.before_step = None
@@ -208,7 +208,7 @@ class CrashPoints:
         storage.crash(Loss.PARTLY, self.points)
 
     def summary(self) -> str:
-        """How much was tried."""
+        """Counts what was tried."""
         kinds = ", ".join(sorted({name.partition(" ")[0] for name in self.shapes}))
         return (
             f"{self.points} points ({kinds}) of {len(self.shapes)} shapes; stopped at {self.stops} "
@@ -217,7 +217,7 @@ class CrashPoints:
 
 
 def check_counts(points: CrashPoints, stops_min: int) -> None:
-    """Enough was tried, of every kind."""
+    """Check that enough of every kind was tried."""
     print(points.summary())
     kinds = {name.partition(" ")[0] for name in points.shapes}
     assert points.points >= POINTS_MIN, points.summary()
@@ -245,7 +245,8 @@ def test_every_crash_point_recovers(part: int) -> None:
 
 @pytest.mark.long
 def test_a_second_crash_while_recovering_recovers() -> None:
-    """A crash at some step of what follows a crash, restoring included, is no worse than one."""
+    """A second crash during recovery from a crash, restoring included, does no more harm than
+    one."""
     points = CrashPoints(lambda number, _: number % PARTS == 0, is_twice=True)
     points.run()
     check_counts(points, points.points // PARTS)

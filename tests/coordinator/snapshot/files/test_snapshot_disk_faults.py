@@ -44,7 +44,7 @@ def failing(verb: str, fragment: str, number: int = errno.EIO) -> Callable[[str]
 
 
 def final_files(storage: MemoryStorage) -> list[str]:
-    """Layers and manifests of final names."""
+    """Return layers and manifests of final names."""
     return [path for path in storage.paths() if path.endswith((".layer", ".manifest"))]
 
 
@@ -65,7 +65,7 @@ def full_disk(spare_bytes: int) -> tuple[MemoryStorage, Sections]:
 
 @pytest.mark.parametrize("spare_bytes", [0, 100, 1000, 5000])
 def test_the_reserve_lets_a_snapshot_complete_on_a_full_disk(spare_bytes: int) -> None:
-    """The reserve of the full directory alone is given up, and the generation becomes durable."""
+    """Only the full directory's reserve is released, and the generation becomes durable."""
     _, sections = full_disk(spare_bytes)
     sections.write(2, entities(2, 4))
     assert reserves(sections.files) == [20_000, 0, 20_000]
@@ -74,7 +74,7 @@ def test_the_reserve_lets_a_snapshot_complete_on_a_full_disk(spare_bytes: int) -
 
 
 def test_the_reserve_is_made_anew_once_there_is_room() -> None:
-    """As long as the disk is full the directory is named; with room the reserve is back."""
+    """The directory is named while its disk is full; with room its reserve is back."""
     storage, sections = full_disk(0)
     manifest = sections.write(2, entities(2, 4))
     assert sections.files.rebuild_reserve(manifest) == [B]
@@ -85,7 +85,7 @@ def test_the_reserve_is_made_anew_once_there_is_room() -> None:
 
 
 def test_space_that_goes_while_it_is_reserved_leaves_nothing_behind() -> None:
-    """Another process takes the space between asking and reserving: no half reserve stays."""
+    """When another process takes the space during reserving, no half reserve stays."""
     storage = memory()
     files = open_files(storage)
     manifest = Sections(files).write(1, entities(1, 2))
@@ -97,7 +97,8 @@ def test_space_that_goes_while_it_is_reserved_leaves_nothing_behind() -> None:
 
 
 def test_the_reserve_grows_with_the_last_generation() -> None:
-    """125 % of what the last generation's layers take, at least the minimum, never less again."""
+    """The reserve is 125 % of the last generation's layers, at least the minimum, and never
+    shrinks."""
     files = open_files(memory())
     sections = Sections(files)
     small = sections.write(1, entities(1, 1, size_bytes=20))
@@ -113,7 +114,8 @@ def test_the_reserve_grows_with_the_last_generation() -> None:
 
 
 def test_a_disk_that_is_full_beyond_the_reserve_fails_the_generation_alone() -> None:
-    """The error says so; what was there is intact, nothing half is left, and later it works."""
+    """The error says so, the existing files are intact, no half file is left, and later it
+    works."""
     storage, sections = full_disk(0)
     before = final_files(storage)
     with pytest.raises(SnapshotNoSpace, match=r"copies/b/.*free space"):
@@ -130,7 +132,7 @@ def test_a_disk_that_is_full_beyond_the_reserve_fails_the_generation_alone() -> 
 
 
 def test_compaction_leaves_the_reserve_alone() -> None:
-    """A merged base is not worth the reserve: it fails for lack of space, and the chain stays."""
+    """A merged base does not use the reserve: it fails for lack of space, and the chain stays."""
     storage, sections = full_disk(10_000_000)
     manifest = sections.write(2, entities(2, 4))
     storage.capacities_bytes[B] = 1
@@ -147,7 +149,7 @@ def test_compaction_leaves_the_reserve_alone() -> None:
 @pytest.mark.parametrize("verb", ["sync", "sync_directory"])
 @pytest.mark.parametrize("folder", ["layers", "manifests"])
 def test_a_failed_sync_ends_all_work(verb: str, folder: str) -> None:
-    """It is never tried again: every later call raises, and no step is taken."""
+    """A failed sync is never tried again: every later call raises, and no step is taken."""
     storage = memory()
     files = open_files(storage)
     sections = Sections(files)
@@ -177,7 +179,7 @@ def test_a_failed_sync_ends_all_work(verb: str, folder: str) -> None:
 
 @pytest.mark.parametrize("verb", ["create", "write", "rename"])
 def test_a_failing_write_fails_the_generation_alone(verb: str) -> None:
-    """Any other error names the file, leaves no temporary file, and work can go on."""
+    """Any other error names the file and leaves no temporary file, and work can go on."""
     storage = memory()
     files = open_files(storage)
     sections = Sections(files)
@@ -191,13 +193,13 @@ def test_a_failing_write_fails_the_generation_alone(verb: str) -> None:
     assert loaded_state(files, 2) == sections.state
 
 
-class Forgetful(MemoryStorage):
-    """A disk that says it wrote, and did not."""
+class ForgetfulStorage(MemoryStorage):
+    """A disk that claims to have written, and has not."""
 
     forgetting: str | None = None
 
     def rename(self, source: str, target: str) -> None:
-        """Move a file, and lose its last byte where told so."""
+        """Move a file, and lose its last byte where the test says so."""
         super().rename(source, target)
         if self.forgetting is not None and self.forgetting in target:
             self.replace(target, self.content(target)[:-1])
@@ -205,7 +207,7 @@ class Forgetful(MemoryStorage):
 
 def test_what_does_not_read_back_is_not_durable() -> None:
     """A copy that reads back differently fails the generation, with file and difference."""
-    storage = Forgetful()
+    storage = ForgetfulStorage()
     storage.make_directory("copies")
     sections = Sections(open_files(storage))
     storage.forgetting = f"{B}/layers"
@@ -217,13 +219,13 @@ def test_what_does_not_read_back_is_not_durable() -> None:
 
 
 class Unreadable(MemoryStorage):
-    """Files with a fragment in their path cannot be read."""
+    """Makes files with a fragment in their path unreadable."""
 
     bad: str | None = None
     number = errno.EIO
 
     def check_read(self, path: str, offset: int, size: int) -> None:
-        """Fail as told."""
+        """Fail where the test says so."""
         if self.bad is not None and self.bad in path:
             raise OSError(self.number, os.strerror(self.number))
 
@@ -238,7 +240,7 @@ def unreadable() -> tuple[Unreadable, Sections, Repairs]:
 
 
 def test_an_unreadable_disk_is_done_without() -> None:
-    """A directory whose files cannot be read, nor mended, is reported; two copies are enough."""
+    """A directory that can neither be read nor repaired is reported; two copies are enough."""
     storage, sections, repairs = unreadable()
     storage.bad = f"{A}/"
     assert loaded_state(sections.files, 1) == sections.state
@@ -248,7 +250,7 @@ def test_an_unreadable_disk_is_done_without() -> None:
 
 
 def test_a_copy_that_fails_after_it_was_verified_is_left_for_the_next() -> None:
-    """Reading goes on with another copy, whether blocks cannot be read or turned out rotten."""
+    """Reading goes on with another copy if blocks cannot be read or are damaged."""
     storage, sections, _ = unreadable()
     with sections.files.load(1) as loaded:
         storage.bad = f"{A}/layers"

@@ -1,4 +1,4 @@
-"""What is removed, what is kept, and that nobody loses a layer that is about to be named."""
+"""What is removed, what is kept, and that no writer loses a layer that it will name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from viewstamp.format.section import SectionTally
 
 
 def five_generations() -> tuple[MemoryStorage, Sections]:
-    """Generations 1 to 5, each with layers of its own alone."""
+    """Generations 1 to 5, each with its own layers."""
     storage = memory()
     files = open_files(storage)
     for generation in range(1, 6):
@@ -37,7 +37,7 @@ def five_generations() -> tuple[MemoryStorage, Sections]:
     return storage, sections
 
 
-# The catalog's generations, the superblock's; what goes.
+# The catalog's generations, the superblock's; those that are removed.
 ROOTS: list[tuple[list[int], int, tuple[int, ...]]] = [
     ([1, 2, 3, 4, 5], 5, ()),
     ([2, 4, 5], 5, (1, 3)),
@@ -50,7 +50,8 @@ ROOTS: list[tuple[list[int], int, tuple[int, ...]]] = [
 
 @pytest.mark.parametrize(("live", "adopted", "gone"), ROOTS)
 def test_roots_are_kept(live: list[int], adopted: int, gone: tuple[int, ...]) -> None:
-    """The catalog's generations, the superblock's and those above it stay whole; the rest goes."""
+    """The catalog's generations, the superblock's and later ones stay whole; the rest is
+    removed."""
     storage, sections = five_generations()
     collected = sections.files.collect_garbage(live, adopted)
     assert collected.generations == gone
@@ -65,7 +66,7 @@ def test_roots_are_kept(live: list[int], adopted: int, gone: tuple[int, ...]) ->
 
 
 def test_layers_of_a_deleted_generation_go() -> None:
-    """A generation that failed is deleted; what it alone named goes with the next collection."""
+    """A failed generation is deleted; the next collection removes the layers that only it named."""
     storage, sections = five_generations()
     before = storage.snapshot()
     sections.write(6, entities(6, 2))
@@ -91,7 +92,7 @@ def test_what_is_being_written_is_no_garbage() -> None:
 
 
 def test_what_is_being_read_is_no_garbage() -> None:
-    """The layers of a generation that somebody has open stay until it is closed."""
+    """The layers of a generation that is open stay until it is closed."""
     _, sections = five_generations()
     with sections.files.load(2) as loaded:
         collected = sections.files.collect_garbage([], 5)
@@ -102,7 +103,8 @@ def test_what_is_being_read_is_no_garbage() -> None:
 
 
 def test_a_pinned_generation_can_be_downloaded_and_checked() -> None:
-    """Its files, manifest last, are read in chunks and verified though nobody else keeps them."""
+    """A pinned generation's files, manifest last, can be read and verified though no root keeps
+    them."""
     storage, sections = five_generations()
     with sections.files.pinned(2) as pinned:
         sections.files.collect_garbage([], 5)
@@ -118,20 +120,21 @@ def test_a_pinned_generation_can_be_downloaded_and_checked() -> None:
 
 
 def test_an_unreadable_manifest_keeps_what_it_may_name_and_nothing_else() -> None:
-    """Layers up to its generation stay as long as it is kept; later garbage goes all the same."""
+    """Layers up to an unreadable manifest's generation stay while it is kept; later garbage
+    goes."""
     storage, sections = five_generations()
     sections.write(6, entities(6, 2))
     sections.files.delete(6)
     for directory in COPY_DIRECTORIES:
         storage.flip(f"{directory}/{manifest_file(3)}", 100)
     sections.files.close()
-    files = open_files(storage)  # what was written by an earlier process
+    files = open_files(storage)  # an earlier process wrote these
     before = storage.names("copies/a/layers")
     collected = files.collect_garbage([3], 5)
     assert len(collected.unreadable) == 1
     assert "0003.manifest" in collected.unreadable[0]
     assert collected.generations == (1, 2, 4)
-    # The five of the generation that failed, and what the fourth alone had named.
+    # The five of the failed generation, and those that only the fourth had named.
     assert len(collected.layers) >= 5
     left = storage.names("copies/a/layers")
     assert set(left) == set(before) - {f"{each.hex()}.layer" for each in collected.layers}
@@ -143,7 +146,7 @@ def test_an_unreadable_manifest_keeps_what_it_may_name_and_nothing_else() -> Non
 
 
 def test_a_chain_that_was_collected_is_not_gone_on_from() -> None:
-    """Whoever asked for a chain and was late is told so before anything is written."""
+    """A writer that asks too late for a chain is told so before anything is written."""
     storage, sections = five_generations()
     old = sections.files.stored_manifest(2)
     assert old is not None
@@ -155,7 +158,7 @@ def test_a_chain_that_was_collected_is_not_gone_on_from() -> None:
 
 
 def test_a_chain_that_is_gone_on_from_is_no_garbage() -> None:
-    """Its layers stay until the generation that was begun on them is given up."""
+    """The layers of a chain stay until the generation that began on them is given up."""
     storage, sections = five_generations()
     old = sections.files.stored_manifest(2)
     assert old is not None
@@ -170,7 +173,7 @@ def test_a_chain_that_is_gone_on_from_is_no_garbage() -> None:
 
 
 def test_other_files_are_left_alone() -> None:
-    """A file that is neither layer nor manifest is none of ours."""
+    """A file that is neither layer nor manifest is left alone."""
     storage, sections = five_generations()
     for name in ("layers/notes.txt", "manifests/x.manifest", "layers/00.layer"):
         storage.replace(f"copies/a/{name}", b"?")
@@ -194,7 +197,7 @@ def give_up_after_three_sections(files: SnapshotFiles) -> None:
 
 
 def test_collecting_all_the_time_beside_a_writer_takes_nothing_away() -> None:
-    """A thread that collects without a pause never takes what a writer finds or writes."""
+    """A thread that collects all the time never takes what a writer finds or writes."""
     _, sections = five_generations()
     done = threading.Event()
     failures: list[BaseException] = []
@@ -210,7 +213,7 @@ def test_collecting_all_the_time_beside_a_writer_takes_nothing_away() -> None:
     thread.start()
     try:
         for _ in range(10):
-            # What was given up is garbage, until it is found and named by the next try.
+            # A layer that was given up is garbage until the next attempt finds and names it.
             give_up_after_three_sections(sections.files)
             again = Sections(sections.files)
             again.write(6, entities(6, 2))

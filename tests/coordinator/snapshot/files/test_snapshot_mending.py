@@ -1,4 +1,4 @@
-"""A snapshot to restart from, bad in every copy: made whole by the peers, or refused alone."""
+"""A snapshot to restart from with no good copy: peers repair it, or only this start is refused."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotMani
 from viewstamp.format import FormatVersionError
 from viewstamp.format.layer import file_digest
 from viewstamp.format.manifest import encode_manifest, root_of, section_of
+from viewstamp.routing import SERVICE_NAMES
 
-SERVICES = [f"--service={name}=unix:/{name}" for name in ("users", "streams", "consumer_groups")]
+SERVICES = [f"--service={name}=unix:/{name}" for name in SERVICE_NAMES]
 FIRST = 1
 STAGE = 2
 NEWER = {STAGE: {(1, b"000100"): b"new" * 300}}
@@ -58,8 +59,8 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mending_module, "RETRY_MAX_MS", 0)
 
 
-class Hurt:
-    """A replica that restarts from a generation of which it has made each file itself."""
+class HurtFile:
+    """A replica that restarts from a generation, all of whose files it wrote itself."""
 
     def __init__(self, directory: Path, generation: int = NEWEST) -> None:
         self.peer = Peer()
@@ -87,19 +88,19 @@ class Hurt:
                 self.storage.flip(f"{directory}/{name}", 100)
 
     def mending(self) -> Mending:
-        """Return what a start makes of it, which is called only if no copy is intact."""
+        """Return the result of a start, which is called only if no copy is intact."""
         with pytest.raises(NoIntactCopy) as caught:
             self.files.load(self.superblock.state.generation)
         damaged = DamagedSnapshot(self.files, self.superblock, caught.value)
         return Mending(damaged, (0, 1), self._directory)
 
     async def mend(self) -> None:
-        """Have it made whole."""
+        """Repair the snapshot."""
         async with asyncio.timeout(30):
             await self.mending().run(self.fetcher)
 
     async def mend_until(self, condition: Callable[[], bool]) -> None:
-        """Try until something holds, and give up."""
+        """Try until a condition holds, and give up."""
         running = asyncio.ensure_future(self.mending().run(self.fetcher))
         for _ in range(ROUNDS_MAX):
             if condition() or running.done():
@@ -118,8 +119,8 @@ def base_layer(manifest: SnapshotManifest) -> str:
 
 @pytest.mark.parametrize("spoiled", ["layer", "manifest", "both"])
 async def test_bad_files_are_fetched(tmp_path: Path, spoiled: str) -> None:
-    """Whichever files have no intact copy come from a peer, nothing else does, all copies good."""
-    hurt = Hurt(tmp_path)
+    """Exactly the files without an intact copy come from a peer, and all copies are good."""
+    hurt = HurtFile(tmp_path)
     names = {"layer": base_layer(hurt.manifest), "manifest": manifest_file(NEWEST)}
     hurt.spoil(*([names[spoiled]] if spoiled in names else names.values()))
     await hurt.mend()
@@ -133,7 +134,7 @@ async def test_bad_files_are_fetched(tmp_path: Path, spoiled: str) -> None:
 
 
 def merge_chain(peer: Peer) -> LayerReference:
-    """Have the peer's manifest name one layer for a section; return that."""
+    """Have the peer's manifest name one layer for a section; return the layer."""
     merged = peer.files.compact(peer.manifest, STAGE)
     changed = SnapshotManifest()
     changed.CopyFrom(peer.manifest)
@@ -146,8 +147,8 @@ def merge_chain(peer: Peer) -> LayerReference:
 
 
 async def test_a_peer_that_has_merged_the_chain(tmp_path: Path) -> None:
-    """If nobody has a layer of that name any more, the peer's layers of the same root do."""
-    hurt = Hurt(tmp_path)
+    """If no peer has a layer of that name any more, the peer's layers of the same root do."""
+    hurt = HurtFile(tmp_path)
     peer = hurt.peer
     merged = merge_chain(peer)
     hurt.spoil(base_layer(hurt.manifest))
@@ -162,8 +163,9 @@ async def test_a_peer_that_has_merged_the_chain(tmp_path: Path) -> None:
 async def test_a_peer_that_reads_the_manifest_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It gets what it has pinned, and does not take the new copies for damaged ones."""
-    hurt = Hurt(tmp_path)
+    """A peer that reads gets what it has pinned, and does not take the new copies for damaged
+    ones."""
+    hurt = HurtFile(tmp_path)
     merge_chain(hurt.peer)
     hurt.spoil(base_layer(hurt.manifest))
     loop, rename = asyncio.get_running_loop(), hurt.storage.rename
@@ -189,8 +191,8 @@ async def test_a_peer_that_reads_the_manifest_meanwhile(
 
 
 async def test_a_generation_that_no_peer_has_any_more(tmp_path: Path) -> None:
-    """Then it restarts from the one that a peer would restart from, once that is whole here."""
-    hurt = Hurt(tmp_path, FIRST)
+    """The replica restarts from its peer's restart generation once that is whole here."""
+    hurt = HurtFile(tmp_path, FIRST)
     del hurt.peer.manifests[FIRST]
     hurt.peer.manifests[ADOPTED] = hurt.peer.manifests[NEWEST]
     hurt.spoil(manifest_file(FIRST))
@@ -201,8 +203,8 @@ async def test_a_generation_that_no_peer_has_any_more(tmp_path: Path) -> None:
 
 
 async def test_an_older_generation_is_no_help(tmp_path: Path) -> None:
-    """A peer that is behind would have this replica forget: it waits for another one."""
-    hurt = Hurt(tmp_path)
+    """An older peer would make this replica forget entries, so it waits for another peer."""
+    hurt = HurtFile(tmp_path)
     wanted = hurt.peer.manifests.pop(NEWEST)
     hurt.peer.manifests[ADOPTED] = hurt.peer.manifests[FIRST]
     hurt.spoil(manifest_file(NEWEST))
@@ -215,8 +217,8 @@ async def test_an_older_generation_is_no_help(tmp_path: Path) -> None:
 
 
 async def test_peers_that_cannot_be_reached_are_waited_for(tmp_path: Path) -> None:
-    """Nothing here is changed until one of them answers; then it is made whole."""
-    hurt = Hurt(tmp_path)
+    """Nothing here is changed until a peer answers; then the snapshot is repaired."""
+    hurt = HurtFile(tmp_path)
     hurt.fetcher.gone = {0, 1}
     hurt.spoil(base_layer(hurt.manifest))
     before = hurt.storage.content(f"{COPY_DIRECTORIES[0]}/{base_layer(hurt.manifest)}")
@@ -229,8 +231,9 @@ async def test_peers_that_cannot_be_reached_are_waited_for(tmp_path: Path) -> No
 
 
 async def test_a_peer_with_another_root_of_the_same_cut(tmp_path: Path) -> None:
-    """One of the two has diverged: its layers do not take the place of what is here."""
-    hurt = Hurt(tmp_path)
+    """A peer's layers of another root do not replace those here, since one of the two has
+    diverged."""
+    hurt = HurtFile(tmp_path)
     other = SnapshotManifest()
     other.CopyFrom(hurt.peer.manifest)
     digest = section_of(other, STAGE).state_digest
@@ -247,8 +250,8 @@ async def test_a_peer_with_another_root_of_the_same_cut(tmp_path: Path) -> None:
 
 
 async def test_a_peer_with_another_cut_of_the_generation(tmp_path: Path) -> None:
-    """The superblock names the cut that is stored here: no peer is believed against it."""
-    hurt = Hurt(tmp_path)
+    """The superblock names the cut that is stored here, and overrides every peer."""
+    hurt = HurtFile(tmp_path)
     other = SnapshotManifest()
     other.CopyFrom(hurt.peer.manifest)
     other.cut_checksum = b"o" * 16
@@ -262,8 +265,8 @@ async def test_a_peer_with_another_cut_of_the_generation(tmp_path: Path) -> None
 
 
 async def test_peers_of_which_each_is_too_new(tmp_path: Path) -> None:
-    """Waiting would not help: the start ends, and says that another build is needed."""
-    hurt = Hurt(tmp_path)
+    """The start ends instead of waiting, and says that another build is needed."""
+    hurt = HurtFile(tmp_path)
     hurt.peer.manifests[ADOPTED] = hurt.peer.manifests[NEWEST]
     hurt.fetcher.too_new = {0, 1}
     hurt.spoil(manifest_file(NEWEST))
@@ -272,8 +275,8 @@ async def test_peers_of_which_each_is_too_new(tmp_path: Path) -> None:
 
 
 async def test_a_peer_that_is_not_too_new_is_waited_for(tmp_path: Path) -> None:
-    """As long as one of them could not be asked, its files may be of help; the others' are not."""
-    hurt = Hurt(tmp_path)
+    """A peer that could not be asked may have usable files, so the replica waits for it."""
+    hurt = HurtFile(tmp_path)
     hurt.peer.manifests[ADOPTED] = hurt.peer.manifests[NEWEST]
     hurt.fetcher.too_new, hurt.fetcher.gone = {0}, {1}
     hurt.spoil(manifest_file(NEWEST))
@@ -284,7 +287,7 @@ async def test_a_peer_that_is_not_too_new_is_waited_for(tmp_path: Path) -> None:
 
 
 def newer_layers(peer: Peer) -> bytes:
-    """Return a manifest of which the peer has a layer that only a newer build reads."""
+    """Return a peer's manifest with a layer that only a newer build reads."""
     changed = SnapshotManifest()
     changed.CopyFrom(peer.manifest)
     layer = section_of(changed, STAGE).layers[0]
@@ -295,8 +298,8 @@ def newer_layers(peer: Peer) -> bytes:
 
 
 async def test_a_peer_whose_layers_are_too_new(tmp_path: Path) -> None:
-    """Nothing of it takes the place of what is here, and the other peer is waited for."""
-    hurt = Hurt(tmp_path)
+    """A newer peer's layers do not replace those here, and the replica waits for the other peer."""
+    hurt = HurtFile(tmp_path)
     hurt.fetcher.others, hurt.fetcher.gone = {0: newer_layers(hurt.peer)}, {1}
     hurt.spoil(base_layer(hurt.manifest))
     await hurt.mend_until(lambda: [each[0] for each in hurt.fetcher.asked].count("layer") > 4)
@@ -308,8 +311,8 @@ async def test_a_peer_whose_layers_are_too_new(tmp_path: Path) -> None:
 
 
 async def test_the_other_peer_is_asked_at_once(tmp_path: Path) -> None:
-    """What failed with one peer's manifest is not tried again with it, though it was fetched."""
-    hurt = Hurt(tmp_path)
+    """A failed fetch with one peer's manifest is not repeated with it."""
+    hurt = HurtFile(tmp_path)
     hurt.fetcher.others = {0: newer_layers(hurt.peer)}
     hurt.spoil(base_layer(hurt.manifest))
     await hurt.mend()
@@ -318,9 +321,8 @@ async def test_the_other_peer_is_asked_at_once(tmp_path: Path) -> None:
 
 
 async def test_peers_of_which_the_layers_are_all_too_new(tmp_path: Path) -> None:
-    """The start ends as it does with manifests that are too new; the damage is no other than it
-    was."""
-    hurt = Hurt(tmp_path)
+    """The start ends as for manifests that are too new, and the damage stays as it was."""
+    hurt = HurtFile(tmp_path)
     hurt.fetcher.others = dict.fromkeys((0, 1), newer_layers(hurt.peer))
     hurt.spoil(base_layer(hurt.manifest))
     with pytest.raises(FormatVersionError, match="newer build reads: start one here"):
@@ -330,7 +332,7 @@ async def test_peers_of_which_the_layers_are_all_too_new(tmp_path: Path) -> None
 
 
 def test_only_members_have_somebody_to_ask() -> None:
-    """A lone replica has nobody, a member has all others."""
+    """A lone replica has no peer to ask; a member has all others."""
     alone = ["--data-directory=/data", *SERVICES]
     member = [*alone, "--replica-count=2", "--peer-listen=h:1", "--peer=1=h:2"]
     assert mend_of(parse(alone)) is None
@@ -338,7 +340,7 @@ def test_only_members_have_somebody_to_ask() -> None:
 
 
 def test_a_start_has_it_mended_or_is_refused(tmp_path: Path) -> None:
-    """The files are looked at again once they were mended; with nobody to ask it is an error."""
+    """The files are examined again after the repair; without peers to ask there is an error."""
     options = DirectoryOptions(tmp_path, 0, 2, CLUSTER_ID, SEGMENT_BYTES, snapshot_reserve_bytes=0)
     blank = open_replica(options, FileStorage())
     Sections(blank.snapshots).write(FIRST, entities(1, 8))
@@ -356,7 +358,7 @@ def test_a_start_has_it_mended_or_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(NoIntactCopy, match="Ways out"):
         open_replica(options, FileStorage())
-    # Nothing is mended by looking away.
+    # A repair that does nothing is noticed.
     with pytest.raises(NoIntactCopy, match="Ways out"):
         open_replica(options, FileStorage(), called.append)
     files = open_replica(options, FileStorage(), mend)

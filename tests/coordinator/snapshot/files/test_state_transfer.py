@@ -1,4 +1,5 @@
-"""A peer's snapshot brought here: only what lacks, resumed, verified, and recorded at the end."""
+"""A peer's snapshot fetched here: only missing files, resumed, verified, and recorded at the
+end."""
 
 from __future__ import annotations
 
@@ -6,8 +7,10 @@ import asyncio
 import errno
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
+from opentelemetry.trace import StatusCode
 
 from coordinator.snapshot import transfer as transfer_module
 from coordinator.snapshot.errors import CopiesFailed, TransferFailed
@@ -24,13 +27,15 @@ from testkit.generation_builders import (
     reserves,
 )
 from testkit.journal_builders import OTHER_CLUSTER_ID
-from tests.coordinator.snapshot.files.transfer_trial import NEWEST, Trial
+from tests.coordinator.snapshot.files.transfer_trial import NEWEST, TransferTrial
+from tests.viewstamp.telemetry.spans_for_tests import SdkSpans
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
 from viewstamp.format.manifest import (
     encode_manifest,
     root_of,
     section_of,
 )
+from viewstamp.telemetry import work
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +47,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_everything_is_fetched(tmp_path: Path) -> None:
     """An empty replica gets all layers and the manifest in three copies, and records it once."""
-    trial = Trial(tmp_path)
+    trial = TransferTrial(tmp_path)
     await trial.run()
     assert trial.recorded == [(NEWEST, 10 * NEWEST)]
     assert loaded_state(trial.files, NEWEST) == trial.peer.sections.state
@@ -52,14 +57,40 @@ async def test_everything_is_fetched(tmp_path: Path) -> None:
         name = f"{directory}/{manifest_file(NEWEST)}"
         assert trial.storage.content(name) == trial.peer.manifests[NEWEST]
     assert not trial.leftovers()
-    # The layers were asked for in turns that begin with different peers.
+    # The requests for layers began with different peers in turn.
     turns = {peers for what, peers, _, _ in trial.fetcher.asked if what == "layer"}
     assert turns == {(0, 1), (1, 0)}
 
 
+async def test_attempts_are_traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt has a trace, which is an error unless it ends in the restart.
+
+    The names of peers' files, which errors contain, are in no span.
+    """
+    kept = SdkSpans()
+    monkeypatch.setattr(work, "_tracer", kept.tracer)
+    trial = TransferTrial(tmp_path)
+    trial.fetcher.chunks_left = 1
+    await trial.run()
+    broken, done = [span for span in kept.spans if span.parent is None]
+    below = [(span.name, span.parent) for span in kept.spans if span.parent is not None]
+    parts = ("fetch manifest", "fetch layers")
+    assert below == [(name, root.context) for root in (broken, done) for name in parts]
+    assert {broken.name, done.name} == {"transfer"}
+    assert broken.status.status_code is StatusCode.ERROR
+    assert (broken.attributes or {})["error.type"] == "PeerFileUnavailable"
+    assert done.status.status_code is StatusCode.UNSET
+    told = [dict(span.attributes or {}) for span in (broken, done)]
+    assert told[1].keys() == {"viewstamp.generation", "viewstamp.bytes"}
+    assert {one["viewstamp.generation"] for one in told} == {NEWEST}
+    fetched = trial.fetcher.bytes_sent + 2 * len(trial.peer.manifests[NEWEST])
+    assert sum(cast(int, one["viewstamp.bytes"]) for one in told) == fetched
+    assert not any(span.events or span.status.description for span in kept.spans)
+
+
 async def test_only_what_lacks_is_fetched(tmp_path: Path) -> None:
-    """Layers that are here already do not travel; bad copies of them are repaired."""
-    trial = Trial(tmp_path)
+    """Existing layers are not fetched; bad copies of them are repaired."""
+    trial = TransferTrial(tmp_path)
     Sections(trial.files).write(1, entities(1, 8))  # the same state: the same layers
     (base, delta) = section_of(trial.peer.manifest, 2).layers
     damaged = f"{COPY_DIRECTORIES[1]}/{layer_file(base.digest)}"
@@ -70,8 +101,8 @@ async def test_only_what_lacks_is_fetched(tmp_path: Path) -> None:
 
 
 async def test_what_is_damaged_in_every_copy_is_fetched_anew(tmp_path: Path) -> None:
-    """Neither a layer nor a manifest here that nobody can read keeps the peers' one away."""
-    trial = Trial(tmp_path)
+    """A damaged layer or manifest here does not prevent fetching the peers' one."""
+    trial = TransferTrial(tmp_path)
     mine = Sections(trial.files)
     mine.write(1, entities(1, 8))
     mine.write(NEWEST, {2: {(1, b"000100"): b"new" * 300}})
@@ -85,8 +116,8 @@ async def test_what_is_damaged_in_every_copy_is_fetched_anew(tmp_path: Path) -> 
 
 
 async def test_goes_on_where_it_was(tmp_path: Path) -> None:
-    """A fetch that breaks off, and a process that dies, cost no byte twice."""
-    trial = Trial(tmp_path)
+    """An interrupted fetch, and a process that dies, transfer no byte twice."""
+    trial = TransferTrial(tmp_path)
     trial.fetcher.chunks_left = 1
     trial.transfer.needed(SnapshotNeeded(0, NEWEST, 20))
     await trial.until(lambda: len(trial.fetcher.asked) >= 2 and bool(trial.said))
@@ -100,8 +131,8 @@ async def test_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 async def test_damaged_layer_is_fetched_anew(tmp_path: Path) -> None:
-    """A layer whose bytes do not have its digest never gets its name, and is fetched again."""
-    trial = Trial(tmp_path)
+    """A layer whose bytes do not match its digest never gets its name, and is fetched again."""
+    trial = TransferTrial(tmp_path)
     digest = next(iter(trial.peer.references))
     trial.fetcher.flipped.add(digest)
     await trial.run()
@@ -114,8 +145,8 @@ async def test_damaged_layer_is_fetched_anew(tmp_path: Path) -> None:
 
 
 async def test_next_peer_has_the_manifest(tmp_path: Path) -> None:
-    """Where the peer that was named has no such manifest any more, the others are asked."""
-    trial = Trial(tmp_path)
+    """If the named peer no longer has the manifest, the others are asked."""
+    trial = TransferTrial(tmp_path)
     trial.fetcher.gone = {1}
     await trial.run()
     asked = [peers for what, peers, _, _ in trial.fetcher.asked if what == "manifest"]
@@ -123,18 +154,18 @@ async def test_next_peer_has_the_manifest(tmp_path: Path) -> None:
 
 
 def other_cluster(manifest: SnapshotManifest) -> None:
-    """Make it a manifest of another cluster."""
+    """Turn the manifest into one of another cluster."""
     manifest.cluster_id = OTHER_CLUSTER_ID
 
 
 def other_generation(manifest: SnapshotManifest) -> None:
-    """Make it a manifest of another generation."""
+    """Turn the manifest into one of another generation."""
     manifest.generation = 7
     manifest.root = root_of(manifest)
 
 
 def other_cut(manifest: SnapshotManifest) -> None:
-    """Make it a manifest of another entry than the peer said."""
+    """Turn the manifest into one of another entry than the peer said."""
     manifest.cut_op += 1
     manifest.root = root_of(manifest)
 
@@ -152,7 +183,7 @@ async def test_wrong_manifest(
     tmp_path: Path, change: Callable[[SnapshotManifest], None] | None, words: str
 ) -> None:
     """A manifest that is damaged or of something else is refused by name; nothing is fetched."""
-    trial = Trial(tmp_path)
+    trial = TransferTrial(tmp_path)
     good = trial.peer.manifests[NEWEST]
     if change is None:
         trial.peer.manifests[NEWEST] = good[:-1] + bytes([good[-1] ^ 1])
@@ -171,8 +202,8 @@ async def test_wrong_manifest(
 
 
 async def test_newer_generation_replaces_one_that_is_gone(tmp_path: Path) -> None:
-    """Once peers have deleted a generation, and tell of a newer one, that one is brought."""
-    trial = Trial(tmp_path)
+    """Once peers have deleted a generation and name a newer one, the newer is fetched."""
+    trial = TransferTrial(tmp_path)
     del trial.peer.manifests[1]
     trial.transfer.needed(SnapshotNeeded(1, 1, 10))
     await trial.until(lambda: bool(trial.said))
@@ -182,8 +213,8 @@ async def test_newer_generation_replaces_one_that_is_gone(tmp_path: Path) -> Non
 
 
 async def test_older_generation_is_ignored(tmp_path: Path) -> None:
-    """A peer that is behind others does not turn a transfer back."""
-    trial = Trial(tmp_path)
+    """A peer that is behind others does not set a transfer back."""
+    trial = TransferTrial(tmp_path)
     trial.transfer.needed(SnapshotNeeded(0, NEWEST, 20))
     trial.transfer.needed(SnapshotNeeded(1, 1, 10))
     await trial.run()
@@ -191,8 +222,8 @@ async def test_older_generation_is_ignored(tmp_path: Path) -> None:
 
 
 async def test_log_that_catches_up_needs_no_snapshot(tmp_path: Path) -> None:
-    """If some peer had the entries after all, the transfer ends, and nothing is recorded."""
-    trial = Trial(tmp_path)
+    """If a peer still had the entries, the transfer ends, and nothing is recorded."""
+    trial = TransferTrial(tmp_path)
 
     def caught_up() -> None:
         trial.committed_op = 20
@@ -202,23 +233,23 @@ async def test_log_that_catches_up_needs_no_snapshot(tmp_path: Path) -> None:
     await trial.until(lambda: trial.ended == 1)
     assert trial.recorded == []
     assert not trial.leftovers()
-    # Layers that came in the meantime are garbage like any other.
+    # The layers fetched so far are garbage like any other.
     Sections(trial.files).write(9, entities(9, 1))
     trial.files.collect_garbage([], 9)
     assert trial.files.generations() == [9]
 
 
 async def test_damage_that_peers_have_truncated(tmp_path: Path) -> None:
-    """Entries that are damaged here, though applied, are no reason to call the transfer off."""
-    trial = Trial(tmp_path)
+    """Entries that are damaged here do not end the transfer, even if they were applied."""
+    trial = TransferTrial(tmp_path)
     trial.committed_op, trial.own_cut_op = 50, 10
     await trial.run()
     assert trial.recorded == [(NEWEST, 20)]
 
 
 async def test_own_snapshot_covers_the_damage(tmp_path: Path) -> None:
-    """Where the own snapshot reaches as far as the peer's, a restart from that is enough."""
-    trial = Trial(tmp_path)
+    """A restart suffices where the own snapshot reaches as far as the peer's."""
+    trial = TransferTrial(tmp_path)
     trial.committed_op, trial.own_cut_op = 50, 20
     await trial.run()
     assert trial.recorded == []
@@ -226,8 +257,8 @@ async def test_own_snapshot_covers_the_damage(tmp_path: Path) -> None:
 
 
 async def test_leftovers_of_no_use_are_removed(tmp_path: Path) -> None:
-    """What an earlier process has fetched goes once the log has come as far by itself."""
-    trial = Trial(tmp_path)
+    """Files that an earlier process fetched are removed once the log has caught up by itself."""
+    trial = TransferTrial(tmp_path)
     trial.fetcher.chunks_left = 1
     trial.transfer.needed(SnapshotNeeded(0, NEWEST, 20))
     await trial.until(lambda: any("nobody sends" in each for each in trial.said))
@@ -239,8 +270,9 @@ async def test_leftovers_of_no_use_are_removed(tmp_path: Path) -> None:
 
 
 async def test_garbage_and_deletions_leave_it_alone(tmp_path: Path) -> None:
-    """Neither garbage collection nor an abandoned cut of that number take what is on its way."""
-    trial = Trial(tmp_path)
+    """Neither garbage collection nor an abandoned cut of that number takes the files in
+    transfer."""
+    trial = TransferTrial(tmp_path)
     Sections(trial.files).write(1, entities(7, 2))
 
     def collect() -> None:
@@ -253,8 +285,8 @@ async def test_garbage_and_deletions_leave_it_alone(tmp_path: Path) -> None:
 
 
 async def test_generation_of_a_cut_that_was_never_committed(tmp_path: Path) -> None:
-    """A generation of this number that was cut at another entry makes way for the peers' one."""
-    trial = Trial(tmp_path)
+    """A local generation that was cut at another entry makes way for the peers' one."""
+    trial = TransferTrial(tmp_path)
     mine = Sections(trial.files)
     mine.write(1, entities(7, 2))
     manifest = trial.files.written_manifest(1)
@@ -271,8 +303,8 @@ async def test_generation_of_a_cut_that_was_never_committed(tmp_path: Path) -> N
 
 
 async def test_another_cut_of_the_generation_to_restart_from(tmp_path: Path) -> None:
-    """What the superblock names is no uncommitted entry's: no peer is believed against it."""
-    trial = Trial(tmp_path)
+    """The superblock never names a cut at an uncommitted entry, so it overrides every peer."""
+    trial = TransferTrial(tmp_path)
     mine = Sections(trial.files)
     mine.write(1, entities(1, 8))
     mine.write(NEWEST, {2: {(1, b"000100"): b"other" * 100}})
@@ -290,8 +322,8 @@ async def test_another_cut_of_the_generation_to_restart_from(tmp_path: Path) -> 
 
 
 async def test_a_damaged_manifest_to_restart_from_stays(tmp_path: Path) -> None:
-    """Nothing of the generation that the superblock names is deleted: a restart mends it."""
-    trial = Trial(tmp_path)
+    """No file of the generation that the superblock names is deleted: a restart repairs it."""
+    trial = TransferTrial(tmp_path)
     Sections(trial.files).write(NEWEST, entities(1, 8))
     name = manifest_file(NEWEST)
     for directory in COPY_DIRECTORIES:
@@ -303,8 +335,8 @@ async def test_a_damaged_manifest_to_restart_from_stays(tmp_path: Path) -> None:
 
 
 async def test_peers_whose_manifests_are_too_new(tmp_path: Path) -> None:
-    """The next peer is asked; if none has one that this build reads, the operator is told so."""
-    trial = Trial(tmp_path)
+    """The next peer is asked; if no peer has a readable manifest, the operator is told."""
+    trial = TransferTrial(tmp_path)
     trial.fetcher.too_new = {0, 1}
     trial.transfer.needed(SnapshotNeeded(1, NEWEST, 20))
     await trial.until(lambda: bool(trial.said))
@@ -315,8 +347,8 @@ async def test_peers_whose_manifests_are_too_new(tmp_path: Path) -> None:
 
 
 async def test_same_cut_with_another_root_is_divergence(tmp_path: Path) -> None:
-    """What this replica itself made of the same cut is not thrown away; the operator is told."""
-    trial = Trial(tmp_path)
+    """This replica's own files of the same cut are not thrown away; the operator is told."""
+    trial = TransferTrial(tmp_path)
     mine = Sections(trial.files)
     mine.write(1, entities(1, 8))
     mine.write(NEWEST, {2: {(1, b"000100"): b"other" * 100}})
@@ -328,8 +360,9 @@ async def test_same_cut_with_another_root_is_divergence(tmp_path: Path) -> None:
 
 
 async def test_superblock_that_cannot_be_written_yet(tmp_path: Path) -> None:
-    """If recording is refused, it is said and tried again; no layer travels twice."""
-    trial = Trial(tmp_path)
+    """If recording is refused, the refusal is reported and recording retried; no layer comes
+    twice."""
+    trial = TransferTrial(tmp_path)
     trial.refusing = [TransferFailed("no superblock yet")]
     await trial.run()
     assert any("no superblock yet" in each for each in trial.said)
@@ -337,9 +370,9 @@ async def test_superblock_that_cannot_be_written_yet(tmp_path: Path) -> None:
 
 
 async def test_full_disk(tmp_path: Path) -> None:
-    """A full disk is named, what is here stays, and the transfer goes on once there is room."""
+    """A full disk is named, existing files stay, and the transfer goes on once there is room."""
     storage = memory()
-    trial = Trial(tmp_path, storage)
+    trial = TransferTrial(tmp_path, storage)
     mine = Sections(trial.files)
     mine.write(1, entities(7, 2))
     storage.capacity_bytes -= storage.free_bytes("")
@@ -354,8 +387,8 @@ async def test_full_disk(tmp_path: Path) -> None:
 async def test_what_is_fetched_may_use_the_reserve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a full disk the space that is kept for snapshots lets one of a peer be brought here."""
-    trial = Trial(tmp_path)
+    """On a full disk a fetched snapshot may use the space reserved for snapshots."""
+    trial = TransferTrial(tmp_path)
     mine = Sections(trial.files)
     trial.files.rebuild_reserve(mine.write(1, entities(7, 2)))
     assert all(reserves(trial.files))
@@ -373,9 +406,9 @@ async def test_what_is_fetched_may_use_the_reserve(
 
 
 async def test_failed_sync_ends_the_process(tmp_path: Path) -> None:
-    """What is durable is unknown after a failed sync: that is not tried again."""
+    """After a failed sync the durable state is unknown, so the transfer is not tried again."""
     storage = memory()
-    trial = Trial(tmp_path, storage)
+    trial = TransferTrial(tmp_path, storage)
     storage.failing_syncs.add(storage.syncs)
     trial.transfer.needed(SnapshotNeeded(0, NEWEST, 20))
     with pytest.raises(CopiesFailed):

@@ -1,4 +1,4 @@
-"""The gateway's way to the files of generations: no call of it may hold up the event loop."""
+"""The gateway's access to the files of generations never holds up the event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GIVE_UP_S = 10
 
 
 async def test_whoever_lets_go_of_files_waits_for_garbage_in_a_thread() -> None:
-    """Collecting garbage takes a while on a slow disk, and nobody else may wait for it."""
+    """Collecting garbage takes a while on a slow disk, so it runs in a thread."""
     files = open_files(memory())
     Sections(files).write(1, entities(1, 3))
     is_held, let_go, outcomes = threading.Event(), threading.Event(), list[bool]()

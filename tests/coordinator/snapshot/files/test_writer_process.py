@@ -1,4 +1,4 @@
-"""Generations written by another process are those written here, and its death harms none."""
+"""Generations of a writer process equal those written here, and its death harms none."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def open_on_disk(root: Path, *, has_writer_process: bool) -> SnapshotFiles:
 
 @pytest.fixture
 def files(tmp_path: Path) -> Iterator[SnapshotFiles]:
-    """Files that are written by another process."""
+    """Files that another process writes."""
     opened = open_on_disk(tmp_path / "there", has_writer_process=True)
     yield opened
     opened.close()
@@ -70,7 +70,7 @@ def process_of(files: SnapshotFiles) -> WriterProcess:
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    """Every file below a directory by its name, but for locks, which hold a process id."""
+    """Return every file below a directory by its name, except locks, which hold a process id."""
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))
@@ -94,7 +94,7 @@ def live(files: SnapshotFiles) -> Sections:
 def test_the_same_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: SnapshotFiles, held_bytes_max: int
 ) -> None:
-    """In pieces or at once, the other process leaves byte by byte what is written here."""
+    """In pieces or at once, the other process writes byte by byte the same as this one."""
     here = open_on_disk(tmp_path / "here", has_writer_process=False)
     live(here)
     here.close()
@@ -108,7 +108,7 @@ def test_the_same_files(
 def test_a_dead_process_fails_the_generation_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: SnapshotFiles
 ) -> None:
-    """Killed with a file in the making, it is said so; the next generation has another process."""
+    """A writer killed with a file in the making is reported; the next generation has another."""
     monkeypatch.setattr(section_writer, "HELD_BYTES_MAX", 0)
     sections = Sections(files)
     sections.write(1, entities(1, 3))
@@ -142,7 +142,8 @@ def test_what_cannot_be_started_is_told(
 
 
 def test_the_process_holds_the_directories(tmp_path: Path, files: SnapshotFiles) -> None:
-    """Nobody opens them while a writer lives, be it that its coordinator is dead."""
+    """No other process opens the directories while a writer lives, even if its coordinator is
+    dead."""
     Sections(files).write(1, entities(1, 1))
     release(files._locks)  # as the kernel does for a coordinator that was killed
     with pytest.raises(DirectoryInUse):
@@ -152,7 +153,7 @@ def test_the_process_holds_the_directories(tmp_path: Path, files: SnapshotFiles)
 
 
 def test_a_start_after_a_crash_waits_for_the_writer(tmp_path: Path, files: SnapshotFiles) -> None:
-    """The writer of a dead coordinator may finish its call; whoever is next begins behind it."""
+    """The writer of a dead coordinator may finish its call; the next process begins after it."""
     Sections(files).write(1, entities(1, 1))
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
@@ -180,7 +181,7 @@ def test_nothing_is_written_after_the_end(files: SnapshotFiles) -> None:
 
 
 def fill(storage: MemoryStorage, spare_bytes: int = 0) -> None:
-    """Leave one directory so much room beside what it has."""
+    """Leave one directory only so much room beside its files."""
     directory = COPY_DIRECTORIES[1]
     used = sum(len(storage.content(p)) for p in storage.paths() if p.startswith(f"{directory}/"))
     storage.capacities_bytes[directory] = used + spare_bytes
@@ -188,7 +189,7 @@ def fill(storage: MemoryStorage, spare_bytes: int = 0) -> None:
 
 @pytest.mark.parametrize(("use_reserve", "error"), [(True, None), (False, "SnapshotNoSpace")])
 def test_a_full_disk_over_there(use_reserve: bool, error: str | None) -> None:
-    """Over there, too, the reserve is for generations, and for nothing else."""
+    """In the other process, too, the reserve is only for generations."""
     storage = memory()
     files = open_files(storage, reserve_bytes_min=20_000)
     files.rebuild_reserve(Sections(files).write(1, entities(1, 1)))
@@ -213,16 +214,16 @@ class NearProcess(WriterProcess):
         return self
 
     def send(self, request: tuple[str, tuple[Any, ...]]) -> None:
-        """Do what the other process does."""
+        """Do the other process's work."""
         self._answers.append(answer(self._there, request))
 
     def recv(self) -> Answer:
-        """Return what it answers."""
+        """Return its answer."""
         return self._answers.pop()
 
 
 def test_a_failed_sync_over_there_ends_this_process() -> None:
-    """The kernel tells of it once: nothing may be written, or read as good, afterwards."""
+    """The kernel reports a failed sync once: afterwards nothing may be written, or read as good."""
     storage = memory()
     open_files(storage).close()
     copies = CopyDirectories(storage, COPY_DIRECTORIES, Repairs(), "coordinator")
@@ -245,7 +246,7 @@ def test_a_failed_sync_over_there_ends_this_process() -> None:
 
 @pytest.mark.parametrize("spare_bytes", [0, 3_000])
 def test_a_disk_that_fills_up_over_there_leaves_nothing(spare_bytes: int) -> None:
-    """In the middle of a large file it is said so, and no part of the file is left anywhere."""
+    """A disk that fills up within a large file is reported, and no part of the file is left."""
     storage = memory()
     open_files(storage, reserve_bytes_min=0).close()
     fill(storage, spare_bytes)
@@ -260,7 +261,7 @@ def test_a_disk_that_fills_up_over_there_leaves_nothing(spare_bytes: int) -> Non
 
 
 def test_a_large_file_over_there_is_verified() -> None:
-    """What does not read back with its digest is told, and was made durable before that."""
+    """A file that does not match its digest is reported, and was made durable before."""
     storage = memory()
     open_files(storage).close()
     process = NearProcess(storage, LocalWriter(storage, COPY_DIRECTORIES, "coordinator"))
@@ -273,6 +274,6 @@ def test_a_large_file_over_there_is_verified() -> None:
 
 
 def test_a_defect_ends_the_process() -> None:
-    """What nobody expected is not turned into an answer."""
+    """An unexpected error is not turned into an answer."""
     with pytest.raises(AssertionError, match="not to be asked for"):
         answer(LocalWriter(memory(), COPY_DIRECTORIES, "writer"), ("check_usable", ()))

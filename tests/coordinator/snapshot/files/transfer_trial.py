@@ -1,4 +1,4 @@
-"""A replica that gets a snapshot from a peer of which the test says what goes wrong."""
+"""A replica that gets a snapshot from a peer whose faults the test chooses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ROUNDS_MAX = 20_000
 
 
 class Peer:
-    """A replica with two generations, and what goes wrong with it."""
+    """A replica with two generations, and its faults."""
 
     def __init__(self) -> None:
         """Write them."""
@@ -85,7 +85,7 @@ def layer_of_a_newer_build(data: bytes) -> bytes:
 
 @dataclass
 class FakeFetcher:
-    """Reads from one peer's disk whoever is asked; `chunks_left` sends fail once they are used."""
+    """Reads from one peer's disk, whichever peer is asked; after `chunks_left` sends it fails."""
 
     peer: Peer
     asked: list[tuple[str, tuple[int, ...], int, int]] = field(default_factory=list)
@@ -133,11 +133,11 @@ class FakeFetcher:
             yield chunk
 
 
-class Trial:
-    """A replica that is behind, with a peer that is not."""
+class TransferTrial:
+    """A replica that is behind, with a peer that is ahead."""
 
     def __init__(self, directory: Path, storage: MemoryStorage | None = None) -> None:
-        """Begin empty, or with what is on a disk."""
+        """Begin empty, or with the content of a disk."""
         self.peer = Peer()
         self.fetcher = FakeFetcher(self.peer)
         self.storage = storage or memory()
@@ -153,7 +153,7 @@ class Trial:
         self.transfer = self.begin()
 
     def begin(self) -> StateTransfer:
-        """Return what a new process has."""
+        """Return the state of a new process."""
         ports = TransferPorts(
             fetcher=self.fetcher,
             replicas=(0, 1),
@@ -185,11 +185,11 @@ class Trial:
                 await self.transfer.run()
 
     def leftovers(self) -> list[str]:
-        """Return the names of what is left of a transfer."""
+        """Return the names of a transfer's leftovers."""
         return sorted(path.name for path in self.directory.glob("*"))
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Run the transfer until something holds."""
+        """Run the transfer until a condition holds."""
         running = asyncio.ensure_future(self.transfer.run())
         for _ in range(ROUNDS_MAX):
             if condition():

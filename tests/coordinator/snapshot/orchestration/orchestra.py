@@ -11,7 +11,6 @@ from coordinator.mux.catalog import CatalogMachine
 from coordinator.mux.catalog_types import (
     BeginSnapshot,
     CatalogCommand,
-    Change,
     CreateSnapshot,
     CutTaken,
     Snapshot,
@@ -37,6 +36,7 @@ from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.errors import Refusal
 from viewstamp.format.block import Block
 from viewstamp.limits import FEATURE_LEVEL_MAX
+from viewstamp.machine.freezing import Change
 
 CHECKSUM = b"c" * 16
 ROUNDS_MAX = 100_000
@@ -54,13 +54,13 @@ def tasks(*stages: Stage) -> tuple[TaskSnapshot, ...]:
 
 @dataclass(frozen=True)
 class Frozen:
-    """What the mux has frozen of one of its sections."""
+    """The frozen changes of one section of the mux."""
 
     generation: int
     base_generation: int = 0
     frozen: tuple[Change, ...] = ()
 
-    def changes(self) -> Any:
+    def walk(self) -> Any:
         """Yield the changes."""
         return iter(self.frozen)
 
@@ -69,7 +69,7 @@ class Services:
     """Sections that the test holds back, breaks, or lets through: one block and a summary each."""
 
     def __init__(self) -> None:
-        """Begin with all of them there."""
+        """Begin with all sections available."""
         self.away: dict[Stage, list[str]] = {}
         self.open = {stage: asyncio.Event() for stage in STAGES}
         self.reads: list[tuple[Stage, int]] = []
@@ -93,15 +93,15 @@ class Services:
             self.open[stage].set()
 
     async def wait(self, stage: Stage) -> None:
-        """Stand for the wait until a service is back."""
+        """Replace the wait until a service is back."""
         self.waits.append(stage)
 
     def expected(self, stage: Stage, cut: CutTaken) -> SectionHead:
-        """Say what the section will be counted from."""
+        """Set the head that the section will be counted from."""
         return SectionHead(1, self.expected_base_generation)
 
     async def read(self, stage: Stage, cut: CutTaken) -> AsyncGenerator[SectionPart]:
-        """Yield one block, then what the test has said."""
+        """Yield one block, then what the test has set."""
         self.reads.append((stage, cut.generation))
         if len(self.reads) == len(STAGES):
             self.all_reading.set()
@@ -122,7 +122,7 @@ class Services:
 
 
 class FakeFiles:
-    """Files in memory, with everything that was done to them."""
+    """Files in memory, with a record of all calls."""
 
     def __init__(self) -> None:
         """Begin empty."""
@@ -135,7 +135,7 @@ class FakeFiles:
         self.bug: Exception | None = None
 
     def find(self, generation: int) -> Durable | None:
-        """Return a generation that is there."""
+        """Return a generation that exists."""
         return self.durable.get(generation)
 
     def begin(self, cut: LocalCut) -> FakeWriter:
@@ -165,7 +165,7 @@ class FakeWriter:
     def finish_section(
         self, stage: Stage, section: FakeSection, summary: domain_pb2.SectionSummary
     ) -> TaskSnapshot:
-        """Keep what it adds up to."""
+        """Keep the summary."""
         assert summary.base_generation == section.head.base_generation
         done = TaskSnapshot(stage, summary.applied_revision, summary.state_digest, 3, 100)
         self.done[stage] = done
@@ -187,7 +187,7 @@ class FakeWriter:
 
 @dataclass
 class FakeSection:
-    """A section being written."""
+    """A section in the making."""
 
     writer: FakeWriter
     stage: Stage
@@ -206,8 +206,8 @@ class FakeSection:
         self.writer.files.discarded.append((self.writer.cut.taken.generation, self.stage))
 
 
-class World:
-    """A replica that hears of its own log. Proposals wait until `sequence_proposals`."""
+class OrchestratorTrial:
+    """A replica that follows its own log. Proposals wait until `sequence_proposals`."""
 
     def __init__(
         self,
@@ -218,9 +218,9 @@ class World:
         work: SnapshotWork | None = None,
         reports: Reports | None = None,
     ) -> None:
-        """Begin as the primary of an empty cluster, or behind what was adopted.
+        """Begin as the primary of an empty cluster, or behind an adopted generation.
 
-        `reports` say which of several replicas it is; else it is alone.
+        `reports` say which of several replicas it is; otherwise it is alone.
         """
         self.now_ms = 0
         self.op = self.revision = 10
@@ -234,8 +234,8 @@ class World:
         self.proposed: list[tuple[int, bytes]] = []
         self.published: list[Snapshot] = []
         self.alarms: list[str] = []
-        self.told: list[Durable] = []  # the primary, of what is durable here
-        self.last_words: list[Durable] = []  # to all, of one that has diverged
+        self.told: list[Durable] = []  # to the primary, about durable generations
+        self.last_words: list[Durable] = []  # to all, about a diverged replica
         self.diverged: list[str] = []  # alarms about other replicas
         self.disk_full = False
         self.item_log_bytes = self.journal_bytes = 0
@@ -266,7 +266,7 @@ class World:
         )
 
     async def adopt(self, generation: int) -> None:
-        """Remember what was adopted, once the test lets it be."""
+        """Remember the adopted generation, once the test allows it."""
         await self.adopting.wait()
         self.adopted.append(generation)
 
@@ -275,7 +275,7 @@ class World:
             self.proposed.append((code, request))
 
     def load(self) -> ReplicaLoad:
-        """Return what the replica holds."""
+        """Return the replica's holdings."""
         return ReplicaLoad(
             self.now_ms, self.revision, self.journal_bytes, self.item_log_bytes, self.disk_full
         )
@@ -283,7 +283,7 @@ class World:
     # --- The log ---
 
     def command(self, command: CatalogCommand) -> SessionApplied | SessionRefused:
-        """Sequence, apply and apply a command, and tell the orchestrator of it."""
+        """Sequence, apply and apply a command, and report it to the orchestrator."""
         self.op += 1
         self.revision += 1
         place = (self.revision, self.op, self.op * 1000, FEATURE_LEVEL_MAX)
@@ -298,7 +298,7 @@ class World:
         return verdict
 
     def cut(self, generation: int) -> CutTaken:
-        """Return the cut of a generation at the present op."""
+        """Return the cut of a generation at the current op."""
         base = self.orchestrator.adopted_generation
         return CutTaken(
             generation=generation,
@@ -312,7 +312,7 @@ class World:
         )
 
     def create(self) -> int:
-        """Ask for a snapshot and return its number. Raises Refusal."""
+        """Request a snapshot and return its number. Raises Refusal."""
         verdict = self.command(CreateSnapshot())
         if isinstance(verdict, SessionRefused):
             raise Refusal.from_error(errors_pb2.Error.FromString(verdict.error))
@@ -323,11 +323,11 @@ class World:
         self.command(BeginSnapshot(generation, 5, 0))
 
     def parsed_proposals(self) -> list[CatalogCommand]:
-        """Return what was proposed and not sequenced."""
+        """Return the commands that were proposed and not sequenced."""
         return [CATALOG_PARSERS[code](request) for code, request in self.proposed]
 
     def sequence_proposals(self) -> None:
-        """Let the log have what was proposed."""
+        """Sequence the proposed commands."""
         commands = self.parsed_proposals()
         self.proposed.clear()
         for each in commands:
@@ -340,7 +340,7 @@ class World:
         await self.orchestrator.settle()
 
     async def until(self, condition: Callable[[], bool], *, sequencing: bool = True) -> None:
-        """Go on, sequencing what is proposed, until something holds."""
+        """Go on, sequencing the proposed commands, until a condition holds."""
         for _ in range(ROUNDS_MAX):
             await self.orchestrator.settle()
             if condition():
@@ -359,7 +359,7 @@ class World:
         )
 
     async def until_durable(self, generation: int) -> None:
-        """Go on, sequencing nothing, until a generation is durable here."""
+        """Go on without sequencing until a generation is durable here."""
         await self.until(
             lambda: self.orchestrator.local_state(generation) is LocalState.DURABLE,
             sequencing=False,
@@ -376,15 +376,15 @@ class World:
         return [s.state.name for s in reversed(self.machine.list_after(0, 1000))]
 
     async def close(self) -> None:
-        """End what runs, as the end of the process does."""
+        """End all work, as the end of the process does."""
         running = asyncio.ensure_future(self.orchestrator.run())
         await asyncio.sleep(0)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
 
-def primary(**arguments: Any) -> World:
+def primary(**arguments: Any) -> OrchestratorTrial:
     """Return a replica that is the primary."""
-    world = World(**arguments)
+    world = OrchestratorTrial(**arguments)
     world.orchestrator.activate()
     return world

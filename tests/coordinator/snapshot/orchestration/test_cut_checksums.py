@@ -1,4 +1,4 @@
-"""Which entry a snapshot was cut at, though the journal may not have it yet."""
+"""The entry at which a snapshot was cut, even before the journal has it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ OLD, NEW = b"o" * 16, b"n" * 16
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenCuts:
     """An entry on its way to the journal."""
 
     op: int
     checksum: bytes
 
 
-class Cuts(SnapshotAssembly):
+class CutsTaken(SnapshotAssembly):
     """The snapshots of a replica whose journal holds `held` at the cut."""
 
     def __init__(self, held: bytes | None) -> None:
-        """Hold that much of a replica."""
+        """Hold the parts of a replica that the test needs."""
         header = None if held is None else SimpleNamespace(checksum=held)
         journal = SimpleNamespace(header=lambda op: header)
         around: Any = SimpleNamespace(files=SimpleNamespace(journal=journal))
@@ -41,7 +41,7 @@ class Cuts(SnapshotAssembly):
 
     def step(self, what: str, checksum: bytes) -> None:
         """Begin or end to write an entry at the cut."""
-        entries: Any = [Written(CUT_OP, checksum)]
+        entries: Any = [WrittenCuts(CUT_OP, checksum)]
         self.persisting(entries) if what == "persisting" else self.persisted(entries)
 
 
@@ -59,8 +59,8 @@ class Cuts(SnapshotAssembly):
 def test_the_cut_is_the_entry_that_was_executed(
     held: bytes | None, steps: tuple[tuple[str, bytes], ...], expected: bytes
 ) -> None:
-    """What is on its way to the journal is newer than what the journal holds at that op."""
-    cuts = Cuts(held)
+    """An entry on its way to the journal is newer than the journal's entry of that op."""
+    cuts = CutsTaken(held)
     for step in steps:
         cuts.step(*step)
     taken: Any = SimpleNamespace(op=CUT_OP)

@@ -1,4 +1,4 @@
-"""What a snapshot lets go of in the journal, while other replicas lag behind it."""
+"""The journal that a snapshot frees, and keeps for replicas that lag behind it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LATE_MS = RETAIN_FOR_BACKUP_MS
 
 
 def bytes_from(op: int) -> int:
-    """Return what a journal takes whose entries are equally large, of which the head is op 2000."""
+    """Return the size of a journal whose entries are equally large, with its head at op 2000."""
     return (2_000 - op) * PREPARE_BYTES
 
 
@@ -57,35 +57,36 @@ def lags(ops: int, silent_ms: int = 0) -> Follower:
 def test_for_whom_the_journal_is_kept(
     followers: Sequence[Follower], room: RetentionRoom, kept_ops: int
 ) -> None:
-    """For who was heard lately and lags a little, unless the disk is full."""
+    """The journal is kept for a replica that was heard lately and lags a little, unless the disk
+    is full."""
     assert keep_from(CUT, followers, bytes_from, room) == CUT - kept_ops
 
 
 def test_who_has_nothing_yet_needs_all() -> None:
-    """Ops begin with 1, also for a replica that has committed nothing."""
+    """A replica that has committed nothing needs all ops from 1."""
     assert keep_from(9, [Follower(0, 0)], bytes_from, RetentionRoom()) == 1
 
 
-class FakeJournal:
-    """A journal that remembers from where it was kept."""
+class RetainedJournal:
+    """A journal that remembers from which op it was kept."""
 
     def __init__(self) -> None:
         self.kept_from: list[int] = []
 
     def bytes_from(self, op: int) -> int:
-        """Return what it takes."""
+        """Return its size."""
         return bytes_from(op)
 
     def truncate_before(self, op: int) -> int:
-        """Remember it, and drop one segment."""
+        """Remember the op, and drop one segment."""
         self.kept_from.append(op)
         return 1
 
 
 async def test_what_was_kept_goes_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once the other one has caught up, its part is dropped."""
+    """Once the other replica has caught up, its part is dropped."""
     monkeypatch.setattr(log_retention, "LOOK_INTERVAL_MS", 1)
-    journal, followers, looked = FakeJournal(), [lags(40)], asyncio.Event()
+    journal, followers, looked = RetainedJournal(), [lags(40)], asyncio.Event()
 
     async def call(function: Callable[[], int]) -> int:
         looked.set()

@@ -1,4 +1,4 @@
-"""Sections written into real files in pieces: what is held, what is cut short, and what is full."""
+"""Sections written into real files in pieces: memory in use, aborted writes, and full disks."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Blocks:
 
 
 def in_the_making(storage: MemoryStorage) -> dict[str, int]:
-    """The temporary files, and the bytes of each."""
+    """Return the temporary files, and the bytes of each."""
     return {path: len(storage.content(path)) for path in storage.paths() if path.endswith(".tmp")}
 
 
 @pytest.fixture
 def storage(monkeypatch: pytest.MonkeyPatch) -> MemoryStorage:
-    """A disk, and a limit that every section goes beyond."""
+    """A disk, and a limit that every section exceeds."""
     monkeypatch.setattr(section_writer, "HELD_BYTES_MAX", HELD_BYTES_MAX)
     return memory()
 
@@ -71,7 +71,8 @@ def writing(storage: MemoryStorage, source: Blocks) -> asyncio.Task[bytes]:
 
 
 async def test_a_large_section_is_written_as_it_comes(storage: MemoryStorage) -> None:
-    """No more than the limit and one block is held; whoever is cancelled leaves nothing behind."""
+    """At most the limit and one block are held in memory; a cancelled write leaves nothing
+    behind."""
     source = Blocks()
     task = writing(storage, source)
     await source.sent.wait()
@@ -86,7 +87,7 @@ async def test_a_large_section_is_written_as_it_comes(storage: MemoryStorage) ->
 
 
 async def test_a_disk_that_fills_up_fails_the_generation(storage: MemoryStorage) -> None:
-    """In the middle of a section it fails the generation alone, and nothing half is left."""
+    """A disk that fills up within a section fails only the generation, and no half file is left."""
     storage.capacities_bytes[COPY_DIRECTORIES[1]] = 2 * HELD_BYTES_MAX
     with pytest.raises(GenerationFailed, match=r"writing copies/b/.*free space"):
         await writing(storage, Blocks())

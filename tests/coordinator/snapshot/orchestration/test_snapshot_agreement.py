@@ -1,4 +1,4 @@
-"""When several replicas agree on a generation: the counting, as a table, and who does it."""
+"""When several replicas agree on a generation: a table of reports, and who counts them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coordinator.snapshot.agreement import (
 )
 from tests.coordinator.snapshot.orchestration.orchestra import task, tasks
 
-# What each replica reports, by replica: a letter is a root, a dot nothing; then what it adds up to.
+# What each replica reports, by replica: a letter is a root, a dot nothing; then the verdict.
 WAITING, AGREED, DISAGREED = Waiting, Agreed, Disagreed
 CASES = [
     ("a", AGREED, "0"),
@@ -53,7 +53,8 @@ def report(letter: str, digest: bytes = b"d" * 32) -> DurableReport:
 
 @pytest.mark.parametrize(("reported", "verdict", "replicas"), CASES)
 def test_reports_are_counted(reported: str, verdict: type, replicas: str) -> None:
-    """A root of a majority of all replicas is agreed; all of them without one disagree."""
+    """A root of a majority of all replicas is agreed; when all have reported without one they
+    disagree."""
     reports = {i: report(letter) for i, letter in enumerate(reported) if letter != "."}
     found = judge(reports, len(reported))
     assert type(found) is verdict
@@ -72,7 +73,7 @@ def test_reports_are_counted(reported: str, verdict: type, replicas: str) -> Non
     ("reported", "verdict", "replicas"), [case for case in CASES if len(case[0]) > 1]
 )
 def test_standbys_have_no_say(reported: str, verdict: type, replicas: str) -> None:
-    """Whatever standbys report beside, for a root or against it, the verdict is the same."""
+    """Reports of standbys, for a root or against it, do not change the verdict."""
     for letter in "ax":
         reports = {i: report(each) for i, each in enumerate(reported) if each != "."}
         reports |= {len(reported): report(letter), len(reported) + 1: report(letter)}
@@ -87,17 +88,17 @@ def test_standbys_have_no_say(reported: str, verdict: type, replicas: str) -> No
     [(0, 1, False), (0, 2, False), (0, 3, True), (2, 2, True), (3, 3, True)],
 )
 def test_others_suffice(replica: int, count: int, suffice: bool) -> None:
-    """Those that vote complete a generation without a standby; two voters need both."""
+    """The voters complete a generation without a standby; two voters need both."""
     assert Reports(replica, count).others_suffice is suffice
 
 
 def test_majorities() -> None:
-    """More than half of all replicas, of those that are down as well."""
+    """A majority is more than half of all replicas, including those that are down."""
     assert [majority_of(count) for count in range(1, 7)] == [1, 2, 2, 3, 3, 4]
 
 
 def test_sections_that_differ_are_named() -> None:
-    """What differs is the digests; sizes and layers of replicas that agree may differ."""
+    """Sections differ by their digests; replicas that agree may differ in sizes and layers."""
     ours = tasks()
     theirs = tuple(replace(each, size_bytes=1) for each in ours)
     assert different_sections(ours, theirs) == ()
@@ -114,7 +115,9 @@ def test_disagreement_names_every_section_that_differs_anywhere() -> None:
     reports = {
         0: report("a"),
         1: DurableReport(b"b" * 32, (task(Stage.USERS, digest=b"x" * 32), *tasks()[2:])),
-        2: DurableReport(b"c" * 32, (*tasks()[:4], task(Stage.CATALOG, digest=b"y" * 32))),
+        2: DurableReport(
+            b"c" * 32, (*tasks(*STAGES[:4]), task(Stage.CATALOG, digest=b"y" * 32), *tasks()[5:])
+        ),
     }
     found = judge(reports, 3)
     assert isinstance(found, Disagreed)
@@ -122,7 +125,7 @@ def test_disagreement_names_every_section_that_differs_anywhere() -> None:
 
 
 def test_reports_of_other_generations_do_not_count() -> None:
-    """The last report of a replica replaces the one before, and counts for its generation alone."""
+    """A replica's last report replaces its earlier one, and counts for its own generation alone."""
     reports = Reports(0, 3)
     reports.take(1, 4, report("a"))
     assert isinstance(reports.judge(4, report("a")), Agreed)

@@ -1,4 +1,4 @@
-"""The decision table: complete, and what its rows must never say."""
+"""The decision table is complete, and its rows keep some rules."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ ALL = {Situation(*each) for each in product(CatalogState, LocalState, (False, Tr
 
 
 def test_every_situation_is_decided() -> None:
-    """The table has a row for each situation there can be, and no other."""
+    """The table has exactly one row for each possible situation."""
     assert DECISIONS.keys() == ALL
     assert ENDED_BY_DEADLINE < ALL
 
 
 def test_adoption_needs_both() -> None:
-    """Adopted is what the log has completed and what is durable here, once."""
+    """A generation is adopted once, when the log has completed it and it is durable here."""
     adopting = [situation for situation in ALL if DECISIONS[situation] is Action.ADOPT]
     assert adopting == [Situation(CatalogState.COMPLETED, LocalState.DURABLE, False)]
 
 
 def test_what_is_adopted_stays() -> None:
-    """No row deletes, writes anew or fails what the replica restarts from, whatever the hour."""
+    """No row deletes, rewrites or fails the generation that the replica restarts from."""
     for situation in ALL:
         if situation.is_adopted:
             for is_overdue in (False, True):
@@ -48,9 +48,9 @@ def test_the_log_is_not_contradicted() -> None:
 
 
 def test_deadline_ends_what_would_wait_for_ever() -> None:
-    """A generation that is undecided is failed at its deadline, unless this replica began with it.
+    """An undecided generation is failed at its deadline, unless this replica began with it.
 
-    Nor if it is agreed upon: then it is completed, whatever is here.
+    A generation that is agreed upon is completed instead, whatever is here.
     """
     for situation in ALL:
         is_open = situation.catalog in (CatalogState.ASKED, CatalogState.CUT)
@@ -62,7 +62,7 @@ def test_deadline_ends_what_would_wait_for_ever() -> None:
 
 
 def test_agreement_completes_what_is_cut() -> None:
-    """What a majority has is completed, also if it is late and not here; nothing else changes."""
+    """A majority's generation is completed, even late and absent here; nothing else changes."""
     for situation in ALL:
         is_cut = situation.catalog is CatalogState.CUT
         is_open = is_cut and DECISIONS[situation] is not Action.IMPOSSIBLE

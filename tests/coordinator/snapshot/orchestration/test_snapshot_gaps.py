@@ -1,16 +1,16 @@
-"""The gaps (a) to (g) of the snapshots that the design was learned from, each seen closed.
+"""The gaps (a) to (g) of the snapshots that the design was learned from; each is closed.
 
 === ============================================ ==================================================
-gap what was open there                          test
-=== ============================================ ==================================================
-(a) unknown task accepted, generation stuck      test_a_unknown_task
-(b) a task twice in one report, stuck later      test_b_task_twice_in_one_report
-(c) nobody ends a generation that is stuck       test_c_stuck_generation
-(d) generations are never deleted                test_d_generations_are_deleted
-(e) tasks fixed when the orchestrator was made   test_e_tasks_of_each_generation
-(f) idle tasks never snapshot                    test_f_idle_sections_are_in_it
-(g) no retry after fencing                       test_g_goes_on_after_fencing
-=== ============================================ ==================================================
+gap what was open there                          test ===
+============================================ ================================================== (a)
+unknown task accepted, generation stuck      test_a_unknown_task (b) a task twice in one report,
+stuck later      test_b_task_twice_in_one_report (c) nobody ends a generation that is stuck
+test_c_stuck_generation (d) generations are never deleted
+test_d_generations_are_deleted (e) tasks fixed when the orchestrator was made
+test_e_tasks_of_each_generation (f) idle tasks never snapshot
+test_f_idle_sections_are_in_it (g) no retry after fencing
+test_g_goes_on_after_fencing === ============================================
+==================================================
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def test_a_unknown_task(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_b_task_twice_in_one_report() -> None:
-    """A task named twice in one report is in it once, or the report is refused at once."""
+    """A task named twice in one report counts once, or the report is refused at once."""
     world = primary()
     world.begin(1)
     world.orchestrator.report(1, (task(Stage.USERS), task(Stage.USERS)))
@@ -46,12 +46,15 @@ async def test_b_task_twice_in_one_report() -> None:
 
 
 async def test_c_stuck_generation() -> None:
-    """A generation that is not durable at its deadline fails, and the reason says what lacked."""
+    """A generation that is not durable at its deadline fails, and the reason names what is
+    missing."""
     world = primary()
     world.services.hold()
     world.begin(1)
     world.services.release(*(stage for stage in STAGES if stage is not Stage.STREAMS))
-    await world.until(lambda: len(world.orchestrator.reported(1)) == 4, sequencing=False)
+    await world.until(
+        lambda: len(world.orchestrator.reported(1)) == len(STAGES) - 1, sequencing=False
+    )
     world.now_ms = SNAPSHOT_DEADLINE_MS - 1
     await world.settle()
     assert world.parsed_proposals() == []
@@ -62,7 +65,7 @@ async def test_c_stuck_generation() -> None:
 
 
 async def test_d_generations_are_deleted() -> None:
-    """What the retention does not keep is gone from the catalog; the last good one never."""
+    """Retention deletes generations from the catalog, and never the last good one."""
     world = primary(settings=TriggerSettings(keep_last=2, keep_daily=0))
     for _ in range(4):
         await world.snapshot()
@@ -71,7 +74,7 @@ async def test_d_generations_are_deleted() -> None:
 
 
 async def test_e_tasks_of_each_generation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each generation has the tasks of its own cut, also in an orchestrator that is older."""
+    """Each generation has the tasks of its own cut, even in an older orchestrator."""
     world = primary()
     monkeypatch.setattr(
         values, "TASKS_BY_FEATURE_LEVEL", {FEATURE_LEVEL_MAX: (Stage.USERS, Stage.STREAMS)}
@@ -83,7 +86,7 @@ async def test_e_tasks_of_each_generation(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_f_idle_sections_are_in_it() -> None:
-    """Nothing has to happen in a section for it to be in a snapshot: the cut comes to all."""
+    """Idle sections are in a snapshot, too: the cut reaches all of them."""
     world = primary()
     assert await world.snapshot() == 1
     assert await world.snapshot() == 2
@@ -91,11 +94,11 @@ async def test_f_idle_sections_are_in_it() -> None:
 
 
 async def test_g_goes_on_after_fencing() -> None:
-    """Work that a newer cut has fenced off is given up, and the newer one is completed."""
+    """A newer cut fences off earlier work, and the newer generation is completed."""
     world = primary()
     world.services.hold()
     world.begin(1)
-    await world.until(lambda: len(world.services.reads) == 5, sequencing=False)
+    await world.until(lambda: len(world.services.reads) == len(STAGES), sequencing=False)
     world.orchestrator.fail(1, "given up")
     await world.settle()
     world.sequence_proposals()

@@ -1,4 +1,4 @@
-"""One of three replicas: what it tells the primary, and what the primary proposes when."""
+"""One of three replicas: what it reports to the primary, and what the primary proposes when."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from coordinator.mux.stage import STAGES, Stage
 from coordinator.snapshot.agreement import DurableReport, Reports
 from coordinator.snapshot.decisions import LocalState
 from coordinator.snapshot.divergence import DivergedError
-from tests.coordinator.snapshot.orchestration.orchestra import World, primary, task
+from tests.coordinator.snapshot.orchestration.orchestra import OrchestratorTrial, primary, task
 from viewstamp.limits import SNAPSHOT_DEADLINE_MS
 
 SAME, OTHER = b"d" * 32, b"x" * 32  # the digest that services report, and another
 
 
 def report(digest: bytes = SAME, *, differs: Stage | None = None) -> DurableReport:
-    """Return what a replica says: its root is a digest, in the section that differs another."""
+    """Return a replica's report: its root is a digest, and one section may have another."""
     tasks = tuple(
         task(stage, revision=11, digest=OTHER if stage is differs else SAME) for stage in STAGES
     )
     return DurableReport(digest, tasks)
 
 
-def one_of_three(replica_id: int = 0) -> World:
+def one_of_three(replica_id: int = 0) -> OrchestratorTrial:
     """Return a replica among three, not the primary."""
-    return World(reports=Reports(replica_id, 3))
+    return OrchestratorTrial(reports=Reports(replica_id, 3))
 
 
-async def durable_primary() -> World:
+async def durable_primary() -> OrchestratorTrial:
     """Return the primary of three, with generation 1 durable."""
     world = primary(reports=Reports(0, 3))
     world.begin(1)
@@ -51,7 +51,7 @@ async def test_own_root_alone_is_no_majority() -> None:
 
 
 async def test_report_of_another_generation_does_not_count() -> None:
-    """Neither an older nor a newer generation of a replica completes this one."""
+    """A replica's report of an older or newer generation does not complete this one."""
     world = await durable_primary()
     for generation in (2, 0):
         world.orchestrator.durable_elsewhere(2, generation, report())
@@ -60,7 +60,7 @@ async def test_report_of_another_generation_does_not_count() -> None:
 
 
 async def test_backup_tells_the_primary_until_it_is_decided() -> None:
-    """A backup sends what is durable with it each time that it looks, and proposes nothing."""
+    """A backup reports its durable generations at each look, and proposes nothing."""
     world = one_of_three(1)
     world.begin(1)
     await world.until_durable(1)
@@ -77,7 +77,7 @@ async def test_backup_tells_the_primary_until_it_is_decided() -> None:
 
 
 async def test_backup_that_becomes_the_primary_hears_all_again() -> None:
-    """Reports count for the view they came in; the new primary gathers its own."""
+    """Reports count for the view they came in; a new primary gathers its own."""
     world = one_of_three(1)
     world.begin(1)
     await world.until_durable(1)
@@ -116,7 +116,7 @@ async def test_majority_without_the_primary() -> None:
 
 
 async def test_writing_late_does_not_show_a_completed_one_as_under_way() -> None:
-    """What a slow replica writes of a generation that is completed is not published as created."""
+    """A completed generation that a slow replica still writes is not published as created."""
     world = one_of_three(1)
     world.services.hold()
     world.begin(1)
@@ -129,7 +129,7 @@ async def test_writing_late_does_not_show_a_completed_one_as_under_way() -> None
 
 
 async def test_slow_backup_abandons_a_generation_at_the_next_cut() -> None:
-    """What is completed and not durable here by the next cut is never adopted; the next one is."""
+    """A generation that is completed but not durable here by the next cut is never adopted."""
     world = one_of_three(1)
     world.services.hold()
     world.begin(1)
@@ -147,7 +147,7 @@ async def test_slow_backup_abandons_a_generation_at_the_next_cut() -> None:
 
 
 async def test_cut_while_the_one_before_is_being_adopted() -> None:
-    """The next cut does not take away what is about to be adopted, nor what its files need."""
+    """The next cut does not interrupt an adoption, nor take its files."""
     world = one_of_three(1)
     world.begin(1)
     await world.until_durable(1)
@@ -167,7 +167,7 @@ async def test_cut_while_the_one_before_is_being_adopted() -> None:
 
 
 async def test_deadline_fails_what_has_no_majority() -> None:
-    """Durable with the primary alone, a generation fails at its deadline, and says who has it."""
+    """A generation durable on the primary alone fails at its deadline, with its holders named."""
     world = await durable_primary()
     world.now_ms = SNAPSHOT_DEADLINE_MS
     await world.settle()
@@ -180,7 +180,7 @@ async def test_deadline_fails_what_has_no_majority() -> None:
 
 
 async def test_two_replicas_need_both() -> None:
-    """Of two replicas none can be spared: what cannot be written at the primary fails at once."""
+    """Two replicas need both: a failed write on the primary fails the generation at once."""
     world = primary(reports=Reports(0, 2))
     world.files.full = "no room"
     world.begin(1)
@@ -189,7 +189,7 @@ async def test_two_replicas_need_both() -> None:
 
 
 async def test_diverged_backup_ends_and_names_the_section() -> None:
-    """A replica whose root is not the decided one ends, and says which section differs."""
+    """A replica whose root differs from the decided one ends, and names the differing section."""
     world = one_of_three(1)
     world.begin(1)
     await world.until_durable(1)
@@ -197,12 +197,12 @@ async def test_diverged_backup_ends_and_names_the_section() -> None:
     with pytest.raises(DivergedError, match="the state of streams differs"):
         await world.settle()
     assert world.adopted == []
-    # Else nobody could name the section: what is decided already is not reported.
+    # Otherwise nobody could name the section, because decided generations are not reported.
     assert [(durable.generation, durable.root) for durable in world.last_words] == [(1, SAME)]
 
 
 async def test_primary_in_the_minority_ends_too() -> None:
-    """The others have a majority: it is completed with their root, and the primary ends."""
+    """The others' majority completes the generation with their root, and the primary ends."""
     world = await durable_primary()
     for replica in (1, 2):
         world.orchestrator.durable_elsewhere(replica, 1, report(OTHER, differs=Stage.USERS))
@@ -226,7 +226,7 @@ async def test_nobody_agrees() -> None:
 
 @pytest.mark.parametrize("is_late", [False, True])
 async def test_alarm_about_a_diverged_replica(is_late: bool) -> None:
-    """The primary raises an alarm about a replica in the minority, also if it reports late."""
+    """The primary raises an alarm about a replica in the minority, even if its report is late."""
     world = await durable_primary()
     diverged = report(OTHER, differs=Stage.SESSIONS)
     if not is_late:

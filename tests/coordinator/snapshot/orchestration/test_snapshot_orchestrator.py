@@ -1,4 +1,4 @@
-"""What a replica does when things go wrong in the middle of a generation, on a fake clock."""
+"""What a replica does when something fails during a generation, on a fake clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from coordinator.snapshot.work import Durable
 from tests.coordinator.snapshot.orchestration.orchestra import (
     CHECKSUM,
     FakeFiles,
-    World,
+    OrchestratorTrial,
     primary,
     tasks,
 )
@@ -33,7 +33,7 @@ from viewstamp.limits import SNAPSHOT_DEADLINE_MS
 
 async def test_a_backup_writes_and_does_not_propose() -> None:
     """A replica that is not the primary makes generations durable, and proposes nothing."""
-    world = World()
+    world = OrchestratorTrial()
     world.begin(1)
     await world.until_durable(1)
     world.now_ms = SNAPSHOT_DEADLINE_MS * 2
@@ -42,7 +42,7 @@ async def test_a_backup_writes_and_does_not_propose() -> None:
 
 
 async def test_asked_for_is_begun_at_once() -> None:
-    """The primary cuts what was asked for at once, in spite of a back-off; others do not."""
+    """The primary cuts a requested snapshot at once, despite a back-off; others do not."""
     world = primary()
     world.orchestrator.fail(world.create(), "no")
     await world.until(lambda: world.states() == ["FAILED"])
@@ -56,7 +56,7 @@ async def test_asked_for_is_begun_at_once() -> None:
 
 
 async def test_adopted_once_and_in_order() -> None:
-    """Each generation is adopted once, also if the next cut comes while that is being done."""
+    """Each generation is adopted once, even if the next cut comes during an adoption."""
     world = primary()
     world.adopting.clear()
     world.begin(1)
@@ -76,7 +76,7 @@ async def test_adopted_once_and_in_order() -> None:
 
 
 async def test_completed_before_the_next_cut_is_adopted_first() -> None:
-    """A generation that was completed just before the next cut is not lost to it."""
+    """A generation that was completed just before the next cut is still adopted."""
     world = primary()
     world.begin(1)
     await world.until_durable(1)
@@ -88,11 +88,11 @@ async def test_completed_before_the_next_cut_is_adopted_first() -> None:
 
 
 async def test_unfinished_is_abandoned_at_the_next_cut() -> None:
-    """A slow replica gives up a generation when the next one is cut, whatever became of it."""
-    world = World()
+    """A slow replica gives up a generation when the next one is cut, even a completed one."""
+    world = OrchestratorTrial()
     world.services.hold()
     world.begin(1)
-    await world.until(lambda: len(world.services.reads) == 5)
+    await world.until(lambda: len(world.services.reads) == len(STAGES))
     world.command(CompleteSnapshot(1, b"r" * 32, tasks()))  # the others were faster
     world.begin(2)
     assert world.orchestrator.pins() == {1, 2}
@@ -103,11 +103,11 @@ async def test_unfinished_is_abandoned_at_the_next_cut() -> None:
 
 
 async def test_slow_replica_goes_on_after_completion() -> None:
-    """What the others have completed is still written here, and adopted once it is durable."""
-    world = World()
+    """A generation that the others completed is still written here, and adopted once durable."""
+    world = OrchestratorTrial()
     world.services.hold()
     world.begin(1)
-    await world.until(lambda: len(world.services.reads) == 5)
+    await world.until(lambda: len(world.services.reads) == len(STAGES))
     root = b"d" * 32
     world.command(CompleteSnapshot(1, root, tasks()))
     await world.settle()
@@ -117,25 +117,25 @@ async def test_slow_replica_goes_on_after_completion() -> None:
 
 
 async def test_failed_locally_after_completion() -> None:
-    """A generation that the others have completed is written again after a while."""
-    world = World()
+    """A generation that the others completed is written again after a failure here."""
+    world = OrchestratorTrial()
     world.files.full = "no space"
     world.begin(1)
     world.command(CompleteSnapshot(1, b"d" * 32, tasks()))
-    await world.until(lambda: len(world.orchestrator.reported(1)) == 5)
-    await world.until(lambda: len(world.files.blocks) == 5)
+    await world.until(lambda: len(world.orchestrator.reported(1)) == len(STAGES))
+    await world.until(lambda: len(world.files.blocks) == len(STAGES))
     for _ in range(100):
         await asyncio.sleep(0)
         await world.settle()
-    assert len(world.files.blocks) == 5
+    assert len(world.files.blocks) == len(STAGES)
     world.files.full = ""
     world.now_ms += REWRITE_DELAY_MS
     await world.until(lambda: world.adopted == [1])
 
 
 async def test_other_root_stops_the_replica() -> None:
-    """A replica whose state differs from what was completed must not go on."""
-    world = World()
+    """A replica whose state differs from the completed one must not go on."""
+    world = OrchestratorTrial()
     world.begin(1)
     await world.until_durable(1)
     world.command(CompleteSnapshot(1, b"x" * 32, tasks()))
@@ -144,15 +144,15 @@ async def test_other_root_stops_the_replica() -> None:
 
 
 async def test_failed_in_the_log() -> None:
-    """A generation that failed is deleted here, its work ended first; the next one is complete."""
+    """A failed generation's work is ended, then its files are deleted; the next one is complete."""
     world = primary()
     world.services.hold()
     world.begin(1)
-    await world.until(lambda: len(world.services.reads) == 5, sequencing=False)
+    await world.until(lambda: len(world.services.reads) == len(STAGES), sequencing=False)
     world.command(FailSnapshot(1, "slow"))
     await world.settle()
     assert world.files.deleted == [1]
-    assert len(world.files.discarded) == 5
+    assert len(world.files.discarded) == len(STAGES)
     assert world.alarms == ["snapshot 1 has failed: slow"]
     world.services.release()
     assert await world.snapshot() == 2
@@ -160,8 +160,8 @@ async def test_failed_in_the_log() -> None:
 
 
 async def test_nothing_is_reported_once_it_failed() -> None:
-    """From the decision on nothing can be reported, also while the work is still being ended."""
-    world = World()
+    """Nothing is reported after the decision, even while the work is still being ended."""
+    world = OrchestratorTrial()
     world.begin(1)
     world.command(FailSnapshot(1, "why"))
     with pytest.raises(AlreadyDecided):
@@ -170,7 +170,7 @@ async def test_nothing_is_reported_once_it_failed() -> None:
 
 
 class StubbornWork:
-    """Work whose thread goes on for a while after it was cancelled."""
+    """Work whose thread goes on for a while after its cancellation."""
 
     def __init__(self) -> None:
         """Begin with nothing done."""
@@ -194,7 +194,7 @@ class StubbornWork:
 async def test_files_go_after_the_last_write() -> None:
     """The files of a generation are deleted only once nobody can write to them any more."""
     work = StubbornWork()
-    world = World(work=work)
+    world = OrchestratorTrial(work=work)
     world.begin(1)
     await world.settle()
     await asyncio.sleep(0)
@@ -209,8 +209,8 @@ async def test_files_go_after_the_last_write() -> None:
 
 
 async def test_durable_and_failed_in_the_log() -> None:
-    """Files that are durable are deleted too, if the log has given the generation up."""
-    world = World()
+    """Durable files are deleted, too, if the log has given the generation up."""
+    world = OrchestratorTrial()
     world.begin(1)
     await world.until_durable(1)
     world.command(FailSnapshot(1, "too few others"))
@@ -219,7 +219,7 @@ async def test_durable_and_failed_in_the_log() -> None:
 
 
 async def test_full_disk_fails_at_once() -> None:
-    """What trying again does not cure fails a generation at once, with its reason."""
+    """A failure that a retry cannot cure fails a generation at once, with its reason."""
     world = primary()
     world.files.full = "no space left on " + "x" * 1000
     world.begin(1)
@@ -242,7 +242,7 @@ async def test_section_that_cannot_be(attribute: str, value: int, reason: str) -
 
 
 async def test_section_against_another_base() -> None:
-    """A section that is a delta against another generation than expected is read again."""
+    """A section that is a delta against an unexpected generation is read again."""
     world = primary()
     world.services.base_generation = 3
     world.begin(1)
@@ -252,7 +252,7 @@ async def test_section_against_another_base() -> None:
 
 
 async def test_defect_ends_the_process() -> None:
-    """What nobody expected is raised from the loop, and so ends the process."""
+    """An unexpected error leaves the loop, and so ends the process."""
     world = primary()
     world.files.bug = RuntimeError("a sync failed")
     world.begin(1)
@@ -263,7 +263,7 @@ async def test_defect_ends_the_process() -> None:
 
 async def test_cut_out_of_order() -> None:
     """A cut that does not come after all others is impossible."""
-    world = World()
+    world = OrchestratorTrial()
     world.begin(1)
     with pytest.raises(OrchestrationError, match="was cut after"):
         world.orchestrator.cut_taken(world.cut(1), CHECKSUM)
@@ -271,7 +271,7 @@ async def test_cut_out_of_order() -> None:
 
 async def test_new_primary_restarts_the_deadline() -> None:
     """The deadline counts from when this replica became the primary."""
-    world = World()
+    world = OrchestratorTrial()
     world.services.hold()
     world.begin(1)
     world.now_ms = SNAPSHOT_DEADLINE_MS * 3
@@ -285,7 +285,7 @@ async def test_new_primary_restarts_the_deadline() -> None:
 
 
 async def test_never_cut_fails_at_the_deadline() -> None:
-    """A generation that was asked for and could not be cut fails as well."""
+    """A requested generation that could not be cut fails as well."""
     world = primary()
     world.create()
     world.now_ms = SNAPSHOT_DEADLINE_MS
@@ -295,7 +295,7 @@ async def test_never_cut_fails_at_the_deadline() -> None:
 
 
 async def test_retention_change_decides_nothing() -> None:
-    """A change that leaves the state alone is no second decision."""
+    """A change that leaves the state alone is not a second decision."""
     world = primary()
     await world.snapshot()
     world.alarms.append("kept")
@@ -306,19 +306,19 @@ async def test_retention_change_decides_nothing() -> None:
 # --- After a restart -----------------------------------------------------------------------------
 
 
-def _restored(world: World) -> World:
+def _restored(world: OrchestratorTrial) -> OrchestratorTrial:
     """Return a new process of a replica that has adopted generation 1, before its replay.
 
     The catalog section of a generation shows it as CREATED.
     """
     machine = CatalogMachine(world.machine._codec)
     machine.apply(BeginSnapshot(1, 5, 0), 11, 11, 11_000, 1)
-    new = World(files=world.files, machine=machine, adopted=world.files.durable[1])
+    new = OrchestratorTrial(files=world.files, machine=machine, adopted=world.files.durable[1])
     new.op, new.revision = 11, 11
     return new
 
 
-async def _with_one_adopted() -> World:
+async def _with_one_adopted() -> OrchestratorTrial:
     world = primary()
     world.begin(1)
     await world.until(lambda: world.adopted == [1])
@@ -326,7 +326,7 @@ async def _with_one_adopted() -> World:
 
 
 async def test_restart_behind_a_generation() -> None:
-    """What the replica restarts from is not written or adopted again; its decision is replayed."""
+    """The generation of the restart is not written or adopted again; its decision is replayed."""
     world = _restored(await _with_one_adopted())
     await world.settle()
     world.command(CompleteSnapshot(1, b"d" * 32, tasks()))
@@ -337,7 +337,8 @@ async def test_restart_behind_a_generation() -> None:
 
 
 async def test_restart_with_the_decision_lost() -> None:
-    """Restored into another cluster, whose log has no decision, it is completed again."""
+    """A generation restored into another cluster, whose log lacks the decision, is completed
+    again."""
     world = _restored(await _with_one_adopted())
     await world.settle()
     assert world.proposed == []
@@ -357,7 +358,7 @@ async def test_restart_in_the_middle_of_writing() -> None:
 
 
 async def test_restart_before_the_cut() -> None:
-    """A generation that was asked for and never cut is begun after the replay, by the primary."""
+    """After the replay the primary begins a generation that was requested and never cut."""
     world = _restored(await _with_one_adopted())
     world.command(CompleteSnapshot(1, b"d" * 32, tasks()))
     world.create()
@@ -368,20 +369,21 @@ async def test_restart_before_the_cut() -> None:
 
 
 async def test_restart_between_completion_and_adoption() -> None:
-    """Completed and durable, but not adopted before the crash: compared, not written, adopted."""
-    world = World()
+    """A completed durable generation that was not adopted before the crash is compared and
+    adopted."""
+    world = OrchestratorTrial()
     world.begin(1)
     await world.until_durable(1)
-    again = World(files=world.files)
+    again = OrchestratorTrial(files=world.files)
     again.begin(1)
     again.command(CompleteSnapshot(1, b"d" * 32, tasks()))
     await again.until(lambda: again.adopted == [1])
     assert again.files.written == [1]
-    assert len(again.services.reads) == 5
+    assert len(again.services.reads) == len(STAGES)
 
 
 async def test_restart_with_files_of_another_cut() -> None:
-    """Files of a cut that was never acknowledged, and is another one now, are written anew."""
+    """Files of an unacknowledged cut, which is now another one, are written anew."""
     files = FakeFiles()
     files.durable[1] = Durable(1, 999, CHECKSUM, b"x" * 32, tasks())
     world = primary(files=files)
@@ -392,7 +394,7 @@ async def test_restart_with_files_of_another_cut() -> None:
 
 async def test_restart_with_another_digest() -> None:
     """The same cut with another digest than the files have fails loudly."""
-    world = World()
+    world = OrchestratorTrial()
     world.begin(1)
     await world.until_durable(1)
     again = primary(files=world.files)
@@ -403,8 +405,8 @@ async def test_restart_with_another_digest() -> None:
 
 
 async def test_completed_in_the_log_without_files() -> None:
-    """Replayed, completed, but the files are lost: written again and adopted."""
-    world = World()
+    """A completed generation whose files are lost is written again in the replay, and adopted."""
+    world = OrchestratorTrial()
     world.begin(1)
     world.command(CompleteSnapshot(1, b"d" * 32, tasks()))
     await world.until(lambda: world.adopted == [1])
@@ -426,7 +428,7 @@ async def test_triggered_by_commands() -> None:
 
 
 async def test_broken_disk_backs_off() -> None:
-    """Attempts after failures come further and further apart."""
+    """The time between failed attempts grows."""
     settings = TriggerSettings(commands=1, retry_delay_ms=1000, retry_delay_max_ms=3000)
     world = primary(settings=settings)
     world.files.full = "no space"
@@ -441,7 +443,7 @@ async def test_broken_disk_backs_off() -> None:
 
 
 async def test_loop_ends_its_work() -> None:
-    """When the process ends, nothing goes on reading or writing."""
+    """When the process ends, no work goes on reading or writing."""
     world = primary()
     world.services.hold()
     world.begin(1)
@@ -450,5 +452,5 @@ async def test_loop_ends_its_work() -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert len(world.files.discarded) == 5
+    assert len(world.files.discarded) == len(STAGES)
     assert Stage.USERS in {stage for _, stage in world.files.discarded}

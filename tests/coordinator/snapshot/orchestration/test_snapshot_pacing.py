@@ -1,10 +1,11 @@
-"""How much of the time the work on a snapshot takes: all of it, or a tenth while commands come."""
+"""The share of time for work on a snapshot: all of it, or a tenth while commands come."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import TypeVar
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from coordinator.app.snapshots import is_urgent, traffic_of
 from coordinator.mux.catalog_types import CompleteSnapshot, Snapshot, SnapshotState
-from coordinator.mux.stage import STAGES
+from coordinator.mux.stage import SERVICE_STAGES, STAGES
 from coordinator.replica.batcher import Batcher, LooseCommand
 from coordinator.replica.ports import Progress
 from coordinator.snapshot.adoption import Adoption, AdoptionPorts
@@ -35,8 +36,8 @@ from coordinator.snapshot.work import LocalWork
 from testkit.generation_builders import Sections, entities, memory, open_files
 from tests.coordinator.snapshot.orchestration.orchestra import (
     FakeFiles,
+    OrchestratorTrial,
     Services,
-    World,
     primary,
     tasks,
 )
@@ -50,10 +51,10 @@ BUSY = PacingSituation(is_busy=True, is_urgent=False, left_us=LEFT_US)
 
 
 @dataclass
-class Clock:
-    """Time that passes when somebody sleeps, and the commands that come meanwhile.
+class PacingClock:
+    """Time that passes during sleeps, and the commands that come meanwhile.
 
-    One comes each `interval_us` until `ends_us`; None for none at all.
+    One comes each `interval_us` until `ends_us`; None means no commands.
     """
 
     interval_us: int | None = 1_000
@@ -63,7 +64,7 @@ class Clock:
     slept_us: list[int] = field(default_factory=list)
 
     async def sleep(self, us: int) -> None:
-        """Let time pass, and others go on."""
+        """Let time pass, and let others run."""
         self.slept_us.append(us)
         self.now_us += us
         await asyncio.sleep(0)
@@ -103,7 +104,7 @@ class Writer:
     ],
 )
 def test_how_long_to_rest(step_us: int, situation: PacingSituation, expected_us: int) -> None:
-    """A multiple of the step, within limits; nothing if nobody has a use for it."""
+    """A rest is a multiple of the step, within limits; it is zero if nobody benefits."""
     assert rest_us(step_us, situation) == expected_us
 
 
@@ -126,8 +127,8 @@ def test_rests_have_bounds(step_us: int, other_us: int, situation: PacingSituati
 
 @given(st.lists(st.integers(0, REST_US_MAX // REST_FACTOR), min_size=1, max_size=30))
 async def test_beside_commands_work_has_a_tenth_of_the_time(steps_us: list[int]) -> None:
-    """Whatever the steps are: those who send commands have the other nine tenths."""
-    clock = Clock(interval_us=100)
+    """Commands have nine tenths of the time, whatever the steps are."""
+    clock = PacingClock(interval_us=100)
     pace = clock.pace()
     await pace.begin_generation()
     began_us, steps = clock.now_us, pace.begin()
@@ -139,8 +140,8 @@ async def test_beside_commands_work_has_a_tenth_of_the_time(steps_us: list[int])
 
 
 async def test_an_idle_replica_does_not_rest() -> None:
-    """Nobody sends commands: beside the moment of listening no time is lost."""
-    clock = Clock(interval_us=None)
+    """An idle replica loses no time beyond the moment of listening for commands."""
+    clock = PacingClock(interval_us=None)
     pace = clock.pace()
     await pace.begin_generation()
     async with pace.turn() as steps:
@@ -151,8 +152,8 @@ async def test_an_idle_replica_does_not_rest() -> None:
 
 
 async def test_commands_that_wait_count() -> None:
-    """Commands that do not get on, for a sync that is slow, say, are there all the same."""
-    clock, waiting = Clock(interval_us=None), 1
+    """Commands that wait, for example for a slow sync, count, too."""
+    clock, waiting = PacingClock(interval_us=None), 1
     pace = SnapshotPace(
         Traffic(waiting=lambda: waiting), 120_000, lambda: clock.now_us, clock.sleep
     )
@@ -165,7 +166,7 @@ async def test_commands_that_wait_count() -> None:
 
 async def test_a_rest_ends_with_the_commands() -> None:
     """A rest of a quarter of a second ends soon after the last command did."""
-    clock = Clock(ends_us=50_000)
+    clock = PacingClock(ends_us=50_000)
     pace = clock.pace()
     await pace.begin_generation()
     steps = pace.begin()
@@ -175,8 +176,8 @@ async def test_a_rest_ends_with_the_commands() -> None:
 
 
 async def test_a_rest_ends_when_the_disk_is_full() -> None:
-    """What frees the disk does not wait for those who wait for it."""
-    clock = Clock(is_full_from_us=60_000)
+    """Work that frees the disk does not rest for commands that wait for space."""
+    clock = PacingClock(is_full_from_us=60_000)
     pace = clock.pace()
     await pace.begin_generation()
     steps = pace.begin()
@@ -186,8 +187,8 @@ async def test_a_rest_ends_when_the_disk_is_full() -> None:
 
 
 async def test_rests_have_a_part_of_the_deadline() -> None:
-    """However many steps there are, most of the deadline is for them; the next one begins anew."""
-    clock = Clock()
+    """Most of the deadline is for the steps, however many there are; the next one begins anew."""
+    clock = PacingClock()
     pace = clock.pace(deadline_ms=1_000)
     for _ in range(2):
         await pace.begin_generation()
@@ -201,8 +202,8 @@ async def test_rests_have_a_part_of_the_deadline() -> None:
 
 @pytest.mark.parametrize(("interval_us", "at_once"), [(None, 3), (1_000, 1)])
 async def test_rows_take_turns_while_commands_come(interval_us: int | None, at_once: int) -> None:
-    """Beside commands one section after another is worked on, without them all at the same time."""
-    pace = Clock(interval_us).pace()
+    """Beside commands sections are written one after another, never all at the same time."""
+    pace = PacingClock(interval_us).pace()
     await pace.begin_generation()
     under_way: list[int] = []
     most = 0
@@ -221,8 +222,8 @@ async def test_rows_take_turns_while_commands_come(interval_us: int | None, at_o
 
 
 async def test_a_generation_beside_commands() -> None:
-    """Sections come one after another, with a rest behind each step, and add up to the same."""
-    clock, services, files = Clock(), Services(), FakeFiles()
+    """Sections come one after another, with a rest after each step, and add up to the same."""
+    clock, services, files = PacingClock(), Services(), FakeFiles()
     world = primary(work=LocalWork(services, files, services.wait, clock.pace()), files=files)
     assert await world.snapshot() == 1
     assert [stage for stage, _ in services.reads] == list(STAGES)
@@ -233,8 +234,8 @@ async def test_a_generation_beside_commands() -> None:
 
 
 async def test_a_generation_that_is_abandoned_in_a_rest() -> None:
-    """The next cut comes while sections rest: what is held of them is let go, and it completes."""
-    clock, services, files = Clock(), Services(), FakeFiles()
+    """A cut that comes while sections rest frees what is held of them, and completes."""
+    clock, services, files = PacingClock(), Services(), FakeFiles()
     resting, is_stuck = asyncio.Event(), True
 
     async def sleep(us: int) -> None:
@@ -244,7 +245,7 @@ async def test_a_generation_that_is_abandoned_in_a_rest() -> None:
             await asyncio.Event().wait()
 
     pace = SnapshotPace(Traffic(clock.applied), 120_000, lambda: clock.now_us, sleep)
-    world = World(work=LocalWork(services, files, services.wait, pace), files=files)
+    world = OrchestratorTrial(work=LocalWork(services, files, services.wait, pace), files=files)
     world.begin(1)
     await world.settle()
     await resting.wait()
@@ -258,8 +259,8 @@ async def test_a_generation_that_is_abandoned_in_a_rest() -> None:
 
 @pytest.mark.parametrize("interval_us", [None, 1_000])
 async def test_an_adoption_rests_behind_each_step(interval_us: int | None) -> None:
-    """The order of what an adoption does is the same with rests, and each has one behind it."""
-    clock, done = Clock(interval_us), list[str]()
+    """An adoption has the same order with rests, and one rest after each step."""
+    clock, done = PacingClock(interval_us), list[str]()
     files = open_files(memory())
     sections = Sections(files)
     sections.write(1, entities(1, 3))
@@ -283,7 +284,7 @@ async def test_an_adoption_rests_behind_each_step(interval_us: int | None) -> No
         writer=Writer(),
         record=record,
         truncate=lambda _: do("truncate"),
-        services={},
+        services=dict.fromkeys(SERVICE_STAGES, SimpleNamespace(move_base=lambda base: None)),
         release=lambda _: None,
         kept=lambda: {1},
         copied=lambda *_: None,
@@ -296,7 +297,7 @@ async def test_an_adoption_rests_behind_each_step(interval_us: int | None) -> No
     done.clear()
     await adoption.adopt(1)
     assert [each for each in done if each != "rest"] == ["record", "truncate", "freed"]
-    short, long = 2, 3  # steps: releasing and the reserve take no time; and these three do
+    short, long = 2, 3  # steps: releasing, the reserve and these three take no time
     rested_us = short * REST_US_MIN + long * 3_000 * REST_FACTOR
     assert sum(clock.slept_us) == (0 if interval_us is None else rested_us)
     files.close()
@@ -317,7 +318,8 @@ async def test_an_adoption_rests_behind_each_step(interval_us: int | None) -> No
 def test_what_is_urgent(
     state: SnapshotState | None, local: LocalState, load: ReplicaLoad, expected: bool
 ) -> None:
-    """Space, memory, and a generation that others have completed while it is written here."""
+    """Space, memory, and a generation that others have completed while it is written here are
+    urgent."""
     older = Snapshot(4, SnapshotState.COMPLETED)
     catalog = {4: older} if state is None else {4: older, 5: Snapshot(5, state)}
     states = {4: LocalState.DURABLE, 5: local}
@@ -326,7 +328,7 @@ def test_what_is_urgent(
 
 
 def test_what_commands_do_is_told() -> None:
-    """Prepares under way and requests that wait count, and so does a full disk."""
+    """Prepares under way and waiting requests count as commands, and so does a full disk."""
 
     progress, batcher, full = Progress(), Batcher(), list[bool]()
     traffic = traffic_of(progress, batcher, lambda: bool(full))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 
 from coordinator.base.alarms import Alarms
 from coordinator.gateway.cluster import ClusterStage
@@ -19,22 +20,24 @@ from coordinator.mux.catalog_types import (
     CreateSnapshot,
     DeleteSnapshot,
     FailSnapshot,
-    RetentionClass,
-    SnapshotState,
     TaskSnapshot,
 )
 from coordinator.mux.sessions import SessionRefused
 from coordinator.mux.stage import STAGES, Stage
-from coordinator.snapshot.api import LocalSnapshotApi
 from coordinator.stages.catalog_codec import CATALOG_PARSERS
 from coordinator.stages.codec import ProtobufCodec
 from tests.coordinator.snapshot.orchestration.orchestra import task, tasks
 from viewstamp import limits
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as pb
+from viewstamp.client.consistency import Consistency
+from viewstamp.client.methods import method_of
+from viewstamp.client.snapshots import SnapshotApi
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame_all, unframe
+from viewstamp.routing import MethodKind
 
 CURRENT, GET, LIST, LATEST, LOOKUP = 460, 461, 462, 463, 464
 WAIT = pb.GetCurrentSnapshotRequest(wait=True).SerializeToString()
@@ -42,7 +45,7 @@ BAD = b"\xff"
 
 
 class FakeTimer:
-    """A call that the test makes, or that was cancelled."""
+    """A call of the test, or a cancelled one."""
 
     def __init__(self, delay_ms: int, call: Callable[[], None]) -> None:
         """Begin to wait."""
@@ -51,12 +54,12 @@ class FakeTimer:
         self.is_cancelled = False
 
     def cancel(self) -> None:
-        """Wait no more."""
+        """Stop waiting."""
         self.is_cancelled = True
 
 
 def stage_over(*reads: SnapshotReads) -> ClusterStage:
-    """Return the stage of the cluster, which leads to these reads."""
+    """Return the catalog stage, which leads to these reads."""
     nothing: Any = None
     alarms = Alarms(lambda: 0)
     return ClusterStage(
@@ -64,8 +67,8 @@ def stage_over(*reads: SnapshotReads) -> ClusterStage:
     )
 
 
-class World:
-    """A catalog machine, and reads of it through the stage of the cluster."""
+class SnapshotReadsTrial:
+    """A catalog machine, and reads of it through the catalog stage."""
 
     def __init__(self) -> None:
         """Begin without snapshots."""
@@ -124,15 +127,15 @@ def reasons(outcome: mux.QueryOutcome) -> list[tuple[int, int]]:
 
 def test_codes_are_those_of_the_proto() -> None:
     """Each read of the service is answered, and a second one for the same code is refused."""
-    world = World()
+    world = SnapshotReadsTrial()
     assert set(world.reads.codes) == {CURRENT, GET, LIST, LATEST, LOOKUP}
     with pytest.raises(ValueError, match="answered already"):
         stage_over(world.reads, world.reads)
 
 
 def test_before_the_first() -> None:
-    """Before the first snapshot generation 0, completed and empty, is current and latest."""
-    world = World()
+    """Before the first snapshot, generation 0, completed and empty, is current and latest."""
+    world = SnapshotReadsTrial()
     for code in (CURRENT, LATEST):
         (encoded,) = unframe(world.ask(code, b"").results)
         snapshot = pb.GetLatestSnapshotResponse.FromString(encoded).snapshot
@@ -142,8 +145,8 @@ def test_before_the_first() -> None:
 
 
 def test_one_by_one() -> None:
-    """A span is answered index by index; what is refused, by whomever, leaves the rest alone."""
-    world = World()
+    """A span is answered index by index; a refusal of any origin leaves the rest alone."""
+    world = SnapshotReadsTrial()
     world.complete(1)
     wanted, missing = (pb.GetSnapshotRequest(generation=g).SerializeToString() for g in (1, 5))
     outcome = world.ask(GET, missing, wanted, BAD, wanted, refused=(3,))
@@ -158,7 +161,7 @@ def test_one_by_one() -> None:
 
 def test_latest_is_not_current() -> None:
     """The latest completed generation stays while a newer one is under way, or has failed."""
-    world = World()
+    world = SnapshotReadsTrial()
     world.complete(1)
     world.command(BeginSnapshot(2, 5, 0), FailSnapshot(2, "why"))
     (latest,) = unframe(world.ask(LATEST, b"").results)
@@ -166,7 +169,7 @@ def test_latest_is_not_current() -> None:
     assert world.generations(world.ask(CURRENT, b"")) == [2]
 
 
-def _pages(world: World, size: int) -> list[list[int]]:
+def _pages(world: SnapshotReadsTrial, size: int) -> list[list[int]]:
     pages, token = [], ""
     while True:
         request = pb.ListSnapshotsRequest(page_size=size, page_token=token).SerializeToString()
@@ -184,7 +187,7 @@ def _pages(world: World, size: int) -> list[list[int]]:
 )
 def test_pages(size: int, expected: list[list[int]]) -> None:
     """Lists are paged from the newest down, and no page but an only one is empty."""
-    world = World()
+    world = SnapshotReadsTrial()
     for generation in range(1, 5):
         world.complete(generation)
     assert _pages(world, size) == expected
@@ -194,27 +197,29 @@ def test_pages(size: int, expected: list[list[int]]) -> None:
     ("size", "token"), [(1001, ""), (1, "!"), (1, "AAAA"), (1, "AAAAAAAAAAH=")]
 )
 def test_malformed_pages(size: int, token: str) -> None:
-    """Pages too large, and tokens that never were ours, are refused."""
+    """Pages that are too large, and tokens that are not ours, are refused."""
     request = pb.ListSnapshotsRequest(page_size=size, page_token=token).SerializeToString()
-    assert reasons(World().ask(LIST, request)) == [(0, Reason.REASON_MALFORMED_REQUEST)]
+    assert reasons(SnapshotReadsTrial().ask(LIST, request)) == [
+        (0, Reason.REASON_MALFORMED_REQUEST)
+    ]
 
 
-def _lookup(world: World, *stages: int) -> list[int]:
+def _lookup(world: SnapshotReadsTrial, *stages: int) -> list[int]:
     items = [pb.LookupGenerationRequest(stage=s).SerializeToString() for s in stages]  # type: ignore[arg-type]
     encoded = unframe(world.ask(LOOKUP, *items).results)
     return [pb.LookupGenerationResponse.FromString(each).generation for each in encoded]
 
 
 def test_lookup() -> None:
-    """A section has reached the generation under way if it was reported here, else the former."""
-    world = World()
+    """A section has reached the generation under way if it was reported here, else the previous."""
+    world = SnapshotReadsTrial()
     world.complete(1)
     world.command(BeginSnapshot(2, 5, 0))
     world.reported = (task(Stage.STREAMS),)
-    assert _lookup(world, *map(int, STAGES)) == [1, 1, 2, 1, 1]
+    assert _lookup(world, *map(int, STAGES)) == [1 + (s is Stage.STREAMS) for s in STAGES]
     world.command(FailSnapshot(2, "why"))
     world.reported = ()
-    assert _lookup(world, *map(int, STAGES)) == [2] * 5
+    assert _lookup(world, *map(int, STAGES)) == [2] * len(STAGES)
     outcome = world.ask(LOOKUP, b"")
     assert reasons(outcome) == [(0, Reason.REASON_MALFORMED_REQUEST)]
 
@@ -224,15 +229,15 @@ def test_lookup() -> None:
 
 def test_waits_only_while_one_is_under_way() -> None:
     """With nothing under way a waiting read is answered at once."""
-    world = World()
+    world = SnapshotReadsTrial()
     assert not world.ask(CURRENT, WAIT).deferred
     world.complete(1)
     assert world.generations(world.ask(CURRENT, WAIT)) == [1]
 
 
 def test_answered_when_decided() -> None:
-    """A waiting read is answered with the decision; those beside it are as of their position."""
-    world = World()
+    """A waiting read is answered with the decision; the reads beside it have their own position."""
+    world = SnapshotReadsTrial()
     world.command(CreateSnapshot())
     assert not world.ask(CURRENT, b"").deferred
     assert world.ask(CURRENT, WAIT, b"", BAD, WAIT, refused=(3,)).deferred
@@ -252,8 +257,8 @@ def test_answered_when_decided() -> None:
 
 
 def test_answered_when_it_failed_and_when_it_is_gone() -> None:
-    """Failure is a decision too; a generation that is gone is answered by the current one."""
-    world = World()
+    """Failure is a decision, too; the current generation answers for one that is gone."""
+    world = SnapshotReadsTrial()
     world.command(CreateSnapshot())
     world.ask(CURRENT, WAIT)
     world.command(FailSnapshot(1, "why"))
@@ -267,8 +272,8 @@ def test_answered_when_it_failed_and_when_it_is_gone() -> None:
 
 
 def test_deadline_of_a_waiting_read() -> None:
-    """A read waits no longer than any read may: then it is refused, and nothing is kept of it."""
-    world = World()
+    """A waiting read ends at the deadline of any read: it is refused, and leaves nothing."""
+    world = SnapshotReadsTrial()
     world.command(CreateSnapshot())
     world.ask(CURRENT, WAIT, b"")
     assert world.timers[0].delay_ms == 5_000
@@ -281,9 +286,9 @@ def test_deadline_of_a_waiting_read() -> None:
 
 
 def test_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond a limit waiting reads are refused, the others beside them are not."""
+    """Waiting reads beyond a limit are refused; the others beside them are not."""
     monkeypatch.setattr(limits, "DEFERRED_QUERIES_MAX", 1)
-    world = World()
+    world = SnapshotReadsTrial()
     world.command(CreateSnapshot())
     assert world.ask(CURRENT, WAIT).deferred
     outcome = world.ask(CURRENT, WAIT, b"", query_id=2)
@@ -294,17 +299,33 @@ def test_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- In process ----------------------------------------------------------------------------------
 
 
-def _api(world: World) -> LocalSnapshotApi:
-    async def submit(code: int, request: bytes) -> bytes:
+class LoopbackCaller:
+    """A replacement for the gateway's `CallerCalls` over a catalog alone: its calls never leave."""
+
+    def __init__(self, world: SnapshotReadsTrial) -> None:
+        """Call the machine of `world`."""
+        self._world = world
+
+    async def call(self, request: Message, *, consistency: Consistency | None = None) -> Any:
+        """Apply or read, and return the response; raise the refusal if there is one."""
+        method = method_of(request)
+        payload = request.SerializeToString()
+        is_command = method.kind is MethodKind.COMMAND
+        answered = (self._apply if is_command else self._read)(method.code, payload)
+        return method.response.FromString(answered)
+
+    def _apply(self, code: int, payload: bytes) -> bytes:
+        world = self._world
         world.revision += 1
         place = (world.revision, world.revision, world.revision, 1)
-        verdict = world.machine.apply(CATALOG_PARSERS[code](request), *place)
+        verdict = world.machine.apply(CATALOG_PARSERS[code](payload), *place)
         if isinstance(verdict, SessionRefused):
             raise Refusal.from_error(errors_pb2.Error.FromString(verdict.error))
         return unframe(verdict.result)[0]
 
-    async def query(code: int, request: bytes) -> bytes:
-        outcome = world.ask(code, request, query_id=world.revision)
+    def _read(self, code: int, payload: bytes) -> bytes:
+        world = self._world
+        outcome = world.ask(code, payload, query_id=world.revision)
         if outcome.deferred:
             if not world.timers[0].is_cancelled:
                 world.timers[0].cancel()
@@ -316,33 +337,29 @@ def _api(world: World) -> LocalSnapshotApi:
             raise Refusal.from_error(errors_pb2.Error.FromString(error.error))
         return unframe(outcome.results)[0]
 
-    return LocalSnapshotApi(submit, query)
 
-
-async def test_local_api() -> None:
-    """In process the same commands and reads are called, and answered in the mux's values."""
-    world = World()
-    api = _api(world)
-    assert (await api.current()).generation == 0
-    assert await api.create(RetentionClass.PINNED) == 1
+async def test_the_api_without_grpc() -> None:
+    """In the process of the catalog the facade makes the same commands and reads."""
+    world = SnapshotReadsTrial()
+    snapshots = SnapshotApi(LoopbackCaller(world))
+    assert (await snapshots.current()).generation == 0
+    assert (await snapshots.create(retention=pb.RETENTION_CLASS_PINNED)).generation == 1
     with pytest.raises(Refusal) as caught:
-        await api.create()
+        await snapshots.create()
     assert caught.value.reason == Reason.REASON_SNAPSHOT_IN_PROGRESS
-    # The first wait ends at the deadline of a read, and is begun anew.
-    current = await api.current(wait=True)
-    assert (current.state, current.retention) == (SnapshotState.COMPLETED, RetentionClass.PINNED)
-    assert await api.create() == 2
+    # The first wait ends at the deadline of a read, and begins again.
+    decided = await snapshots.decided(1)
+    assert decided.state == pb.SNAPSHOT_STATE_COMPLETED
+    assert decided.retention == pb.RETENTION_CLASS_PINNED
+    assert (await snapshots.create()).generation == 2
     world.complete(2)
-    assert await api.latest_completed() == await api.get(2)
-    page = await api.list(page_size=1)
-    assert [s.generation for s in page.snapshots] == [2]
-    last = await api.list(page_size=1, page_token=page.next_page_token)
-    assert ([s.generation for s in last.snapshots], last.next_page_token) == ([1], "")
-    assert await api.lookup_generation(Stage.USERS) == 2
-    await api.set_retention(1, RetentionClass.LAST)
-    assert await api.prune(1, validate_only=True) == (1,)
-    await api.delete(1)
-    assert await api.prune(1) == ()
+    assert await snapshots.latest() == await snapshots.get(2)
+    assert [each.generation async for each in snapshots.list(page_size=1)] == [2, 1]
+    assert await snapshots.lookup_generation(routing_pb2.STAGE_USERS) == 2
+    await snapshots.set_retention(1, pb.RETENTION_CLASS_LAST)
+    assert (await snapshots.prune(keep_last=1, validate_only=True)).generations == [1]
+    await snapshots.delete(1)
+    assert not (await snapshots.prune(keep_last=1)).generations
     with pytest.raises(Refusal) as caught:
-        await api.get(1)
+        await snapshots.get(1)
     assert caught.value.reason == Reason.REASON_SNAPSHOT_NOT_FOUND

@@ -18,7 +18,6 @@ from coordinator.mux.catalog_types import (
     FrozenSection,
 )
 from coordinator.mux.entities import number_key
-from coordinator.mux.freezing import ChangeLog, Freezer, RowKind
 from coordinator.mux.stage import SERVICE_STAGES, STAGES, Stage
 from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.generation_writer import StoredGenerations, durable_of
@@ -27,40 +26,44 @@ from coordinator.snapshot.work import LocalWork
 from coordinator.stages.codec import ProtobufCodec
 from testkit.generation_builders import memory, open_files
 from testkit.journal_builders import CLUSTER_ID
-from tests.coordinator.snapshot.orchestration.orchestra import World
+from tests.coordinator.snapshot.orchestration.orchestra import OrchestratorTrial
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.format.manifest import sections
 from viewstamp.format.merge import merge
+from viewstamp.machine.freezing import Freezer, RowKind
+from viewstamp.machine.tables import ABSENT, DerivedTable
 
 
 class Rows:
     """A machine of one section: numbers, and bytes for each."""
 
     def __init__(self, rows: dict[int, bytes] | None = None, base_generation: int = 0) -> None:
-        """Begin with what was restored."""
+        """Begin with the restored rows."""
         self.rows = dict(rows or {})
-        self._log: ChangeLog[int, bytes] = ChangeLog()
-        kind = RowKind(1, self._log, self.rows.keys, self.rows.get, number_key, lambda row: row)
-        self.freezer = Freezer((kind,), base_generation)
+        table = self._table = DerivedTable(self.rows.keys, self.rows.get)
+        kind: RowKind[None] = RowKind(
+            1, lambda _: table, lambda row: row, lambda key, _: number_key(key)
+        )
+        self.freezer = Freezer((kind,), None, base_generation)
         self.frozen: dict[int, FrozenSection] = {}
 
     def put(self, key: int, row: bytes) -> None:
         """Set a row."""
-        self._log.note(key, self.rows.get(key))
+        self._table.note(key, self.rows.get(key, ABSENT))
         self.rows[key] = row
 
     def drop(self, key: int) -> None:
         """Remove a row."""
-        self._log.note_drop(key, self.rows.pop(key))
+        self._table.note_gone(key, self.rows.pop(key))
 
     def freeze(self, generation: int) -> FrozenSection:
         """Freeze at a cut."""
-        self.frozen[generation] = self.freezer.freeze(generation)
+        self.frozen[generation] = self.freezer.freeze(generation, generation)
         return self.frozen[generation]
 
 
-class Service:
-    """A service with one section: it encodes what it froze as the coordinator does its own."""
+class RowsService:
+    """A service with one section: it encodes its frozen rows as the coordinator does its own."""
 
     def __init__(self, rows: Rows, bases: dict[tuple[Stage, int], SectionBase]) -> None:
         """Serve the rows."""
@@ -68,7 +71,7 @@ class Service:
         self._sections = CutSections({}, lambda _: 1, bases)
 
     async def read_section(self, generation: int) -> AsyncGenerator[domain_pb2.ReadSectionResponse]:
-        """Yield what was frozen."""
+        """Yield the frozen rows."""
         frozen = self._rows.frozen[generation]
         cut = CutTaken(generation, 1, 1, 1, 1, 1, frozen, frozen)
         async for part in self._sections.read(Stage.SESSIONS, cut):
@@ -93,7 +96,7 @@ def _response(part: SectionPart) -> domain_pb2.ReadSectionResponse:
     )
 
 
-class RealWorld(World):
+class RealWorld(OrchestratorTrial):
     """A replica with five sections of rows and real files."""
 
     def __init__(self, files: SnapshotFiles, adopted: int = 0) -> None:
@@ -104,9 +107,11 @@ class RealWorld(World):
         states = _states(files, adopted) if adopted else {}
         self.rows = {stage: Rows(states.get(stage), adopted) for stage in STAGES}
         services = {
-            stage: Service(self.rows[stage], {(Stage.SESSIONS, adopted): tallies[stage, adopted]})
+            stage: RowsService(
+                self.rows[stage], {(Stage.SESSIONS, adopted): tallies[stage, adopted]}
+            )
             if adopted
-            else Service(self.rows[stage], {})
+            else RowsService(self.rows[stage], {})
             for stage in SERVICE_STAGES
         }
         self.source = CutSections(services, lambda _: 1, tallies)
@@ -143,7 +148,7 @@ class RealWorld(World):
         self.stored.collect_garbage(live | kept, generation)
 
     def put(self, key: int, row: bytes) -> None:
-        """Set a row in every section, each its own."""
+        """Set a different row in every section."""
         for stage, rows in self.rows.items():
             rows.put(key, row + bytes((stage,)))
 
@@ -152,7 +157,7 @@ class RealWorld(World):
         return {stage: dict(rows.rows) for stage, rows in self.rows.items()}
 
     def check(self, generation: int, states: Any) -> None:
-        """A stored generation is this state, and adds up to what its manifest says."""
+        """Check that a stored generation is this state, and adds up to its manifest."""
         assert _states(self.stored, generation) == states
         assert self.stored.problems(generation) == []
 
@@ -198,7 +203,7 @@ async def test_30_five_rounds() -> None:
 
 
 async def test_failed_one_is_folded() -> None:
-    """What a failed generation had frozen is in the next one, whose chain has no hole."""
+    """The next generation holds what a failed one had frozen, and its chain has no hole."""
     world = RealWorld(open_files(memory()))
     world.put(1, b"one")
     world.put(2, b"two")
@@ -223,7 +228,8 @@ async def test_failed_one_is_folded() -> None:
 
 
 async def test_cut_before_the_release() -> None:
-    """A generation that was cut before the last one was released is a delta against an older."""
+    """A generation that was cut before the last one was released is a delta against an older
+    one."""
     world = RealWorld(open_files(memory()))
     world.orchestrator.activate()
     world.put(1, b"one")
@@ -243,7 +249,7 @@ async def test_cut_before_the_release() -> None:
 
 
 async def test_restored_and_replayed() -> None:
-    """A replica that was restored writes the cut that it replays, on the chain that it has."""
+    """A restored replica writes the cut that it replays onto its existing chain."""
     world = RealWorld(open_files(memory()))
     world.orchestrator.activate()
     world.put(1, b"one")
@@ -263,7 +269,7 @@ async def test_restored_and_replayed() -> None:
 
 
 async def test_durable_before_the_restart() -> None:
-    """A generation that is durable from before the restart is compared, and kept as it is."""
+    """A generation that was durable before the restart is compared, and kept."""
     world = RealWorld(open_files(memory()))
     world.put(1, b"one")
     world.begin(1)
@@ -283,7 +289,9 @@ async def test_empty_sections() -> None:
     world.orchestrator.activate()
     await world.snapshot()
     with world.stored.load(1) as loaded:
-        assert [len(section.layers) for _, section in sections(loaded.manifest)] == [0] * 5
+        assert [len(section.layers) for _, section in sections(loaded.manifest)] == [0] * len(
+            STAGES
+        )
     world.put(1, b"one")
     await world.snapshot()
     world.check(2, world.rows_now())

@@ -1,4 +1,4 @@
-"""One of the three disks takes nothing any more: snapshots fail, and the replica goes on."""
+"""One of the three disks accepts nothing any more: snapshots fail, and the replica goes on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ B = COPY_DIRECTORIES[1]
 
 
 class ReadOnly(MemoryStorage):
-    """Storage that removes nothing below one directory, be it there or not, as Linux does."""
+    """Storage that removes nothing below one directory, as Linux does, even if the file is
+    absent."""
 
     read_only: str | None = None
 
@@ -64,13 +65,13 @@ async def test_a_failed_generation_may_stay() -> None:
 
 @pytest.mark.parametrize(("verb", "folder"), [("unlink", "layers"), ("create", "reserve")])
 async def test_garbage_and_reserve_may_wait(verb: str, folder: str) -> None:
-    """A disk that refuses to be cleaned, or to be filled with nothing, does not end the process."""
+    """A disk that refuses a cleanup, or a reserve, does not end the process."""
     storage = memory()
     files = open_files(storage)
     sections = Sections(files)
     manifest = sections.write(1, entities(1, 3))
     sections.write(2, entities(2, 3))
-    files.delete(2)  # which leaves layers that nobody names
+    files.delete(2)  # this leaves layers that no manifest names
     ports, freed = _ports()
     adoption = Adoption(files, ports)
     adoption.start_from(manifest)
@@ -82,7 +83,7 @@ async def test_garbage_and_reserve_may_wait(verb: str, folder: str) -> None:
 
 
 def _ports() -> tuple[AdoptionPorts, list[bool]]:
-    """Return ports of which cleaning uses only the last ones, and when room was announced."""
+    """Return ports of which a cleanup uses only the last ones, and the announcements of room."""
     freed: list[bool] = []
 
     async def has_room() -> None:

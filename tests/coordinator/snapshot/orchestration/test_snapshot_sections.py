@@ -1,4 +1,4 @@
-"""Sections as streams: of services over gRPC, and of what the mux froze, a slice at a time."""
+"""Sections as streams: of services over gRPC, and of the mux's frozen rows, a slice at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from coordinator.mux.catalog_types import Change, CutTaken
+from coordinator.mux.catalog_types import CutTaken
 from coordinator.mux.stage import Stage
 from coordinator.snapshot.sections import (
     ENTITIES_PER_LOOK,
@@ -28,12 +28,13 @@ from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.format.block import Block, decode_block
 from viewstamp.format.digest import entity_digest
 from viewstamp.limits import ENTITY_BYTES_MAX
+from viewstamp.machine.freezing import Change
 
 BLOCK = pb.ReadSectionResponse(block=pb.SectionBlock(entries=1))
 
 
 @dataclass
-class FakeService:
+class SectionService:
     """A service that sends a block and then fails, or waits."""
 
     error: Exception | None = None
@@ -72,7 +73,7 @@ def _cut(generation: int, sessions: Frozen, catalog: Frozen | None = None) -> Cu
 )
 async def test_errors_of_a_service(code: grpc.StatusCode, expected: type[Exception]) -> None:
     """A service that is away is asked again; one that refuses for good fails the generation."""
-    sections = CutSections({Stage.USERS: FakeService(_error(code))}, lambda _: 4)
+    sections = CutSections({Stage.USERS: SectionService(_error(code))}, lambda _: 4)
     with pytest.raises(expected, match=code.name):
         [each async for each in sections.read(Stage.USERS, _cut(1, Frozen(1)))]
 
@@ -86,7 +87,7 @@ async def test_an_entry_that_no_block_holds_fails_the_generation() -> None:
 
 async def test_whoever_stops_reading_ends_the_call() -> None:
     """A section that is not read to its end leaves no call behind."""
-    service = FakeService()
+    service = SectionService()
     stream = CutSections({Stage.USERS: service}, lambda _: 4).read(Stage.USERS, _cut(1, Frozen(1)))
     assert await anext(stream) == Block(b"", 1, 0, 0, (0, b""), (0, b""))
     await stream.aclose()
@@ -94,7 +95,7 @@ async def test_whoever_stops_reading_ends_the_call() -> None:
 
 
 def test_expected_heads() -> None:
-    """A section is expected to be counted from what the mux's own are counted from."""
+    """Services' sections must be counted from the same head as the mux's own."""
     sections = CutSections({}, lambda stage: 4)
     cut = _cut(9, Frozen(9, 7), Frozen(9, 7))
     assert sections.expected(Stage.STREAMS, cut) == SectionHead(4, 7)
@@ -125,7 +126,7 @@ CHANGED: tuple[Change, ...] = (
 
 
 async def test_digest_goes_on_from_its_base() -> None:
-    """The digest and counts of a delta are its base's, less what went, plus what came."""
+    """A delta's digest and counts are its base's, less the removed entities, plus the added."""
     sections = CutSections({}, lambda _: 1)
     entries, summary = await _read(sections, Stage.CATALOG, _cut(1, Frozen(1), Frozen(1, 0, PUT)))
     assert entries == [(1, b"a", b"aa"), (1, b"b", b"bb")]
@@ -140,7 +141,7 @@ async def test_digest_goes_on_from_its_base() -> None:
 
 
 async def test_restored_base() -> None:
-    """After a restart counting goes on from what the manifest said."""
+    """After a restart counting goes on from the manifest's values."""
     restored = {(Stage.SESSIONS, 5): SectionBase((A + B) % 2**256, ((1, 2),))}
     sections = CutSections({}, lambda _: 1, restored)
     cut = _cut(6, Frozen(6, 5, CHANGED))
@@ -151,13 +152,14 @@ async def test_restored_base() -> None:
         await _read(sections, Stage.SESSIONS, cut)
 
 
-async def test_encoding_lets_others_go_first() -> None:
-    """Between two slices of encoding whatever else is due on the event loop is done."""
+@pytest.mark.parametrize("sorted_first", [0, 80], ids=["encoding", "sorting"])
+async def test_encoding_lets_others_go_first(sorted_first: int) -> None:
+    """Other due work on the event loop runs between two slices of sorting and encoding."""
     now = 0
 
     def clock_ns() -> int:
         nonlocal now
-        now += 100_000  # half of a slice for each look
+        now += 100_000  # half of a slice for each call
         return now
 
     turns = 0
@@ -169,7 +171,10 @@ async def test_encoding_lets_others_go_first() -> None:
         asyncio.get_running_loop().call_soon(turn)
 
     class Watched(Frozen):
-        def changes(self) -> Iterator[Change]:
+        def walk(self) -> Iterator[Change | None]:
+            for _ in range(sorted_first):
+                encoded_in[turns] += ENTITIES_PER_LOOK  # what lies between two looks at the clock
+                yield None
             for n in range(800):
                 encoded_in[turns] += 1
                 yield 1, b"%05d" % n, None, b"v"
@@ -182,7 +187,7 @@ async def test_encoding_lets_others_go_first() -> None:
 
 
 async def test_thread_is_outlived() -> None:
-    """Whoever is cancelled while a thread works for him waits for it: nothing writes behind him."""
+    """A cancelled task waits for its thread, so nothing writes after it."""
     started, go_on = threading.Event(), threading.Event()
     done: list[int] = []
 

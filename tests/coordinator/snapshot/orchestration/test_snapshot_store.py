@@ -1,4 +1,4 @@
-"""The catalog view in SQLite: written whole from the catalog, and never in anybody's way."""
+"""The catalog view in SQLite: it is rebuilt from the catalog, and never blocks anybody."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from viewstamp.snapshots.errors import BadCatalogView
 
 
 class Watched:
-    """A writer over a catalog that tests change, which remembers when it was stale."""
+    """A writer over a catalog that tests change; it remembers when it was stale."""
 
     def __init__(self, directory: Path, *snapshots: Snapshot) -> None:
         """Begin without alarms."""
@@ -59,7 +59,7 @@ ONE, TWO, THREE = map(_snapshot, (1, 2, 3))
 
 
 async def test_replaced_whole(tmp_path: Path) -> None:
-    """A rebuild leaves nothing of what the file held; copies are told of what is there only."""
+    """A rebuild replaces all old content; only copies that exist are in the view."""
     path = tmp_path / CATALOG_VIEW_FILE
     await rebuild(path, _view(ONE, TWO))
     assert _read(tmp_path) == [TWO, ONE]
@@ -75,7 +75,7 @@ async def test_replaced_whole(tmp_path: Path) -> None:
 async def test_error_in_the_middle_leaves_the_older_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A write that fails half-way is seen by nobody, and is made up for by the next one."""
+    """A reader never sees a write that fails half-way; the next write makes up for it."""
     watched = Watched(tmp_path, ONE)
     await watched.writer.settle()
     watched.snapshots = (ONE, TWO)
@@ -95,7 +95,7 @@ async def test_error_in_the_middle_leaves_the_older_one(
 
 @pytest.mark.parametrize("held", [b"no database at all" * 1000, b""])
 async def test_damaged_file(tmp_path: Path, held: bytes) -> None:
-    """A file that is no view is refused by the reader, and replaced by the next write."""
+    """The reader refuses a file that is not a view, and the next write replaces it."""
     (tmp_path / CATALOG_VIEW_FILE).write_bytes(held)
     with pytest.raises(BadCatalogView) as refused:
         read(tmp_path)
@@ -106,7 +106,7 @@ async def test_damaged_file(tmp_path: Path, held: bytes) -> None:
 
 
 async def test_file_of_an_older_build(tmp_path: Path) -> None:
-    """The log that an older build left beside its file does not get into the new one."""
+    """The log that an older build left beside its file does not enter the new one."""
     path = tmp_path / CATALOG_VIEW_FILE
     old = sqlite3.connect(path)
     old.execute("PRAGMA journal_mode = WAL")
@@ -121,7 +121,7 @@ async def test_file_of_an_older_build(tmp_path: Path) -> None:
 
 
 async def test_tables_for_people(tmp_path: Path) -> None:
-    """Whoever looks with SQL finds states, retention classes and stages by name."""
+    """A reader with SQL finds states, retention classes and stages by name."""
     path = tmp_path / CATALOG_VIEW_FILE
     await rebuild(path, _view(replace(ONE, retention=RetentionClass.PINNED)))
     with sqlite3.connect(path) as connection:
@@ -134,7 +134,7 @@ async def test_tables_for_people(tmp_path: Path) -> None:
 
 
 async def test_task_writes_what_comes(tmp_path: Path) -> None:
-    """The task writes without being asked, and tries a stale view again by itself."""
+    """The task writes unasked, and retries a stale view by itself."""
     directory = tmp_path / "view"
     watched = Watched(directory, ONE)
     running = asyncio.ensure_future(watched.writer.run())

@@ -1,4 +1,4 @@
-"""When the primary begins a snapshot that nobody asked for."""
+"""When the primary begins a snapshot by itself."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_due(load: ReplicaLoad, expected: Trigger | None) -> None:
 
 
 def test_failure_does_not_reset_the_thresholds() -> None:
-    """After a failure what had gathered still counts, once the back-off is over."""
+    """After a failure what had gathered before still counts, once the back-off is over."""
     triggers = _after_cut()
     load = replace(CUT, revision=141)
     triggers.cut_taken(2, 141, load)
@@ -80,7 +80,7 @@ def test_back_off_doubles_up_to_a_limit() -> None:
 
 
 def test_completion_counts_from_its_own_cut() -> None:
-    """What came between a cut and its completion counts for the next one."""
+    """Changes between a cut and its completion count for the next one."""
     triggers = _after_cut()
     triggers.cut_taken(2, 141, replace(CUT, revision=141))
     triggers.completed(2)
@@ -89,7 +89,7 @@ def test_completion_counts_from_its_own_cut() -> None:
 
 
 def test_interval_begins_when_first_asked() -> None:
-    """A replica that has no snapshot yet counts from when it was first asked, or made primary."""
+    """A replica without a snapshot counts from when it was first asked, or became primary."""
     triggers = SnapshotTriggers(SETTINGS)
     load = replace(START, journal_bytes=0)
     assert triggers.due(load) is None
@@ -100,7 +100,7 @@ def test_interval_begins_when_first_asked() -> None:
 
 
 def test_restored() -> None:
-    """Behind a restored cut its decision, which is replayed, is no change."""
+    """The replayed decision of a restored cut does not count as a change."""
     triggers = SnapshotTriggers(SETTINGS, cut_revision=40)
     triggers.completed(1)
     triggers.restart_interval(0)
@@ -110,7 +110,7 @@ def test_restored() -> None:
 
 @pytest.mark.parametrize("name", ["commands", "journal_bytes", "interval_ms"])
 def test_a_limit_of_0_never_triggers(name: str) -> None:
-    """What is switched off begins nothing, however much gathers; the others still do."""
+    """A trigger that is off begins nothing, whatever gathers; the others still do."""
     others = dict.fromkeys(("commands", "journal_bytes", "interval_ms"), 10**12)
     much = replace(CUT, now_ms=10**9, revision=10**9, journal_bytes=10**9)
     assert SnapshotTriggers(replace(SETTINGS, **(others | {name: 0}))).due(much) is None

@@ -1,4 +1,4 @@
-"""Pure functions on generations and reports, among them gaps (a), (b) and (e) of the reference."""
+"""Pure functions on generations and reports, including gaps (a), (b) and (e)."""
 
 from __future__ import annotations
 
@@ -51,14 +51,15 @@ def test_refused_reports(
     reports: tuple[TaskSnapshot, ...],
     refusal: type[values.ReportRefused],
 ) -> None:
-    """Each check refuses, in its order; the exception's class says which one."""
+    """Each check refuses, in its order; the class of its exception names it."""
     with pytest.raises(values.ReportRefused) as caught:
         values.with_reports(current, generation, reports, THREE)
     assert type(caught.value) is refusal
 
 
 def test_equal_task_twice_in_one_report() -> None:
-    """Gap (b): a task that one report names twice, equally, is in it once, also for the next."""
+    """Gap (b): a task that one report names twice, equally, counts once, even for the next
+    report."""
     once = values.with_reports(OPEN, 7, (OTHER, OTHER), THREE)
     assert once.tasks == (OTHER,)
     assert values.with_reports(once, 7, (OTHER,), THREE) == once
@@ -66,7 +67,7 @@ def test_equal_task_twice_in_one_report() -> None:
 
 @given(st.lists(st.sampled_from(STAGES)), st.lists(st.sampled_from(STAGES)))
 def test_reports_add_up(first: list[Stage], second: list[Stage]) -> None:
-    """In whatever order and number of reports tasks come, what is there is the same."""
+    """The tasks add up to the same in any order and number of reports."""
     one = values.with_reports(OPEN, 7, map(task, first), STAGES)
     both = values.with_reports(one, 7, map(task, second), STAGES)
     assert both == values.with_reports(OPEN, 7, map(task, second + first), STAGES)
@@ -75,7 +76,7 @@ def test_reports_add_up(first: list[Stage], second: list[Stage]) -> None:
 
 
 def test_tasks_are_those_of_the_generation() -> None:
-    """Gap (e): what a generation needs depends on its own cut, not on when anybody was started."""
+    """Gap (e): a generation needs the tasks of its own cut, whenever processes started."""
     reported = values.with_reports(OPEN, 7, tasks(*THREE), THREE)
     assert values.missing_tasks(reported, THREE) == ()
     assert values.missing_tasks(reported, STAGES) == (Stage.SESSIONS, Stage.CONSUMER_GROUPS)
@@ -85,14 +86,14 @@ def test_tasks_are_those_of_the_generation() -> None:
 
 
 def test_failing_keeps_what_was_reported() -> None:
-    """A generation fails with its tasks; failing again changes nothing, the reason included."""
+    """A generation fails with its tasks; failing again changes nothing, not even the reason."""
     failed = values.failed(replace(OPEN, tasks=(OTHER,)), 7, "disk")
     assert (failed.state, failed.tasks, failed.failure) == (SnapshotState.FAILED, (OTHER,), "disk")
     assert values.failed(failed, 7, "again") == failed
 
 
 def test_what_cannot_fail() -> None:
-    """Another generation is fenced off, and a completed one cannot fail any more."""
+    """Another generation is fenced off, and a completed one can no longer fail."""
     for generation in (6, 8):
         with pytest.raises(values.WrongGeneration):
             values.failed(OPEN, generation, "")

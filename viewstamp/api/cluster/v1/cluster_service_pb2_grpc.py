@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class ClusterServiceStub:
-    """Status and leadership.
+    """Status and leadership of the cluster. Every method can fail with UNAUTHENTICATED and
+    PERMISSION_DENIED.
     """
 
     def __init__(self, channel):
@@ -63,38 +64,40 @@ class ClusterServiceStub:
 
 
 class ClusterServiceServicer:
-    """Status and leadership.
+    """Status and leadership of the cluster. Every method can fail with UNAUTHENTICATED and
+    PERMISSION_DENIED.
     """
 
     def GetStatus(self, request, context):
-        """Replicas, view, primary, services and state digests as this replica sees them. Needs
-        read_servers or manage_servers. Answered without any domain service if root asks, unless for
-        digests; nobody else is answered while streams is away.
+        """Returns replicas, view, primary, services and state digests as the answering replica sees them.
+        Needs read_servers or manage_servers. Root gets an answer without any domain service, unless
+        the request asks for digests. Other callers get no answer while the streams service is away.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListAlarms(self, request, context):
-        """What is wrong right now. Needs read_servers or manage_servers. Answered without any domain
-        service if root asks; nobody else is answered while streams is away.
+        """Lists what is wrong now. Needs read_servers or manage_servers. Root gets an answer without any
+        domain service. Other callers get no answer while the streams service is away.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StepDown(self, request, context):
-        """The primary hands over to another replica. Needs manage_servers.
+        """Asks the primary to hand over to another replica. Needs manage_servers.
+        Errors: NO_OTHER_REPLICA.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RaiseFeatureLevel(self, request, context):
-        """Raises the feature level by one, for good: what is new in it may be used from then on, and
-        builds that do not know it cannot take part any more. Needs manage_servers, and that every
-        replica, standbys included, was heard a moment ago and supports the level with all its
-        services. Called alone, never in a request or transaction of several.
+        """Raises the feature level by one, for good. From then on what is new in it may be used, and
+        builds that do not know it cannot take part. Needs manage_servers. Every replica, standbys
+        included, must have reported lately that it supports the level with all its services. The call
+        stands alone, never in a request or transaction of several.
         Errors: FEATURE_LEVEL_UNSUPPORTED, FEATURE_LEVEL_MISMATCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -102,8 +105,8 @@ class ClusterServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetClusterDescription(self, request, context):
-        """Says what the cluster is there for, in words of its own that GetStatus shows; empty takes them
-        away. Needs manage_servers, and feature level 3.
+        """Sets a description of the cluster, which GetStatus shows; an empty one removes it. Needs
+        manage_servers, and feature level 3.
         Errors: INVALID_OPTION, REVISION_MISMATCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -147,7 +150,8 @@ def add_ClusterServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ClusterService:
-    """Status and leadership.
+    """Status and leadership of the cluster. Every method can fail with UNAUTHENTICATED and
+    PERMISSION_DENIED.
     """
 
     @staticmethod

@@ -18,8 +18,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ResponseHeader(_message.Message):
-    """Stands in field 1 of every response. The coordinator writes it in front of the bytes a domain
-    returned (concatenated protobuf messages merge), so domains never set it.
+    """Field 1 of every response. The coordinator writes it in front of the bytes that a domain returned
+    (concatenated protobuf messages merge), so domains never set it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -37,8 +37,8 @@ class ResponseHeader(_message.Message):
     op: _builtins.int
     """For a command: the op of its prepare. For a read: the last op the answer includes."""
     revision: _builtins.int
-    """For a command: its position in the total order of commands, starting at 1, never reused.
-    For a read: every command up to this revision, and none later, is part of the answer.
+    """For a command: its position in the total order of commands, from 1, never reused. For a read:
+    the answer shows every command up to this revision and no later one.
     """
     def __init__(
         self,
@@ -58,8 +58,8 @@ Global___ResponseHeader: _TypeAlias = ResponseHeader  # noqa: Y015
 
 @_typing.final
 class Identifier(_message.Message):
-    """Names an entity by id or by name. Ids grow and are never reused; names are unique in their
-    parent and may be reused after a delete.
+    """Names an entity by id or by name. Ids grow and are never reused. Names are unique within their
+    parent, and may be used again after a delete.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -96,11 +96,11 @@ class Consistency(_message.Message):
     AT_LEAST_REVISION_FIELD_NUMBER: _builtins.int
     STALE_FIELD_NUMBER: _builtins.int
     linearizable: _builtins.bool
-    """Includes every command acknowledged before the read began. The default."""
+    """The answer shows every command that was acknowledged before the read began. The default."""
     at_least_revision: _builtins.int
-    """Includes at least this revision; waits for it up to the read deadline of 5 seconds."""
+    """The answer shows at least this revision. The read waits for it up to 5 seconds."""
     stale: _builtins.bool
-    """Whatever the answering replica has applied; never waits."""
+    """The answer shows what the answering replica has applied. The read never waits."""
     def __init__(
         self,
         *,

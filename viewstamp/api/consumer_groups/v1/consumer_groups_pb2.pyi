@@ -33,7 +33,7 @@ class _AssignorEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Assignor.Val
     """Contiguous ranges in the order of members."""
 
 class Assignor(_Assignor, metaclass=_AssignorEnumTypeWrapper):
-    """How the target assignment is computed."""
+    """How a group divides partitions among its members."""
 
 ASSIGNOR_UNSPECIFIED: Assignor.ValueType  # 0
 """Uniform."""
@@ -54,23 +54,23 @@ class _GroupStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GroupState
     GROUP_STATE_EMPTY: _GroupState.ValueType  # 1
     """No members."""
     GROUP_STATE_ASSIGNING: _GroupState.ValueType  # 2
-    """The group epoch is ahead of the assignment epoch: a target is to be computed."""
+    """The group epoch is ahead of the assignment epoch: the next target is not computed yet."""
     GROUP_STATE_RECONCILING: _GroupState.ValueType  # 3
-    """Members are on their way to the target."""
+    """Some members do not have their target yet."""
     GROUP_STATE_STABLE: _GroupState.ValueType  # 4
     """Every member owns its target."""
 
 class GroupState(_GroupState, metaclass=_GroupStateEnumTypeWrapper):
-    """Where a group stands (after KIP-848)."""
+    """The state of a group, as in KIP-848."""
 
 GROUP_STATE_UNSPECIFIED: GroupState.ValueType  # 0
 """Never sent."""
 GROUP_STATE_EMPTY: GroupState.ValueType  # 1
 """No members."""
 GROUP_STATE_ASSIGNING: GroupState.ValueType  # 2
-"""The group epoch is ahead of the assignment epoch: a target is to be computed."""
+"""The group epoch is ahead of the assignment epoch: the next target is not computed yet."""
 GROUP_STATE_RECONCILING: GroupState.ValueType  # 3
-"""Members are on their way to the target."""
+"""Some members do not have their target yet."""
 GROUP_STATE_STABLE: GroupState.ValueType  # 4
 """Every member owns its target."""
 Global___GroupState: _TypeAlias = GroupState  # noqa: Y015
@@ -84,23 +84,23 @@ class _MemberStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MemberSta
     MEMBER_STATE_UNSPECIFIED: _MemberState.ValueType  # 0
     """Never sent."""
     MEMBER_STATE_STABLE: _MemberState.ValueType  # 1
-    """Owns its target."""
+    """The member owns its target."""
     MEMBER_STATE_UNREVOKED_PARTITIONS: _MemberState.ValueType  # 2
-    """Still has to give up partitions."""
+    """The member still has to give up partitions."""
     MEMBER_STATE_UNRELEASED_PARTITIONS: _MemberState.ValueType  # 3
-    """Waits for partitions that others have not released."""
+    """The member waits for partitions that other members have not released."""
 
 class MemberState(_MemberState, metaclass=_MemberStateEnumTypeWrapper):
-    """Where a member stands (after KIP-848)."""
+    """The state of a member, as in KIP-848."""
 
 MEMBER_STATE_UNSPECIFIED: MemberState.ValueType  # 0
 """Never sent."""
 MEMBER_STATE_STABLE: MemberState.ValueType  # 1
-"""Owns its target."""
+"""The member owns its target."""
 MEMBER_STATE_UNREVOKED_PARTITIONS: MemberState.ValueType  # 2
-"""Still has to give up partitions."""
+"""The member still has to give up partitions."""
 MEMBER_STATE_UNRELEASED_PARTITIONS: MemberState.ValueType  # 3
-"""Waits for partitions that others have not released."""
+"""The member waits for partitions that other members have not released."""
 Global___MemberState: _TypeAlias = MemberState  # noqa: Y015
 
 class _ChoreKind:
@@ -112,27 +112,27 @@ class _ChoreKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ChoreKind.V
     CHORE_KIND_UNSPECIFIED: _ChoreKind.ValueType  # 0
     """Never stored."""
     CHORE_KIND_SESSION: _ChoreKind.ValueType  # 1
-    """A session is over: its memberships are to be ended. Ids: the session, 0."""
+    """A session has ended: end its memberships. Ids: the session, 0."""
     CHORE_KIND_TOPIC: _ChoreKind.ValueType  # 2
-    """A topic is gone: its groups are to be removed. Ids: stream, topic."""
+    """A topic is deleted: remove its groups. Ids: stream, topic."""
     CHORE_KIND_PARTITIONS: _ChoreKind.ValueType  # 3
-    """A topic has another number of partitions, which its groups are to be told. Ids: stream, topic."""
+    """A topic has another number of partitions: tell its groups. Ids: stream, topic."""
     CHORE_KIND_USER: _ChoreKind.ValueType  # 4
-    """A user may do nothing any more: memberships in a session are to be ended. Ids: session, user."""
+    """A user may not act any more: end memberships of a session. Ids: session, user."""
 
 class ChoreKind(_ChoreKind, metaclass=_ChoreKindEnumTypeWrapper):
-    """What an effect left to do."""
+    """The kinds of work that an effect may leave for later."""
 
 CHORE_KIND_UNSPECIFIED: ChoreKind.ValueType  # 0
 """Never stored."""
 CHORE_KIND_SESSION: ChoreKind.ValueType  # 1
-"""A session is over: its memberships are to be ended. Ids: the session, 0."""
+"""A session has ended: end its memberships. Ids: the session, 0."""
 CHORE_KIND_TOPIC: ChoreKind.ValueType  # 2
-"""A topic is gone: its groups are to be removed. Ids: stream, topic."""
+"""A topic is deleted: remove its groups. Ids: stream, topic."""
 CHORE_KIND_PARTITIONS: ChoreKind.ValueType  # 3
-"""A topic has another number of partitions, which its groups are to be told. Ids: stream, topic."""
+"""A topic has another number of partitions: tell its groups. Ids: stream, topic."""
 CHORE_KIND_USER: ChoreKind.ValueType  # 4
-"""A user may do nothing any more: memberships in a session are to be ended. Ids: session, user."""
+"""A user may not act any more: end memberships of a session. Ids: session, user."""
 Global___ChoreKind: _TypeAlias = ChoreKind  # noqa: Y015
 
 @_typing.final
@@ -158,30 +158,30 @@ class Member(_message.Message):
     user_id: _builtins.int
     """Whose session."""
     instance_id: _builtins.str
-    """Static membership; empty for none."""
+    """The id of a static member; empty for none."""
     rack: _builtins.str
     """Where the client runs; empty if unknown."""
     member_epoch: _builtins.int
     """The epoch it has reached."""
     previous_member_epoch: _builtins.int
-    """The epoch before, still accepted: a lost reply must not fence a healthy member."""
+    """The epoch before it. The cluster still accepts it, so that a lost reply fences no member."""
     state: Global___MemberState.ValueType
-    """Where it stands."""
+    """Its state."""
     joined_revision: _builtins.int
     """Revision of its join."""
     partitions_omitted: _builtins.bool
-    """Whether the partitions were left out: they are more than a page may hold."""
+    """Whether the answer leaves the partitions out, because they are more than a page may hold."""
     @_builtins.property
     def owned_partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Partitions it may read now, ascending."""
+        """The partitions that the member may read now, ascending."""
 
     @_builtins.property
     def revoking_partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Partitions it owns but must give up, ascending."""
+        """The partitions that the member owns but must give up, ascending."""
 
     @_builtins.property
     def target_partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Partitions it is meant to have, ascending."""
+        """The partitions that the member is to have, ascending."""
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ class ConsumerGroup(_message.Message):
     assignor: Global___Assignor.ValueType
     """How targets are computed."""
     state: Global___GroupState.ValueType
-    """Where it stands."""
+    """Its state."""
     group_epoch: _builtins.int
     """Grows with every change of membership or partitions."""
     assignment_epoch: _builtins.int
@@ -441,8 +441,8 @@ Global___ConsumerGroupsCountersEntity: _TypeAlias = ConsumerGroupsCountersEntity
 
 @_typing.final
 class ChoreEntity(_message.Message):
-    """Section entity: what an effect left to do. Kind 4, key: kind, first id, second id, each
-    8 bytes big-endian.
+    """Section entity: a chore, work that an effect left for later. Kind 4, key: kind, first id, second
+    id, each 8 bytes big-endian.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -457,15 +457,15 @@ class ChoreEntity(_message.Message):
     DONE_GROUP_ID_FIELD_NUMBER: _builtins.int
     HAS_NEXT_ROUND_FIELD_NUMBER: _builtins.int
     kind: _builtins.int
-    """What is to be done: a ChoreKind."""
+    """The work: a ChoreKind."""
     first_id: _builtins.int
-    """About what."""
+    """The first id; see ChoreKind."""
     second_id: _builtins.int
-    """About what, narrower."""
+    """The second id; see ChoreKind."""
     revision: _builtins.int
     """Revision of the last effect."""
     lowest_count: _builtins.int
-    """The lowest number of partitions since the first effect: groups keep nothing beyond."""
+    """The lowest number of partitions since the first effect. Groups keep no partition beyond it."""
     partitions_count: _builtins.int
     """The number of partitions now."""
     changes: _builtins.int
@@ -473,7 +473,7 @@ class ChoreEntity(_message.Message):
     done_group_id: _builtins.int
     """Groups up to this id are done in this round."""
     has_next_round: _builtins.bool
-    """Another round follows, since the groups that were done have not heard of the last effect."""
+    """Whether another round follows, because finished groups have not heard of the last effect."""
     def __init__(
         self,
         *,

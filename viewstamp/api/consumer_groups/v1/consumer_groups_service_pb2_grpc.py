@@ -26,9 +26,10 @@ if _version_not_supported:
 
 
 class ConsumerGroupsServiceStub:
-    """Groups of sessions that share the partitions of a topic; semantics after KIP-848. Streams
-    resolves and authorizes stream and topic first, so every method can fail with STREAM_NOT_FOUND,
-    TOPIC_NOT_FOUND, PERMISSION_DENIED and UNAUTHENTICATED before it reaches this domain.
+    """Groups of sessions that share the partitions of a topic, as in KIP-848. The cluster first looks
+    up stream and topic and authorizes the caller. So every method can fail with UNAUTHENTICATED,
+    STREAM_NOT_FOUND, TOPIC_NOT_FOUND and PERMISSION_DENIED. Every command can fail with
+    COST_EXCEEDED and ANSWER_TOO_LARGE and, if it names an expected revision, with REVISION_MISMATCH.
     """
 
     def __init__(self, channel):
@@ -95,13 +96,14 @@ class ConsumerGroupsServiceStub:
 
 
 class ConsumerGroupsServiceServicer:
-    """Groups of sessions that share the partitions of a topic; semantics after KIP-848. Streams
-    resolves and authorizes stream and topic first, so every method can fail with STREAM_NOT_FOUND,
-    TOPIC_NOT_FOUND, PERMISSION_DENIED and UNAUTHENTICATED before it reaches this domain.
+    """Groups of sessions that share the partitions of a topic, as in KIP-848. The cluster first looks
+    up stream and topic and authorizes the caller. So every method can fail with UNAUTHENTICATED,
+    STREAM_NOT_FOUND, TOPIC_NOT_FOUND and PERMISSION_DENIED. Every command can fail with
+    COST_EXCEEDED and ANSWER_TOO_LARGE and, if it names an expected revision, with REVISION_MISMATCH.
     """
 
     def CreateConsumerGroup(self, request, context):
-        """Creates a group on a topic.
+        """Creates a group on a topic. Needs manage_topic.
         Errors: GROUP_EXISTS, INVALID_GROUP_NAME, INVALID_OPTION (unknown assignor).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -109,7 +111,7 @@ class ConsumerGroupsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteConsumerGroup(self, request, context):
-        """Deletes a group with its members.
+        """Deletes a group with its members. Needs manage_topic.
         Errors: GROUP_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -117,16 +119,17 @@ class ConsumerGroupsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def JoinConsumerGroup(self, request, context):
-        """Makes the calling session a member; joining twice is idempotent.
-        Errors: GROUP_NOT_FOUND, SESSION_REQUIRED, INVALID_OPTION (bad instance id or rack, or other
-        ones than at the first join).
+        """Makes the calling session a member. A session that joins again stays the same member. Needs
+        read_topic.
+        Errors: GROUP_NOT_FOUND, SESSION_REQUIRED, INVALID_OPTION (a bad instance id or rack, or
+        another one than at the first join).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LeaveConsumerGroup(self, request, context):
-        """Ends the calling session's membership.
+        """Ends the calling session's membership. Needs read_topic.
         Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, SESSION_REQUIRED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -134,7 +137,8 @@ class ConsumerGroupsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def HeartbeatConsumerGroup(self, request, context):
-        """Tells that the member lives and what it still holds; answers with what it should hold.
+        """Tells which partitions the member still holds, and returns those that it should hold. A member
+        that sends heartbeats stays in the group. Needs read_topic.
         Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, FENCED_MEMBER_EPOCH, SESSION_REQUIRED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -142,7 +146,8 @@ class ConsumerGroupsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetConsumerGroup(self, request, context):
-        """One group with members, epochs, current and target assignment.
+        """Returns one group with epochs and members; the members come in pages, each with its current and
+        target partitions. Needs read_topic.
         Errors: GROUP_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -150,15 +155,16 @@ class ConsumerGroupsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListConsumerGroups(self, request, context):
-        """Groups of a topic by ascending id, in pages.
+        """Lists the groups of a topic by ascending id, in pages, without members. Needs read_topic.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitOffsets(self, request, context):
-        """Stores how far the group has read; fenced by the member epoch. An offset outside what the
-        partition is known to hold is an error unless the caller opts in: nothing is clamped.
+        """Stores how far the group has read (not built: the cluster answers UNIMPLEMENTED). The member
+        epoch fences old members. An offset outside the known range of the partition is an error unless
+        the caller allows it; the cluster changes no offset by itself.
         Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, FENCED_MEMBER_EPOCH, PARTITION_NOT_OWNED,
         OFFSET_OUT_OF_RANGE, SESSION_REQUIRED.
         """
@@ -167,7 +173,7 @@ class ConsumerGroupsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResetOffsets(self, request, context):
-        """Sets offsets of a group without members.
+        """Sets offsets of a group without members (not built: the cluster answers UNIMPLEMENTED).
         Errors: GROUP_NOT_FOUND, OFFSET_OUT_OF_RANGE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -175,7 +181,7 @@ class ConsumerGroupsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FetchOffsets(self, request, context):
-        """How far the group has read.
+        """Returns how far the group has read (not built: the cluster answers UNIMPLEMENTED).
         Errors: GROUP_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -183,7 +189,8 @@ class ConsumerGroupsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SyncConsumerGroup(self, request, context):
-        """What the calling session owns in the group now, and in which epoch.
+        """Returns the partitions that the calling session owns in the group now, in pages, and its epoch.
+        Needs read_topic.
         Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, SESSION_REQUIRED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -257,9 +264,10 @@ def add_ConsumerGroupsServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ConsumerGroupsService:
-    """Groups of sessions that share the partitions of a topic; semantics after KIP-848. Streams
-    resolves and authorizes stream and topic first, so every method can fail with STREAM_NOT_FOUND,
-    TOPIC_NOT_FOUND, PERMISSION_DENIED and UNAUTHENTICATED before it reaches this domain.
+    """Groups of sessions that share the partitions of a topic, as in KIP-848. The cluster first looks
+    up stream and topic and authorizes the caller. So every method can fail with UNAUTHENTICATED,
+    STREAM_NOT_FOUND, TOPIC_NOT_FOUND and PERMISSION_DENIED. Every command can fail with
+    COST_EXCEEDED and ANSWER_TOO_LARGE and, if it names an expected revision, with REVISION_MISMATCH.
     """
 
     @staticmethod
@@ -592,23 +600,24 @@ class ConsumerGroupsInternalServiceServicer:
     """
 
     def Assign(self, request, context):
-        """Computes the target assignment of a group. A no-op if the group epoch has moved on.
+        """Computes the target assignment of a group. Does nothing if the group epoch has changed since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CompleteRevocation(self, request, context):
-        """Takes partitions from a member that has not released them within 30 seconds. A no-op if it
-        has, or if the deadline in force is a later one.
+        """Takes partitions from a member that has not released them within 30 seconds. Does nothing if
+        the member has released them, or if a later deadline is in force.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Sweep(self, request, context):
-        """Works off, in steps, what effects left to do when their log entry had no room for it: members
-        of ended sessions, groups of deleted topics, changes of partitions. A no-op if nothing is left.
+        """Works off chores, one step at a time: the work that effects left because their log entry had no
+        room for it. Chores end memberships of ended sessions, remove groups of deleted topics, and
+        tell groups of changed partitions. Does nothing if no chore is left.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -25,7 +25,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class DescribeRequest(_message.Message):
-    """Nothing to say."""
+    """Request of Describe."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -42,7 +42,7 @@ Global___DescribeRequest: _TypeAlias = DescribeRequest  # noqa: Y015
 
 @_typing.final
 class DescribeResponse(_message.Message):
-    """What the service is."""
+    """Response of Describe: what the service is."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -150,7 +150,7 @@ Global___ApplyRequest: _TypeAlias = ApplyRequest  # noqa: Y015
 
 @_typing.final
 class AttemptHeard(_message.Message):
-    """The answer to an Attempt with `awaits_heard`."""
+    """The answer to an Attempt that has `awaits_heard`."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -167,8 +167,8 @@ Global___AttemptHeard: _TypeAlias = AttemptHeard  # noqa: Y015
 
 @_typing.final
 class Isolate(_message.Message):
-    """The next batch is handled one command by one, and what exhausts the process is taken back. Answers
-    to all batches before it are sent first.
+    """The service handles the next batch in isolation, command by command, and reverts a command that
+    exhausts the process. It first sends the answers to all batches before it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -180,12 +180,12 @@ class Isolate(_message.Message):
     sequence: _builtins.int
     """Of the batch."""
     notes: _builtins.bool
-    """Tell what is tried, before it is."""
+    """Announce each handler in an Attempt before it runs."""
     confirms: _builtins.bool
-    """Each Attempt is confirmed by AttemptHeard if it asks for that."""
+    """The coordinator confirms each Attempt with AttemptHeard if the Attempt asks for it."""
     @_builtins.property
     def given_up(self) -> _containers.RepeatedCompositeFieldContainer[Global___Attempt]:
-        """What is answered like a defect without being tried; `sequence` is not set."""
+        """Handlers that the service must not run: it answers INTERNAL for them. `sequence` is not set."""
 
     def __init__(
         self,
@@ -222,12 +222,12 @@ class Attempt(_message.Message):
     call: _builtins.int
     """Which call of a handler in the item, from 0 on."""
     where: _builtins.str
-    """For people: the method or effect."""
+    """The method or effect, for people."""
     revision: _builtins.int
-    """For people."""
+    """The revision, for people."""
     awaits_heard: _builtins.bool
-    """Nothing is tried before AttemptHeard: what only left the process would be lost with it, and the
-    handler before would be taken for what it died of.
+    """The service runs the handler once AttemptHeard arrives. A message that only left the process
+    could be lost when the process dies, and the coordinator would blame the handler before.
     """
     def __init__(
         self,
@@ -249,15 +249,15 @@ Global___Attempt: _TypeAlias = Attempt  # noqa: Y015
 
 @_typing.final
 class Batches(_message.Message):
-    """Batches that travel together. Each is answered; answers may travel together, too."""
+    """Batches that travel together. The service answers each; answers may travel together, too."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     BATCHES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def batches(self) -> _containers.RepeatedCompositeFieldContainer[Global___Batch]:
-        """In order. The number is that in ApplyRequest, so that encodings of requests with a batch, joined,
-        are an encoding of this.
+        """In order. The number is that of `batch` in ApplyRequest: joined encodings of requests with one
+        batch each are an encoding of this message.
         """
 
     def __init__(
@@ -275,8 +275,9 @@ Global___Batches: _TypeAlias = Batches  # noqa: Y015
 
 @_typing.final
 class Install(_message.Message):
-    """A section on its way into the service: one begin, the blocks, one end, which the service answers
-    by Installed; then, once every service has answered, activate. Until then nothing is changed.
+    """A section on its way into the service: one begin, the blocks, one end. The service answers the
+    end with Installed. Once every service has answered, the coordinator sends activate. Nothing
+    changes before that.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -287,19 +288,19 @@ class Install(_message.Message):
     ACTIVATE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def begin(self) -> Global___InstallBegin:
-        """What comes."""
+        """The section begins."""
 
     @_builtins.property
     def block(self) -> Global___InstallBlock:
-        """A part of it."""
+        """A block of the section."""
 
     @_builtins.property
     def end(self) -> Global___InstallEnd:
-        """That was all: check it."""
+        """The section is complete: check it."""
 
     @_builtins.property
     def activate(self) -> Global___InstallActivate:
-        """Serve it. Not answered."""
+        """Take the section over. Not answered."""
 
     def __init__(
         self,
@@ -321,7 +322,7 @@ Global___Install: _TypeAlias = Install  # noqa: Y015
 
 @_typing.final
 class InstallBegin(_message.Message):
-    """What comes."""
+    """What the section must be."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -395,7 +396,7 @@ Global___InstallBlock: _TypeAlias = InstallBlock  # noqa: Y015
 
 @_typing.final
 class InstallEnd(_message.Message):
-    """Nothing to say."""
+    """The end of a section."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -412,7 +413,7 @@ Global___InstallEnd: _TypeAlias = InstallEnd  # noqa: Y015
 
 @_typing.final
 class InstallActivate(_message.Message):
-    """Nothing to say."""
+    """The order to take the section over."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -429,7 +430,7 @@ Global___InstallActivate: _TypeAlias = InstallActivate  # noqa: Y015
 
 @_typing.final
 class ReleaseCut(_message.Message):
-    """Which cut."""
+    """Names the cut whose frozen section may go."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -451,7 +452,7 @@ Global___ReleaseCut: _TypeAlias = ReleaseCut  # noqa: Y015
 
 @_typing.final
 class Hello(_message.Message):
-    """Who calls. The service starts from an empty state, unless Install messages follow."""
+    """Says who calls. The service starts from an empty state, unless Install messages follow."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -783,9 +784,11 @@ class QueryItem(_message.Message):
     contexts: _builtins.bytes
     """From the resolving stage, as in CommandItem."""
     caller_address: _builtins.str
-    """Where the caller is, for what is shared fairly among addresses; empty if unknown."""
+    """The caller's address, for what addresses share; empty if unknown."""
     continues: _builtins.bool
-    """Belongs to the same read as the query before it in the batch: both are answered, or neither."""
+    """Whether it belongs to the same read as the query before it in the batch: both are answered, or
+    neither.
+    """
     @_builtins.property
     def refused(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Indexes refused by the resolving stage."""
@@ -817,7 +820,7 @@ Global___QueryItem: _TypeAlias = QueryItem  # noqa: Y015
 
 @_typing.final
 class CutItem(_message.Message):
-    """Freeze."""
+    """Freezes the section."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -839,7 +842,7 @@ Global___CutItem: _TypeAlias = CutItem  # noqa: Y015
 
 @_typing.final
 class SavepointItem(_message.Message):
-    """Begin to remember."""
+    """Begins an undo log."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -856,7 +859,7 @@ Global___SavepointItem: _TypeAlias = SavepointItem  # noqa: Y015
 
 @_typing.final
 class KeepItem(_message.Message):
-    """Forget what was remembered."""
+    """Keeps the changes since the savepoint."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -873,7 +876,7 @@ Global___KeepItem: _TypeAlias = KeepItem  # noqa: Y015
 
 @_typing.final
 class RevertItem(_message.Message):
-    """Take back."""
+    """Reverts the changes since the savepoint."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -890,7 +893,7 @@ Global___RevertItem: _TypeAlias = RevertItem  # noqa: Y015
 
 @_typing.final
 class ProposalsItem(_message.Message):
-    """Tell all."""
+    """Asks for every pending proposal."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -987,7 +990,7 @@ Global___BatchReplies: _TypeAlias = BatchReplies  # noqa: Y015
 
 @_typing.final
 class Installed(_message.Message):
-    """A section was checked."""
+    """The service has checked a section."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1043,16 +1046,16 @@ Global___ProjectionDigest: _TypeAlias = ProjectionDigest  # noqa: Y015
 
 @_typing.final
 class ReadSectionRequest(_message.Message):
-    """Which section."""
+    """Request of ReadSection."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     GENERATION_FIELD_NUMBER: _builtins.int
     COORDINATOR_SEQUENCE_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
-    """Of the cut."""
+    """The generation of the cut."""
     coordinator_sequence: _builtins.int
-    """As in Hello: only the coordinator that is served may read."""
+    """As in Hello: only the coordinator that the service serves may read."""
     def __init__(
         self,
         *,
@@ -1101,7 +1104,7 @@ Global___ReadSectionResponse: _TypeAlias = ReadSectionResponse  # noqa: Y015
 
 @_typing.final
 class SectionBlock(_message.Message):
-    """A block of entities and what an index of the layer must know about it."""
+    """A block of entities, and what the layer's index must know of it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1151,7 +1154,7 @@ Global___SectionBlock: _TypeAlias = SectionBlock  # noqa: Y015
 
 @_typing.final
 class SectionSummary(_message.Message):
-    """What a section adds up to."""
+    """The sums of a section."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1162,9 +1165,9 @@ class SectionSummary(_message.Message):
     STATE_DIGEST_FIELD_NUMBER: _builtins.int
     KINDS_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
-    """Of the cut."""
+    """The generation of the cut."""
     base_generation: _builtins.int
-    """The generation that the blocks are a delta against; 0: they are the whole section."""
+    """The generation against which the blocks are a delta; 0 if they are the whole section."""
     applied_revision: _builtins.int
     """Every command up to this revision is in it."""
     section_version: _builtins.int
@@ -1221,7 +1224,7 @@ Global___KindCount: _TypeAlias = KindCount  # noqa: Y015
 
 @_typing.final
 class HelloReply(_message.Message):
-    """Nothing to say."""
+    """The answer to Hello."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1249,7 +1252,7 @@ class BatchReply(_message.Message):
     sequence: _builtins.int
     """From the batch."""
     needs_isolation: _builtins.bool
-    """Something in it failed that only isolation survives: send it so again."""
+    """Something in the batch failed that only isolation survives: send the batch again in isolation."""
     @_builtins.property
     def outcomes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Outcome]:
         """One per item."""
@@ -1320,7 +1323,7 @@ Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
 
 @_typing.final
 class Done(_message.Message):
-    """Nothing to say."""
+    """The answer to an item that has no result."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1337,7 +1340,7 @@ Global___Done: _TypeAlias = Done  # noqa: Y015
 
 @_typing.final
 class CommandOutcome(_message.Message):
-    """What the commands of a span did."""
+    """The results of the commands of a span."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1373,7 +1376,7 @@ Global___CommandOutcome: _TypeAlias = CommandOutcome  # noqa: Y015
 
 @_typing.final
 class Effect(_message.Message):
-    """What a command means elsewhere."""
+    """The consequence of a command for other stages."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1386,7 +1389,7 @@ class Effect(_message.Message):
     """An encoded EffectPayload."""
     @_builtins.property
     def to(self) -> _containers.RepeatedScalarFieldContainer[_routing_pb2.Stage.ValueType]:
-        """To which stages, earlier ones included."""
+        """The stages that get it, earlier ones included."""
 
     def __init__(
         self,
@@ -1405,7 +1408,7 @@ Global___Effect: _TypeAlias = Effect  # noqa: Y015
 
 @_typing.final
 class ResolveOutcome(_message.Message):
-    """What was resolved."""
+    """The results of a ResolveItem."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1435,7 +1438,7 @@ Global___ResolveOutcome: _TypeAlias = ResolveOutcome  # noqa: Y015
 
 @_typing.final
 class QueryOutcome(_message.Message):
-    """What the reads found."""
+    """The results of reads."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1454,7 +1457,9 @@ class QueryOutcome(_message.Message):
     state_digest: _builtins.bytes
     """For the builtin state digest: 32 bytes, big-endian."""
     postponed: _builtins.bool
-    """Not answered: reads before it have used up the batch's share. Ask again, in a later batch."""
+    """Not answered, because the reads before it have used the batch's share. Ask again in a later
+    batch.
+    """
     @_builtins.property
     def errors(self) -> _containers.RepeatedCompositeFieldContainer[_errors_pb2.IndexedError]:
         """As in CommandOutcome."""
@@ -1479,7 +1484,7 @@ Global___QueryOutcome: _TypeAlias = QueryOutcome  # noqa: Y015
 
 @_typing.final
 class Proposal(_message.Message):
-    """A command that the primary should sequence; conditional, so that a stale one is a no-op."""
+    """A command that the primary should sequence. It is conditional, so that a stale one does nothing."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1509,7 +1514,7 @@ Global___Proposal: _TypeAlias = Proposal  # noqa: Y015
 
 @_typing.final
 class NormalizeRequest(_message.Message):
-    """Payloads to make loggable."""
+    """Request of Normalize."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1569,7 +1574,7 @@ Global___NormalizeRequest: _TypeAlias = NormalizeRequest  # noqa: Y015
 
 @_typing.final
 class NormalizeResponse(_message.Message):
-    """Loggable payloads."""
+    """Response of Normalize: payloads that may be logged."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1587,7 +1592,7 @@ class NormalizeResponse(_message.Message):
 
     @_builtins.property
     def suffixes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NormalizedSuffix]:
-        """For the callers alone."""
+        """Only for the callers."""
 
     def __init__(
         self,

@@ -62,31 +62,34 @@ class DomainServiceServicer:
     """
 
     def Describe(self, request, context):
-        """What the service is and claims. Called once per connection, before Apply.
+        """Returns what the service is and which methods it serves. Called once per connection, before
+        Apply.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Apply(self, request_iterator, context):
-        """The committed batches. One stream at a time: a newer coordinator ends an older one's.
+        """Carries the committed batches. One stream at a time: the stream of a newer coordinator ends
+        that of an older one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Normalize(self, request, context):
-        """Turns payloads of methods flagged `normalize` into their loggable form. Reads the machine,
-        never changes it.
+        """Turns payloads of methods with the option `normalize` into the form that is logged. It reads
+        the state machine and never changes it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadSection(self, request, context):
-        """The section that a CutItem froze, as blocks of a layer, and at last what they add up to. It
-        can be asked for again until the generation is released or a later cut was taken.
-        FAILED_PRECONDITION if the generation is not frozen here, or another coordinator is served.
+        """Returns the section that a CutItem froze, as blocks of a layer, and at the end a summary. The
+        coordinator may call it again until it releases the generation or takes a later cut.
+        Errors: FAILED_PRECONDITION if the generation is not frozen here, or another coordinator is
+        served.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -37,17 +37,22 @@ class DomainServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> DomainServiceAsyncStub: ...
     Describe: _grpc.UnaryUnaryMultiCallable[_domain_service_pb2.DescribeRequest, _domain_service_pb2.DescribeResponse]
-    """What the service is and claims. Called once per connection, before Apply."""
+    """Returns what the service is and which methods it serves. Called once per connection, before
+    Apply.
+    """
     Apply: _grpc.StreamStreamMultiCallable[_domain_service_pb2.ApplyRequest, _domain_service_pb2.ApplyResponse]
-    """The committed batches. One stream at a time: a newer coordinator ends an older one's."""
+    """Carries the committed batches. One stream at a time: the stream of a newer coordinator ends
+    that of an older one.
+    """
     Normalize: _grpc.UnaryUnaryMultiCallable[_domain_service_pb2.NormalizeRequest, _domain_service_pb2.NormalizeResponse]
-    """Turns payloads of methods flagged `normalize` into their loggable form. Reads the machine,
-    never changes it.
+    """Turns payloads of methods with the option `normalize` into the form that is logged. It reads
+    the state machine and never changes it.
     """
     ReadSection: _grpc.UnaryStreamMultiCallable[_domain_service_pb2.ReadSectionRequest, _domain_service_pb2.ReadSectionResponse]
-    """The section that a CutItem froze, as blocks of a layer, and at last what they add up to. It
-    can be asked for again until the generation is released or a later cut was taken.
-    FAILED_PRECONDITION if the generation is not frozen here, or another coordinator is served.
+    """Returns the section that a CutItem froze, as blocks of a layer, and at the end a summary. The
+    coordinator may call it again until it releases the generation or takes a later cut.
+    Errors: FAILED_PRECONDITION if the generation is not frozen here, or another coordinator is
+    served.
     """
 
 @_typing.type_check_only
@@ -56,17 +61,22 @@ class DomainServiceAsyncStub(DomainServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Describe: _aio.UnaryUnaryMultiCallable[_domain_service_pb2.DescribeRequest, _domain_service_pb2.DescribeResponse]  # type: ignore[assignment]
-    """What the service is and claims. Called once per connection, before Apply."""
+    """Returns what the service is and which methods it serves. Called once per connection, before
+    Apply.
+    """
     Apply: _aio.StreamStreamMultiCallable[_domain_service_pb2.ApplyRequest, _domain_service_pb2.ApplyResponse]  # type: ignore[assignment]
-    """The committed batches. One stream at a time: a newer coordinator ends an older one's."""
+    """Carries the committed batches. One stream at a time: the stream of a newer coordinator ends
+    that of an older one.
+    """
     Normalize: _aio.UnaryUnaryMultiCallable[_domain_service_pb2.NormalizeRequest, _domain_service_pb2.NormalizeResponse]  # type: ignore[assignment]
-    """Turns payloads of methods flagged `normalize` into their loggable form. Reads the machine,
-    never changes it.
+    """Turns payloads of methods with the option `normalize` into the form that is logged. It reads
+    the state machine and never changes it.
     """
     ReadSection: _aio.UnaryStreamMultiCallable[_domain_service_pb2.ReadSectionRequest, _domain_service_pb2.ReadSectionResponse]  # type: ignore[assignment]
-    """The section that a CutItem froze, as blocks of a layer, and at last what they add up to. It
-    can be asked for again until the generation is released or a later cut was taken.
-    FAILED_PRECONDITION if the generation is not frozen here, or another coordinator is served.
+    """Returns the section that a CutItem froze, as blocks of a layer, and at the end a summary. The
+    coordinator may call it again until it releases the generation or takes a later cut.
+    Errors: FAILED_PRECONDITION if the generation is not frozen here, or another coordinator is
+    served.
     """
 
 class DomainServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -78,7 +88,9 @@ class DomainServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _domain_service_pb2.DescribeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_domain_service_pb2.DescribeResponse, _abc.Awaitable[_domain_service_pb2.DescribeResponse]]:
-        """What the service is and claims. Called once per connection, before Apply."""
+        """Returns what the service is and which methods it serves. Called once per connection, before
+        Apply.
+        """
 
     @_abc_1.abstractmethod
     def Apply(
@@ -86,7 +98,9 @@ class DomainServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_domain_service_pb2.ApplyRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_domain_service_pb2.ApplyResponse], _abc.AsyncIterator[_domain_service_pb2.ApplyResponse]]:
-        """The committed batches. One stream at a time: a newer coordinator ends an older one's."""
+        """Carries the committed batches. One stream at a time: the stream of a newer coordinator ends
+        that of an older one.
+        """
 
     @_abc_1.abstractmethod
     def Normalize(
@@ -94,8 +108,8 @@ class DomainServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _domain_service_pb2.NormalizeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_domain_service_pb2.NormalizeResponse, _abc.Awaitable[_domain_service_pb2.NormalizeResponse]]:
-        """Turns payloads of methods flagged `normalize` into their loggable form. Reads the machine,
-        never changes it.
+        """Turns payloads of methods with the option `normalize` into the form that is logged. It reads
+        the state machine and never changes it.
         """
 
     @_abc_1.abstractmethod
@@ -104,9 +118,10 @@ class DomainServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _domain_service_pb2.ReadSectionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_domain_service_pb2.ReadSectionResponse], _abc.AsyncIterator[_domain_service_pb2.ReadSectionResponse]]:
-        """The section that a CutItem froze, as blocks of a layer, and at last what they add up to. It
-        can be asked for again until the generation is released or a later cut was taken.
-        FAILED_PRECONDITION if the generation is not frozen here, or another coordinator is served.
+        """Returns the section that a CutItem froze, as blocks of a layer, and at the end a summary. The
+        coordinator may call it again until it releases the generation or takes a later cut.
+        Errors: FAILED_PRECONDITION if the generation is not frozen here, or another coordinator is
+        served.
         """
 
 def add_DomainServiceServicer_to_server(servicer: DomainServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -32,7 +32,7 @@ class _HelloRefusal:
 class _HelloRefusalEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HelloRefusal.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     HELLO_REFUSAL_UNSPECIFIED: _HelloRefusal.ValueType  # 0
-    """It was not."""
+    """It was not refused."""
     HELLO_REFUSAL_MALFORMED: _HelloRefusal.ValueType  # 1
     """No hello, or one whose fields have wrong lengths."""
     HELLO_REFUSAL_OTHER_WIRE_VERSION: _HelloRefusal.ValueType  # 2
@@ -56,7 +56,7 @@ class _HelloRefusalEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HelloRef
     HELLO_REFUSAL_OTHER_STANDBY_COUNT: _HelloRefusal.ValueType  # 11
     """Other number of standbys."""
     HELLO_REFUSAL_MENDING: _HelloRefusal.ValueType  # 12
-    """The called replica has to make its snapshot whole before it can start, and serves files alone."""
+    """The called replica has to repair its snapshot before it can start, and serves only files."""
     HELLO_REFUSAL_OLD_BUILD: _HelloRefusal.ValueType  # 13
     """The caller's build does not know the feature level in force."""
 
@@ -64,7 +64,7 @@ class HelloRefusal(_HelloRefusal, metaclass=_HelloRefusalEnumTypeWrapper):
     """Why a hello was refused."""
 
 HELLO_REFUSAL_UNSPECIFIED: HelloRefusal.ValueType  # 0
-"""It was not."""
+"""It was not refused."""
 HELLO_REFUSAL_MALFORMED: HelloRefusal.ValueType  # 1
 """No hello, or one whose fields have wrong lengths."""
 HELLO_REFUSAL_OTHER_WIRE_VERSION: HelloRefusal.ValueType  # 2
@@ -88,14 +88,14 @@ HELLO_REFUSAL_DUPLICATE_REPLICA: HelloRefusal.ValueType  # 10
 HELLO_REFUSAL_OTHER_STANDBY_COUNT: HelloRefusal.ValueType  # 11
 """Other number of standbys."""
 HELLO_REFUSAL_MENDING: HelloRefusal.ValueType  # 12
-"""The called replica has to make its snapshot whole before it can start, and serves files alone."""
+"""The called replica has to repair its snapshot before it can start, and serves only files."""
 HELLO_REFUSAL_OLD_BUILD: HelloRefusal.ValueType  # 13
 """The caller's build does not know the feature level in force."""
 Global___HelloRefusal: _TypeAlias = HelloRefusal  # noqa: Y015
 
 @_typing.final
 class ExchangeRequest(_message.Message):
-    """Several messages in one, since the number of messages is what costs."""
+    """Several messages in one, because each message costs the same, however small."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -125,7 +125,7 @@ Global___ExchangeRequest: _TypeAlias = ExchangeRequest  # noqa: Y015
 
 @_typing.final
 class ExchangeResponse(_message.Message):
-    """The verdict on the hello."""
+    """The answer to the hello."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -171,7 +171,7 @@ class ReplicaHello(_message.Message):
     STANDBY_COUNT_FIELD_NUMBER: _builtins.int
     FEATURE_LEVEL_MAX_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
-    """Of the cluster that the caller belongs to, or was told to help found."""
+    """The cluster that the caller belongs to, or is to bootstrap."""
     wire_version: _builtins.int
     """Version of this protocol."""
     replica_id: _builtins.int
@@ -183,7 +183,7 @@ class ReplicaHello(_message.Message):
     boot_nonce: _builtins.bytes
     """New for every start of the caller's process."""
     to_replica_id: _builtins.int
-    """Whom the caller means to reach."""
+    """The replica that the caller wants to reach."""
     standby_count: _builtins.int
     """How many standbys the caller was configured with; their ids follow on those that vote."""
     feature_level_max: _builtins.int
@@ -243,7 +243,7 @@ class ReplicaMessage(_message.Message):
 
     @_builtins.property
     def prepare_ok(self) -> Global___PrepareOk:
-        """Backup to primary: it is durable here."""
+        """Backup to primary: the entry is durable on my disk."""
 
     @_builtins.property
     def commit(self) -> Global___Commit:
@@ -251,7 +251,7 @@ class ReplicaMessage(_message.Message):
 
     @_builtins.property
     def commit_ok(self) -> Global___CommitOk:
-        """Backup to primary: heard in this view."""
+        """Backup to primary: I have heard the heartbeat, in status normal of this view."""
 
     @_builtins.property
     def blank_query(self) -> Global___BlankQuery:
@@ -263,15 +263,15 @@ class ReplicaMessage(_message.Message):
 
     @_builtins.property
     def start_view_change(self) -> Global___StartViewChange:
-        """To all: I would leave the view."""
+        """To all, the pre-vote: I want to leave the view."""
 
     @_builtins.property
     def do_view_change(self) -> Global___DoViewChange:
-        """To the next primary: what my log holds, by headers."""
+        """To the next primary, the vote: the headers of my log."""
 
     @_builtins.property
     def start_view(self) -> Global___StartView:
-        """New primary to backups: the log to take over, by headers."""
+        """New primary to backups: the headers of the log to take over."""
 
     @_builtins.property
     def request_start_view(self) -> Global___RequestStartView:
@@ -295,7 +295,7 @@ class ReplicaMessage(_message.Message):
 
     @_builtins.property
     def committed_gone(self) -> Global___CommittedGone:
-        """Answer to RequestCommitted: my log begins later."""
+        """Answer to RequestCommitted: my journal begins later."""
 
     @_builtins.property
     def request_admission(self) -> Global___RequestAdmission:
@@ -323,7 +323,7 @@ class ReplicaMessage(_message.Message):
 
     @_builtins.property
     def replica_report(self) -> Global___ReplicaReport:
-        """To all, now and then: how far I am, and where I serve clients."""
+        """To all, twice a second: how far I am, and where I serve clients."""
 
     def __init__(
         self,
@@ -389,7 +389,7 @@ Global___Prepare: _TypeAlias = Prepare  # noqa: Y015
 
 @_typing.final
 class PrepareOk(_message.Message):
-    """Durable here, in this view."""
+    """An acknowledgement: the entry is durable on the sender's disk."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -398,9 +398,9 @@ class PrepareOk(_message.Message):
     CHECKSUM_FIELD_NUMBER: _builtins.int
     COMMIT_MIN_FIELD_NUMBER: _builtins.int
     view: _builtins.int
-    """The view in which it is vouched for."""
+    """The view in which the sender acknowledges it."""
     op: _builtins.int
-    """Which op."""
+    """The op."""
     checksum: _builtins.bytes
     """Its header checksum."""
     commit_min: _builtins.int
@@ -423,7 +423,7 @@ Global___PrepareOk: _TypeAlias = PrepareOk  # noqa: Y015
 
 @_typing.final
 class Commit(_message.Message):
-    """Heartbeat."""
+    """A heartbeat."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -483,7 +483,7 @@ Global___CommitOk: _TypeAlias = CommitOk  # noqa: Y015
 
 @_typing.final
 class BlankQuery(_message.Message):
-    """Are you blank too?"""
+    """Asks whether the receiver's directory is empty, too."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -505,7 +505,7 @@ Global___BlankQuery: _TypeAlias = BlankQuery  # noqa: Y015
 
 @_typing.final
 class BlankAnswer(_message.Message):
-    """I am blank."""
+    """Says that the sender's directory is empty."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -569,18 +569,20 @@ class DoViewChange(_message.Message):
     log_view: _builtins.int
     """The last view whose whole log the sender took over."""
     commit: _builtins.int
-    """What it knows to be committed, and holds."""
+    """The last op that the sender knows to be committed, and holds."""
     head_op: _builtins.int
     """Its last op."""
     head_uncertain: _builtins.bool
-    """Entries above `head_op` may have been held."""
+    """Whether the sender may have held entries above `head_op`."""
     @_builtins.property
     def headers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Encoded headers of the entries from `commit` on that are durable and intact here, ascending."""
 
     @_builtins.property
     def faulty(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Ops up to `head_op` whose entries are damaged here, ascending: held once, perhaps vouched for."""
+        """Ops up to `head_op` whose entries are damaged here, ascending. The sender held them once, and
+        may have acknowledged them.
+        """
 
     def __init__(
         self,
@@ -603,7 +605,7 @@ Global___DoViewChange: _TypeAlias = DoViewChange  # noqa: Y015
 
 @_typing.final
 class StartView(_message.Message):
-    """The view begins."""
+    """A view begins."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -613,7 +615,7 @@ class StartView(_message.Message):
     HEAD_OP_FIELD_NUMBER: _builtins.int
     HEADERS_FIELD_NUMBER: _builtins.int
     view: _builtins.int
-    """Which."""
+    """The view."""
     nonce: _builtins.bytes
     """Nonce of the RequestStartView that this answers; all zeros for none."""
     commit: _builtins.int
@@ -643,14 +645,14 @@ Global___StartView: _TypeAlias = StartView  # noqa: Y015
 
 @_typing.final
 class RequestStartView(_message.Message):
-    """Ask for a view."""
+    """Asks for the log of a view."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     VIEW_FIELD_NUMBER: _builtins.int
     NONCE_FIELD_NUMBER: _builtins.int
     view: _builtins.int
-    """Which."""
+    """The view."""
     nonce: _builtins.bytes
     """For freshness."""
     def __init__(
@@ -669,7 +671,7 @@ Global___RequestStartView: _TypeAlias = RequestStartView  # noqa: Y015
 
 @_typing.final
 class RequestPrepare(_message.Message):
-    """Ask for one entry, whether it is committed or not."""
+    """Asks for one entry, committed or not."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -695,7 +697,7 @@ Global___RequestPrepare: _TypeAlias = RequestPrepare  # noqa: Y015
 
 @_typing.final
 class Repair(_message.Message):
-    """An entry that was asked for."""
+    """The answer to RequestPrepare."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -717,7 +719,7 @@ Global___Repair: _TypeAlias = Repair  # noqa: Y015
 
 @_typing.final
 class RequestCommitted(_message.Message):
-    """Ask for committed entries."""
+    """Asks for committed entries."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -743,7 +745,7 @@ Global___RequestCommitted: _TypeAlias = RequestCommitted  # noqa: Y015
 
 @_typing.final
 class Committed(_message.Message):
-    """A committed entry that was asked for."""
+    """The answer to RequestCommitted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -769,7 +771,7 @@ Global___Committed: _TypeAlias = Committed  # noqa: Y015
 
 @_typing.final
 class CommittedGone(_message.Message):
-    """The journal no longer has what was asked for; a snapshot does."""
+    """The journal no longer has the entries; a snapshot covers them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -799,7 +801,7 @@ Global___CommittedGone: _TypeAlias = CommittedGone  # noqa: Y015
 
 @_typing.final
 class RequestAdmission(_message.Message):
-    """Ask to be a voter again, after the disk was lost."""
+    """Asks for a vote again, after the sender lost its disk."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -825,7 +827,7 @@ Global___RequestAdmission: _TypeAlias = RequestAdmission  # noqa: Y015
 
 @_typing.final
 class Admission(_message.Message):
-    """Be a voter again, from a view on."""
+    """Gives the receiver its vote back, from a view on."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -837,7 +839,7 @@ class Admission(_message.Message):
     nonce: _builtins.bytes
     """Nonce of the RequestAdmission that this answers."""
     voting_view: _builtins.int
-    """The first view in which the receiver may vote and vouch."""
+    """The first view in which the receiver may vote and acknowledge."""
     def __init__(
         self,
         *,
@@ -889,7 +891,7 @@ class SnapshotDurable(_message.Message):
     ROOT_FIELD_NUMBER: _builtins.int
     TASKS_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
-    """Which."""
+    """The generation."""
     root: _builtins.bytes
     """32 bytes: the root of its manifest."""
     @_builtins.property
@@ -913,7 +915,7 @@ Global___SnapshotDurable: _TypeAlias = SnapshotDurable  # noqa: Y015
 
 @_typing.final
 class ReadIndexRequest(_message.Message):
-    """Ask for a read index, for all reads that wait at the sender."""
+    """Asks for a read index, for all reads that wait at the sender."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -987,7 +989,7 @@ class ReadManifestRequest(_message.Message):
     """Which; 0 is the one that the answering replica would restart from."""
     @_builtins.property
     def hello(self) -> Global___ReplicaHello:
-        """Who asks."""
+        """The hello of the caller."""
 
     def __init__(
         self,
@@ -1043,7 +1045,7 @@ class ReadLayerRequest(_message.Message):
     """Where to begin, in bytes from the start of the file."""
     @_builtins.property
     def hello(self) -> Global___ReplicaHello:
-        """Who asks."""
+        """The hello of the caller."""
 
     def __init__(
         self,
@@ -1093,7 +1095,7 @@ Global___ReadLayerResponse: _TypeAlias = ReadLayerResponse  # noqa: Y015
 
 @_typing.final
 class ReplicaReport(_message.Message):
-    """How far a replica is. Nothing rests on it: it is for people, and for clients that look for the
+    """How far a replica is. No decision uses it: it is for people, and for clients that look for the
     primary.
     """
 
@@ -1117,13 +1119,13 @@ class ReplicaReport(_message.Message):
     commit: _builtins.int
     """The last op that it knows to be committed."""
     applied: _builtins.int
-    """The last op that went through all its stages."""
+    """The last op that it has applied."""
     generation: _builtins.int
     """The snapshot that it would restart from; 0 for none."""
     client_address: _builtins.str
     """HOST:PORT where it serves clients."""
     unfit: _builtins.str
-    """What speaks against it as the primary; empty for nothing."""
+    """Why it should not be the primary; empty if it may be."""
     feature_level_max: _builtins.int
     """The highest feature level that its coordinator and all its services know."""
     def __init__(

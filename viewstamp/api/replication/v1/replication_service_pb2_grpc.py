@@ -47,10 +47,11 @@ class ReplicationServiceServicer:
     """
 
     def Exchange(self, request_iterator, context):
-        """Messages to the called replica. The first request holds the caller's hello and nothing else,
-        the first and only response the verdict on it; what follows are packets of messages, and empty
-        requests as signs of life. Fire and forget: the protocol repeats what matters, so a broken
-        stream loses what was on its way. A newer stream of the same caller ends the older one.
+        """Carries messages to the called replica. The first request holds the caller's hello and nothing
+        else. The first and only response accepts or refuses the hello. Then come packets of messages,
+        and empty requests as signs of life. Nothing is acknowledged: a broken stream loses what was on
+        its way, and the protocol repeats what matters. A newer stream of the same caller ends the
+        older one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -135,7 +136,7 @@ class SnapshotFilesServiceServicer:
     """
 
     def ReadManifest(self, request, context):
-        """The manifest of a generation, as the file holds it.
+        """Returns the manifest of a generation, as the file holds it.
         Errors: SNAPSHOT_NOT_FOUND, SNAPSHOT_DAMAGED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -143,8 +144,9 @@ class SnapshotFilesServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReadLayer(self, request, context):
-        """A layer of a generation, in chunks and in order from an offset, so that an interrupted transfer
-        goes on where it was, with this replica or another one: layers of one digest are equal.
+        """Returns a layer of a generation, in chunks and in order from an offset. So an interrupted
+        transfer continues where it stopped, with this replica or another one: layers of one digest are
+        equal.
         Errors: SNAPSHOT_NOT_FOUND, SNAPSHOT_DAMAGED, OVERLOADED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

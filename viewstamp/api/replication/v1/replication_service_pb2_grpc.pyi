@@ -39,10 +39,11 @@ class ReplicationServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ReplicationServiceAsyncStub: ...
     Exchange: _grpc.StreamStreamMultiCallable[_replication_service_pb2.ExchangeRequest, _replication_service_pb2.ExchangeResponse]
-    """Messages to the called replica. The first request holds the caller's hello and nothing else,
-    the first and only response the verdict on it; what follows are packets of messages, and empty
-    requests as signs of life. Fire and forget: the protocol repeats what matters, so a broken
-    stream loses what was on its way. A newer stream of the same caller ends the older one.
+    """Carries messages to the called replica. The first request holds the caller's hello and nothing
+    else. The first and only response accepts or refuses the hello. Then come packets of messages,
+    and empty requests as signs of life. Nothing is acknowledged: a broken stream loses what was on
+    its way, and the protocol repeats what matters. A newer stream of the same caller ends the
+    older one.
     """
 
 @_typing.type_check_only
@@ -51,10 +52,11 @@ class ReplicationServiceAsyncStub(ReplicationServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Exchange: _aio.StreamStreamMultiCallable[_replication_service_pb2.ExchangeRequest, _replication_service_pb2.ExchangeResponse]  # type: ignore[assignment]
-    """Messages to the called replica. The first request holds the caller's hello and nothing else,
-    the first and only response the verdict on it; what follows are packets of messages, and empty
-    requests as signs of life. Fire and forget: the protocol repeats what matters, so a broken
-    stream loses what was on its way. A newer stream of the same caller ends the older one.
+    """Carries messages to the called replica. The first request holds the caller's hello and nothing
+    else. The first and only response accepts or refuses the hello. Then come packets of messages,
+    and empty requests as signs of life. Nothing is acknowledged: a broken stream loses what was on
+    its way, and the protocol repeats what matters. A newer stream of the same caller ends the
+    older one.
     """
 
 class ReplicationServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -66,10 +68,11 @@ class ReplicationServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_replication_service_pb2.ExchangeRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_replication_service_pb2.ExchangeResponse], _abc.AsyncIterator[_replication_service_pb2.ExchangeResponse]]:
-        """Messages to the called replica. The first request holds the caller's hello and nothing else,
-        the first and only response the verdict on it; what follows are packets of messages, and empty
-        requests as signs of life. Fire and forget: the protocol repeats what matters, so a broken
-        stream loses what was on its way. A newer stream of the same caller ends the older one.
+        """Carries messages to the called replica. The first request holds the caller's hello and nothing
+        else. The first and only response accepts or refuses the hello. Then come packets of messages,
+        and empty requests as signs of life. Nothing is acknowledged: a broken stream loses what was on
+        its way, and the protocol repeats what matters. A newer stream of the same caller ends the
+        older one.
         """
 
 def add_ReplicationServiceServicer_to_server(servicer: ReplicationServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
@@ -85,12 +88,13 @@ class SnapshotFilesServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> SnapshotFilesServiceAsyncStub: ...
     ReadManifest: _grpc.UnaryUnaryMultiCallable[_replication_service_pb2.ReadManifestRequest, _replication_service_pb2.ReadManifestResponse]
-    """The manifest of a generation, as the file holds it.
+    """Returns the manifest of a generation, as the file holds it.
     Errors: SNAPSHOT_NOT_FOUND, SNAPSHOT_DAMAGED.
     """
     ReadLayer: _grpc.UnaryStreamMultiCallable[_replication_service_pb2.ReadLayerRequest, _replication_service_pb2.ReadLayerResponse]
-    """A layer of a generation, in chunks and in order from an offset, so that an interrupted transfer
-    goes on where it was, with this replica or another one: layers of one digest are equal.
+    """Returns a layer of a generation, in chunks and in order from an offset. So an interrupted
+    transfer continues where it stopped, with this replica or another one: layers of one digest are
+    equal.
     Errors: SNAPSHOT_NOT_FOUND, SNAPSHOT_DAMAGED, OVERLOADED.
     """
 
@@ -103,12 +107,13 @@ class SnapshotFilesServiceAsyncStub(SnapshotFilesServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ReadManifest: _aio.UnaryUnaryMultiCallable[_replication_service_pb2.ReadManifestRequest, _replication_service_pb2.ReadManifestResponse]  # type: ignore[assignment]
-    """The manifest of a generation, as the file holds it.
+    """Returns the manifest of a generation, as the file holds it.
     Errors: SNAPSHOT_NOT_FOUND, SNAPSHOT_DAMAGED.
     """
     ReadLayer: _aio.UnaryStreamMultiCallable[_replication_service_pb2.ReadLayerRequest, _replication_service_pb2.ReadLayerResponse]  # type: ignore[assignment]
-    """A layer of a generation, in chunks and in order from an offset, so that an interrupted transfer
-    goes on where it was, with this replica or another one: layers of one digest are equal.
+    """Returns a layer of a generation, in chunks and in order from an offset. So an interrupted
+    transfer continues where it stopped, with this replica or another one: layers of one digest are
+    equal.
     Errors: SNAPSHOT_NOT_FOUND, SNAPSHOT_DAMAGED, OVERLOADED.
     """
 
@@ -124,7 +129,7 @@ class SnapshotFilesServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _replication_service_pb2.ReadManifestRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_replication_service_pb2.ReadManifestResponse, _abc.Awaitable[_replication_service_pb2.ReadManifestResponse]]:
-        """The manifest of a generation, as the file holds it.
+        """Returns the manifest of a generation, as the file holds it.
         Errors: SNAPSHOT_NOT_FOUND, SNAPSHOT_DAMAGED.
         """
 
@@ -134,8 +139,9 @@ class SnapshotFilesServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _replication_service_pb2.ReadLayerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_replication_service_pb2.ReadLayerResponse], _abc.AsyncIterator[_replication_service_pb2.ReadLayerResponse]]:
-        """A layer of a generation, in chunks and in order from an offset, so that an interrupted transfer
-        goes on where it was, with this replica or another one: layers of one digest are equal.
+        """Returns a layer of a generation, in chunks and in order from an offset. So an interrupted
+        transfer continues where it stopped, with this replica or another one: layers of one digest are
+        equal.
         Errors: SNAPSHOT_NOT_FOUND, SNAPSHOT_DAMAGED, OVERLOADED.
         """
 

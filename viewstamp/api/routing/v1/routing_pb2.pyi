@@ -43,7 +43,7 @@ class _StageEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Stage.ValueType
     """Snapshots, cluster status: a pure machine inside the coordinator."""
 
 class Stage(_Stage, metaclass=_StageEnumTypeWrapper):
-    """A machine as the mux sees it, in the order in which committed commands pass through them."""
+    """The state machines, in the order in which committed commands pass through them."""
 
 STAGE_UNSPECIFIED: Stage.ValueType  # 0
 """Not a stage."""
@@ -162,10 +162,10 @@ class CommandOptions(_message.Message):
     added to a cluster's builds has the next level that no build had before.
     """
     alone: _builtins.bool
-    """Never a span or a part among others: the gateway has to look at the call as a whole."""
+    """The method is never a span or a part among others: the gateway has to look at the whole call."""
     one_at_a_time: _builtins.bool
-    """Of an internal method: one request stands for every other, and who carries one out asks for the
-    next as long as it is needed. So the primary has one at a time under way.
+    """For an internal method whose requests stand for each other, and each of which asks for the next
+    as long as work is left: the primary has one at a time under way.
     """
     @_builtins.property
     def resolve(self) -> Global___Resolve:

@@ -21,7 +21,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class SessionEntity(_message.Message):
-    """A live session: kind 1; key: session id."""
+    """A session that has not ended: kind 1; key: session id."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -63,7 +63,7 @@ class MinimumEntity(_message.Message):
     MINIMUM_FIELD_NUMBER: _builtins.int
     MINIMUM_TOKEN_FIELD_NUMBER: _builtins.int
     user_id: _builtins.int
-    """Whose."""
+    """The user."""
     minimum: _builtins.int
     """The least revision of credentials that are accepted."""
     minimum_token: _builtins.int
@@ -97,7 +97,7 @@ class WindowEntity(_message.Message):
     acked: _builtins.int
     """Replies up to this number were acknowledged."""
     last_applied: _builtins.int
-    """the last request number that was applied."""
+    """The last request number that was applied."""
     def __init__(
         self,
         *,

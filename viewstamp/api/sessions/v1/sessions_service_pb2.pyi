@@ -21,13 +21,13 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class RegisterSessionRequest(_message.Message):
-    """Opens a session."""
+    """Request of RegisterSession."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NONCE_FIELD_NUMBER: _builtins.int
     nonce: _builtins.bytes
-    """16 random bytes chosen by the client, the same on a retry."""
+    """16 random bytes that the client chooses; the same on a retry."""
     def __init__(
         self,
         *,
@@ -43,7 +43,7 @@ Global___RegisterSessionRequest: _TypeAlias = RegisterSessionRequest  # noqa: Y0
 
 @_typing.final
 class RegisterSessionResponse(_message.Message):
-    """The new session."""
+    """Response of RegisterSession."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -53,7 +53,7 @@ class RegisterSessionResponse(_message.Message):
     """The session's id: the revision of its registration."""
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
-        """Where and when."""
+        """The cluster, and the view, op and revision of this answer."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ Global___RegisterSessionResponse: _TypeAlias = RegisterSessionResponse  # noqa: 
 
 @_typing.final
 class EndSessionRequest(_message.Message):
-    """Ends the session that carries the request."""
+    """Request of EndSession."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -88,14 +88,14 @@ Global___EndSessionRequest: _TypeAlias = EndSessionRequest  # noqa: Y015
 
 @_typing.final
 class EndSessionResponse(_message.Message):
-    """The session has ended."""
+    """Response of EndSession."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEADER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
-        """Where and when."""
+        """The cluster, and the view, op and revision of this answer."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ Global___EndSessionResponse: _TypeAlias = EndSessionResponse  # noqa: Y015
 
 @_typing.final
 class ListSessionsRequest(_message.Message):
-    """The caller's sessions: at most 64."""
+    """Request of ListSessions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -129,7 +129,7 @@ Global___ListSessionsRequest: _TypeAlias = ListSessionsRequest  # noqa: Y015
 
 @_typing.final
 class ListSessionsResponse(_message.Message):
-    """The caller's sessions."""
+    """Response of ListSessions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -137,11 +137,11 @@ class ListSessionsResponse(_message.Message):
     SESSIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
-        """Where and when."""
+        """The cluster, and the view, op and revision of this answer."""
 
     @_builtins.property
     def sessions(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionInfo]:
-        """By ascending id."""
+        """The caller's sessions, at most 64, by ascending id."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ Global___ListSessionsResponse: _TypeAlias = ListSessionsResponse  # noqa: Y015
 
 @_typing.final
 class ListUserSessionsRequest(_message.Message):
-    """A page of sessions."""
+    """Request of ListUserSessions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -167,11 +167,11 @@ class ListUserSessionsRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     USER_ID_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """1 to 1000; 0 means 100."""
+    """Entries on the page: 1 to 1000; 0 means 100."""
     page_token: _builtins.str
-    """From the previous page of the same list; empty for the first."""
+    """The next_page_token of the page before; empty for the first page."""
     user_id: _builtins.int
-    """Whose; everybody's if absent."""
+    """The user; all users if absent."""
     def __init__(
         self,
         *,
@@ -191,7 +191,7 @@ Global___ListUserSessionsRequest: _TypeAlias = ListUserSessionsRequest  # noqa: 
 
 @_typing.final
 class ListUserSessionsResponse(_message.Message):
-    """A page of sessions."""
+    """Response of ListUserSessions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -199,14 +199,14 @@ class ListUserSessionsResponse(_message.Message):
     SESSIONS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty on the last page."""
+    """Ask for the next page with it; empty on the last page."""
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
-        """Where and when."""
+        """The cluster, and the view, op and revision of this answer."""
 
     @_builtins.property
     def sessions(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionInfo]:
-        """By ascending id."""
+        """The sessions on the page, by ascending id."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ Global___ListUserSessionsResponse: _TypeAlias = ListUserSessionsResponse  # noqa
 
 @_typing.final
 class SessionInfo(_message.Message):
-    """A live session."""
+    """A session that has not ended."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -233,9 +233,9 @@ class SessionInfo(_message.Message):
     USER_ID_FIELD_NUMBER: _builtins.int
     LAST_REQUEST_NUMBER_FIELD_NUMBER: _builtins.int
     session_id: _builtins.int
-    """The revision of its registration."""
+    """The session's id: the revision of its registration."""
     user_id: _builtins.int
-    """Whose it is."""
+    """The user who registered it."""
     last_request_number: _builtins.int
     """The highest request number in the log."""
     def __init__(
@@ -255,16 +255,16 @@ Global___SessionInfo: _TypeAlias = SessionInfo  # noqa: Y015
 
 @_typing.final
 class ExpireSessionRequest(_message.Message):
-    """Ends an idle session."""
+    """Request of ExpireSession."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
     LAST_REQUEST_NUMBER_FIELD_NUMBER: _builtins.int
     session_id: _builtins.int
-    """Which one."""
+    """The session to end."""
     last_request_number: _builtins.int
-    """The last request number the proposer saw; the session lives on if it has used a later one."""
+    """The last request number that the proposer saw. The session stays if it has used a later one."""
     def __init__(
         self,
         *,
@@ -281,14 +281,14 @@ Global___ExpireSessionRequest: _TypeAlias = ExpireSessionRequest  # noqa: Y015
 
 @_typing.final
 class ExpireSessionResponse(_message.Message):
-    """Nothing to say."""
+    """Response of ExpireSession."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEADER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
-        """Where and when."""
+        """The cluster, and the view, op and revision of this answer."""
 
     def __init__(
         self,

@@ -26,8 +26,9 @@ if _version_not_supported:
 
 
 class SessionsServiceStub:
-    """A session numbers its requests 1, 2, 3 and so on; each takes effect once, however often it is
-    sent. Up to 8 requests may be unacknowledged. A session belongs to the user who registered it.
+    """Client sessions. A session numbers its requests 1, 2, 3 and so on. Each request takes effect
+    once, however often the client sends it. Up to 8 requests may be unacknowledged. A session
+    belongs to the user who registered it.
     """
 
     def __init__(self, channel):
@@ -64,12 +65,14 @@ class SessionsServiceStub:
 
 
 class SessionsServiceServicer:
-    """A session numbers its requests 1, 2, 3 and so on; each takes effect once, however often it is
-    sent. Up to 8 requests may be unacknowledged. A session belongs to the user who registered it.
+    """Client sessions. A session numbers its requests 1, 2, 3 and so on. Each request takes effect
+    once, however often the client sends it. Up to 8 requests may be unacknowledged. A session
+    belongs to the user who registered it.
     """
 
     def RegisterSession(self, request, context):
-        """Opens a session. The same user registering the same nonce again gets the same session.
+        """Opens a session. A user who registers the same nonce again gets the same session. A user may
+        have 64 sessions.
         Errors: SESSION_LIMIT, UNAUTHENTICATED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -77,7 +80,7 @@ class SessionsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EndSession(self, request, context):
-        """Ends the calling session (logout): its group memberships end in the same prepare.
+        """Ends the session that carries the call. Its group memberships end in the same prepare.
         Errors: SESSION_REQUIRED, SESSION_EVICTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -85,21 +88,23 @@ class SessionsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListSessions(self, request, context):
-        """The caller's sessions by ascending id.
+        """Lists the caller's sessions by ascending id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListUserSessions(self, request, context):
-        """The sessions of a user, or of all, by ascending id, in pages. Needs read_users or manage_users.
+        """Lists the sessions of a user, or of all users, by ascending id, in pages. Needs read_users or
+        manage_users.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExpireSession(self, request, context):
-        """Internal: ends a session that was idle for 10 minutes. A no-op if it was used since.
+        """Internal: ends a session that was idle for 10 minutes. Does nothing if the session was used
+        since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -142,8 +147,9 @@ def add_SessionsServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SessionsService:
-    """A session numbers its requests 1, 2, 3 and so on; each takes effect once, however often it is
-    sent. Up to 8 requests may be unacknowledged. A session belongs to the user who registered it.
+    """Client sessions. A session numbers its requests 1, 2, 3 and so on. Each request takes effect
+    once, however often the client sends it. Up to 8 requests may be unacknowledged. A session
+    belongs to the user who registered it.
     """
 
     @staticmethod

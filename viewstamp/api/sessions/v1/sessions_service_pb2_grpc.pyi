@@ -27,8 +27,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class SessionsServiceStub:
-    """A session numbers its requests 1, 2, 3 and so on; each takes effect once, however often it is
-    sent. Up to 8 requests may be unacknowledged. A session belongs to the user who registered it.
+    """Client sessions. A session numbers its requests 1, 2, 3 and so on. Each request takes effect
+    once, however often the client sends it. Up to 8 requests may be unacknowledged. A session
+    belongs to the user who registered it.
     """
 
     @_typing.overload
@@ -36,45 +37,57 @@ class SessionsServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> SessionsServiceAsyncStub: ...
     RegisterSession: _grpc.UnaryUnaryMultiCallable[_sessions_service_pb2.RegisterSessionRequest, _sessions_service_pb2.RegisterSessionResponse]
-    """Opens a session. The same user registering the same nonce again gets the same session.
+    """Opens a session. A user who registers the same nonce again gets the same session. A user may
+    have 64 sessions.
     Errors: SESSION_LIMIT, UNAUTHENTICATED.
     """
     EndSession: _grpc.UnaryUnaryMultiCallable[_sessions_service_pb2.EndSessionRequest, _sessions_service_pb2.EndSessionResponse]
-    """Ends the calling session (logout): its group memberships end in the same prepare.
+    """Ends the session that carries the call. Its group memberships end in the same prepare.
     Errors: SESSION_REQUIRED, SESSION_EVICTED.
     """
     ListSessions: _grpc.UnaryUnaryMultiCallable[_sessions_service_pb2.ListSessionsRequest, _sessions_service_pb2.ListSessionsResponse]
-    """The caller's sessions by ascending id."""
+    """Lists the caller's sessions by ascending id."""
     ListUserSessions: _grpc.UnaryUnaryMultiCallable[_sessions_service_pb2.ListUserSessionsRequest, _sessions_service_pb2.ListUserSessionsResponse]
-    """The sessions of a user, or of all, by ascending id, in pages. Needs read_users or manage_users."""
+    """Lists the sessions of a user, or of all users, by ascending id, in pages. Needs read_users or
+    manage_users.
+    """
     ExpireSession: _grpc.UnaryUnaryMultiCallable[_sessions_service_pb2.ExpireSessionRequest, _sessions_service_pb2.ExpireSessionResponse]
-    """Internal: ends a session that was idle for 10 minutes. A no-op if it was used since."""
+    """Internal: ends a session that was idle for 10 minutes. Does nothing if the session was used
+    since.
+    """
 
 @_typing.type_check_only
 class SessionsServiceAsyncStub(SessionsServiceStub):
-    """A session numbers its requests 1, 2, 3 and so on; each takes effect once, however often it is
-    sent. Up to 8 requests may be unacknowledged. A session belongs to the user who registered it.
+    """Client sessions. A session numbers its requests 1, 2, 3 and so on. Each request takes effect
+    once, however often the client sends it. Up to 8 requests may be unacknowledged. A session
+    belongs to the user who registered it.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     RegisterSession: _aio.UnaryUnaryMultiCallable[_sessions_service_pb2.RegisterSessionRequest, _sessions_service_pb2.RegisterSessionResponse]  # type: ignore[assignment]
-    """Opens a session. The same user registering the same nonce again gets the same session.
+    """Opens a session. A user who registers the same nonce again gets the same session. A user may
+    have 64 sessions.
     Errors: SESSION_LIMIT, UNAUTHENTICATED.
     """
     EndSession: _aio.UnaryUnaryMultiCallable[_sessions_service_pb2.EndSessionRequest, _sessions_service_pb2.EndSessionResponse]  # type: ignore[assignment]
-    """Ends the calling session (logout): its group memberships end in the same prepare.
+    """Ends the session that carries the call. Its group memberships end in the same prepare.
     Errors: SESSION_REQUIRED, SESSION_EVICTED.
     """
     ListSessions: _aio.UnaryUnaryMultiCallable[_sessions_service_pb2.ListSessionsRequest, _sessions_service_pb2.ListSessionsResponse]  # type: ignore[assignment]
-    """The caller's sessions by ascending id."""
+    """Lists the caller's sessions by ascending id."""
     ListUserSessions: _aio.UnaryUnaryMultiCallable[_sessions_service_pb2.ListUserSessionsRequest, _sessions_service_pb2.ListUserSessionsResponse]  # type: ignore[assignment]
-    """The sessions of a user, or of all, by ascending id, in pages. Needs read_users or manage_users."""
+    """Lists the sessions of a user, or of all users, by ascending id, in pages. Needs read_users or
+    manage_users.
+    """
     ExpireSession: _aio.UnaryUnaryMultiCallable[_sessions_service_pb2.ExpireSessionRequest, _sessions_service_pb2.ExpireSessionResponse]  # type: ignore[assignment]
-    """Internal: ends a session that was idle for 10 minutes. A no-op if it was used since."""
+    """Internal: ends a session that was idle for 10 minutes. Does nothing if the session was used
+    since.
+    """
 
 class SessionsServiceServicer(metaclass=_abc_1.ABCMeta):
-    """A session numbers its requests 1, 2, 3 and so on; each takes effect once, however often it is
-    sent. Up to 8 requests may be unacknowledged. A session belongs to the user who registered it.
+    """Client sessions. A session numbers its requests 1, 2, 3 and so on. Each request takes effect
+    once, however often the client sends it. Up to 8 requests may be unacknowledged. A session
+    belongs to the user who registered it.
     """
 
     @_abc_1.abstractmethod
@@ -83,7 +96,8 @@ class SessionsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sessions_service_pb2.RegisterSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sessions_service_pb2.RegisterSessionResponse, _abc.Awaitable[_sessions_service_pb2.RegisterSessionResponse]]:
-        """Opens a session. The same user registering the same nonce again gets the same session.
+        """Opens a session. A user who registers the same nonce again gets the same session. A user may
+        have 64 sessions.
         Errors: SESSION_LIMIT, UNAUTHENTICATED.
         """
 
@@ -93,7 +107,7 @@ class SessionsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sessions_service_pb2.EndSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sessions_service_pb2.EndSessionResponse, _abc.Awaitable[_sessions_service_pb2.EndSessionResponse]]:
-        """Ends the calling session (logout): its group memberships end in the same prepare.
+        """Ends the session that carries the call. Its group memberships end in the same prepare.
         Errors: SESSION_REQUIRED, SESSION_EVICTED.
         """
 
@@ -103,7 +117,7 @@ class SessionsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sessions_service_pb2.ListSessionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sessions_service_pb2.ListSessionsResponse, _abc.Awaitable[_sessions_service_pb2.ListSessionsResponse]]:
-        """The caller's sessions by ascending id."""
+        """Lists the caller's sessions by ascending id."""
 
     @_abc_1.abstractmethod
     def ListUserSessions(
@@ -111,7 +125,9 @@ class SessionsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sessions_service_pb2.ListUserSessionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sessions_service_pb2.ListUserSessionsResponse, _abc.Awaitable[_sessions_service_pb2.ListUserSessionsResponse]]:
-        """The sessions of a user, or of all, by ascending id, in pages. Needs read_users or manage_users."""
+        """Lists the sessions of a user, or of all users, by ascending id, in pages. Needs read_users or
+        manage_users.
+        """
 
     @_abc_1.abstractmethod
     def ExpireSession(
@@ -119,6 +135,8 @@ class SessionsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sessions_service_pb2.ExpireSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sessions_service_pb2.ExpireSessionResponse, _abc.Awaitable[_sessions_service_pb2.ExpireSessionResponse]]:
-        """Internal: ends a session that was idle for 10 minutes. A no-op if it was used since."""
+        """Internal: ends a session that was idle for 10 minutes. Does nothing if the session was used
+        since.
+        """
 
 def add_SessionsServiceServicer_to_server(servicer: SessionsServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

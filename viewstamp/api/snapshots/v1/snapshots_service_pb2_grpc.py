@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class SnapshotsServiceStub:
-    """Snapshots by generation. Reads need read_servers or manage_servers, the rest manage_servers.
+    """Snapshots, each named by its generation. Reads need read_servers or manage_servers, all other
+    methods need manage_servers. Every method can fail with UNAUTHENTICATED and PERMISSION_DENIED.
     """
 
     def __init__(self, channel):
@@ -108,12 +109,13 @@ class SnapshotsServiceStub:
 
 
 class SnapshotsServiceServicer:
-    """Snapshots by generation. Reads need read_servers or manage_servers, the rest manage_servers.
+    """Snapshots, each named by its generation. Reads need read_servers or manage_servers, all other
+    methods need manage_servers. Every method can fail with UNAUTHENTICATED and PERMISSION_DENIED.
     """
 
     def CreateSnapshot(self, request, context):
-        """Asks for a snapshot and answers with its generation; the cut follows at once. While one is
-        under way no other is begun.
+        """Asks for a snapshot and returns its generation. The cluster takes it at once, and at most one
+        at a time.
         Errors: SNAPSHOT_IN_PROGRESS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -121,7 +123,7 @@ class SnapshotsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSnapshot(self, request, context):
-        """Deletes a generation; never the last good one, and none under way.
+        """Deletes a generation. The last completed one, and one that is under way, cannot be deleted.
         Errors: SNAPSHOT_NOT_FOUND, SNAPSHOT_IN_USE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -129,8 +131,9 @@ class SnapshotsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PruneSnapshots(self, request, context):
-        """Deletes every generation that the given retention does not keep; never a pinned one, the last
-        good one or one under way. With `validate_only` it only says which.
+        """Deletes every generation that the given retention does not keep. It never deletes a pinned one,
+        the last completed one or one that is under way. With `validate_only` it only returns which
+        ones it would delete.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -145,36 +148,39 @@ class SnapshotsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def BeginSnapshot(self, request, context):
-        """Internal: the cut itself, alone in its prepare. A no-op if the generation is not the next one,
-        or was cut already.
+        """Internal: the cut itself, alone in its prepare. Does nothing if the generation is not the next
+        one, or was cut already.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CompleteSnapshot(self, request, context):
-        """Internal: enough replicas hold the generation with equal roots. A no-op once it is decided.
+        """Internal: enough replicas hold the generation with equal roots. Does nothing once the
+        generation is decided.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FailSnapshot(self, request, context):
-        """Internal: the generation is given up; its number stays used. A no-op once it is decided.
+        """Internal: gives the generation up; its number stays used. Does nothing once the generation is
+        decided.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetCurrentSnapshot(self, request, context):
-        """The newest generation, whatever its state. Generation 0, completed and empty, before the first.
+        """Returns the newest generation, whatever its state. Before the first snapshot it returns
+        generation 0, which is completed and empty.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetSnapshot(self, request, context):
-        """One generation.
+        """Returns one generation.
         Errors: SNAPSHOT_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -182,30 +188,32 @@ class SnapshotsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListSnapshots(self, request, context):
-        """Generations, newest first, in pages.
+        """Lists generations, newest first, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetLatestSnapshot(self, request, context):
-        """The newest completed generation; generation 0, empty, before the first.
+        """Returns the newest completed generation. Before the first snapshot it returns generation 0,
+        which is empty.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LookupGeneration(self, request, context):
-        """The generation that a section has reached on the answering replica: the current one if it is
-        decided or the section was reported for it, else the one before.
+        """Returns the generation that a section has reached on the answering replica: the current one if
+        it is decided or the section was reported for it, else the one before.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def VerifySnapshot(self, request, context):
-        """Looks at every copy of a generation on the answering replica, and repairs bad ones from good
-        ones. One message per file, the last one says the whole. Needs manage_servers.
+        """Verifies every copy of a generation on the answering replica, and repairs bad copies from good
+        ones. It sends one message for each file; the last message has the result. Needs
+        manage_servers.
         Errors: SNAPSHOT_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -213,7 +221,8 @@ class SnapshotsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DownloadSnapshot(self, request, context):
-        """The files of a generation, manifest last, each in chunks in order. Needs manage_servers.
+        """Returns the files of a generation, the manifest last, each in chunks in order. Needs
+        manage_servers.
         Errors: SNAPSHOT_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -302,7 +311,8 @@ def add_SnapshotsServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SnapshotsService:
-    """Snapshots by generation. Reads need read_servers or manage_servers, the rest manage_servers.
+    """Snapshots, each named by its generation. Reads need read_servers or manage_servers, all other
+    methods need manage_servers. Every method can fail with UNAUTHENTICATED and PERMISSION_DENIED.
     """
 
     @staticmethod

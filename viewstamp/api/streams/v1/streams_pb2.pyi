@@ -26,7 +26,7 @@ class _CompressionAlgorithm:
 class _CompressionAlgorithmEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CompressionAlgorithm.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     COMPRESSION_ALGORITHM_UNSPECIFIED: _CompressionAlgorithm.ValueType  # 0
-    """On creation: none. In an update: unchanged."""
+    """In CreateTopic: none. In UpdateTopic: unchanged."""
     COMPRESSION_ALGORITHM_NONE: _CompressionAlgorithm.ValueType  # 1
     """Not at all."""
     COMPRESSION_ALGORITHM_GZIP: _CompressionAlgorithm.ValueType  # 2
@@ -40,7 +40,7 @@ class CompressionAlgorithm(_CompressionAlgorithm, metaclass=_CompressionAlgorith
     """How the data plane compresses a topic's messages."""
 
 COMPRESSION_ALGORITHM_UNSPECIFIED: CompressionAlgorithm.ValueType  # 0
-"""On creation: none. In an update: unchanged."""
+"""In CreateTopic: none. In UpdateTopic: unchanged."""
 COMPRESSION_ALGORITHM_NONE: CompressionAlgorithm.ValueType  # 1
 """Not at all."""
 COMPRESSION_ALGORITHM_GZIP: CompressionAlgorithm.ValueType  # 2
@@ -53,7 +53,9 @@ Global___CompressionAlgorithm: _TypeAlias = CompressionAlgorithm  # noqa: Y015
 
 @_typing.final
 class TopicOptions(_message.Message):
-    """Options of a topic. Absent ones take their default on creation and stay unchanged in an update."""
+    """Options of a topic. In CreateTopic an absent option takes its default; in UpdateTopic it stays
+    unchanged.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -63,9 +65,9 @@ class TopicOptions(_message.Message):
     REPLICATION_FACTOR_FIELD_NUMBER: _builtins.int
     SEGMENT_SIZE_BYTES_FIELD_NUMBER: _builtins.int
     message_expiry_us: _builtins.int
-    """Microseconds that a message is kept; 0 for ever (the default)."""
+    """How long a message is kept, in microseconds; 0 for ever (the default)."""
     max_topic_size_bytes: _builtins.int
-    """Bytes that a topic may hold; 0 for no limit (the default), else at least one segment."""
+    """How many bytes a topic may hold; 0 for no limit (the default), else at least one segment."""
     compression_algorithm: Global___CompressionAlgorithm.ValueType
     """Default none."""
     replication_factor: _builtins.int
@@ -122,7 +124,7 @@ class Stream(_message.Message):
     name: _builtins.str
     """Unique."""
     topics_count: _builtins.int
-    """How many topics it holds."""
+    """How many topics the stream has."""
     created_at: _builtins.int
     """Microseconds since 1970 (log time)."""
     created_revision: _builtins.int
@@ -166,13 +168,13 @@ class Topic(_message.Message):
     MODIFIED_REVISION_FIELD_NUMBER: _builtins.int
     PURGE_GENERATION_FIELD_NUMBER: _builtins.int
     id: _builtins.int
-    """Never reused, in no stream."""
+    """The id. No other topic, in any stream, ever gets it."""
     stream_id: _builtins.int
     """Its stream."""
     name: _builtins.str
     """Unique in the stream."""
     partitions_count: _builtins.int
-    """Partitions are numbered from 0 to this, exclusive."""
+    """How many partitions; they are numbered from 0."""
     created_at: _builtins.int
     """Microseconds since 1970 (log time)."""
     created_revision: _builtins.int
@@ -208,7 +210,7 @@ Global___Topic: _TypeAlias = Topic  # noqa: Y015
 
 @_typing.final
 class PartitionRange(_message.Message):
-    """A contiguous run of partitions created by the same command."""
+    """Consecutive partitions that one command created."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -350,7 +352,7 @@ class AccessEntity(_message.Message):
     ACTIVE_FIELD_NUMBER: _builtins.int
     MINIMUM_TOKEN_REVISION_FIELD_NUMBER: _builtins.int
     user_id: _builtins.int
-    """Whose."""
+    """The user."""
     minimum_credential_revision: _builtins.int
     """Commands stamped with a credential revision below this are refused."""
     permissions: _builtins.bytes
@@ -358,7 +360,7 @@ class AccessEntity(_message.Message):
     active: _builtins.bool
     """Whether the user may act."""
     minimum_token_revision: _builtins.int
-    """Those below this are refused, too, if a personal access token got them."""
+    """Credential revisions below this are refused, too, if a personal access token got them."""
     def __init__(
         self,
         *,

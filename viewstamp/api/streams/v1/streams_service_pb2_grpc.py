@@ -26,9 +26,12 @@ if _version_not_supported:
 
 
 class StreamsServiceStub:
-    """Streams hold topics, topics hold partitions. Every command can also fail with UNAUTHENTICATED,
-    PERMISSION_DENIED, MALFORMED_REQUEST and, where it names an expected revision,
-    REVISION_MISMATCH. Who may not see an entity gets the same NOT_FOUND as if it did not exist.
+    """Streams hold topics, and topics hold partitions. Every method can fail with UNAUTHENTICATED,
+    PERMISSION_DENIED and MALFORMED_REQUEST. Every command can fail with COST_EXCEEDED and
+    ANSWER_TOO_LARGE and, if it names an expected revision, with REVISION_MISMATCH. A permission may
+    come from a wider grant: manage_streams everywhere, or manage_stream of the stream, includes
+    manage_topics there. A caller who may not see an entity gets the same NOT_FOUND as if it did not
+    exist.
     """
 
     def __init__(self, channel):
@@ -130,9 +133,12 @@ class StreamsServiceStub:
 
 
 class StreamsServiceServicer:
-    """Streams hold topics, topics hold partitions. Every command can also fail with UNAUTHENTICATED,
-    PERMISSION_DENIED, MALFORMED_REQUEST and, where it names an expected revision,
-    REVISION_MISMATCH. Who may not see an entity gets the same NOT_FOUND as if it did not exist.
+    """Streams hold topics, and topics hold partitions. Every method can fail with UNAUTHENTICATED,
+    PERMISSION_DENIED and MALFORMED_REQUEST. Every command can fail with COST_EXCEEDED and
+    ANSWER_TOO_LARGE and, if it names an expected revision, with REVISION_MISMATCH. A permission may
+    come from a wider grant: manage_streams everywhere, or manage_stream of the stream, includes
+    manage_topics there. A caller who may not see an entity gets the same NOT_FOUND as if it did not
+    exist.
     """
 
     def CreateStream(self, request, context):
@@ -144,7 +150,7 @@ class StreamsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateStream(self, request, context):
-        """Renames a stream.
+        """Renames a stream. Needs manage_stream.
         Errors: STREAM_NOT_FOUND, STREAM_EXISTS, INVALID_STREAM_NAME.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -152,7 +158,8 @@ class StreamsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteStream(self, request, context):
-        """Deletes a stream with its topics, their groups and every grant on them, in one prepare.
+        """Deletes a stream with its topics, their groups and every grant on them, in one prepare. Work on
+        groups that has no room there follows soon after. Needs manage_stream.
         Errors: STREAM_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -160,7 +167,7 @@ class StreamsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PurgeStream(self, request, context):
-        """Tells the data plane to drop every message of the stream.
+        """Tells the data plane to drop every message of the stream. Needs manage_stream.
         Errors: STREAM_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -168,7 +175,7 @@ class StreamsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreateTopic(self, request, context):
-        """Creates a topic with its partitions.
+        """Creates a topic with 0 to 1000 partitions. Needs manage_topics.
         Errors: STREAM_NOT_FOUND, TOPIC_EXISTS, INVALID_TOPIC_NAME, INVALID_PARTITIONS_COUNT,
         TOPIC_LIMIT, INVALID_OPTION, UNSUPPORTED_OPTION, INVALID_TOPIC_SIZE.
         """
@@ -177,7 +184,7 @@ class StreamsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateTopic(self, request, context):
-        """Renames a topic or changes options.
+        """Renames a topic or changes its options. Needs manage_topic.
         Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, TOPIC_EXISTS, INVALID_TOPIC_NAME, INVALID_OPTION,
         UNSUPPORTED_OPTION, INVALID_TOPIC_SIZE.
         """
@@ -186,7 +193,8 @@ class StreamsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteTopic(self, request, context):
-        """Deletes a topic with its groups and every grant on it, in one prepare.
+        """Deletes a topic with its groups and every grant on it, in one prepare. Work on groups that has
+        no room there follows soon after. Needs manage_topic.
         Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -194,7 +202,7 @@ class StreamsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PurgeTopic(self, request, context):
-        """Tells the data plane to drop every message of the topic.
+        """Tells the data plane to drop every message of the topic. Needs manage_topic.
         Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -202,7 +210,8 @@ class StreamsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreatePartitions(self, request, context):
-        """Adds partitions at the end. Groups of the topic bump their epoch in the same prepare.
+        """Adds 1 to 1000 partitions at the end of a topic. Each group of the topic gets a new group epoch
+        in the same prepare, or soon after if the prepare has no room for the work. Needs manage_topic.
         Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, INVALID_PARTITIONS_COUNT, PARTITION_LIMIT.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -210,8 +219,9 @@ class StreamsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeletePartitions(self, request, context):
-        """Removes partitions from the end. Groups of the topic bump their epoch and lose what is gone
-        in the same prepare.
+        """Removes 1 to 1000 partitions from the end of a topic. Each group of the topic gets a new group
+        epoch and loses these partitions in the same prepare, or soon after if the prepare has no room
+        for the work. Needs manage_topic.
         Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, INVALID_PARTITIONS_COUNT.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -219,7 +229,8 @@ class StreamsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def TruncatePartition(self, request, context):
-        """Records up to where data was dropped; never moves back.
+        """Records up to which offset the data plane dropped data (not built: the cluster answers
+        UNIMPLEMENTED). The offset never moves back.
         Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -227,7 +238,8 @@ class StreamsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReportPartitionEnd(self, request, context):
-        """Records how far the data plane has written; never moves back. Needs send_messages.
+        """Records how far the data plane has written (not built: the cluster answers UNIMPLEMENTED). The
+        offset never moves back. Needs send_messages.
         Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -235,7 +247,7 @@ class StreamsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetStream(self, request, context):
-        """One stream.
+        """Returns one stream. Needs read_stream.
         Errors: STREAM_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -243,14 +255,14 @@ class StreamsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListStreams(self, request, context):
-        """Streams by ascending id, in pages. Needs read_streams or manage_streams.
+        """Lists streams by ascending id, in pages. Needs read_streams or manage_streams.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTopic(self, request, context):
-        """One topic.
+        """Returns one topic. Needs read_topic.
         Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -258,7 +270,7 @@ class StreamsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListTopics(self, request, context):
-        """Topics of a stream by ascending id, in pages.
+        """Lists the topics of a stream by ascending id, in pages. Needs read_topics.
         Errors: STREAM_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -266,7 +278,7 @@ class StreamsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListPartitions(self, request, context):
-        """Partitions of a topic by ascending number.
+        """Lists the partitions of a topic by ascending number, all in one answer. Needs read_topic.
         Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -274,7 +286,9 @@ class StreamsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CheckAccess(self, request, context):
-        """Whether a user may send to or poll from a topic: what the data plane asks.
+        """Says whether a user may send to or poll from a topic; the data plane asks it. Callers with any
+        right in the topic may ask about themselves. To ask about others needs read_users or
+        manage_users.
         Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -383,9 +397,12 @@ def add_StreamsServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class StreamsService:
-    """Streams hold topics, topics hold partitions. Every command can also fail with UNAUTHENTICATED,
-    PERMISSION_DENIED, MALFORMED_REQUEST and, where it names an expected revision,
-    REVISION_MISMATCH. Who may not see an entity gets the same NOT_FOUND as if it did not exist.
+    """Streams hold topics, and topics hold partitions. Every method can fail with UNAUTHENTICATED,
+    PERMISSION_DENIED and MALFORMED_REQUEST. Every command can fail with COST_EXCEEDED and
+    ANSWER_TOO_LARGE and, if it names an expected revision, with REVISION_MISMATCH. A permission may
+    come from a wider grant: manage_streams everywhere, or manage_stream of the stream, includes
+    manage_topics there. A caller who may not see an entity gets the same NOT_FOUND as if it did not
+    exist.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class SubmitServiceStub:
-    """Packed access to every method of the cluster.
+    """Access to every method of the cluster, many calls in one message.
     """
 
     def __init__(self, channel):
@@ -48,21 +48,23 @@ class SubmitServiceStub:
 
 
 class SubmitServiceServicer:
-    """Packed access to every method of the cluster.
+    """Access to every method of the cluster, many calls in one message.
     """
 
     def Submit(self, request_iterator, context):
-        """A stream belongs to one session (or none, for reads only) and to the user of the token in its
-        metadata. The first message opens it; answers come in the order in which requests are applied.
+        """Opens a stream of requests and answers. A stream belongs to one session (or to none, for reads
+        only) and to the user of the access token in its metadata. The first message opens it. Answers
+        come in the order in which requests are applied. The stream ends with STREAM_REPLACED if the
+        session opens a newer one, and with UNAUTHENTICATED if the credentials end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Transact(self, request, context):
-        """Several commands as one: one revision, all or nothing. The parts see each other's effects in
-        order; the first that fails decides the error and nothing is changed.
-        Errors: those of the parts, with `part` (its index) in the metadata.
+        """Runs 1 to 128 commands as one: one revision, all or nothing. Each part sees the effects of the
+        parts before it. If a part fails, the transaction fails with its error and changes nothing.
+        Errors: those of the parts, with `part` (the index) in the metadata.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -90,7 +92,7 @@ def add_SubmitServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SubmitService:
-    """Packed access to every method of the cluster.
+    """Access to every method of the cluster, many calls in one message.
     """
 
     @staticmethod

@@ -27,26 +27,26 @@ class _UserStatus:
 class _UserStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_UserStatus.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     USER_STATUS_UNSPECIFIED: _UserStatus.ValueType  # 0
-    """On creation: active. In an update: unchanged."""
+    """In CreateUser: active. In UpdateUser: unchanged."""
     USER_STATUS_ACTIVE: _UserStatus.ValueType  # 1
     """May log in."""
     USER_STATUS_INACTIVE: _UserStatus.ValueType  # 2
-    """May do nothing; sessions and tokens lose their power at once."""
+    """May do nothing. The user's sessions and tokens stop working at once."""
 
 class UserStatus(_UserStatus, metaclass=_UserStatusEnumTypeWrapper):
     """Whether a user may act."""
 
 USER_STATUS_UNSPECIFIED: UserStatus.ValueType  # 0
-"""On creation: active. In an update: unchanged."""
+"""In CreateUser: active. In UpdateUser: unchanged."""
 USER_STATUS_ACTIVE: UserStatus.ValueType  # 1
 """May log in."""
 USER_STATUS_INACTIVE: UserStatus.ValueType  # 2
-"""May do nothing; sessions and tokens lose their power at once."""
+"""May do nothing. The user's sessions and tokens stop working at once."""
 Global___UserStatus: _TypeAlias = UserStatus  # noqa: Y015
 
 @_typing.final
 class GlobalPermissions(_message.Message):
-    """What a user may do anywhere. A scoped grant never restricts a wider one."""
+    """What a user may do everywhere. A grant for one stream or topic never restricts these."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -61,7 +61,7 @@ class GlobalPermissions(_message.Message):
     POLL_MESSAGES_FIELD_NUMBER: _builtins.int
     SEND_MESSAGES_FIELD_NUMBER: _builtins.int
     manage_servers: _builtins.bool
-    """Change the cluster: snapshots, step-down."""
+    """Change the cluster: take snapshots, ask the primary to step down."""
     read_servers: _builtins.bool
     """See the cluster's status."""
     manage_users: _builtins.bool
@@ -123,7 +123,7 @@ class TopicPermissions(_message.Message):
     """Write messages to it."""
     @_builtins.property
     def topic(self) -> _common_pb2.Identifier:
-        """Id or name in a request; always the id in answers."""
+        """Id or name in a request; the id in answers."""
 
     def __init__(
         self,
@@ -170,11 +170,11 @@ class StreamPermissions(_message.Message):
     """Write messages to all its topics."""
     @_builtins.property
     def stream(self) -> _common_pb2.Identifier:
-        """Id or name in a request; always the id in answers."""
+        """Id or name in a request; the id in answers."""
 
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPermissions]:
-        """Grants for single topics, by ascending id in answers."""
+        """Permissions in single topics; in answers by ascending id."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ Global___StreamPermissions: _TypeAlias = StreamPermissions  # noqa: Y015
 
 @_typing.final
 class Permissions(_message.Message):
-    """All that a user was granted."""
+    """Everything that a user may do."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -206,7 +206,7 @@ class Permissions(_message.Message):
     STREAMS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def streams(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamPermissions]:
-        """In single streams, by ascending id in answers."""
+        """Permissions in single streams; in answers by ascending id."""
 
     def __init__(
         self,
@@ -235,11 +235,11 @@ class User(_message.Message):
     CREATED_REVISION_FIELD_NUMBER: _builtins.int
     MODIFIED_REVISION_FIELD_NUMBER: _builtins.int
     id: _builtins.int
-    """0 is root. Never reused."""
+    """The id; 0 is root. Ids are never reused."""
     username: _builtins.str
-    """Unique."""
+    """The name, unique."""
     status: Global___UserStatus.ValueType
-    """Whether they may act."""
+    """Whether the user may act."""
     created_at: _builtins.int
     """Microseconds since 1970 (log time)."""
     created_revision: _builtins.int
@@ -248,7 +248,7 @@ class User(_message.Message):
     """Revision of the last command that changed the user."""
     @_builtins.property
     def permissions(self) -> Global___Permissions:
-        """Everything granted; only in GetUser and WhoAmI, not in lists."""
+        """Everything granted. Only GetUser and WhoAmI set it; lists leave it out."""
 
     def __init__(
         self,
@@ -324,7 +324,7 @@ class UserEntity(_message.Message):
     username: _builtins.str
     """The name."""
     status: Global___UserStatus.ValueType
-    """Whether they may act."""
+    """Whether the user may act."""
     password_hash: _builtins.str
     """argon2id in PHC string format."""
     created_at: _builtins.int

@@ -22,7 +22,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class CreateUserRequest(_message.Message):
-    """A new user."""
+    """Request of CreateUser."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -33,18 +33,18 @@ class CreateUserRequest(_message.Message):
     PERMISSIONS_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     username: _builtins.str
-    """3 to 50 bytes."""
+    """3 to 50 bytes of UTF-8, unique."""
     password: _builtins.str
-    """3 to 100 bytes. Cleared before the command is logged."""
+    """3 to 100 bytes. The cluster removes it before it logs the command."""
     status: _users_pb2.UserStatus.ValueType
     """Active if unspecified."""
     password_hash: _builtins.str
-    """Set by normalization: argon2id in PHC string format. Refused from outside."""
+    """Set by the users service: argon2id in PHC string format. Refused if the caller sets it."""
     validate_only: _builtins.bool
-    """Decide, but change nothing."""
+    """Check the command and answer as if it had taken effect, but change nothing."""
     @_builtins.property
     def permissions(self) -> _users_pb2.Permissions:
-        """What they may do; streams and topics named must exist."""
+        """What the user may do. The streams and topics that it names must exist."""
 
     def __init__(
         self,
@@ -66,17 +66,17 @@ Global___CreateUserRequest: _TypeAlias = CreateUserRequest  # noqa: Y015
 
 @_typing.final
 class CreateUserResponse(_message.Message):
-    """The new user."""
+    """Response of CreateUser."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEADER_FIELD_NUMBER: _builtins.int
     USER_ID_FIELD_NUMBER: _builtins.int
     user_id: _builtins.int
-    """The new id."""
+    """The id of the new user."""
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
-        """Where and when."""
+        """The cluster, and the view, op and revision of this answer."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ Global___CreateUserResponse: _TypeAlias = CreateUserResponse  # noqa: Y015
 
 @_typing.final
 class UpdateUserRequest(_message.Message):
-    """Changes to a user."""
+    """Request of UpdateUser. What is absent stays unchanged."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -108,12 +108,12 @@ class UpdateUserRequest(_message.Message):
     status: _users_pb2.UserStatus.ValueType
     """The new status; unchanged if unspecified."""
     expected_revision: _builtins.int
-    """If set, must equal the user's modified_revision."""
+    """If set, the command fails unless it equals the user's modified_revision."""
     validate_only: _builtins.bool
-    """Decide, but change nothing."""
+    """Check the command and answer as if it had taken effect, but change nothing."""
     @_builtins.property
     def user(self) -> _common_pb2.Identifier:
-        """Whom."""
+        """The user, by id or name."""
 
     def __init__(
         self,
@@ -141,14 +141,14 @@ Global___UpdateUserRequest: _TypeAlias = UpdateUserRequest  # noqa: Y015
 
 @_typing.final
 class UpdateUserResponse(_message.Message):
-    """Done."""
+    """Response of UpdateUser."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEADER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
-        """Where and when."""
+        """The cluster, and the view, op and revision of this answer."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ Global___UpdateUserResponse: _TypeAlias = UpdateUserResponse  # noqa: Y015
 
 @_typing.final
 class DeleteUserRequest(_message.Message):
-    """Deletes a user."""
+    """Request of DeleteUser."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -173,12 +173,12 @@ class DeleteUserRequest(_message.Message):
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     expected_revision: _builtins.int
-    """If set, must equal the user's modified_revision."""
+    """If set, the command fails unless it equals the user's modified_revision."""
     validate_only: _builtins.bool
-    """Decide, but change nothing."""
+    """Check the command and answer as if it had taken effect, but change nothing."""
     @_builtins.property
     def user(self) -> _common_pb2.Identifier:
-        """Whom."""
+        """The user, by id or name."""
 
     def __init__(
         self,
@@ -199,14 +199,14 @@ Global___DeleteUserRequest: _TypeAlias = DeleteUserRequest  # noqa: Y015
 
 @_typing.final
 class DeleteUserResponse(_message.Message):
-    """Done."""
+    """Response of DeleteUser."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEADER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
-        """Where and when."""
+        """The cluster, and the view, op and revision of this answer."""
 
     def __init__(
         self,
@@ -223,7 +223,7 @@ Global___DeleteUserResponse: _TypeAlias = DeleteUserResponse  # noqa: Y015
 
 @_typing.final
 class ChangePasswordRequest(_message.Message):
-    """A new password."""
+    """Request of ChangePassword."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -237,26 +237,27 @@ class ChangePasswordRequest(_message.Message):
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     current_password: _builtins.str
-    """Needed for one's own. Cleared before the command is logged."""
+    """Needed for the caller's own password. The cluster removes it before it logs the command."""
     new_password: _builtins.str
-    """3 to 100 bytes. Cleared before the command is logged."""
+    """3 to 100 bytes. The cluster removes it before it logs the command."""
     new_password_hash: _builtins.str
-    """Set by normalization: argon2id in PHC string format. Refused from outside."""
+    """Set by the users service: argon2id in PHC string format. Refused if the caller sets it."""
     verified_credential_revision: _builtins.int
-    """Set by normalization: the credential revision whose hash the current password matched; absent
-    if it was not checked. A change in between makes the command fail. Refused from outside.
+    """Set by the users service: the credential revision whose hash the current password matched;
+    absent if it was not checked. The command fails if the password has changed since. Refused if
+    the caller sets it.
     """
     keep_tokens: _builtins.bool
-    """Let the user's personal access tokens live on."""
+    """Keep the user's personal access tokens."""
     keep_sessions: _builtins.bool
-    """Let the user's sessions live on."""
+    """Keep the user's sessions."""
     expected_revision: _builtins.int
-    """If set, must equal the user's modified_revision."""
+    """If set, the command fails unless it equals the user's modified_revision."""
     validate_only: _builtins.bool
-    """Decide, but change nothing."""
+    """Check the command and answer as if it had taken effect, but change nothing."""
     @_builtins.property
     def user(self) -> _common_pb2.Identifier:
-        """Whose; the caller's own if absent."""
+        """The user, by id or name; the caller if absent."""
 
     def __init__(
         self,
@@ -288,14 +289,14 @@ Global___ChangePasswordRequest: _TypeAlias = ChangePasswordRequest  # noqa: Y015
 
 @_typing.final
 class ChangePasswordResponse(_message.Message):
-    """Done."""
+    """Response of ChangePassword."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEADER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
-        """Where and when."""
+        """The cluster, and the view, op and revision of this answer."""
 
     def __init__(
         self,
@@ -312,7 +313,7 @@ Global___ChangePasswordResponse: _TypeAlias = ChangePasswordResponse  # noqa: Y0
 
 @_typing.final
 class UpdatePermissionsRequest(_message.Message):
-    """Replaces permissions."""
+    """Request of UpdatePermissions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -321,16 +322,16 @@ class UpdatePermissionsRequest(_message.Message):
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     expected_revision: _builtins.int
-    """If set, must equal the user's modified_revision."""
+    """If set, the command fails unless it equals the user's modified_revision."""
     validate_only: _builtins.bool
-    """Decide, but change nothing."""
+    """Check the command and answer as if it had taken effect, but change nothing."""
     @_builtins.property
     def user(self) -> _common_pb2.Identifier:
-        """Whose."""
+        """The user, by id or name."""
 
     @_builtins.property
     def permissions(self) -> _users_pb2.Permissions:
-        """All of them; none clears."""
+        """All permissions from now on; an absent field takes all of them away."""
 
     def __init__(
         self,
@@ -352,14 +353,14 @@ Global___UpdatePermissionsRequest: _TypeAlias = UpdatePermissionsRequest  # noqa
 
 @_typing.final
 class UpdatePermissionsResponse(_message.Message):
-    """Done."""
+    """Response of UpdatePermissions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEADER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
-        """Where and when."""
+        """The cluster, and the view, op and revision of this answer."""
 
     def __init__(
         self,
@@ -376,7 +377,7 @@ Global___UpdatePermissionsResponse: _TypeAlias = UpdatePermissionsResponse  # no
 
 @_typing.final
 class CreatePersonalAccessTokenRequest(_message.Message):
-    """A new token."""
+    """Request of CreatePersonalAccessToken."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -385,13 +386,13 @@ class CreatePersonalAccessTokenRequest(_message.Message):
     TOKEN_HASH_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """3 to 30 bytes, unique for the user."""
+    """3 to 30 bytes of UTF-8, unique for the user."""
     expires_at: _builtins.int
-    """Microseconds since 1970; 0 for never."""
+    """When the token expires, microseconds since 1970; 0 for never."""
     token_hash: _builtins.bytes
-    """Set by normalization: BLAKE3 of the raw token. Refused from outside."""
+    """Set by the users service: BLAKE3 of the raw token. Refused if the caller sets it."""
     validate_only: _builtins.bool
-    """Decide, but change nothing."""
+    """Check the command and answer as if it had taken effect, but change nothing."""
     def __init__(
         self,
         *,
@@ -410,17 +411,17 @@ Global___CreatePersonalAccessTokenRequest: _TypeAlias = CreatePersonalAccessToke
 
 @_typing.final
 class CreatePersonalAccessTokenResponse(_message.Message):
-    """The new token."""
+    """Response of CreatePersonalAccessToken."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEADER_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     token: _builtins.str
-    """Shown to this caller alone; never stored or logged."""
+    """The raw token. Only this caller sees it; the cluster never stores or logs it."""
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
-        """Where and when."""
+        """The cluster, and the view, op and revision of this answer."""
 
     def __init__(
         self,
@@ -438,16 +439,16 @@ Global___CreatePersonalAccessTokenResponse: _TypeAlias = CreatePersonalAccessTok
 
 @_typing.final
 class DeletePersonalAccessTokenRequest(_message.Message):
-    """Deletes a token."""
+    """Request of DeletePersonalAccessToken."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Which."""
+    """The name of the token."""
     validate_only: _builtins.bool
-    """Decide, but change nothing."""
+    """Check the command and answer as if it had taken effect, but change nothing."""
     def __init__(
         self,
         *,
@@ -464,14 +465,14 @@ Global___DeletePersonalAccessTokenRequest: _TypeAlias = DeletePersonalAccessToke
 
 @_typing.final
 class DeletePersonalAccessTokenResponse(_message.Message):
-    """Done."""
+    """Response of DeletePersonalAccessToken."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEADER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
-        """Where and when."""
+        """The cluster, and the view, op and revision of this answer."""
 
     def __init__(
         self,
@@ -488,7 +489,7 @@ Global___DeletePersonalAccessTokenResponse: _TypeAlias = DeletePersonalAccessTok
 
 @_typing.final
 class DeleteUserTokenRequest(_message.Message):
-    """Deletes a token of a user."""
+    """Request of DeleteUserToken."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -496,12 +497,12 @@ class DeleteUserTokenRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Which."""
+    """The name of the token."""
     validate_only: _builtins.bool
-    """Decide, but change nothing."""
+    """Check the command and answer as if it had taken effect, but change nothing."""
     @_builtins.property
     def user(self) -> _common_pb2.Identifier:
-        """Whose."""
+        """The user, by id or name."""
 
     def __init__(
         self,
@@ -520,14 +521,14 @@ Global___DeleteUserTokenRequest: _TypeAlias = DeleteUserTokenRequest  # noqa: Y0
 
 @_typing.final
 class DeleteUserTokenResponse(_message.Message):
-    """Done."""
+    """Response of DeleteUserToken."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEADER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
-        """Where and when."""
+        """The cluster, and the view, op and revision of this answer."""
 
     def __init__(
         self,
@@ -544,7 +545,7 @@ Global___DeleteUserTokenResponse: _TypeAlias = DeleteUserTokenResponse  # noqa: 
 
 @_typing.final
 class EndUserSessionsRequest(_message.Message):
-    """Ends sessions."""
+    """Request of EndUserSessions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -552,12 +553,12 @@ class EndUserSessionsRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     session_id: _builtins.int
-    """Which; all if absent."""
+    """The session to end; all sessions of the user if absent."""
     validate_only: _builtins.bool
-    """Decide, but change nothing."""
+    """Check the command and answer as if it had taken effect, but change nothing."""
     @_builtins.property
     def user(self) -> _common_pb2.Identifier:
-        """Whose; the caller's own if absent."""
+        """The user, by id or name; the caller if absent."""
 
     def __init__(
         self,
@@ -578,14 +579,14 @@ Global___EndUserSessionsRequest: _TypeAlias = EndUserSessionsRequest  # noqa: Y0
 
 @_typing.final
 class EndUserSessionsResponse(_message.Message):
-    """Done."""
+    """Response of EndUserSessions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEADER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
-        """Where and when."""
+        """The cluster, and the view, op and revision of this answer."""
 
     def __init__(
         self,
@@ -602,7 +603,7 @@ Global___EndUserSessionsResponse: _TypeAlias = EndUserSessionsResponse  # noqa: 
 
 @_typing.final
 class LogoutRequest(_message.Message):
-    """Ends access tokens of the caller."""
+    """Request of Logout."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -619,14 +620,14 @@ Global___LogoutRequest: _TypeAlias = LogoutRequest  # noqa: Y015
 
 @_typing.final
 class LogoutResponse(_message.Message):
-    """Done."""
+    """Response of Logout."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEADER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
-        """Where and when."""
+        """The cluster, and the view, op and revision of this answer."""
 
     def __init__(
         self,
@@ -643,16 +644,16 @@ Global___LogoutResponse: _TypeAlias = LogoutResponse  # noqa: Y015
 
 @_typing.final
 class LoginRequest(_message.Message):
-    """Credentials."""
+    """Request of Login."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     USERNAME_FIELD_NUMBER: _builtins.int
     PASSWORD_FIELD_NUMBER: _builtins.int
     username: _builtins.str
-    """Who."""
+    """The user's name."""
     password: _builtins.str
-    """Their secret."""
+    """The user's password."""
     def __init__(
         self,
         *,
@@ -669,7 +670,7 @@ Global___LoginRequest: _TypeAlias = LoginRequest  # noqa: Y015
 
 @_typing.final
 class LoginResponse(_message.Message):
-    """Access."""
+    """Response of Login."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -678,14 +679,14 @@ class LoginResponse(_message.Message):
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
     USER_ID_FIELD_NUMBER: _builtins.int
     access_token: _builtins.str
-    """Goes into the metadata of every call as `authorization: Bearer <token>`."""
+    """Send it in the metadata of every call as `authorization: Bearer <token>`."""
     expires_at: _builtins.int
-    """Microseconds since 1970."""
+    """When the access token expires, microseconds since 1970."""
     user_id: _builtins.int
-    """Whose."""
+    """The id of the user."""
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
-        """Where and when."""
+        """The cluster, and the view, op and revision of this answer."""
 
     def __init__(
         self,
@@ -705,13 +706,13 @@ Global___LoginResponse: _TypeAlias = LoginResponse  # noqa: Y015
 
 @_typing.final
 class LoginWithTokenRequest(_message.Message):
-    """Credentials."""
+    """Request of LoginWithToken."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TOKEN_FIELD_NUMBER: _builtins.int
     token: _builtins.str
-    """A raw personal access token."""
+    """The raw personal access token."""
     def __init__(
         self,
         *,
@@ -727,7 +728,7 @@ Global___LoginWithTokenRequest: _TypeAlias = LoginWithTokenRequest  # noqa: Y015
 
 @_typing.final
 class LoginWithTokenResponse(_message.Message):
-    """Access."""
+    """Response of LoginWithToken."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -736,14 +737,16 @@ class LoginWithTokenResponse(_message.Message):
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
     USER_ID_FIELD_NUMBER: _builtins.int
     access_token: _builtins.str
-    """Goes into the metadata of every call as `authorization: Bearer <token>`."""
+    """Send it in the metadata of every call as `authorization: Bearer <token>`."""
     expires_at: _builtins.int
-    """Microseconds since 1970; never later than the personal access token's expiry."""
+    """When the access token expires, microseconds since 1970; never later than the personal access
+    token.
+    """
     user_id: _builtins.int
-    """Whose."""
+    """The id of the user."""
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
-        """Where and when."""
+        """The cluster, and the view, op and revision of this answer."""
 
     def __init__(
         self,
@@ -763,14 +766,14 @@ Global___LoginWithTokenResponse: _TypeAlias = LoginWithTokenResponse  # noqa: Y0
 
 @_typing.final
 class GetUserRequest(_message.Message):
-    """Which user."""
+    """Request of GetUser."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     USER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def user(self) -> _common_pb2.Identifier:
-        """Id or name."""
+        """The user, by id or name."""
 
     def __init__(
         self,
@@ -787,7 +790,7 @@ Global___GetUserRequest: _TypeAlias = GetUserRequest  # noqa: Y015
 
 @_typing.final
 class GetUserResponse(_message.Message):
-    """The user."""
+    """Response of GetUser."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -795,11 +798,11 @@ class GetUserResponse(_message.Message):
     USER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
-        """Where and when."""
+        """The cluster, and the view, op and revision of this answer."""
 
     @_builtins.property
     def user(self) -> _users_pb2.User:
-        """With permissions."""
+        """The user, with permissions."""
 
     def __init__(
         self,
@@ -817,16 +820,16 @@ Global___GetUserResponse: _TypeAlias = GetUserResponse  # noqa: Y015
 
 @_typing.final
 class ListUsersRequest(_message.Message):
-    """A page of users."""
+    """Request of ListUsers."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """1 to 1000; 0 means 100."""
+    """Entries on the page: 1 to 1000; 0 means 100."""
     page_token: _builtins.str
-    """From the previous page of the same list; empty for the first."""
+    """The next_page_token of the page before; empty for the first page."""
     def __init__(
         self,
         *,
@@ -843,7 +846,7 @@ Global___ListUsersRequest: _TypeAlias = ListUsersRequest  # noqa: Y015
 
 @_typing.final
 class ListUsersResponse(_message.Message):
-    """A page of users."""
+    """Response of ListUsers."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -851,14 +854,14 @@ class ListUsersResponse(_message.Message):
     USERS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty on the last page."""
+    """Ask for the next page with it; empty on the last page."""
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
-        """Where and when."""
+        """The cluster, and the view, op and revision of this answer."""
 
     @_builtins.property
     def users(self) -> _containers.RepeatedCompositeFieldContainer[_users_pb2.User]:
-        """By ascending id, without permissions."""
+        """The users on the page, by ascending id, without permissions."""
 
     def __init__(
         self,
@@ -877,7 +880,7 @@ Global___ListUsersResponse: _TypeAlias = ListUsersResponse  # noqa: Y015
 
 @_typing.final
 class ListPersonalAccessTokensRequest(_message.Message):
-    """A page of a user's tokens."""
+    """Request of ListPersonalAccessTokens."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -885,12 +888,12 @@ class ListPersonalAccessTokensRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """1 to 1000; 0 means 100."""
+    """Entries on the page: 1 to 1000; 0 means 100."""
     page_token: _builtins.str
-    """From the previous page of the same list; empty for the first."""
+    """The next_page_token of the page before; empty for the first page."""
     @_builtins.property
     def user(self) -> _common_pb2.Identifier:
-        """Whose; the caller's own if absent."""
+        """The user, by id or name; the caller if absent."""
 
     def __init__(
         self,
@@ -909,7 +912,7 @@ Global___ListPersonalAccessTokensRequest: _TypeAlias = ListPersonalAccessTokensR
 
 @_typing.final
 class ListPersonalAccessTokensResponse(_message.Message):
-    """A page of a user's tokens."""
+    """Response of ListPersonalAccessTokens."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -917,14 +920,14 @@ class ListPersonalAccessTokensResponse(_message.Message):
     TOKENS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty on the last page."""
+    """Ask for the next page with it; empty on the last page."""
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
-        """Where and when."""
+        """The cluster, and the view, op and revision of this answer."""
 
     @_builtins.property
     def tokens(self) -> _containers.RepeatedCompositeFieldContainer[_users_pb2.PersonalAccessToken]:
-        """By name."""
+        """The tokens on the page, by name."""
 
     def __init__(
         self,
@@ -943,7 +946,7 @@ Global___ListPersonalAccessTokensResponse: _TypeAlias = ListPersonalAccessTokens
 
 @_typing.final
 class WhoAmIRequest(_message.Message):
-    """The caller."""
+    """Request of WhoAmI."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -960,7 +963,7 @@ Global___WhoAmIRequest: _TypeAlias = WhoAmIRequest  # noqa: Y015
 
 @_typing.final
 class WhoAmIResponse(_message.Message):
-    """The caller."""
+    """Response of WhoAmI."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -968,11 +971,11 @@ class WhoAmIResponse(_message.Message):
     USER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
-        """Where and when."""
+        """The cluster, and the view, op and revision of this answer."""
 
     @_builtins.property
     def user(self) -> _users_pb2.User:
-        """With permissions."""
+        """The caller, with permissions."""
 
     def __init__(
         self,
@@ -990,7 +993,7 @@ Global___WhoAmIResponse: _TypeAlias = WhoAmIResponse  # noqa: Y015
 
 @_typing.final
 class FoundRequest(_message.Message):
-    """Op 1."""
+    """Request of Found."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -999,11 +1002,11 @@ class FoundRequest(_message.Message):
     FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
     BOOT_NONCES_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
-    """16 bytes."""
+    """The id of the new cluster: 16 bytes."""
     root_password_hash: _builtins.str
     """argon2id of the generated root password."""
     feature_level: _builtins.int
-    """The feature level in force from here on."""
+    """The feature level in force from now on."""
     @_builtins.property
     def boot_nonces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """The boot nonce of every replica, by replica id."""
@@ -1026,14 +1029,14 @@ Global___FoundRequest: _TypeAlias = FoundRequest  # noqa: Y015
 
 @_typing.final
 class FoundResponse(_message.Message):
-    """Founded."""
+    """Response of Found."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEADER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
-        """Where and when."""
+        """The cluster, and the view, op and revision of this answer."""
 
     def __init__(
         self,
@@ -1050,7 +1053,7 @@ Global___FoundResponse: _TypeAlias = FoundResponse  # noqa: Y015
 
 @_typing.final
 class ExpirePersonalAccessTokenRequest(_message.Message):
-    """A token whose time has come."""
+    """Request of ExpirePersonalAccessToken."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1058,11 +1061,11 @@ class ExpirePersonalAccessTokenRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     CREATED_REVISION_FIELD_NUMBER: _builtins.int
     user_id: _builtins.int
-    """Whose."""
+    """The id of the user."""
     name: _builtins.str
-    """Which."""
+    """The name of the token."""
     created_revision: _builtins.int
-    """The revision that created it: a token of the same name made later lives on."""
+    """The revision that created the token. A newer token of the same name stays."""
     def __init__(
         self,
         *,
@@ -1080,14 +1083,14 @@ Global___ExpirePersonalAccessTokenRequest: _TypeAlias = ExpirePersonalAccessToke
 
 @_typing.final
 class ExpirePersonalAccessTokenResponse(_message.Message):
-    """Nothing to say."""
+    """Response of ExpirePersonalAccessToken."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEADER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
-        """Where and when."""
+        """The cluster, and the view, op and revision of this answer."""
 
     def __init__(
         self,

@@ -26,9 +26,9 @@ if _version_not_supported:
 
 
 class UsersServiceStub:
-    """Users, their permissions and their tokens. Every command can also fail with UNAUTHENTICATED,
-    PERMISSION_DENIED, MALFORMED_REQUEST and, where it names an expected revision,
-    REVISION_MISMATCH.
+    """Users, their permissions and their tokens. Every method but the two logins can fail with
+    UNAUTHENTICATED, PERMISSION_DENIED and MALFORMED_REQUEST. Every command can fail with
+    COST_EXCEEDED and ANSWER_TOO_LARGE and, if it names an expected revision, with REVISION_MISMATCH.
     """
 
     def __init__(self, channel):
@@ -120,9 +120,9 @@ class UsersServiceStub:
 
 
 class UsersServiceServicer:
-    """Users, their permissions and their tokens. Every command can also fail with UNAUTHENTICATED,
-    PERMISSION_DENIED, MALFORMED_REQUEST and, where it names an expected revision,
-    REVISION_MISMATCH.
+    """Users, their permissions and their tokens. Every method but the two logins can fail with
+    UNAUTHENTICATED, PERMISSION_DENIED and MALFORMED_REQUEST. Every command can fail with
+    COST_EXCEEDED and ANSWER_TOO_LARGE and, if it names an expected revision, with REVISION_MISMATCH.
     """
 
     def CreateUser(self, request, context):
@@ -134,16 +134,17 @@ class UsersServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateUser(self, request, context):
-        """Renames a user or changes the status. Needs manage_users; nobody but root changes root.
+        """Renames a user or changes the status. Needs manage_users; only root may change root.
         Errors: USER_NOT_FOUND, USER_EXISTS, INVALID_USERNAME, and CANNOT_CHANGE_ROOT_PERMISSIONS if
-        root were to become inactive.
+        root would become inactive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteUser(self, request, context):
-        """Deletes a user with tokens, sessions, group memberships and grants. Needs manage_users.
+        """Deletes a user, with the user's tokens, sessions, group memberships and grants. Needs
+        manage_users.
         Errors: USER_NOT_FOUND, CANNOT_DELETE_ROOT.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -151,18 +152,18 @@ class UsersServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ChangePassword(self, request, context):
-        """Changes a password. One's own needs the current password; another's needs manage_users, and
-        nobody but root changes root's. Access tokens issued before are refused from here on, also in
-        sessions that are open; personal access tokens are deleted and sessions end, unless the request
-        keeps them. Throttled like Login. Errors: USER_NOT_FOUND, INVALID_CREDENTIALS,
-        INVALID_PASSWORD, QUOTA_EXCEEDED.
+        """Changes a password. The caller's own needs the current password; another user's needs
+        manage_users, and only root may change root's. From then on the cluster refuses access tokens
+        that were issued before, also in open sessions. It deletes personal access tokens and ends
+        sessions, unless the request keeps them. Failures are throttled as in Login.
+        Errors: USER_NOT_FOUND, INVALID_CREDENTIALS, INVALID_PASSWORD, QUOTA_EXCEEDED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdatePermissions(self, request, context):
-        """Replaces all permissions of a user. Needs manage_users.
+        """Replaces all permissions of a user. Needs manage_users; root's permissions are fixed.
         Errors: USER_NOT_FOUND, CANNOT_CHANGE_ROOT_PERMISSIONS, STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -170,7 +171,7 @@ class UsersServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreatePersonalAccessToken(self, request, context):
-        """Creates a token for the caller. At most 100 per user.
+        """Creates a personal access token for the caller. A user may have 100.
         Errors: TOKEN_EXISTS, TOKEN_LIMIT, INVALID_TOKEN_NAME, INVALID_TOKEN_EXPIRY.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -178,8 +179,9 @@ class UsersServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeletePersonalAccessToken(self, request, context):
-        """Deletes a token of the caller. Access tokens got by any token of the caller are refused from
-        here on: those who hold another token log in with it again.
+        """Deletes a personal access token of the caller. From then on the cluster refuses the access
+        tokens that any personal access token of the caller got. Holders of another one log in with it
+        again.
         Errors: TOKEN_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -187,8 +189,8 @@ class UsersServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteUserToken(self, request, context):
-        """Deletes a token of any user, as DeletePersonalAccessToken does one's own. Another's needs
-        manage_users, and nobody but root deletes root's.
+        """Deletes a personal access token of any user, with the effects of DeletePersonalAccessToken.
+        Another user's needs manage_users, and only root may delete root's. Needs feature level 2.
         Errors: USER_NOT_FOUND, TOKEN_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -196,9 +198,10 @@ class UsersServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EndUserSessions(self, request, context):
-        """Ends one session of a user, or all; their group memberships end in the same prepare. Another's
-        needs manage_users, and nobody but root ends root's. A session that is no more, or is another
-        user's, is left alone, and so is the one that carries the command: EndSession ends that.
+        """Ends one session of a user, or all; their group memberships end in the same prepare. Another
+        user's needs manage_users, and only root may end root's. The command leaves alone a session
+        that has ended, a session of another user, and the session that carries the command: EndSession
+        ends that one. Needs feature level 2.
         Errors: USER_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -206,19 +209,20 @@ class UsersServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Logout(self, request, context):
-        """Logs the caller out: called with an access token that a password got, it ends every access
-        token of the caller; with one that a personal access token got, all that were got so. Sessions
-        and personal access tokens stay.
+        """Logs the caller out. If a password got the caller's access token, every access token of the
+        caller ends. If a personal access token got it, every access token that the caller got in this
+        way ends. Sessions and personal access tokens stay. Needs feature level 2.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Login(self, request, context):
-        """Exchanges username and password for a signed access token. Throttled after 5 failures of one
-        name from one address in a minute, and after more of them from one address, or for one name from
-        everywhere; who logged in from an address lately is not throttled for what others do. Takes the
-        same time for a wrong user as for a wrong password.
+        """Exchanges username and password for a signed access token. Needs no token. The cluster
+        throttles logins after 5 failures of one name from one address in a minute, and after more
+        failures from one address, or for one name from everywhere. A user who logged in from an
+        address lately is not throttled for the failures of others. The call takes the same time for an
+        unknown user as for a wrong password.
         Errors: INVALID_CREDENTIALS, QUOTA_EXCEEDED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -226,7 +230,7 @@ class UsersServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def LoginWithToken(self, request, context):
-        """Exchanges a personal access token for a signed access token.
+        """Exchanges a personal access token for a signed access token. Needs no other token.
         Errors: INVALID_CREDENTIALS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -234,7 +238,8 @@ class UsersServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetUser(self, request, context):
-        """One user with permissions. Needs read_users or manage_users; oneself always.
+        """Returns one user with permissions. Needs read_users or manage_users; callers may always read
+        themselves.
         Errors: USER_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -242,14 +247,15 @@ class UsersServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListUsers(self, request, context):
-        """All users by ascending id, in pages. Needs read_users or manage_users.
+        """Lists all users by ascending id, in pages. Needs read_users or manage_users.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPersonalAccessTokens(self, request, context):
-        """The tokens of a user by name, in pages. Another's need read_users or manage_users.
+        """Lists the personal access tokens of a user by name, in pages. Another user's need read_users or
+        manage_users.
         Errors: USER_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -257,7 +263,7 @@ class UsersServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WhoAmI(self, request, context):
-        """The caller.
+        """Returns the caller with permissions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -355,9 +361,9 @@ def add_UsersServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class UsersService:
-    """Users, their permissions and their tokens. Every command can also fail with UNAUTHENTICATED,
-    PERMISSION_DENIED, MALFORMED_REQUEST and, where it names an expected revision,
-    REVISION_MISMATCH.
+    """Users, their permissions and their tokens. Every method but the two logins can fail with
+    UNAUTHENTICATED, PERMISSION_DENIED and MALFORMED_REQUEST. Every command can fail with
+    COST_EXCEEDED and ANSWER_TOO_LARGE and, if it names an expected revision, with REVISION_MISMATCH.
     """
 
     @staticmethod
@@ -827,7 +833,7 @@ class UsersInternalServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExpirePersonalAccessToken(self, request, context):
-        """Removes a token whose expiry has passed in log time. A no-op otherwise.
+        """Removes a personal access token whose expiry has passed in log time. Does nothing otherwise.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -27,9 +27,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class UsersServiceStub:
-    """Users, their permissions and their tokens. Every command can also fail with UNAUTHENTICATED,
-    PERMISSION_DENIED, MALFORMED_REQUEST and, where it names an expected revision,
-    REVISION_MISMATCH.
+    """Users, their permissions and their tokens. Every method but the two logins can fail with
+    UNAUTHENTICATED, PERMISSION_DENIED and MALFORMED_REQUEST. Every command can fail with
+    COST_EXCEEDED and ANSWER_TOO_LARGE and, if it names an expected revision, with REVISION_MISMATCH.
     """
 
     @_typing.overload
@@ -41,79 +41,85 @@ class UsersServiceStub:
     Errors: USER_EXISTS, INVALID_USERNAME, INVALID_PASSWORD, STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
     """
     UpdateUser: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.UpdateUserRequest, _users_service_pb2.UpdateUserResponse]
-    """Renames a user or changes the status. Needs manage_users; nobody but root changes root.
+    """Renames a user or changes the status. Needs manage_users; only root may change root.
     Errors: USER_NOT_FOUND, USER_EXISTS, INVALID_USERNAME, and CANNOT_CHANGE_ROOT_PERMISSIONS if
-    root were to become inactive.
+    root would become inactive.
     """
     DeleteUser: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.DeleteUserRequest, _users_service_pb2.DeleteUserResponse]
-    """Deletes a user with tokens, sessions, group memberships and grants. Needs manage_users.
+    """Deletes a user, with the user's tokens, sessions, group memberships and grants. Needs
+    manage_users.
     Errors: USER_NOT_FOUND, CANNOT_DELETE_ROOT.
     """
     ChangePassword: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.ChangePasswordRequest, _users_service_pb2.ChangePasswordResponse]
-    """Changes a password. One's own needs the current password; another's needs manage_users, and
-    nobody but root changes root's. Access tokens issued before are refused from here on, also in
-    sessions that are open; personal access tokens are deleted and sessions end, unless the request
-    keeps them. Throttled like Login. Errors: USER_NOT_FOUND, INVALID_CREDENTIALS,
-    INVALID_PASSWORD, QUOTA_EXCEEDED.
+    """Changes a password. The caller's own needs the current password; another user's needs
+    manage_users, and only root may change root's. From then on the cluster refuses access tokens
+    that were issued before, also in open sessions. It deletes personal access tokens and ends
+    sessions, unless the request keeps them. Failures are throttled as in Login.
+    Errors: USER_NOT_FOUND, INVALID_CREDENTIALS, INVALID_PASSWORD, QUOTA_EXCEEDED.
     """
     UpdatePermissions: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.UpdatePermissionsRequest, _users_service_pb2.UpdatePermissionsResponse]
-    """Replaces all permissions of a user. Needs manage_users.
+    """Replaces all permissions of a user. Needs manage_users; root's permissions are fixed.
     Errors: USER_NOT_FOUND, CANNOT_CHANGE_ROOT_PERMISSIONS, STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
     """
     CreatePersonalAccessToken: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.CreatePersonalAccessTokenRequest, _users_service_pb2.CreatePersonalAccessTokenResponse]
-    """Creates a token for the caller. At most 100 per user.
+    """Creates a personal access token for the caller. A user may have 100.
     Errors: TOKEN_EXISTS, TOKEN_LIMIT, INVALID_TOKEN_NAME, INVALID_TOKEN_EXPIRY.
     """
     DeletePersonalAccessToken: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.DeletePersonalAccessTokenRequest, _users_service_pb2.DeletePersonalAccessTokenResponse]
-    """Deletes a token of the caller. Access tokens got by any token of the caller are refused from
-    here on: those who hold another token log in with it again.
+    """Deletes a personal access token of the caller. From then on the cluster refuses the access
+    tokens that any personal access token of the caller got. Holders of another one log in with it
+    again.
     Errors: TOKEN_NOT_FOUND.
     """
     DeleteUserToken: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.DeleteUserTokenRequest, _users_service_pb2.DeleteUserTokenResponse]
-    """Deletes a token of any user, as DeletePersonalAccessToken does one's own. Another's needs
-    manage_users, and nobody but root deletes root's.
+    """Deletes a personal access token of any user, with the effects of DeletePersonalAccessToken.
+    Another user's needs manage_users, and only root may delete root's. Needs feature level 2.
     Errors: USER_NOT_FOUND, TOKEN_NOT_FOUND.
     """
     EndUserSessions: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.EndUserSessionsRequest, _users_service_pb2.EndUserSessionsResponse]
-    """Ends one session of a user, or all; their group memberships end in the same prepare. Another's
-    needs manage_users, and nobody but root ends root's. A session that is no more, or is another
-    user's, is left alone, and so is the one that carries the command: EndSession ends that.
+    """Ends one session of a user, or all; their group memberships end in the same prepare. Another
+    user's needs manage_users, and only root may end root's. The command leaves alone a session
+    that has ended, a session of another user, and the session that carries the command: EndSession
+    ends that one. Needs feature level 2.
     Errors: USER_NOT_FOUND.
     """
     Logout: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.LogoutRequest, _users_service_pb2.LogoutResponse]
-    """Logs the caller out: called with an access token that a password got, it ends every access
-    token of the caller; with one that a personal access token got, all that were got so. Sessions
-    and personal access tokens stay.
+    """Logs the caller out. If a password got the caller's access token, every access token of the
+    caller ends. If a personal access token got it, every access token that the caller got in this
+    way ends. Sessions and personal access tokens stay. Needs feature level 2.
     """
     Login: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.LoginRequest, _users_service_pb2.LoginResponse]
-    """Exchanges username and password for a signed access token. Throttled after 5 failures of one
-    name from one address in a minute, and after more of them from one address, or for one name from
-    everywhere; who logged in from an address lately is not throttled for what others do. Takes the
-    same time for a wrong user as for a wrong password.
+    """Exchanges username and password for a signed access token. Needs no token. The cluster
+    throttles logins after 5 failures of one name from one address in a minute, and after more
+    failures from one address, or for one name from everywhere. A user who logged in from an
+    address lately is not throttled for the failures of others. The call takes the same time for an
+    unknown user as for a wrong password.
     Errors: INVALID_CREDENTIALS, QUOTA_EXCEEDED.
     """
     LoginWithToken: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.LoginWithTokenRequest, _users_service_pb2.LoginWithTokenResponse]
-    """Exchanges a personal access token for a signed access token.
+    """Exchanges a personal access token for a signed access token. Needs no other token.
     Errors: INVALID_CREDENTIALS.
     """
     GetUser: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.GetUserRequest, _users_service_pb2.GetUserResponse]
-    """One user with permissions. Needs read_users or manage_users; oneself always.
+    """Returns one user with permissions. Needs read_users or manage_users; callers may always read
+    themselves.
     Errors: USER_NOT_FOUND.
     """
     ListUsers: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.ListUsersRequest, _users_service_pb2.ListUsersResponse]
-    """All users by ascending id, in pages. Needs read_users or manage_users."""
+    """Lists all users by ascending id, in pages. Needs read_users or manage_users."""
     ListPersonalAccessTokens: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.ListPersonalAccessTokensRequest, _users_service_pb2.ListPersonalAccessTokensResponse]
-    """The tokens of a user by name, in pages. Another's need read_users or manage_users.
+    """Lists the personal access tokens of a user by name, in pages. Another user's need read_users or
+    manage_users.
     Errors: USER_NOT_FOUND.
     """
     WhoAmI: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.WhoAmIRequest, _users_service_pb2.WhoAmIResponse]
-    """The caller."""
+    """Returns the caller with permissions."""
 
 @_typing.type_check_only
 class UsersServiceAsyncStub(UsersServiceStub):
-    """Users, their permissions and their tokens. Every command can also fail with UNAUTHENTICATED,
-    PERMISSION_DENIED, MALFORMED_REQUEST and, where it names an expected revision,
-    REVISION_MISMATCH.
+    """Users, their permissions and their tokens. Every method but the two logins can fail with
+    UNAUTHENTICATED, PERMISSION_DENIED and MALFORMED_REQUEST. Every command can fail with
+    COST_EXCEEDED and ANSWER_TOO_LARGE and, if it names an expected revision, with REVISION_MISMATCH.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -122,78 +128,84 @@ class UsersServiceAsyncStub(UsersServiceStub):
     Errors: USER_EXISTS, INVALID_USERNAME, INVALID_PASSWORD, STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
     """
     UpdateUser: _aio.UnaryUnaryMultiCallable[_users_service_pb2.UpdateUserRequest, _users_service_pb2.UpdateUserResponse]  # type: ignore[assignment]
-    """Renames a user or changes the status. Needs manage_users; nobody but root changes root.
+    """Renames a user or changes the status. Needs manage_users; only root may change root.
     Errors: USER_NOT_FOUND, USER_EXISTS, INVALID_USERNAME, and CANNOT_CHANGE_ROOT_PERMISSIONS if
-    root were to become inactive.
+    root would become inactive.
     """
     DeleteUser: _aio.UnaryUnaryMultiCallable[_users_service_pb2.DeleteUserRequest, _users_service_pb2.DeleteUserResponse]  # type: ignore[assignment]
-    """Deletes a user with tokens, sessions, group memberships and grants. Needs manage_users.
+    """Deletes a user, with the user's tokens, sessions, group memberships and grants. Needs
+    manage_users.
     Errors: USER_NOT_FOUND, CANNOT_DELETE_ROOT.
     """
     ChangePassword: _aio.UnaryUnaryMultiCallable[_users_service_pb2.ChangePasswordRequest, _users_service_pb2.ChangePasswordResponse]  # type: ignore[assignment]
-    """Changes a password. One's own needs the current password; another's needs manage_users, and
-    nobody but root changes root's. Access tokens issued before are refused from here on, also in
-    sessions that are open; personal access tokens are deleted and sessions end, unless the request
-    keeps them. Throttled like Login. Errors: USER_NOT_FOUND, INVALID_CREDENTIALS,
-    INVALID_PASSWORD, QUOTA_EXCEEDED.
+    """Changes a password. The caller's own needs the current password; another user's needs
+    manage_users, and only root may change root's. From then on the cluster refuses access tokens
+    that were issued before, also in open sessions. It deletes personal access tokens and ends
+    sessions, unless the request keeps them. Failures are throttled as in Login.
+    Errors: USER_NOT_FOUND, INVALID_CREDENTIALS, INVALID_PASSWORD, QUOTA_EXCEEDED.
     """
     UpdatePermissions: _aio.UnaryUnaryMultiCallable[_users_service_pb2.UpdatePermissionsRequest, _users_service_pb2.UpdatePermissionsResponse]  # type: ignore[assignment]
-    """Replaces all permissions of a user. Needs manage_users.
+    """Replaces all permissions of a user. Needs manage_users; root's permissions are fixed.
     Errors: USER_NOT_FOUND, CANNOT_CHANGE_ROOT_PERMISSIONS, STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
     """
     CreatePersonalAccessToken: _aio.UnaryUnaryMultiCallable[_users_service_pb2.CreatePersonalAccessTokenRequest, _users_service_pb2.CreatePersonalAccessTokenResponse]  # type: ignore[assignment]
-    """Creates a token for the caller. At most 100 per user.
+    """Creates a personal access token for the caller. A user may have 100.
     Errors: TOKEN_EXISTS, TOKEN_LIMIT, INVALID_TOKEN_NAME, INVALID_TOKEN_EXPIRY.
     """
     DeletePersonalAccessToken: _aio.UnaryUnaryMultiCallable[_users_service_pb2.DeletePersonalAccessTokenRequest, _users_service_pb2.DeletePersonalAccessTokenResponse]  # type: ignore[assignment]
-    """Deletes a token of the caller. Access tokens got by any token of the caller are refused from
-    here on: those who hold another token log in with it again.
+    """Deletes a personal access token of the caller. From then on the cluster refuses the access
+    tokens that any personal access token of the caller got. Holders of another one log in with it
+    again.
     Errors: TOKEN_NOT_FOUND.
     """
     DeleteUserToken: _aio.UnaryUnaryMultiCallable[_users_service_pb2.DeleteUserTokenRequest, _users_service_pb2.DeleteUserTokenResponse]  # type: ignore[assignment]
-    """Deletes a token of any user, as DeletePersonalAccessToken does one's own. Another's needs
-    manage_users, and nobody but root deletes root's.
+    """Deletes a personal access token of any user, with the effects of DeletePersonalAccessToken.
+    Another user's needs manage_users, and only root may delete root's. Needs feature level 2.
     Errors: USER_NOT_FOUND, TOKEN_NOT_FOUND.
     """
     EndUserSessions: _aio.UnaryUnaryMultiCallable[_users_service_pb2.EndUserSessionsRequest, _users_service_pb2.EndUserSessionsResponse]  # type: ignore[assignment]
-    """Ends one session of a user, or all; their group memberships end in the same prepare. Another's
-    needs manage_users, and nobody but root ends root's. A session that is no more, or is another
-    user's, is left alone, and so is the one that carries the command: EndSession ends that.
+    """Ends one session of a user, or all; their group memberships end in the same prepare. Another
+    user's needs manage_users, and only root may end root's. The command leaves alone a session
+    that has ended, a session of another user, and the session that carries the command: EndSession
+    ends that one. Needs feature level 2.
     Errors: USER_NOT_FOUND.
     """
     Logout: _aio.UnaryUnaryMultiCallable[_users_service_pb2.LogoutRequest, _users_service_pb2.LogoutResponse]  # type: ignore[assignment]
-    """Logs the caller out: called with an access token that a password got, it ends every access
-    token of the caller; with one that a personal access token got, all that were got so. Sessions
-    and personal access tokens stay.
+    """Logs the caller out. If a password got the caller's access token, every access token of the
+    caller ends. If a personal access token got it, every access token that the caller got in this
+    way ends. Sessions and personal access tokens stay. Needs feature level 2.
     """
     Login: _aio.UnaryUnaryMultiCallable[_users_service_pb2.LoginRequest, _users_service_pb2.LoginResponse]  # type: ignore[assignment]
-    """Exchanges username and password for a signed access token. Throttled after 5 failures of one
-    name from one address in a minute, and after more of them from one address, or for one name from
-    everywhere; who logged in from an address lately is not throttled for what others do. Takes the
-    same time for a wrong user as for a wrong password.
+    """Exchanges username and password for a signed access token. Needs no token. The cluster
+    throttles logins after 5 failures of one name from one address in a minute, and after more
+    failures from one address, or for one name from everywhere. A user who logged in from an
+    address lately is not throttled for the failures of others. The call takes the same time for an
+    unknown user as for a wrong password.
     Errors: INVALID_CREDENTIALS, QUOTA_EXCEEDED.
     """
     LoginWithToken: _aio.UnaryUnaryMultiCallable[_users_service_pb2.LoginWithTokenRequest, _users_service_pb2.LoginWithTokenResponse]  # type: ignore[assignment]
-    """Exchanges a personal access token for a signed access token.
+    """Exchanges a personal access token for a signed access token. Needs no other token.
     Errors: INVALID_CREDENTIALS.
     """
     GetUser: _aio.UnaryUnaryMultiCallable[_users_service_pb2.GetUserRequest, _users_service_pb2.GetUserResponse]  # type: ignore[assignment]
-    """One user with permissions. Needs read_users or manage_users; oneself always.
+    """Returns one user with permissions. Needs read_users or manage_users; callers may always read
+    themselves.
     Errors: USER_NOT_FOUND.
     """
     ListUsers: _aio.UnaryUnaryMultiCallable[_users_service_pb2.ListUsersRequest, _users_service_pb2.ListUsersResponse]  # type: ignore[assignment]
-    """All users by ascending id, in pages. Needs read_users or manage_users."""
+    """Lists all users by ascending id, in pages. Needs read_users or manage_users."""
     ListPersonalAccessTokens: _aio.UnaryUnaryMultiCallable[_users_service_pb2.ListPersonalAccessTokensRequest, _users_service_pb2.ListPersonalAccessTokensResponse]  # type: ignore[assignment]
-    """The tokens of a user by name, in pages. Another's need read_users or manage_users.
+    """Lists the personal access tokens of a user by name, in pages. Another user's need read_users or
+    manage_users.
     Errors: USER_NOT_FOUND.
     """
     WhoAmI: _aio.UnaryUnaryMultiCallable[_users_service_pb2.WhoAmIRequest, _users_service_pb2.WhoAmIResponse]  # type: ignore[assignment]
-    """The caller."""
+    """Returns the caller with permissions."""
 
 class UsersServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Users, their permissions and their tokens. Every command can also fail with UNAUTHENTICATED,
-    PERMISSION_DENIED, MALFORMED_REQUEST and, where it names an expected revision,
-    REVISION_MISMATCH.
+    """Users, their permissions and their tokens. Every method but the two logins can fail with
+    UNAUTHENTICATED, PERMISSION_DENIED and MALFORMED_REQUEST. Every command can fail with
+    COST_EXCEEDED and ANSWER_TOO_LARGE and, if it names an expected revision, with REVISION_MISMATCH.
     """
 
     @_abc_1.abstractmethod
@@ -212,9 +224,9 @@ class UsersServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _users_service_pb2.UpdateUserRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_users_service_pb2.UpdateUserResponse, _abc.Awaitable[_users_service_pb2.UpdateUserResponse]]:
-        """Renames a user or changes the status. Needs manage_users; nobody but root changes root.
+        """Renames a user or changes the status. Needs manage_users; only root may change root.
         Errors: USER_NOT_FOUND, USER_EXISTS, INVALID_USERNAME, and CANNOT_CHANGE_ROOT_PERMISSIONS if
-        root were to become inactive.
+        root would become inactive.
         """
 
     @_abc_1.abstractmethod
@@ -223,7 +235,8 @@ class UsersServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _users_service_pb2.DeleteUserRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_users_service_pb2.DeleteUserResponse, _abc.Awaitable[_users_service_pb2.DeleteUserResponse]]:
-        """Deletes a user with tokens, sessions, group memberships and grants. Needs manage_users.
+        """Deletes a user, with the user's tokens, sessions, group memberships and grants. Needs
+        manage_users.
         Errors: USER_NOT_FOUND, CANNOT_DELETE_ROOT.
         """
 
@@ -233,11 +246,11 @@ class UsersServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _users_service_pb2.ChangePasswordRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_users_service_pb2.ChangePasswordResponse, _abc.Awaitable[_users_service_pb2.ChangePasswordResponse]]:
-        """Changes a password. One's own needs the current password; another's needs manage_users, and
-        nobody but root changes root's. Access tokens issued before are refused from here on, also in
-        sessions that are open; personal access tokens are deleted and sessions end, unless the request
-        keeps them. Throttled like Login. Errors: USER_NOT_FOUND, INVALID_CREDENTIALS,
-        INVALID_PASSWORD, QUOTA_EXCEEDED.
+        """Changes a password. The caller's own needs the current password; another user's needs
+        manage_users, and only root may change root's. From then on the cluster refuses access tokens
+        that were issued before, also in open sessions. It deletes personal access tokens and ends
+        sessions, unless the request keeps them. Failures are throttled as in Login.
+        Errors: USER_NOT_FOUND, INVALID_CREDENTIALS, INVALID_PASSWORD, QUOTA_EXCEEDED.
         """
 
     @_abc_1.abstractmethod
@@ -246,7 +259,7 @@ class UsersServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _users_service_pb2.UpdatePermissionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_users_service_pb2.UpdatePermissionsResponse, _abc.Awaitable[_users_service_pb2.UpdatePermissionsResponse]]:
-        """Replaces all permissions of a user. Needs manage_users.
+        """Replaces all permissions of a user. Needs manage_users; root's permissions are fixed.
         Errors: USER_NOT_FOUND, CANNOT_CHANGE_ROOT_PERMISSIONS, STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
         """
 
@@ -256,7 +269,7 @@ class UsersServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _users_service_pb2.CreatePersonalAccessTokenRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_users_service_pb2.CreatePersonalAccessTokenResponse, _abc.Awaitable[_users_service_pb2.CreatePersonalAccessTokenResponse]]:
-        """Creates a token for the caller. At most 100 per user.
+        """Creates a personal access token for the caller. A user may have 100.
         Errors: TOKEN_EXISTS, TOKEN_LIMIT, INVALID_TOKEN_NAME, INVALID_TOKEN_EXPIRY.
         """
 
@@ -266,8 +279,9 @@ class UsersServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _users_service_pb2.DeletePersonalAccessTokenRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_users_service_pb2.DeletePersonalAccessTokenResponse, _abc.Awaitable[_users_service_pb2.DeletePersonalAccessTokenResponse]]:
-        """Deletes a token of the caller. Access tokens got by any token of the caller are refused from
-        here on: those who hold another token log in with it again.
+        """Deletes a personal access token of the caller. From then on the cluster refuses the access
+        tokens that any personal access token of the caller got. Holders of another one log in with it
+        again.
         Errors: TOKEN_NOT_FOUND.
         """
 
@@ -277,8 +291,8 @@ class UsersServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _users_service_pb2.DeleteUserTokenRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_users_service_pb2.DeleteUserTokenResponse, _abc.Awaitable[_users_service_pb2.DeleteUserTokenResponse]]:
-        """Deletes a token of any user, as DeletePersonalAccessToken does one's own. Another's needs
-        manage_users, and nobody but root deletes root's.
+        """Deletes a personal access token of any user, with the effects of DeletePersonalAccessToken.
+        Another user's needs manage_users, and only root may delete root's. Needs feature level 2.
         Errors: USER_NOT_FOUND, TOKEN_NOT_FOUND.
         """
 
@@ -288,9 +302,10 @@ class UsersServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _users_service_pb2.EndUserSessionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_users_service_pb2.EndUserSessionsResponse, _abc.Awaitable[_users_service_pb2.EndUserSessionsResponse]]:
-        """Ends one session of a user, or all; their group memberships end in the same prepare. Another's
-        needs manage_users, and nobody but root ends root's. A session that is no more, or is another
-        user's, is left alone, and so is the one that carries the command: EndSession ends that.
+        """Ends one session of a user, or all; their group memberships end in the same prepare. Another
+        user's needs manage_users, and only root may end root's. The command leaves alone a session
+        that has ended, a session of another user, and the session that carries the command: EndSession
+        ends that one. Needs feature level 2.
         Errors: USER_NOT_FOUND.
         """
 
@@ -300,9 +315,9 @@ class UsersServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _users_service_pb2.LogoutRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_users_service_pb2.LogoutResponse, _abc.Awaitable[_users_service_pb2.LogoutResponse]]:
-        """Logs the caller out: called with an access token that a password got, it ends every access
-        token of the caller; with one that a personal access token got, all that were got so. Sessions
-        and personal access tokens stay.
+        """Logs the caller out. If a password got the caller's access token, every access token of the
+        caller ends. If a personal access token got it, every access token that the caller got in this
+        way ends. Sessions and personal access tokens stay. Needs feature level 2.
         """
 
     @_abc_1.abstractmethod
@@ -311,10 +326,11 @@ class UsersServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _users_service_pb2.LoginRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_users_service_pb2.LoginResponse, _abc.Awaitable[_users_service_pb2.LoginResponse]]:
-        """Exchanges username and password for a signed access token. Throttled after 5 failures of one
-        name from one address in a minute, and after more of them from one address, or for one name from
-        everywhere; who logged in from an address lately is not throttled for what others do. Takes the
-        same time for a wrong user as for a wrong password.
+        """Exchanges username and password for a signed access token. Needs no token. The cluster
+        throttles logins after 5 failures of one name from one address in a minute, and after more
+        failures from one address, or for one name from everywhere. A user who logged in from an
+        address lately is not throttled for the failures of others. The call takes the same time for an
+        unknown user as for a wrong password.
         Errors: INVALID_CREDENTIALS, QUOTA_EXCEEDED.
         """
 
@@ -324,7 +340,7 @@ class UsersServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _users_service_pb2.LoginWithTokenRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_users_service_pb2.LoginWithTokenResponse, _abc.Awaitable[_users_service_pb2.LoginWithTokenResponse]]:
-        """Exchanges a personal access token for a signed access token.
+        """Exchanges a personal access token for a signed access token. Needs no other token.
         Errors: INVALID_CREDENTIALS.
         """
 
@@ -334,7 +350,8 @@ class UsersServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _users_service_pb2.GetUserRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_users_service_pb2.GetUserResponse, _abc.Awaitable[_users_service_pb2.GetUserResponse]]:
-        """One user with permissions. Needs read_users or manage_users; oneself always.
+        """Returns one user with permissions. Needs read_users or manage_users; callers may always read
+        themselves.
         Errors: USER_NOT_FOUND.
         """
 
@@ -344,7 +361,7 @@ class UsersServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _users_service_pb2.ListUsersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_users_service_pb2.ListUsersResponse, _abc.Awaitable[_users_service_pb2.ListUsersResponse]]:
-        """All users by ascending id, in pages. Needs read_users or manage_users."""
+        """Lists all users by ascending id, in pages. Needs read_users or manage_users."""
 
     @_abc_1.abstractmethod
     def ListPersonalAccessTokens(
@@ -352,7 +369,8 @@ class UsersServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _users_service_pb2.ListPersonalAccessTokensRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_users_service_pb2.ListPersonalAccessTokensResponse, _abc.Awaitable[_users_service_pb2.ListPersonalAccessTokensResponse]]:
-        """The tokens of a user by name, in pages. Another's need read_users or manage_users.
+        """Lists the personal access tokens of a user by name, in pages. Another user's need read_users or
+        manage_users.
         Errors: USER_NOT_FOUND.
         """
 
@@ -362,7 +380,7 @@ class UsersServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _users_service_pb2.WhoAmIRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_users_service_pb2.WhoAmIResponse, _abc.Awaitable[_users_service_pb2.WhoAmIResponse]]:
-        """The caller."""
+        """Returns the caller with permissions."""
 
 def add_UsersServiceServicer_to_server(servicer: UsersServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
@@ -376,7 +394,7 @@ class UsersInternalServiceStub:
     Found: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.FoundRequest, _users_service_pb2.FoundResponse]
     """Op 1 of a cluster: creates the root user."""
     ExpirePersonalAccessToken: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.ExpirePersonalAccessTokenRequest, _users_service_pb2.ExpirePersonalAccessTokenResponse]
-    """Removes a token whose expiry has passed in log time. A no-op otherwise."""
+    """Removes a personal access token whose expiry has passed in log time. Does nothing otherwise."""
 
 @_typing.type_check_only
 class UsersInternalServiceAsyncStub(UsersInternalServiceStub):
@@ -386,7 +404,7 @@ class UsersInternalServiceAsyncStub(UsersInternalServiceStub):
     Found: _aio.UnaryUnaryMultiCallable[_users_service_pb2.FoundRequest, _users_service_pb2.FoundResponse]  # type: ignore[assignment]
     """Op 1 of a cluster: creates the root user."""
     ExpirePersonalAccessToken: _aio.UnaryUnaryMultiCallable[_users_service_pb2.ExpirePersonalAccessTokenRequest, _users_service_pb2.ExpirePersonalAccessTokenResponse]  # type: ignore[assignment]
-    """Removes a token whose expiry has passed in log time. A no-op otherwise."""
+    """Removes a personal access token whose expiry has passed in log time. Does nothing otherwise."""
 
 class UsersInternalServiceServicer(metaclass=_abc_1.ABCMeta):
     """Commands that only the primary proposes."""
@@ -405,6 +423,6 @@ class UsersInternalServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _users_service_pb2.ExpirePersonalAccessTokenRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_users_service_pb2.ExpirePersonalAccessTokenResponse, _abc.Awaitable[_users_service_pb2.ExpirePersonalAccessTokenResponse]]:
-        """Removes a token whose expiry has passed in log time. A no-op otherwise."""
+        """Removes a personal access token whose expiry has passed in log time. Does nothing otherwise."""
 
 def add_UsersInternalServiceServicer_to_server(servicer: UsersInternalServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

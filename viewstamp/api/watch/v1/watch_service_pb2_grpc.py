@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class WatchServiceStub:
-    """A feed of what committed commands did.
+    """A feed of the changes that committed commands made.
     """
 
     def __init__(self, channel):
@@ -43,12 +43,13 @@ class WatchServiceStub:
 
 
 class WatchServiceServicer:
-    """A feed of what committed commands did.
+    """A feed of the changes that committed commands made.
     """
 
     def Watch(self, request, context):
-        """Streams changes from a revision on. Unfiltered watches need global read; others are authorized
-        at open and end when their user's grants change.
+        """Streams changes from a revision on (not built: the cluster answers UNIMPLEMENTED). A watch
+        without a filter needs read permissions everywhere. The cluster authorizes other watches when
+        they open, and ends them when the grants of their user change.
         Errors: REVISION_COMPACTED with the oldest revision available, PERMISSION_DENIED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -72,7 +73,7 @@ def add_WatchServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class WatchService:
-    """A feed of what committed commands did.
+    """A feed of the changes that committed commands made.
     """
 
     @staticmethod

@@ -27,31 +27,33 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class WatchServiceStub:
-    """A feed of what committed commands did."""
+    """A feed of the changes that committed commands made."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> WatchServiceAsyncStub: ...
     Watch: _grpc.UnaryStreamMultiCallable[_watch_service_pb2.WatchRequest, _watch_service_pb2.WatchResponse]
-    """Streams changes from a revision on. Unfiltered watches need global read; others are authorized
-    at open and end when their user's grants change.
+    """Streams changes from a revision on (not built: the cluster answers UNIMPLEMENTED). A watch
+    without a filter needs read permissions everywhere. The cluster authorizes other watches when
+    they open, and ends them when the grants of their user change.
     Errors: REVISION_COMPACTED with the oldest revision available, PERMISSION_DENIED.
     """
 
 @_typing.type_check_only
 class WatchServiceAsyncStub(WatchServiceStub):
-    """A feed of what committed commands did."""
+    """A feed of the changes that committed commands made."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Watch: _aio.UnaryStreamMultiCallable[_watch_service_pb2.WatchRequest, _watch_service_pb2.WatchResponse]  # type: ignore[assignment]
-    """Streams changes from a revision on. Unfiltered watches need global read; others are authorized
-    at open and end when their user's grants change.
+    """Streams changes from a revision on (not built: the cluster answers UNIMPLEMENTED). A watch
+    without a filter needs read permissions everywhere. The cluster authorizes other watches when
+    they open, and ends them when the grants of their user change.
     Errors: REVISION_COMPACTED with the oldest revision available, PERMISSION_DENIED.
     """
 
 class WatchServiceServicer(metaclass=_abc_1.ABCMeta):
-    """A feed of what committed commands did."""
+    """A feed of the changes that committed commands made."""
 
     @_abc_1.abstractmethod
     def Watch(
@@ -59,8 +61,9 @@ class WatchServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _watch_service_pb2.WatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_watch_service_pb2.WatchResponse], _abc.AsyncIterator[_watch_service_pb2.WatchResponse]]:
-        """Streams changes from a revision on. Unfiltered watches need global read; others are authorized
-        at open and end when their user's grants change.
+        """Streams changes from a revision on (not built: the cluster answers UNIMPLEMENTED). A watch
+        without a filter needs read permissions everywhere. The cluster authorizes other watches when
+        they open, and ends them when the grants of their user change.
         Errors: REVISION_COMPACTED with the oldest revision available, PERMISSION_DENIED.
         """
 

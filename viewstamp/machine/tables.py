@@ -1,4 +1,4 @@
-"""State that can be taken back: tables whose every change is remembered until it is kept.
+"""State that can be reverted: tables remember each change until it is kept.
 
 All state of a machine (entities, indexes, counters) lives in tables that share one undo log, so
 that a revert restores everything. Values are immutable: a change replaces the value.
@@ -7,10 +7,12 @@ that a revert restores everything. Values are immutable: a change replaces the v
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+Item = TypeVar("Item")
 
 # The old value of a row that was not there.
 ABSENT: Final = object()
@@ -62,25 +64,46 @@ class UndoLog:
         return mark
 
 
-class Table(Generic[Key, Value]):
-    """A dict whose changes go to the undo log. `rows` may be read directly, never written.
+class Followed(Generic[Key]):
+    """Rows of which it is known which ones changed since the last cut.
 
-    `changed` is for `services.runtime.freezing` alone: None unless the table is in a section, else
-    the first old value of every row that was touched since the last cut, ABSENT where there was
-    none. A change that was taken back stays in it, with an old value that equals the one there.
+    `changed` belongs to `freezing`: None unless the rows are in a section, else the first old value
+    of every row that was touched since the last cut, ABSENT where there was none. A change that was
+    taken back stays in it, with an old value that equals the one there. A row that came and went
+    since the cut is forgotten, so that what is short-lived takes no memory between cuts.
     """
 
-    __slots__ = ("rows", "changed", "_undo", "_sorted_keys")
+    __slots__ = ("changed",)
+
+    def __init__(self) -> None:
+        self.changed: dict[Key, Any] | None = None
+
+    def note(self, key: Key, old: object) -> None:
+        """Remember a row that is about to be put; `old` is ABSENT if there is none yet."""
+        if self.changed is not None:
+            self.changed.setdefault(key, old)
+
+    def note_gone(self, key: Key, old: object) -> None:
+        """Remember a row that is about to go."""
+        changed = self.changed
+        if changed is not None and changed.setdefault(key, old) is ABSENT:
+            del changed[key]
+
+
+class Table(Followed[Key], Generic[Key, Value]):
+    """A dict whose changes go to the undo log. Read `rows` directly, and never write to it."""
+
+    __slots__ = ("rows", "_undo", "_sorted_keys")
 
     def __init__(self, undo: UndoLog) -> None:
+        super().__init__()
         self.rows: dict[Key, Value] = {}
-        self.changed: dict[Key, Any] | None = None
         self._undo = undo
         self._sorted_keys: list[Any] | None = None
 
-    def nested(self) -> Table[Any, None]:
-        """Return an empty table in the same undo log: a set of keys, to be a row of an index."""
-        return Table(self._undo)
+    def get(self, key: Key) -> Value | None:
+        """Return a row, None if there is none."""
+        return self.rows.get(key)
 
     def put(self, key: Key, value: Value) -> None:
         """Insert or replace a row."""
@@ -103,13 +126,13 @@ class Table(Generic[Key, Value]):
         """Remove a row and return it. Raises KeyError if there is none."""
         old = self.rows.pop(key)
         self._undo.entries.append((self, key, old))
-        if self.changed is not None:
-            self.changed.setdefault(key, old)
+        self.note_gone(key, old)
         self._sorted_keys = None
         return old
 
     def restore(self, key: Key, old: object) -> None:
         """Put back what was there before a change; only the undo log calls this."""
+        self.note(key, ABSENT)  # the row was forgotten if it had come since the last cut
         if old is ABSENT:
             del self.rows[key]
         else:
@@ -119,8 +142,7 @@ class Table(Generic[Key, Value]):
     def sorted_keys(self) -> list[Key]:
         """Return all keys in ascending order. The list is shared: do not change it.
 
-        Dict order differs between a live machine and a restored one, so nothing may depend on it;
-        whoever walks a table walks these keys.
+        The order of a dict differs between a live machine and a restored one, so walk these keys.
         """
         if self._sorted_keys is None:
             self._sorted_keys = sorted(self.rows)
@@ -151,3 +173,75 @@ class Table(Generic[Key, Value]):
 
     def __contains__(self, key: object) -> bool:
         return key in self.rows
+
+
+class TableIndex(Table[Key, Table[Item, Any]], Generic[Key, Item]):
+    """The items of each key, with a value each where they need one. A key without items has no row.
+
+    An index is derived from rows of a section, and never part of one: its rows change.
+    """
+
+    __slots__ = ()
+
+    def add(self, key: Key, item: Item, value: object = None) -> None:
+        """Insert an item of a key, or replace its value."""
+        items = self.rows.get(key)
+        if items is None:
+            items = Table(self._undo)
+            self.put(key, items)
+        items.put(item, value)
+
+    def take(self, key: Key, item: Item) -> None:
+        """Remove an item of a key. Raises KeyError if there is none."""
+        items = self.rows[key]
+        items.delete(item)
+        if not items:
+            self.delete(key)
+
+    def of(self, key: Key) -> list[Item]:
+        """Return the items of a key, ascending. The list may be shared: do not change it."""
+        items = self.rows.get(key)
+        return [] if items is None else items.sorted_keys()
+
+
+class DerivedRows(Generic[Key, Value]):
+    """Rows that are computed from other state at each look."""
+
+    __slots__ = ("_keys", "_get")
+
+    def __init__(
+        self, keys: Callable[[], Iterable[Key]], get: Callable[[Key], Value | None]
+    ) -> None:
+        self._keys = keys
+        self._get = get
+
+    def __getitem__(self, key: Key) -> Value:
+        value = self._get(key)
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        """Return the row of a key, or `default`."""
+        value = self._get(key)
+        return default if value is None else value
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._keys())
+
+
+class DerivedTable(Followed[Key], Generic[Key, Value]):
+    """Derived rows in a section. Whoever changes what they are made of notes it here before."""
+
+    __slots__ = ("rows",)
+
+    def __init__(
+        self, keys: Callable[[], Iterable[Key]], get: Callable[[Key], Value | None]
+    ) -> None:
+        super().__init__()
+        self.rows = DerivedRows(keys, get)
+
+    def sorted_keys(self) -> list[Any]:
+        """Return all keys in ascending order."""
+        keys: list[Any] = list(self.rows)
+        return sorted(keys)

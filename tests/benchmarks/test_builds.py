@@ -1,0 +1,73 @@
+"""Comparison of two builds: what is set against what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.builds import Round, compared, in_order, measure, parse
+
+HALF_AS_FAST = Round(before={"create": {"per_s": 200.0}}, after={"create": {"per_s": 100.0}})
+AS_FAST = Round(before={"create": {"per_s": 40.0}}, after={"create": {"per_s": 40.0}})
+TWICE_AS_FAST = Round(before={"create": {"per_s": 10.0}}, after={"create": {"per_s": 20.0}})
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    """A slow minute of the machine changes both figures of a round, and so no ratio."""
+    (found,) = compared([HALF_AS_FAST, AS_FAST, TWICE_AS_FAST])
+    assert found["ratio"] == 1.0, "the median of 0.5, 1 and 2"
+    assert found["quartiles"] == [0.75, 1.5]
+    assert (found["before"], found["after"]) == (40.0, 40.0)
+
+
+def test_figures_that_only_one_build_has_are_left_out() -> None:
+    """A workload that the older build did not know has nothing to be compared with."""
+    new = Round(
+        before={"create": {"per_s": 1.0}}, after={"create": {"per_s": 1.0}, "watch": {"per_s": 1.0}}
+    )
+    assert [row["workload"] for row in compared([new])] == ["create"]
+
+
+def test_a_figure_of_zero_has_no_ratio() -> None:
+    """A figure that was zero before is shown, and is divided by nothing."""
+    (found,) = compared([Round(before={"create": {"late": 0}}, after={"create": {"late": 2}})])
+    assert (found["ratio"], found["after"]) == (None, 2)
+
+
+def test_the_order_changes_from_round_to_round() -> None:
+    """Neither build is always the first after the other one warmed the machine."""
+    assert [in_order(number)[0] for number in range(4)] == ["before", "after"] * 2
+
+
+def test_a_benchmark_runs_in_the_tree_it_is_given(tmp_path: Path) -> None:
+    """The modules of a build are its own, and a run that fails is an error."""
+    told = 'import json; print(json.dumps({"medians": {"create": {"per_s": 7.0}}}))'
+    (tmp_path / "told.py").write_text(told)
+    assert measure(tmp_path, ["told"]) == {"create": {"per_s": 7.0}}
+    (tmp_path / "fails.py").write_text("raise SystemExit(3)")
+    with pytest.raises(RuntimeError, match="`fails` failed"):
+        measure(tmp_path, ["fails"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--before", "HEAD"], "name the benchmark"),
+        (["--before", "HEAD", "--rounds", "0", "benchmarks.commands"], "at least 1"),
+    ],
+)
+def test_wrong_options_are_named(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The benchmark is not optional, and neither is a round."""
+    with pytest.raises(SystemExit):
+        parse(arguments)
+    assert complaint in capsys.readouterr().err
+
+
+def test_options_of_the_benchmark_stay_its_own() -> None:
+    """What follows the benchmark's name goes to the benchmark."""
+    options = parse(["--before", "HEAD", "benchmarks.commands", "--rounds", "1"])
+    assert options.benchmark == ["benchmarks.commands", "--rounds", "1"]
+    assert options.rounds == 5

@@ -1,0 +1,41 @@
+"""How a command asks the cluster. What that takes is loaded then: help and TAB go without."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from viewstamp.client import Client
+
+T = TypeVar("T")
+
+
+def run(context: typer.Context, action: Callable[[Client], Awaitable[T]]) -> T:
+    """Connect, do `action` with the client, and return what it returns.
+
+    Tells errors and exits: 1 if the cluster refused, 3 if it could not be reached.
+    """
+    from viewstamp.cli import session
+
+    return session.run(context, action)
+
+
+def collected(context: typer.Context, listed: Callable[[Client], AsyncIterator[T]]) -> list[T]:
+    """Connect, and return all that the client lists."""
+
+    async def collect(client: Client) -> list[T]:
+        return [item async for item in listed(client)]
+
+    return run(context, collect)
+
+
+def ask_here(context: typer.Context, request: Message) -> Any:
+    """Have the first replica of the address answer out of what it holds itself, however old."""
+    from viewstamp.cli import session
+
+    return session.ask_here(context, request)

@@ -1,0 +1,60 @@
+"""The cause of a failed connection in plain words, told from the error of gRPC."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+import grpc.aio
+
+
+class Trouble(Enum):
+    """Why no connection came about."""
+
+    NOBODY_LISTENS = "nothing listens at {address}"
+    NAME_UNKNOWN = "the name in {address} is not known here"
+    PRIMARY_UNKNOWN = "the primary is at {address}, and that name is not known here"
+    NO_TLS = "what listens at {address} does not speak TLS, and a certificate authority was given"
+    UNTRUSTED = "the certificate of {address} does not come from the authority that was given"
+    EXPIRED = "the certificate of {address} has expired"
+    OTHER_NAME = "the certificate of {address} names other hosts"
+    CLOSED = "{address} closed the connection: it may expect TLS, and no authority was given"
+    NO_CLUSTER = "what listens at {address} is no Viewstamp cluster"
+    OTHER = "{address} cannot be reached"
+
+
+# The first that gRPC's text contains decides. A server with TLS closes a connection without it,
+# and so does one that stops: which of them it was cannot be told.
+_SEEN: Final = (
+    ("WRONG_VERSION_NUMBER", Trouble.NO_TLS),
+    ("is not in peer certificate", Trouble.OTHER_NAME),
+    ("Hostname Verification", Trouble.OTHER_NAME),
+    ("certificate has expired", Trouble.EXPIRED),
+    ("CERTIFICATE_VERIFY_FAILED", Trouble.UNTRUSTED),
+    ("Failed parsing HTTP/2", Trouble.NO_CLUSTER),
+    ("Connection refused", Trouble.NOBODY_LISTENS),
+    ("errors resolving", Trouble.NAME_UNKNOWN),
+    ("DNS resolution failed", Trouble.NAME_UNKNOWN),
+    ("Socket closed", Trouble.CLOSED),
+    ("Connection reset by peer", Trouble.CLOSED),
+)
+# gRPC's own text says more than these.
+_UNCERTAIN: Final = frozenset({Trouble.OTHER, Trouble.UNTRUSTED, Trouble.OTHER_NAME})
+
+
+def cause_of(error: grpc.aio.AioRpcError, *, has_tls: bool) -> Trouble:
+    """Return what a failed call says about the connection."""
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return Trouble.NO_CLUSTER
+    details = error.details() or ""
+    cause = next((cause for seen, cause in _SEEN if seen in details), Trouble.OTHER)
+    return Trouble.OTHER if cause is Trouble.CLOSED and has_tls else cause
+
+
+def words_about(error: grpc.aio.AioRpcError, address: str, *, has_tls: bool) -> str:
+    """Return the cause in words, and gRPC's own text where that says more."""
+    cause = cause_of(error, has_tls=has_tls)
+    text = cause.value.format(address=address)
+    if cause in _UNCERTAIN:
+        return f"{text} ({error.code().name}: {error.details()})"
+    return text
