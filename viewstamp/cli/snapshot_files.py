@@ -17,6 +17,7 @@ from viewstamp.cli.output import moment, print_json, print_table
 from viewstamp.cli.session import run
 from viewstamp.cli.settings import EXIT_REFUSED, Settings, settings_of
 from viewstamp.cli.snapshot_options import (
+    NEWEST,
     CopiesOption,
     DirectoryOption,
     GenerationArgument,
@@ -117,7 +118,7 @@ def _layer(section: str, layer: dict[str, Any]) -> dict[str, Any]:
 
 def verify(
     context: typer.Context,
-    generation: GenerationArgument,
+    generation: GenerationArgument = NEWEST,
     directory: DirectoryOption = None,
     copies: CopiesOption = None,
 ) -> None:
@@ -193,7 +194,8 @@ def _tell_verdict(settings: Settings, files: list[FileVerdict], verdict: Generat
 
 def download(
     context: typer.Context,
-    generation: GenerationArgument,
+    generation: GenerationArgument = NEWEST,
+    *,
     output: Annotated[
         Path,
         typer.Option(
@@ -259,7 +261,8 @@ def fetch(context: typer.Context, settings: Settings, generation: int, directory
 
 def inspect(
     context: typer.Context,
-    generation: GenerationArgument,
+    generation: GenerationArgument = NEWEST,
+    *,
     section: Annotated[str, typer.Option(help=f"One of {', '.join(SECTION_NAMES.values())}.")],
     kind: Annotated[str | None, typer.Option(help="Only this kind, such as user or topic.")] = None,
     key: Annotated[
@@ -312,7 +315,8 @@ def _print_entities(settings: Settings, rows: Iterator[tuple[str, dict[str, Any]
 
 def export(
     context: typer.Context,
-    generation: GenerationArgument,
+    generation: GenerationArgument = NEWEST,
+    *,
     output: Annotated[
         Path, typer.Option(metavar="DIR", help="Target directory; must be empty or missing.")
     ],

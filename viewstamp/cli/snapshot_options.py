@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 
     from viewstamp.snapshots.copies import Copies
 
+# Generations begin with 1, so 0 asks for the newest.
+NEWEST: Final = 0
 GenerationArgument = Annotated[
     int,
     typer.Argument(
-        min=0,
-        help="Number of the snapshot; 0 for the newest that is completed or has files.",
-        metavar="GENERATION",
+        min=NEWEST,
+        help="Number of the snapshot. Without it, or with 0: the newest that is completed or"
+        " has files.",
+        metavar="[GENERATION]",
+        show_default=False,
     ),
 ]
 DirectoryOption = Annotated[

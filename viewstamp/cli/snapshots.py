@@ -17,6 +17,7 @@ from viewstamp.cli.options import Yes, confirm
 from viewstamp.cli.output import done, moment_text, plain, print_json, print_table, show
 from viewstamp.cli.settings import EXIT_REFUSED, Settings, fail, settings_of
 from viewstamp.cli.snapshot_options import (
+    NEWEST,
     CopiesOption,
     DataOption,
     DirectoryOption,
@@ -196,7 +197,7 @@ def _print_list(settings: Settings, snapshots: Sequence[snapshots_pb2.Snapshot])
 @app.command("show")
 def show_(
     context: typer.Context,
-    generation: GenerationArgument,
+    generation: GenerationArgument = NEWEST,
     directory: DirectoryOption = None,
     copies: CopiesOption = None,
     data: DataOption = None,

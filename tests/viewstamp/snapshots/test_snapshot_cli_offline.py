@@ -131,6 +131,21 @@ def test_verify(offline: CommandLine, replica: SnapshotDirectory) -> None:
     assert data["files"][0]["copies"][:2] == ["intact", "intact"]
 
 
+@pytest.mark.parametrize(
+    "command", [("show",), ("verify",), ("inspect", "--section", "users")], ids=lambda one: one[0]
+)
+def test_without_a_generation(
+    offline: CommandLine, replica: SnapshotDirectory, command: tuple[str, ...]
+) -> None:
+    """Without a generation the newest is read, and an older one only where it is named."""
+    name, *options = command
+    place = (*options, "--directory", str(replica.path), "--json")
+    newest = offline("snapshot", name, "2", *place)
+    assert newest.code == 0
+    assert offline("snapshot", name, *place).out == newest.out
+    assert offline("snapshot", name, "1", *place).out != newest.out
+
+
 def test_inspect(offline: CommandLine, replica: SnapshotDirectory) -> None:
     """Entities are shown as tables by kind or as JSON lines; a limit is mentioned."""
     inspect = ("snapshot", "inspect", "2", "--directory", str(replica.path))

@@ -100,6 +100,7 @@ def test_prune(online: CommandLine) -> None:
 def test_verify(online: CommandLine, replica: SnapshotDirectory) -> None:
     """The cluster's verdicts arrive: a repair is not a failure, an unrepaired file is."""
     assert online("snapshot", "verify", "0").code == 0
+    assert online("snapshot", "verify").code == 0
     layer = users_base(online, replica)
     flip(replica.copies[0] / layer)
     said = online("snapshot", "verify", "2", "--json")
