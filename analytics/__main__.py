@@ -77,7 +77,7 @@ def _run(request: AnalysisRequest, options: argparse.Namespace) -> None:
     try:
         outcome = job.run(spark, request, _tell)
     finally:
-        spark.stop()
+        session.end(spark)
     _tell_outcome(request.output, outcome, as_json=options.json)
 
 
@@ -95,7 +95,7 @@ def _follow(request: AnalysisRequest, options: argparse.Namespace) -> None:
         with follow.stopped_by_signals() as stopping:
             follow.follow(spark, request, pace, _tell, told, stopping)
     finally:
-        spark.stop()
+        session.end(spark)
 
 
 def _tell_outcome(directory: Path, outcome: AnalysisOutcome, *, as_json: bool) -> None:

@@ -102,7 +102,8 @@ def follow(
         )
         with _ended(spark, query, stopping):
             progress(f"following {', '.join(map(str, request.traces))}", None)
-            _refresh_forever(spark, request, pace, query, turns, told, stopping)
+            with _broken_off(stopping):
+                _refresh_forever(spark, request, pace, query, turns, told, stopping)
     progress("stopped: the same command goes on from here", None)
 
 
@@ -158,6 +159,19 @@ def _refresh_forever(
             due = time.monotonic() + pace.refresh_s
 
 
+@contextlib.contextmanager
+def _broken_off(stopping: threading.Event) -> Iterator[None]:
+    """Raise what fails, unless `stopping` is set: then Spark ends, and all that asks it fails.
+
+    A signal to a whole process group ends Java at once, so that even stopping Spark fails.
+    """
+    try:
+        yield
+    except Exception:
+        if not stopping.is_set():
+            raise
+
+
 def _refresh(
     spark: SparkSession,
     request: job.AnalysisRequest,
@@ -165,15 +179,12 @@ def _refresh(
     told: Callable[[job.AnalysisOutcome], None],
     stopping: threading.Event,
 ) -> None:
-    """Analyse once. What fails because everything is being stopped is no failure."""
+    """Analyse once. Data that is too bad is told, and analysed again when there is more."""
     try:
-        with turns:
+        with _broken_off(stopping), turns:
             told(job.analyse(spark, request, turns.progress, _measure))
     except QualityError as error:
         turns.progress(f"not analysed: {error}", None)
-    except Exception:
-        if not stopping.is_set():
-            raise
 
 
 def _measure(spark: SparkSession, request: job.AnalysisRequest) -> Ingested:
@@ -202,8 +213,9 @@ def _ended(spark: SparkSession, query: StreamingQuery, stopping: threading.Event
 
     def end() -> None:
         stopping.wait()
-        spark.sparkContext.cancelAllJobs()
-        query.stop()
+        with _broken_off(stopping):
+            spark.sparkContext.cancelAllJobs()
+            query.stop()
 
     thread = threading.Thread(target=end, name="stop")
     thread.start()

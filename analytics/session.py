@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import re
 import shutil
@@ -117,6 +118,18 @@ def build(
     if not (is_local and is_launched):
         _ship_packages(session)
     return session
+
+
+def end(spark: SparkSession) -> None:
+    """Stop Spark; where Java has ended already, nothing is left to stop.
+
+    A signal to a whole process group ends Java, too, and so does a machine without memory: the
+    reason is told by whatever needed Java, not by its end.
+    """
+    from py4j.protocol import Py4JError
+
+    with contextlib.suppress(Py4JError, OSError):
+        spark.stop()
 
 
 def settings_of(

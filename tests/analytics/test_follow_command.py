@@ -67,10 +67,13 @@ class Following:
                 return
         raise AssertionError(f"it never said {word!r}, but {''.join(self._said)}")
 
-    def end(self, number: int) -> int:
-        """Send a signal, and return how it ended."""
+    def end(self, number: int, *, with_java: bool = False) -> int:
+        """Send a signal to the process, or to its whole group, and return how it ended."""
         assert self.process.stderr is not None
-        self.process.send_signal(number)
+        if with_java:
+            os.killpg(self.process.pid, number)
+        else:
+            self.process.send_signal(number)
         self._said.append(self.process.stderr.read())
         return self.process.wait()
 
@@ -95,6 +98,7 @@ def following(traces: Path, output: Path) -> Iterator[Following]:
             stdout=sink,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         try:
             yield Following(process)
@@ -115,7 +119,7 @@ def _fast(directory: Path) -> Path:
 
 @pytest.mark.long
 def test_followed_equals_batch(spark: SparkSession, tmp_path: Path) -> None:
-    """Interrupted between batches, killed in the middle of one, then ended: nothing is lost."""
+    """Nothing is lost by an interrupt between batches, a kill within one and an end with Java."""
     growing = Growing(tmp_path)
     output = tmp_path / "out"
     growing.grow()
@@ -135,7 +139,9 @@ def test_followed_equals_batch(spark: SparkSession, tmp_path: Path) -> None:
         third.says("reading batch 1, ")
         third.says("reading batch 2, ")
         third.says("writing the report: ")
-        assert third.end(signal.SIGTERM) == 0, third.said
+        assert third.end(signal.SIGTERM, with_java=True) == 0, third.said
+        assert "the same command goes on" in third.said
+        assert "Traceback" not in third.said
     request = job.AnalysisRequest(tmp_path / "batch", traces=(growing.directory,))
     job.run(spark, request, lambda *_: None)
     for table in COMPARED:
