@@ -189,7 +189,7 @@ def _request(options: argparse.Namespace) -> AnalysisRequest:
         traces=tuple(options.traces),
         snapshots=options.snapshots,
         exports=tuple(options.exports),
-        since_us=None if options.since is None else _time_us(options.since),
+        since_us=None if options.since is None else time_us(options.since),
         compare=_periods(options.compare),
         report=None if options.no_report else options.report or options.output / REPORT_FILE,
         picture=options.png,
@@ -205,7 +205,7 @@ def _periods(texts: list[str] | None) -> Any:
     from analytics.traces import Period
 
     try:
-        before, after = (Period(*map(_time_us, text.split("/", 1))) for text in texts)
+        before, after = (Period(*map(time_us, text.split("/", 1))) for text in texts)
     except (TypeError, ValueError) as error:
         raise AnalyticsError(
             f"--compare {' '.join(texts)}: write two periods as FROM/TO ({error})"
@@ -213,7 +213,7 @@ def _periods(texts: list[str] | None) -> Any:
     return before, after
 
 
-def _time_us(text: str) -> int:
+def time_us(text: str) -> int:
     """Return a time in microseconds since 1970: ISO 8601 (UTC if it says nothing), or ago."""
     from analytics.session import AnalyticsError
 

@@ -75,7 +75,7 @@ def stage(
 ) -> StagedLines:
     """Parse lines (`lines.COLUMNS`), once, into Parquet beside the tables."""
     place = tables.scratch(output, STAGED)
-    work = functools.partial(_stage_lines, place, _schema()[0], late_before_us)
+    work = functools.partial(_stage_lines, place, span_schema()[0], late_before_us)
     return _staged(spark, rows.mapInArrow(work, staging.COLUMNS), place, late_before_us)
 
 
@@ -84,7 +84,7 @@ def _read(
 ) -> DataFrame:
     """Return what the tasks of a plan tell (`staging.COLUMNS`), one of Spark's for each."""
     numbers = spark.range(0, len(plan.tasks), 1, max(len(plan.tasks), 1))
-    work = functools.partial(_stage_tasks, plan.tasks, place, _schema()[0], late_before_us)
+    work = functools.partial(_stage_tasks, plan.tasks, place, span_schema()[0], late_before_us)
     return numbers.mapInArrow(work, staging.COLUMNS)
 
 
@@ -216,7 +216,7 @@ NOTICES: Final = (
 )  # fmt: skip
 
 
-def _schema() -> tuple[pyarrow.Schema, str]:
+def span_schema() -> tuple[pyarrow.Schema, str]:
     """Return what `columnar` makes, for Arrow and for Spark."""
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType

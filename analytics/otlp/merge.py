@@ -156,10 +156,10 @@ def _link_others(place: Path, merged: Path, is_wanted: Callable[[Path], bool]) -
         if is_wanted(path):
             target = merged / path.parent.relative_to(place)
             target.mkdir(parents=True, exist_ok=True)
-            _link(path, target / path.name)
+            link(path, target / path.name)
 
 
-def _link(source: Path, target: Path) -> None:
+def link(source: Path, target: Path) -> None:
     """Link the target to the file, or copy the file where the file system has no links."""
     try:
         os.link(source, target)

@@ -107,7 +107,7 @@ def _p99_lines(lines: list[tuple[str, pd.DataFrame]], width: int) -> Markup:
     y_axis(canvas, vertical, log_ticks(low, high), "us", 52)
     _time_ticks(canvas, horizontal, 240 - 6)
     for place, (name, line) in reversed(list(enumerate(lines))):
-        shown = records(_highest(line, times, POINTS_MAX[width]))
+        shown = records(highest(line, times, POINTS_MAX[width]))
         points = [(horizontal(r["window_start"]), vertical(r["p99_us"]), r) for r in shown]
         path = "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y, _ in points)
         canvas.path(path, class_=f"curve l{place}")
@@ -119,7 +119,7 @@ def _p99_lines(lines: list[tuple[str, pd.DataFrame]], width: int) -> Markup:
     return canvas.svg("narrow" if width == NARROW else "wide")
 
 
-def _highest(line: pd.DataFrame, times: tuple[float, float], most: int) -> pd.DataFrame:
+def highest(line: pd.DataFrame, times: tuple[float, float], most: int) -> pd.DataFrame:
     """Return at most so many windows: of those that would share a place, the one with the worst."""
     places = ((line["window_start"] - times[0]) * (most - 1)) // max(1.0, times[1] - times[0])
     worst = line.groupby(places)["p99_us"].idxmax()

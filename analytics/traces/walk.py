@@ -62,7 +62,7 @@ _CAUSE: Final = pa.struct(
 )
 _SEEN: Final = pa.struct([(name, pa.int64()) for name in ("spans", "orphans", "roots", "skewed")])
 # The columns that Python gets.
-_SENT: Final = pa.schema(
+SENT_SCHEMA: Final = pa.schema(
     [
         ("trace_id", pa.string()),
         ("span_id", pa.string()),
@@ -82,7 +82,7 @@ _SENT: Final = pa.schema(
     ]
 )
 # Those that make up a `Trace`, in the order of its fields.
-_TRACE_COLUMNS: Final = _SENT.names[1:11]
+_TRACE_COLUMNS: Final = SENT_SCHEMA.names[1:11]
 # Those of the root that are the trace's, in the order of WALKED_COLUMNS.
 _ROOT_COLUMNS: Final = (
     *("trace_id", "rpc", "service", "start_us", "end_us", "duration_us", "error"),
@@ -168,7 +168,7 @@ def _whole_traces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 def _table(batches: list[pa.RecordBatch]) -> pa.Table:
     """Return batches as one table in one piece."""
-    return pa.Table.from_batches([one.cast(_SENT) for one in batches]).combine_chunks()
+    return pa.Table.from_batches([one.cast(SENT_SCHEMA) for one in batches]).combine_chunks()
 
 
 def _firsts(table: pa.Table) -> Integers:

@@ -109,7 +109,7 @@ class CompositeWorkload:
 
     def joining(self) -> tuple[int, list[log_pb2.LoggedRequest]]:
         """Return a prepare in which users get grants of topics, and every session joins a group."""
-        self._learn()
+        self.learn()
         grants = [self._grants_of_topics(user_id) for user_id in range(1, len(USER_NAMES) + 1)]
         requests = [_request(0, 0, 0, [_span(CODES["UpdatePermissions"], grants, 0, 1)])]
         name = "JoinConsumerGroup"
@@ -137,7 +137,7 @@ class CompositeWorkload:
     ) -> tuple[int, list[log_pb2.LoggedRequest]]:
         """Return the log time and the requests of the next prepare; take from `proposals`."""
         self.writer.timestamp += self._pick((1, 1, 1, 1, SECOND_US, SECOND_US, 31 * SECOND_US))
-        self._learn()
+        self.learn()
         numbers = {s.id: s.last_number for s in self.model.world.sessions.values()}
         requests = [self._request(numbers) for _ in range(self.random.randrange(1, 5))]
         requests += self._proposed(proposals, is_hurried=self._chance(20))
@@ -152,7 +152,7 @@ class CompositeWorkload:
             return again
         if kind <= 5 or not numbers:
             user = self._user_id()
-            request = _request(0, 0, 0, self._spans(user, 0, is_mixed=True))
+            request = _request(0, 0, 0, self.spans(user, 0, is_mixed=True))
         elif kind == 6:
             request = _request(self._session_id(), 0, self.random.randrange(6), [])
         else:
@@ -169,7 +169,7 @@ class CompositeWorkload:
         if number == last + 1 and session_id in numbers:
             numbers[session_id] = number
         acked = self._pick((0, 0, 0, last, max(0, last - 2), last + 3))
-        return _request(session_id, max(0, number), acked, self._spans(user, session_id))
+        return _request(session_id, max(0, number), acked, self.spans(user, session_id))
 
     def _proposed(
         self, proposals: dict[tuple[int, bytes], int], is_hurried: bool = False
@@ -195,12 +195,13 @@ class CompositeWorkload:
 
     # --- Spans ---
 
-    def _spans(
+    def spans(
         self, user_id: int, session_id: int, is_mixed: bool = False
     ) -> list[log_pb2.LoggedSpan]:
+        """Return one to three command ranges; mixed ones may be of several users."""
         spans = []
         for _ in range(self.random.randrange(1, 4)):
-            stamp = self._stamp(user_id)
+            stamp = self.stamp(user_id)
             spans.append(self._any_span(user_id, stamp, session_id))
             # The gateway packs callers without a session together.
             if is_mixed and self._chance(2):
@@ -290,7 +291,7 @@ class CompositeWorkload:
         chosen = {key: max(0, v) if isinstance(v, int) else v for key, v in fields[name].items()}
         span = self._internal(name, chosen)
         if self._chance(4):
-            span.user_id, span.credential_revision = user_id, self._stamp(user_id)
+            span.user_id, span.credential_revision = user_id, self.stamp(user_id)
         return span
 
     def _internal(self, name: str, fields: dict[str, Any]) -> log_pb2.LoggedSpan:
@@ -298,12 +299,12 @@ class CompositeWorkload:
 
     def reader(self) -> tuple[int, int, int]:
         """Return who reads: user, stamp, session."""
-        self._learn()
+        self.learn()
         session = self.model.world.sessions.get(self._session_id())
         if session is not None and self._chance(2):
-            return session.user_id, self._stamp(session.user_id), session.id
+            return session.user_id, self.stamp(session.user_id), session.id
         user_id = self._user_id()
-        return user_id, self._stamp(user_id), 0
+        return user_id, self.stamp(user_id), 0
 
     def query(self, name: str, user_id: int, session_id: int) -> bytes:
         """Return one encoded read."""
@@ -324,7 +325,7 @@ class CompositeWorkload:
         known: int = self._pick(list(self._stamps))
         return known if not self._chance(40) else 99
 
-    def _stamp(self, user_id: int) -> int:
+    def stamp(self, user_id: int) -> int:
         """Return the newest credentials of a user, or older ones."""
         stamps = self._stamps.get(user_id, [1])
         stamp: int = self._pick(stamps) if self._chance(12) else stamps[-1]
@@ -339,7 +340,7 @@ class CompositeWorkload:
         chosen: int = self._pick(live)
         return chosen
 
-    def _learn(self) -> None:
+    def learn(self) -> None:
         """Remember the credentials of every user, for when they are old."""
         for user in self.model.world.users.values():
             stamps = self._stamps.setdefault(user.id, [])

@@ -188,11 +188,11 @@ class DomainLoad:
 
     def request(self, client: int, number: int) -> DomainRequest:
         """Register, or do anything that the composite workload draws."""
-        self._workload._learn()
+        self._workload.learn()
         if self._session == 0:
             logged = self._registration()
         else:
-            spans = self._workload._spans(self._user, self._session)
+            spans = self._workload.spans(self._user, self._session)
             logged = log_pb2.LoggedRequest(
                 session_id=self._session,
                 number=self._number + 1,
@@ -211,7 +211,7 @@ class DomainLoad:
             count=1,
             items=frame(payload.SerializeToString()),
             user_id=self._user,
-            credential_revision=self._workload._stamp(self._user),
+            credential_revision=self._workload.stamp(self._user),
         )
         return log_pb2.LoggedRequest(session_id=GATEWAY_SESSION_ID, spans=[span])
 

@@ -82,7 +82,7 @@ class Scenario:
         self._steps = [step for step in words if step[1].split()[0] not in SETTINGS]
         self.simulation = Simulation(quiet(settings))
         self._names: dict[str, Machine] = {}
-        self._entropy = seeded_entropy(self.simulation._random("entropy"))
+        self._entropy = seeded_entropy(self.simulation.random("entropy"))
 
     def play(self) -> None:
         """Take every step; raises Failure with the line that it came to."""
@@ -90,7 +90,7 @@ class Scenario:
         with self._entropy, simulation.limits(), counted(simulation.marks):
             number, line = 0, "bootstrap"
             try:
-                self.simulation._start()
+                self.simulation.start()
                 for number, line in self._steps:
                     self.simulation.trace.note("*", "step", f"line {number}: {line}")
                     self._step(line)
@@ -144,7 +144,7 @@ class Scenario:
 
     def answers(self) -> None:
         """Wait until every client has its answer."""
-        if not self.simulation._run_until(self.simulation._is_answered, WAIT_MS):
+        if not self.simulation.run_until(self.simulation.is_answered, WAIT_MS):
             raise Broken("Liveness", f"not answered in {WAIT_MS} ms: {self.simulation}")
 
     def write(self, requests: str) -> None:
@@ -154,16 +154,16 @@ class Scenario:
 
     def run(self, duration_ms: str) -> None:
         """Let time pass."""
-        self.simulation._run_until(lambda: False, int(duration_ms))
+        self.simulation.run_until(lambda: False, int(duration_ms))
 
     def settle(self) -> None:
         """Heal everything; all replicas must come to the same rest, with all clients answered."""
         self.simulation.network.heal()
         self.simulation.nemesis.stop()
         self.simulation.want(3)
-        if not self.simulation._run_until(self.simulation._is_at_rest, WAIT_MS):
+        if not self.simulation.run_until(self.simulation.is_at_rest, WAIT_MS):
             raise Broken("Liveness", f"no rest in {WAIT_MS} ms: {self.simulation}")
-        self.simulation._check_end()
+        self.simulation.check_end()
 
     # --- Trouble ---
 
@@ -265,14 +265,14 @@ class Scenario:
     def rot_superblock(self, who: str) -> None:
         """Damage one copy of the superblock."""
         disk = self.who(who).disk
-        disk.rot(SUPERBLOCK, 2 * COPY_BYTES, COPY_BYTES, self.simulation._random("rot"))
+        disk.rot(SUPERBLOCK, 2 * COPY_BYTES, COPY_BYTES, self.simulation.random("rot"))
 
     def cut(self, shape: str, who: str) -> None:
         """Partition: `isolate`, `deaf` (hears nobody), `mute` (nobody hears it), `bridge`."""
         chosen = self.who(who).index
         members = list(range(self.simulation.options.machine_count))
         shape = {"isolate": "isolated"}.get(shape, shape)
-        random = self.simulation._random("cut")
+        random = self.simulation.random("cut")
         self.simulation.network.cut(partition(shape, members, chosen, random))
 
     def cut_between(self, one: str, other: str) -> None:

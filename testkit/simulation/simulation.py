@@ -66,22 +66,22 @@ class Simulation:
         self.generations = Generations(options.replica_count)
         self.checks = Checks(options.replica_count, model)
         self.network = Network(
-            options, self.schedule, self._random("network"), self.marks, self._deliver
+            options, self.schedule, self.random("network"), self.marks, self._deliver
         )
         self.machines = [
-            Machine(self, index, self._random(f"machine {index}"))
+            Machine(self, index, self.random(f"machine {index}"))
             for index in range(options.machine_count)
         ]
         self.clients = [
             Client(
                 self,
                 index,
-                self.kind.load(model, self._random(f"load {index}")),
-                self._random(f"client {index}"),
+                self.kind.load(model, self.random(f"load {index}")),
+                self.random(f"client {index}"),
             )
             for index in range(options.client_count)
         ]
-        self.nemesis = Nemesis(self, self._random("nemesis"))
+        self.nemesis = Nemesis(self, self.random("nemesis"))
         self.phase = "safety"
         self.rush_until_ms = 0
         """Until then clients ask again as soon as they are answered."""
@@ -91,7 +91,7 @@ class Simulation:
         """Who is down or cut off in the second phase, for good."""
         self._is_rest_down = False
 
-    def _random(self, name: str) -> Random:
+    def random(self, name: str) -> Random:
         """Every part draws its own numbers, so that a change of one leaves the others alone."""
         return Random(f"{self.options.seed} {name}")
 
@@ -139,13 +139,13 @@ class Simulation:
     def run(self) -> Marks:
         """Run both phases; raises Failure."""
         try:
-            with seeded_entropy(self._random("entropy")), self.limits(), counted(self.marks):
-                self._start()
-                self._run_until(self._is_answered, self.options.safety_ms)
+            with seeded_entropy(self.random("entropy")), self.limits(), counted(self.marks):
+                self.start()
+                self.run_until(self.is_answered, self.options.safety_ms)
                 self._heal()
-                if not self._run_until(self._is_at_rest, self.options.liveness_ms):
+                if not self.run_until(self.is_at_rest, self.options.liveness_ms):
                     raise Broken("Liveness", f"no rest in {self.options.liveness_ms} ms: {self}")
-                self._check_end()
+                self.check_end()
         except Exception as error:
             raise SeedFailure(self, error) from error
         return self.marks
@@ -161,15 +161,16 @@ class Simulation:
         ):
             yield
 
-    def _start(self) -> None:
-        random = self._random("start")
+    def start(self) -> None:
+        """Schedule the first boot of every machine, every client and the nemesis."""
+        random = self.random("start")
         for machine in self.machines:
             self.schedule.after(random.randint(0, START_WITHIN_MS), machine.boot_again)
         for client in self.clients:
             self.schedule.after(random.randint(0, START_WITHIN_MS), client.start)
         self.nemesis.start()
 
-    def _run_until(self, is_done: Any, duration_ms: int) -> bool:
+    def run_until(self, is_done: Any, duration_ms: int) -> bool:
         """Go on until it is done; False if that takes too long."""
         end_ms = self.schedule.now_ms + duration_ms
         while not is_done():
@@ -180,7 +181,8 @@ class Simulation:
                 return False
         return True
 
-    def _is_answered(self) -> bool:
+    def is_answered(self) -> bool:
+        """Whether the load is over and no client waits for an answer."""
         return self.is_load_over and all(client.pending is None for client in self.clients)
 
     def _heal(self) -> None:
@@ -190,7 +192,7 @@ class Simulation:
         """
         self.phase = "liveness"
         count = self.options.replica_count
-        random = self._random("heal")
+        random = self.random("heal")
         shape = "whole"
         is_sound = not (self.options.faults & OF_STORED_DATA or self.options.is_bootstrap_struck)
         if is_sound and random.random() < PART_ALONE_SHARE:
@@ -220,8 +222,9 @@ class Simulation:
         """The machines that must come to rest at the end: all, or as few as can do."""
         return [machine for machine in self.machines if machine.index not in self._rest]
 
-    def _is_at_rest(self) -> bool:
-        if not self._is_answered():
+    def is_at_rest(self) -> bool:
+        """Whether all has been answered, and all members of the core have applied the same log."""
+        if not self.is_answered():
             return False
         marks = set()
         for machine in self._core:
@@ -232,7 +235,8 @@ class Simulation:
             marks.add((its.view, its.op, its.commit_max, its.applied_op))
         return len(marks) == 1 and all(op == applied for _, op, _, applied in marks)
 
-    def _check_end(self) -> None:
+    def check_end(self) -> None:
+        """Check what must hold once the cluster is at rest. Raises Broken."""
         history = self.checks.history
         executed = min(m.process.core.marks.applied_op for m in self._core if m.process is not None)
         if executed < max(history.acknowledged_op, len(history.entries)):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 )
 def test_times_are_utc_unless_they_say_otherwise(text: str, seconds: int) -> None:
     """A time without a zone is UTC, like everything in the tables."""
-    assert command._time_us(text) == seconds * 1_000_000
+    assert command.time_us(text) == seconds * 1_000_000
 
 
 def test_steps_are_parts_of_a_traced_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +53,7 @@ def test_steps_are_parts_of_a_traced_run(tmp_path: Path, monkeypatch: pytest.Mon
 def test_ago_counts_from_now() -> None:
     """`2h` is two hours before now."""
     before = datetime.now(UTC).timestamp() - 7200
-    assert before <= command._time_us("2h") / 1_000_000 <= datetime.now(UTC).timestamp() - 7199
+    assert before <= command.time_us("2h") / 1_000_000 <= datetime.now(UTC).timestamp() - 7199
 
 
 @pytest.mark.parametrize(

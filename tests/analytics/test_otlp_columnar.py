@@ -106,7 +106,7 @@ def by_columns(
     spark: SparkSession, batches: list[pa.RecordBatch], late_before_us: int | None
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the rows that `columnar` makes of lines, sorted, and the text of odd lines."""
-    schema, columns = ingest._schema()
+    schema, columns = ingest.span_schema()
     made = pa.Table.from_batches(list(columnar.rows(schema, late_before_us, batches)), schema)
     frame = spark.createDataFrame(made, columns)
     found = [row.asDict(recursive=True) for row in frame.collect()]

@@ -84,8 +84,8 @@ def test_files_are_copied_where_links_are_unknown(
 
     (tmp_path / "a").write_text("rows")
     refuse(next(iter(merge.NO_LINKS)))
-    merge._link(tmp_path / "a", tmp_path / "b")
+    merge.link(tmp_path / "a", tmp_path / "b")
     assert (tmp_path / "b").read_text() == "rows"
     refuse(28)
     with pytest.raises(OSError, match="planted"):
-        merge._link(tmp_path / "a", tmp_path / "c")
+        merge.link(tmp_path / "a", tmp_path / "c")

@@ -33,7 +33,7 @@ DAY_NS = 86_400 * 10**9
 
 def staged(place: Path, batches: list[pa.RecordBatch]) -> dict[str, object]:
     """Write rows of lines and finish; return what was told."""
-    rows = columnar.rows(ingest._schema()[0], None, batches)
+    rows = columnar.rows(ingest.span_schema()[0], None, batches)
     (told,) = (row for batch in staging.write(place, rows) for row in batch.to_pylist())
     staging.finish(place, told["files"])
     return dict(told)
@@ -53,7 +53,7 @@ def of_services(services: list[str], days: int = 1) -> list[pa.RecordBatch]:
 
 def test_folders_are_named_as_spark_does(spark: SparkSession, tmp_path: Path) -> None:
     """Services of any name are in the folders in which Spark would write and look for them."""
-    schema, columns = ingest._schema()
+    schema, columns = ingest.span_schema()
     batches = of_services(ODD_NAMES)
     told = staged(tmp_path / "ours", batches)
     made = pa.Table.from_batches(list(columnar.rows(schema, None, batches)), schema)
@@ -78,7 +78,7 @@ def test_folders_are_named_as_spark_does(spark: SparkSession, tmp_path: Path) ->
 
 def test_rows_are_read_back_as_they_were(spark: SparkSession, tmp_path: Path) -> None:
     """Maps, events, links and nulls of every usual span are what Spark reads from the files."""
-    schema, columns = ingest._schema()
+    schema, columns = ingest.span_schema()
     names = {"service.name": "shop", "service.instance.id": "i"}
     batches = batch_of([line_of({**SPAN, **written}, **names) for written in USUAL])
     staged(tmp_path / "place", batches)
@@ -112,7 +112,7 @@ def test_failed_attempts_leave_nothing(spark: SparkSession, tmp_path: Path) -> N
     """What an attempt had written before it failed is not beside what the next one wrote."""
     place = tmp_path / "place"
     batches = of_services([f"s{number}" for number in range(2 * staging.FILES_MAX)])
-    schema = ingest._schema()[0]
+    schema = ingest.span_schema()[0]
 
     def failing() -> Iterator[pa.RecordBatch]:
         yield from columnar.rows(schema, None, batches)
@@ -156,7 +156,7 @@ def test_files_are_written_again_without_some_rows(
     """Whoever wrote a file, the rows that are not left out stay as they were, in their folder."""
     monkeypatch.setattr(staging, "ROWS_PER_BATCH", 3)
     place, target = tmp_path / "place", tmp_path / "target"
-    schema, columns = ingest._schema()
+    schema, columns = ingest.span_schema()
     batches = batch_of([line_of({**SPAN, **USUAL[n], "name": str(n)}) for n in range(10, 18)])
     if writer == "ours":
         staged(place, batches)

@@ -137,7 +137,7 @@ def test_crowded_line_keeps_its_peaks() -> None:
     windows = [{"window_start": float(n), "p99_us": float(n % 977)} for n in range(10_000)]
     windows[7_777]["p99_us"] = 5_000.0
     line = pd.DataFrame(windows)
-    drawn = plots_traces._highest(line, (0.0, 9_999.0), 90)
+    drawn = plots_traces.highest(line, (0.0, 9_999.0), 90)
     assert 80 < len(drawn) <= 90
     assert 5_000.0 in list(drawn["p99_us"])
-    assert len(plots_traces._highest(line.head(90), (0.0, 89.0), 90)) == 90
+    assert len(plots_traces.highest(line.head(90), (0.0, 89.0), 90)) == 90

@@ -37,7 +37,7 @@ def rows_of(spans: list[Span]) -> list[pa.RecordBatch]:
         }
         for one in sorted(spans, key=lambda one: (one["trace_id"], one["span_id"]))
     ]
-    batches: list[pa.RecordBatch] = pa.Table.from_pylist(rows, walk._SENT).to_batches(1000)
+    batches: list[pa.RecordBatch] = pa.Table.from_pylist(rows, walk.SENT_SCHEMA).to_batches(1000)
     return batches
 
 

@@ -392,7 +392,7 @@ class CoreCluster:
                 else:
                     self.network.pop(0)
             for machine in self.machines:
-                progress = self._settle_disk(machine) or progress
+                progress = self.settle_disk(machine) or progress
 
     def pass_time(self, duration_ms: int, arrives: Arrives = always) -> None:
         """Let time pass; everything under way happens at once."""
@@ -404,7 +404,7 @@ class CoreCluster:
                     self.tick(machine.index)
             self.settle(arrives)
 
-    def _settle_disk(self, machine: CoreMachine) -> bool:
+    def settle_disk(self, machine: CoreMachine) -> bool:
         busy = bool(machine.writes or machine.superblock_write)
         if machine.writes:
             self.sync(machine.index)

@@ -22,7 +22,7 @@ def pass_time_without_acks(cluster: CoreCluster, duration_ms: int) -> None:
                 cluster.deliver()
             else:
                 for machine in running:
-                    cluster._settle_disk(machine)
+                    cluster.settle_disk(machine)
 
 
 def test_a_heartbeat_names_an_entry_that_only_the_snapshot_has() -> None:
