@@ -154,21 +154,28 @@ class Listener:
             or self._check_mended(hello, context)
             or self._check_duplicate(hello, context)
         )
-        await context.write(encode_verdict(self._own.to(hello.replica_id), refusal))
+        verdict = encode_verdict(self._own.to(hello.replica_id), refusal)
         if refusal is None:
-            await self._serve(hello.replica_id, hello.boot_nonce, context)
+            await self._serve(hello.replica_id, hello.boot_nonce, context, verdict)
+        else:
+            await context.write(verdict)
 
-    async def _serve(self, replica: int, boot_nonce: bytes, context: _Context) -> None:
+    async def _serve(
+        self, replica: int, boot_nonce: bytes, context: _Context, verdict: pb.ExchangeResponse
+    ) -> None:
         heard = self.heard[replica]
+        # The stream takes its place before it waits: another process with the same number could
+        # say its hello meanwhile, and both would be welcome.
         if heard.stream is not None:
             heard.stream.replaced.set()
         stream = heard.stream = _Stream(boot_nonce)
         heard.refused_hello = ""
         heard.last_ms = self._clock_ms()
-        self._events.welcomed(replica, boot_nonce)
-        reader = asyncio.create_task(self._read(replica, stream, context))
-        replaced = asyncio.create_task(_wait_for(stream.replaced))
         try:
+            await context.write(verdict)
+            self._events.welcomed(replica, boot_nonce)
+            reader = asyncio.create_task(self._read(replica, stream, context))
+            replaced = asyncio.create_task(_wait_for(stream.replaced))
             await first_to_end(reader, replaced)
         finally:
             if heard.stream is stream:
