@@ -19,7 +19,7 @@ from coordinator.replica.proposals import Proposals
 from coordinator.stages import codec
 from coordinator.stages.base import InstalledSection
 from coordinator.stages.client import StageClient, StageEvents, WrongServiceError
-from coordinator.stages.install_barrier import SectionGathering
+from coordinator.stages.install_barrier import InstallBarrier
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.errors.v1 import errors_pb2
@@ -60,7 +60,7 @@ class ServiceLinks:
         self.versions: dict[mux_types.Stage, int] = {}
         self.feature_levels: dict[mux_types.Stage, int] = dict.fromkeys(mux_types.SERVICE_STAGES, 0)
         self._ports = ports
-        self._gathering = SectionGathering(tuple(bases))
+        self._barrier = InstallBarrier(tuple(bases))
         self.clients = {
             stage: self._client(stage, targets[stage.name.lower()], bases.get(stage))
             for stage in mux_types.SERVICE_STAGES
@@ -83,7 +83,7 @@ class ServiceLinks:
             gave_up=lambda attempt: self._gave_up(stage, attempt),
             item_log_dropped=lambda is_dropped: self._item_log_dropped(stage, is_dropped),
         )
-        return StageClient(int(stage), target, events, self._gathering, base)
+        return StageClient(int(stage), target, events, self._barrier, base)
 
     def _decode(
         self, stage: mux_types.Stage, reply: domain_pb2.BatchReply

@@ -77,23 +77,23 @@ def mend_of(config: Config) -> Mend | None:
 async def mend(damaged: DamagedSnapshot, peers: PeersConfig, directory: Path) -> None:
     """Make a snapshot whole, and serve its intact files to other replicas meanwhile.
 
-    Fetched files stay in `directory`. Raises ConfigError and the errors of `Mending.run`.
+    Fetched files stay in `directory`. Raises ConfigError and the errors of `SnapshotRepair.run`.
     """
-    mending = Mending(damaged, peers.others, directory)
+    repair = SnapshotRepair(damaged, peers.others, directory)
     files = FilesOnly(
         peers,
         StoredSnapshots(damaged.files),
         lambda: damaged.superblock.state.generation,
-        lambda: mending.standing,
+        lambda: repair.standing,
     )
     await files.start()
     try:
-        await mending.run(fetcher_of(peers))
+        await repair.run(fetcher_of(peers))
     finally:
         await files.stop()
 
 
-class Mending:
+class SnapshotRepair:
     """Makes one snapshot whole, or has the superblock name a newer one."""
 
     def __init__(self, damaged: DamagedSnapshot, replicas: Sequence[int], directory: Path) -> None:

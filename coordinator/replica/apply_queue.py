@@ -35,8 +35,8 @@ RUN_PREPARES_MAX: Final = UNAPPLIED_PREPARES_MAX // 2
 
 
 @dataclass(frozen=True, slots=True)
-class HandoverPorts:
-    """What the handover acts through.
+class ApplyQueuePorts:
+    """What the apply queue acts through.
 
     `read` returns an entry of the journal, or None, and raises CorruptRecord. `take_apart` prepares
     the second argument of `hand_over` from an entry, in steps that change nothing. `faulty` is told
@@ -54,10 +54,10 @@ class HandoverPorts:
     is_urgent: Callable[[], bool] = lambda: True
 
 
-class Handover:
+class ApplyQueue:
     """The queue of commits that the mux has not been given."""
 
-    def __init__(self, ports: HandoverPorts, progress: Progress) -> None:
+    def __init__(self, ports: ApplyQueuePorts, progress: Progress) -> None:
         self._ports = ports
         self._progress = progress
         self._commits: deque[vsr.Commit] = deque()

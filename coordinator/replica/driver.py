@@ -20,7 +20,7 @@ from coordinator.journal import CorruptRecord
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux, TakenApart
 from coordinator.replica.append_backpressure import AppendBackpressure
-from coordinator.replica.apply_queue import Handover, HandoverPorts, check_decided
+from coordinator.replica.apply_queue import ApplyQueue, ApplyQueuePorts, check_decided
 from coordinator.replica.intake import Intake
 from coordinator.replica.mux_effects import MuxEffects
 from coordinator.replica.peers import NO_PEERS, PeerPorts
@@ -55,8 +55,8 @@ class Driver:
         self.mux = mux
         self.serving = Serving(core, self.progress, peers)
         self.mux_effects = MuxEffects(mux, self._carry_out, self.guard)
-        self._handover = Handover(self._handover_ports(writer), self.progress)
-        self.reads = ReplicaReads(self, self._handover, mux, self.mux_effects)
+        self._apply_queue = ApplyQueue(self._apply_queue_ports(writer), self.progress)
+        self.reads = ReplicaReads(self, self._apply_queue, mux, self.mux_effects)
         self.intake = Intake(core, self, self.serving, mux, events.room)
         self.entries = AppendBackpressure(core, self.step, self.intake.may_use_reserve, events.room)
         self._writer = writer
@@ -89,8 +89,8 @@ class Driver:
             vsr.Stuck: peers.stuck,
         }
 
-    def _handover_ports(self, writer: JournalWriter[vsr.CoreState]) -> HandoverPorts:
-        return HandoverPorts(
+    def _apply_queue_ports(self, writer: JournalWriter[vsr.CoreState]) -> ApplyQueuePorts:
+        return ApplyQueuePorts(
             writer.read,
             self._take_apart,
             self._hand_over,
@@ -204,7 +204,7 @@ class Driver:
         self.progress.view = effect.view
         self.progress.primary = effect.primary
         self._events.status_changed(effect)
-        self._handover.hurry()
+        self._apply_queue.hurry()
 
     def _halted(self, effect: vsr.Halted) -> None:
         raise HaltedError(effect.reason)
@@ -223,7 +223,7 @@ class Driver:
         # An entry found damaged comes again, behind later ones.
         self.progress.committed_op = max(self.progress.committed_op, effect.op)
         self._events.committed(effect.op)
-        self._handover.add(effect)
+        self._apply_queue.add(effect)
 
     def _found_faulty(self, op: int, damage: CorruptRecord) -> None:
         _log.error("op %d is damaged in the journal", op, exc_info=damage)

@@ -39,7 +39,7 @@ class ReadingReplica(Protocol):
 
 
 class ReadLog(Protocol):
-    """The handover as seen from here."""
+    """The apply queue as seen from here."""
 
     def has_given(self, op: int, revision: int) -> bool:
         """Return whether the stages were given the log up to both."""

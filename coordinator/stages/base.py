@@ -50,7 +50,7 @@ class InstalledSection:
         )
 
 
-class Gathering(Protocol):
+class Barrier(Protocol):
     """Holds a service back until it may serve what was installed."""
 
     async def installed(self, stage: int, installed: pb.Installed) -> None:

@@ -23,7 +23,7 @@ import grpc.aio
 from coordinator.base.clock import monotonic_ms
 from coordinator.base.slices import SlicedWork, Steps, TimeSlice
 from coordinator.base.tasks import first_to_end
-from coordinator.stages.base import BaseRefusedError, Gathering, InstalledSection, activate, install
+from coordinator.stages.base import Barrier, BaseRefusedError, InstalledSection, activate, install
 from coordinator.stages.busyness import LOOK_INTERVAL_MS, Busyness
 from coordinator.stages.channel import RECONNECT_DELAY_MIN_MS, channel_options
 from coordinator.stages.item_log import ItemLog, ReplayDivergedError, settle
@@ -92,7 +92,7 @@ class StageEvents:
 class StageClient:
     """The way to one service. `run` keeps the stream up until it is cancelled.
 
-    `base` is the section from which a new stream starts, None for the empty state; `gathering`
+    `base` is the section from which a new stream starts, None for the empty state; `barrier`
     holds the stream back until every section is known to be whole.
     """
 
@@ -101,7 +101,7 @@ class StageClient:
         stage: int,
         target: str,
         events: StageEvents,
-        gathering: Gathering | None = None,
+        barrier: Barrier | None = None,
         base: InstalledSection | None = None,
     ) -> None:
         self.stage = stage
@@ -110,7 +110,7 @@ class StageClient:
         self.restarts = 0
         self.connected = False
         self.base = base
-        self._gathering = gathering
+        self._barrier = barrier
         self._sequence = 0  # of this coordinator, once `run` knows it
         self._events = events
         self._outgoing: deque[OutgoingBatch] = deque()
@@ -299,8 +299,8 @@ class StageClient:
                 self._is_loading = True
                 installed = await install(call, base, self._takes_step)
                 self._is_loading = False
-                if self._gathering is not None:
-                    await self._gathering.installed(self.stage, installed)
+                if self._barrier is not None:
+                    await self._barrier.installed(self.stage, installed)
                 await activate(call)
             # The service ended the stream while we were writing, or while it was held back.
             except asyncio.InvalidStateError:

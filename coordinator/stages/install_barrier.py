@@ -9,8 +9,8 @@ from coordinator.stages.base import BaseRefusedError
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 
 
-class SectionGathering:
-    """What the services report of the installed sections (`base.Gathering`).
+class InstallBarrier:
+    """What the services report of the installed sections (`base.Barrier`).
 
     All of `stages` are awaited once, at the start of the process; none if it starts from the empty
     state. A service that restarts later is not held back: the others already serve.

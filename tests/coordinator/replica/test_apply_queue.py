@@ -13,7 +13,7 @@ from coordinator import vsr
 from coordinator.base.errors import HaltedError
 from coordinator.base.slices import SLICE_MS, Steps
 from coordinator.journal import CorruptRecord
-from coordinator.replica.apply_queue import RUN_PREPARES_MAX, Handover, HandoverPorts
+from coordinator.replica.apply_queue import RUN_PREPARES_MAX, ApplyQueue, ApplyQueuePorts
 from coordinator.replica.ports import Progress
 from viewstamp.format.prepare import SealedPrepare, seal
 from viewstamp.limits import FEATURE_LEVEL_MAX
@@ -49,8 +49,8 @@ class Journal:
         self.is_urgent = True
         self.steps = 0  # the next entries that are decoded
         self.all_due = asyncio.Event()
-        self.handover = Handover(
-            HandoverPorts(
+        self.queue = ApplyQueue(
+            ApplyQueuePorts(
                 self.read,
                 self.take_apart,
                 lambda entry, _: self.handed_over.append(entry.header.op),
@@ -86,7 +86,7 @@ class Journal:
             await self.tasks.pop(0)
 
     def commit(self, op: int, entry: Callable[[int], SealedPrepare] | None = None) -> None:
-        self.handover.add(vsr.Commit(op, None if entry is None else entry(op)))
+        self.queue.add(vsr.Commit(op, None if entry is None else entry(op)))
 
 
 async def test_bodies_from_memory_wait_for_those_from_the_journal() -> None:
@@ -95,10 +95,10 @@ async def test_bodies_from_memory_wait_for_those_from_the_journal() -> None:
     for op, entry in ((1, None), (2, prepare), (3, prepare)):
         journal.commit(op, entry)
     assert journal.handed_over == []
-    assert journal.handover.next_op == 1
+    assert journal.queue.next_op == 1
     await journal.settle()
     assert journal.handed_over == [1, 2, 3]
-    assert journal.handover.next_op is None
+    assert journal.queue.next_op is None
 
 
 async def test_a_damaged_entry_comes_again_and_holds_up_what_follows() -> None:
@@ -128,7 +128,7 @@ async def test_an_entry_that_takes_long_is_taken_apart_in_slices() -> None:
     journal.commit(1, prepare)
     journal.steps = 0
     journal.commit(2, prepare)
-    assert (journal.handed_over, journal.handover.next_op) == ([], 1)
+    assert (journal.handed_over, journal.queue.next_op) == ([], 1)
     await asyncio.gather(turn(), journal.settle())
     assert turns >= 4
     assert journal.handed_over == [1, 2]
@@ -211,11 +211,11 @@ async def test_a_run_waits_until_time_is_up_or_somebody_hurries() -> None:
     journal.is_urgent = False
     journal.commit(1, prepare)
     journal.commit(2, prepare)
-    assert (journal.handed_over, journal.handover.next_op) == ([], 1)
+    assert (journal.handed_over, journal.queue.next_op) == ([], 1)
     await asyncio.wait_for(journal.all_due.wait(), 20)
-    assert (journal.handed_over, journal.handover.next_op) == ([1, 2], None)
+    assert (journal.handed_over, journal.queue.next_op) == ([1, 2], None)
     journal.commit(3, prepare)
-    journal.handover.hurry()
+    journal.queue.hurry()
     assert journal.handed_over == [1, 2, 3]
     journal.commit(4, prepare)
     journal.is_urgent = True
@@ -251,7 +251,7 @@ async def test_hurry_does_not_overtake_what_is_being_read() -> None:
     journal.is_urgent = False
     journal.commit(1)
     journal.commit(2, prepare)
-    journal.handover.hurry()
+    journal.queue.hurry()
     assert journal.handed_over == []
     await journal.settle()
     assert journal.handed_over == [1, 2]
@@ -260,9 +260,9 @@ async def test_hurry_does_not_overtake_what_is_being_read() -> None:
 async def test_an_entry_of_a_newer_build_is_not_executed() -> None:
     """An entry above this build's feature level halts the replica, after the entries before it."""
     journal = Journal(range(0))
-    journal.handover.add(vsr.Commit(1, prepare(1)))
+    journal.queue.add(vsr.Commit(1, prepare(1)))
     with pytest.raises(
         HaltedError, match=f"level {FEATURE_LEVEL_MAX + 1}.*up to {FEATURE_LEVEL_MAX}:"
     ):
-        journal.handover.add(vsr.Commit(2, prepare(2, FEATURE_LEVEL_MAX + 1)))
+        journal.queue.add(vsr.Commit(2, prepare(2, FEATURE_LEVEL_MAX + 1)))
     assert journal.handed_over == [1]

@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.app import snapshot_repair as mending_module
 from coordinator.app.config import parse
-from coordinator.app.snapshot_repair import Mending, mend_of
+from coordinator.app.snapshot_repair import SnapshotRepair, mend_of
 from coordinator.journal.superblock import SuperblockState
 from coordinator.peers.fetch import ADOPTED
 from coordinator.replica.data_directory import (
@@ -87,21 +87,21 @@ class HurtFile:
             for directory in COPY_DIRECTORIES:
                 self.storage.flip(f"{directory}/{name}", 100)
 
-    def mending(self) -> Mending:
+    def repair(self) -> SnapshotRepair:
         """Return the result of a start, which is called only if no copy is intact."""
         with pytest.raises(NoIntactCopy) as caught:
             self.files.load(self.superblock.state.generation)
         damaged = DamagedSnapshot(self.files, self.superblock, caught.value)
-        return Mending(damaged, (0, 1), self._directory)
+        return SnapshotRepair(damaged, (0, 1), self._directory)
 
     async def mend(self) -> None:
         """Repair the snapshot."""
         async with asyncio.timeout(30):
-            await self.mending().run(self.fetcher)
+            await self.repair().run(self.fetcher)
 
     async def mend_until(self, condition: Callable[[], bool]) -> None:
         """Try until a condition holds, and give up."""
-        running = asyncio.ensure_future(self.mending().run(self.fetcher))
+        running = asyncio.ensure_future(self.repair().run(self.fetcher))
         for _ in range(ROUNDS_MAX):
             if condition() or running.done():
                 break
