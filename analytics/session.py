@@ -7,11 +7,12 @@ import contextlib
 import os
 import re
 import shutil
+import socketserver
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from analytics import package
 
@@ -115,9 +116,25 @@ def build(
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    overlook_end_of_java(session.sparkContext._accumulatorServer)
     if not (is_local and is_launched):
         _ship_packages(session)
     return session
+
+
+def overlook_end_of_java(server: socketserver.BaseServer) -> None:
+    """Have a server that Java alone talks to print no traceback where Java has ended.
+
+    Where a signal ends Java first, the connection breaks off while the server reads. Whatever
+    needed Java tells the reason in its own words. All other errors are printed as before.
+    """
+    print_error = server.handle_error
+
+    def handle_error(request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), (EOFError, ConnectionError)):
+            print_error(request, client_address)
+
+    setattr(server, "handle_error", handle_error)  # noqa: B010 - mypy takes no new method.
 
 
 def end(spark: SparkSession) -> None:

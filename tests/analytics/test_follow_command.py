@@ -141,7 +141,7 @@ def test_followed_equals_batch(spark: SparkSession, tmp_path: Path) -> None:
         third.says("writing the report: ")
         assert third.end(signal.SIGTERM, with_java=True) == 0, third.said
         assert "the same command goes on" in third.said
-        assert "Traceback" not in third.said
+        assert "Traceback" not in third.said, third.said
     request = job.AnalysisRequest(tmp_path / "batch", traces=(growing.directory,))
     job.run(spark, request, lambda *_: None)
     for table in COMPARED:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import socketserver
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,6 +87,27 @@ def test_what_was_submitted_stands() -> None:
     assert not chosen.keys() & submitted.keys()
     with pytest.raises(session.AnalyticsError, match="give spark-submit --driver-memory"):
         session.settings_of("local[2]", submitted, 2048)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_printed"),
+    [(EOFError(), False), (ConnectionResetError(), False), (ValueError("garbage"), True)],
+)
+def test_the_end_of_java_prints_no_traceback(
+    error: Exception, is_printed: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A connection that breaks off as Java ends is overlooked, and every other error is printed."""
+
+    class Reader(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            raise error
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Reader) as server:
+        session.overlook_end_of_java(server)
+        port = server.socket.getsockname()[1]
+        socket.create_connection(("127.0.0.1", port)).close()
+        server.handle_request()
+    assert ("Traceback" in capfd.readouterr().err) is is_printed
 
 
 def test_too_small_a_heap_is_refused() -> None:
