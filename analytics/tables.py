@@ -3,10 +3,12 @@
     <output>/<table>/_schema.json               version, columns and partitions
     <output>/<table>/_SUCCESS                   Spark's own mark: all tasks are done
     <output>/<table>/date=…/service=…/*.parquet
-    <output>/.work/                             what is not finished; nothing while no run is on
+    <output>/.work/<run>/                       what a run has not finished
 
 A table is either the old or the new one, also after a kill at any moment; `claim` puts back what a
-killed run had moved aside. The output is on a file system that the driver and all executors share.
+killed run had moved aside. Java and the executors of a killed run may still write when the next run
+begins, so each run has a directory of its own for unfinished work. The output is on a file system
+that the driver and all executors share.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 WORK: Final = ".work"
+RUN: Final = f"run-{secrets.token_hex(4)}"
 LOCK: Final = "lock"
 REPLACED: Final = "replaced"
 SCHEMA_FILE: Final = "_schema.json"
@@ -58,15 +62,20 @@ def claim(output: Path) -> Iterator[None]:
         except OSError as error:
             raise TableError(f"another run writes to {output}: wait for it to end") from error
         _clear_up(output)
-        yield
+        try:
+            yield
+        finally:
+            shutil.rmtree(work / RUN, ignore_errors=True)
 
 
 def scratch(output: Path, name: str) -> Path:
     """Return an absent path for unfinished work, on the file system of the output."""
-    path = output / WORK / name
-    shutil.rmtree(path, ignore_errors=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
+    return _absent(output / WORK / RUN / name)
+
+
+def delete_scratch(output: Path, name: str) -> None:
+    """Delete unfinished work that is not needed any more."""
+    shutil.rmtree(output / WORK / RUN / name)
 
 
 def write(dataframe: DataFrame, table: TableSchema, output: Path) -> Path:
@@ -103,7 +112,8 @@ def publish(temporary: Path, table: TableSchema, output: Path) -> Path:
     (temporary / SUCCESS_FILE).touch()
     (temporary / SCHEMA_FILE).write_text(json.dumps(_description(table), indent=1) + "\n")
     final = output / table.name
-    replaced = scratch(output, f"{REPLACED}/{table.name}")
+    # The next run looks for it here, whichever run this is.
+    replaced = _absent(output / WORK / REPLACED / table.name)
     # Between the two renames there is no table; `claim` then finds the old one and puts it back.
     if final.exists():
         final.rename(replaced)
@@ -190,12 +200,22 @@ def _check_foreign(output: Path) -> None:
             raise TableError(f"{output / name} is no table of this program: move it away")
 
 
+def _absent(path: Path) -> Path:
+    """Delete what is at the path; its parent exists afterwards."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 def _clear_up(output: Path) -> None:
-    """Put back tables that a killed run had moved aside, and delete its unfinished work."""
+    """Put back tables that a killed run had moved aside, and delete its unfinished work.
+
+    Java of the killed run may still write there. The run after this one deletes what then remains.
+    """
     work = output / WORK
     for replaced in sorted((work / REPLACED).glob("*")):
         if not (output / replaced.name).exists():
             replaced.rename(output / replaced.name)
     for leftover in sorted(work.iterdir()):
         if leftover.is_dir():
-            shutil.rmtree(leftover)
+            shutil.rmtree(leftover, ignore_errors=True)

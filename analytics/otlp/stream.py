@@ -110,7 +110,7 @@ def _absorb(
         merge.merge_quarantine(ingest.quarantined(staged), output)
         counts = ingest.count(staged)
         _enter(output / STATE / LEDGER, number, counts)
-        shutil.rmtree(output / tables.WORK / ingest.STAGED)
+        tables.delete_scratch(output, ingest.STAGED)
         took = time.monotonic() - begun
         progress(f"reading batch {number}, {counts['spans_read']:,} spans", took)
 

@@ -86,6 +86,17 @@ def test_killed_replacement_is_undone(spark: SparkSession, tmp_path: Path) -> No
         assert not (tmp_path / ".work" / "half").exists()
 
 
+def test_runs_share_no_unfinished_work(tmp_path: Path) -> None:
+    """What Java of a killed run still writes is not mixed with the work of the next run."""
+    script = "import pathlib, sys; from analytics.tables import scratch; "
+    script += "print(scratch(pathlib.Path(sys.argv[1]), 'spans'))"
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    killed = subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
+    mine = tables.scratch(tmp_path, "spans")
+    assert Path(killed).name == mine.name == "spans"
+    assert Path(killed) != mine
+
+
 def test_output_is_held_by_one_run(tmp_path: Path) -> None:
     """A second process is refused while the first writes."""
     script = "import pathlib, sys; from analytics.tables import claim; "
