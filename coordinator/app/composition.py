@@ -17,7 +17,7 @@ from typing import Any, Final
 from coordinator import vsr
 from coordinator.app.config import Config
 from coordinator.app.face import FacePorts, PublicFace
-from coordinator.app.leadership import Leadership, StandingPorts
+from coordinator.app.leadership import Leadership, LeadershipPorts
 from coordinator.app.members import MemberPorts, Members
 from coordinator.app.services import LinkPorts, ServiceLinks
 from coordinator.app.snapshots import SnapshotAssembly, Surroundings
@@ -105,7 +105,7 @@ class Coordinator:
         # What it tells others is where they reach it, which need not be where it listens.
         self._client_address = config.advertise or self._face.address
         self._cluster = self._make_cluster()
-        self._standing = self._make_standing()
+        self._leadership = self._make_leadership()
         self._fitness = self._make_fitness()
         self._telemetry.serve(
             Sources(
@@ -188,7 +188,7 @@ class Coordinator:
             await self._record_commit()
         self._writer.close()
         self._files.close()
-        self._standing.stopped()
+        self._leadership.stopped()
 
     async def _record_commit(self) -> None:
         committed_op = self.driver.core.recordable_commit
@@ -391,7 +391,7 @@ class Coordinator:
 
         return Fitness(
             FitnessPorts(
-                look, self.driver.step, self._fitness_said, self._standing.stalled, monotonic_ms
+                look, self.driver.step, self._fitness_said, self._leadership.stalled, monotonic_ms
             )
         )
 
@@ -423,14 +423,21 @@ class Coordinator:
         )
         return PublicFace(self._config, ports)
 
-    def _make_standing(self) -> Leadership:
-        ports = StandingPorts(
-            driver=self.driver,
+    def _make_leadership(self) -> Leadership:
+        driver, face = self.driver, self._face
+        ports = LeadershipPorts(
+            progress=lambda: driver.progress,
+            is_primary=lambda: driver.serving.is_primary,
+            feature_level=lambda: self._mux.feature_level,
+            ask_proposals=driver.mux_effects.ask_proposals,
             writer=self._writer,
             proposals=self._proposals,
             timers=self._timers,
-            snapshots=self._snapshots,
-            face=self._face,
+            snapshots=self._snapshots.orchestrator,
+            replayed=self._snapshots.replayed,
+            streams=face.submit,
+            set_ready=face.server.set_ready,
+            address=face.address,
             members=self._members,
             data_directory=self._config.data_directory,
             start=self._start,
@@ -441,11 +448,11 @@ class Coordinator:
 
     def _status_changed(self, changed: vsr.StatusChanged) -> None:
         self._telemetry.status_changed(changed)
-        self._standing.status_changed(changed)
+        self._leadership.status_changed(changed)
 
     def _applied(self, applied: mux_types.Applied) -> None:
         self._telemetry.applied(applied)
-        self._standing.applied(applied)
+        self._leadership.applied(applied)
 
     def _became_full(self, why: str) -> None:
         self.alarms.raise_alarm(

@@ -14,18 +14,12 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from coordinator import vsr
-from coordinator.app.face import PublicFace
-from coordinator.app.members import Members
-from coordinator.app.snapshots import SnapshotAssembly
-from coordinator.gateway.timers import SessionTimers
 from coordinator.mux import types as mux_types
 from coordinator.replica.bootstrap import ROOT_PASSWORD_FILE
-from coordinator.replica.driver import Driver
-from coordinator.replica.proposals import Proposals
-from coordinator.replica.writer import JournalWriter
+from coordinator.replica.ports import Progress
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.telemetry import fields
@@ -37,17 +31,95 @@ PROGRESS_INTERVAL_S: Final = 5.0
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class StandingPorts:
-    """The parts that hear of changes. `start` runs work; if that work fails, the process ends."""
+class StatusFollower(Protocol):
+    """The part that writes the journal: it cleans up once the log is that of the cluster."""
 
-    driver: Driver
-    writer: JournalWriter[vsr.CoreState]
-    proposals: Proposals
-    timers: SessionTimers
-    snapshots: SnapshotAssembly
-    face: PublicFace
-    members: Members | None
+    def status_changed(self, *, is_normal: bool) -> None:
+        """Hear whether the replica is in status normal."""
+
+
+class LeadProposals(Protocol):
+    """What the primary proposes by itself."""
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is proposed now."""
+
+    def activate(self) -> None:
+        """Begin to propose."""
+
+    def deactivate(self) -> None:
+        """Propose nothing more."""
+
+
+class LeadSnapshots(Protocol):
+    """The snapshots, which the primary orders."""
+
+    def activate(self) -> None:
+        """Begin to order snapshots."""
+
+    def deactivate(self) -> None:
+        """Order nothing more."""
+
+    def wake(self) -> None:
+        """Look for work now."""
+
+
+class LeadTimers(Protocol):
+    """The timers after which the primary ends idle sessions."""
+
+    def begin(self) -> None:
+        """Begin every timer anew."""
+
+    def stop(self) -> None:
+        """End no more sessions."""
+
+
+class ClientStreams(Protocol):
+    """The streams over which clients submit commands."""
+
+    def end_all(self, refusal: Refusal) -> None:
+        """End every stream with this refusal."""
+
+    def session_ended(self, session_id: int) -> None:
+        """End the streams of a session."""
+
+    def credentials_ended(self, user_id: int) -> None:
+        """End the streams whose credentials are no longer in force."""
+
+
+class StatusReports(Protocol):
+    """The other replicas, which are told how far this one is."""
+
+    def report(self) -> None:
+        """Report to the others now."""
+
+    def settled(self) -> None:
+        """Note that this replica has the log of a view."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipPorts:
+    """The parts that hear of changes, and what is asked of the replica.
+
+    `set_ready` says to probes whether clients are served, at `address`. `members` is None if this
+    replica is alone. `replayed` notes that the journal was replayed. `start` runs work; if that
+    work fails, the process ends.
+    """
+
+    progress: Callable[[], Progress]
+    is_primary: Callable[[], bool]
+    feature_level: Callable[[], int]
+    ask_proposals: Callable[[], None]
+    writer: StatusFollower
+    proposals: LeadProposals
+    timers: LeadTimers
+    snapshots: LeadSnapshots
+    replayed: Callable[[], Coroutine[Any, Any, None]]
+    streams: ClientStreams
+    set_ready: Callable[[bool], Coroutine[Any, Any, None]]
+    address: str
+    members: StatusReports | None
     data_directory: Path
     start: Callable[[Coroutine[Any, Any, None]], None]
 
@@ -55,7 +127,7 @@ class StandingPorts:
 class Leadership:
     """Follows the status of one replica."""
 
-    def __init__(self, ports: StandingPorts) -> None:
+    def __init__(self, ports: LeadershipPorts) -> None:
         self._ports = ports
         self._caught_up_op: int | None = None  # ready once this op has been applied; None: not now
         self._has_led = False  # since the status changed last
@@ -73,13 +145,13 @@ class Leadership:
         if self._has_led:
             self._stop_leading()
         # Clients are served from now on, whether or not this replica ever proposes anything.
-        self._has_led = ports.driver.serving.is_primary
-        self._caught_up_op = ports.driver.progress.op if is_normal else None
+        self._has_led = ports.is_primary()
+        self._caught_up_op = ports.progress().op if is_normal else None
         if ports.members is not None:
             ports.members.report()
             if is_normal:
                 ports.members.settled()
-        ports.snapshots.orchestrator.wake()  # the primary is told what is durable here
+        ports.snapshots.wake()  # the primary is told what is durable here
         if not is_normal:
             self._is_caught_up = False
             self._tell_readiness()
@@ -100,9 +172,9 @@ class Leadership:
             self._tell_progress()
         self._look_at_level()
         for session_id in applied.ended_sessions:
-            self._ports.face.submit.session_ended(session_id)
+            self._ports.streams.session_ended(session_id)
         for user_id in applied.users_with_ended_credentials:
-            self._ports.face.submit.credentials_ended(user_id)
+            self._ports.streams.credentials_ended(user_id)
 
     def _tell_progress(self) -> None:
         """Tell the supervisor from time to time that a long log makes progress."""
@@ -111,18 +183,18 @@ class Leadership:
             return
         self._told_s = now_s
         try:
-            print(json.dumps({"applied": self._ports.driver.progress.applied_op}), flush=True)  # noqa: T201
+            print(json.dumps({"applied": self._ports.progress().applied_op}), flush=True)  # noqa: T201
         except OSError as error:
             _log.warning("the supervisor could not be told", extra=fields(error=str(error)))
 
     def _look_at_level(self) -> None:
         """Once the feature level is raised, have the stages repeat the proposals that it kept
         out."""
-        level = self._ports.driver.mux.feature_level
+        level = self._ports.feature_level()
         if level != self._level_in_force:
             self._level_in_force = level
             if self._ports.proposals.active:
-                self._ports.driver.mux_effects.ask_proposals()
+                self._ports.ask_proposals()
 
     def stopped(self) -> None:
         """Note that this replica serves no more clients."""
@@ -133,8 +205,8 @@ class Leadership:
         clients."""
         self._ports.proposals.deactivate()
         self._ports.timers.stop()
-        self._ports.snapshots.orchestrator.deactivate()
-        self._ports.face.submit.end_all(
+        self._ports.snapshots.deactivate()
+        self._ports.streams.end_all(
             Refusal(
                 Reason.REASON_VIEW_CHANGE,
                 "the replica is no longer the primary: connect again",
@@ -142,7 +214,7 @@ class Leadership:
         )
 
     def _look_whether_ready(self) -> None:
-        applied_op = self._ports.driver.progress.applied_op
+        applied_op = self._ports.progress().applied_op
         if self._caught_up_op is None or applied_op < self._caught_up_op:
             return
         self._caught_up_op = None
@@ -152,17 +224,17 @@ class Leadership:
 
     def _tell_readiness(self) -> None:
         is_ready = self._is_caught_up and not self._stalled
-        self._ports.start(self._ports.face.server.set_ready(is_ready))
+        self._ports.start(self._ports.set_ready(is_ready))
 
     async def _became_ready(self) -> None:
         ports = self._ports
-        if ports.driver.serving.is_primary:
+        if ports.is_primary():
             ports.proposals.activate()
             ports.timers.begin()
-            ports.driver.mux_effects.ask_proposals()
-            ports.snapshots.orchestrator.activate()
-        ports.start(ports.snapshots.replayed())
-        ready = {"address": ports.face.address, "pid": os.getpid()}
+            ports.ask_proposals()
+            ports.snapshots.activate()
+        ports.start(ports.replayed())
+        ready = {"address": ports.address, "pid": os.getpid()}
         try:
             await asyncio.to_thread(_write_ready_file, ports.data_directory / READY_FILE, ready)
             print(json.dumps({"ready": True, "service": "coordinator", **ready}), flush=True)  # noqa: T201
