@@ -20,6 +20,7 @@ from tests.analytics import report_tables
 VOID = frozenset({"meta", "input", "br", "hr"})
 Attributes = Mapping[str, str | None]
 
+MISSING = "\N{EN DASH}"
 TIMES = "\N{MULTIPLICATION SIGN}"
 # Unit as it is shown, and what one of it is in the unit of the table.
 FACTORS: dict[str, dict[str, float]] = {

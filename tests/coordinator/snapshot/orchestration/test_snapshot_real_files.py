@@ -187,19 +187,36 @@ def _tallies(manifest: Any) -> dict[tuple[Stage, int], SectionBase]:
 
 
 async def test_30_five_rounds() -> None:
-    """Scenario 30: of five snapshots each holds its own state, and its own delta."""
+    """Scenario 30: of five snapshots each holds the whole state of its own moment, to the end."""
     world = RealWorld(open_files(memory()))
     world.orchestrator.activate()
-    for step in range(1, 6):
-        world.put(1, bytes((step * 15,)))
-        world.put(10 + step, b"new")
-        assert await world.snapshot() == step
-    values = [_states(world.stored, generation)[Stage.USERS] for generation in range(1, 6)]
-    assert [rows[1][0] for rows in values] == [15, 30, 45, 60, 75]
-    assert [len(rows) for rows in values] == [2, 3, 4, 5, 6]
+    states = {}
+    for generation in range(1, 6):
+        world.put(1, bytes((generation * 15,)))
+        world.put(10 + generation, b"new")
+        states[generation] = world.rows_now()
+        assert await world.snapshot() == generation
+    assert [rows[Stage.USERS][1][0] for rows in states.values()] == [15, 30, 45, 60, 75]
+    for generation, state in states.items():
+        world.check(generation, state)
+
+
+async def test_30_five_deltas() -> None:
+    """Each of five snapshots adds a layer with the rows that changed since the one before."""
+    world = RealWorld(open_files(memory()))
+    world.orchestrator.activate()
+    for generation in range(1, 6):
+        world.put(1, bytes((generation * 15,)))
+        world.put(10 + generation, b"new")
+        await world.snapshot()
     with world.stored.load(5) as loaded:
         assert loaded.manifest.parent_generation == 4
-        assert [layer.base_generation for layer in loaded.manifest.users.layers] == [0, 1, 2, 3, 4]
+        for stage, section in sections(loaded.manifest):
+            assert [layer.base_generation for layer in section.layers] == [0, 1, 2, 3, 4]
+            assert [
+                [int.from_bytes(key, "big") for _, key, _ in layer.entries()]
+                for layer in loaded.layers[stage]
+            ] == [[1, 10 + generation] for generation in range(1, 6)]
 
 
 async def test_failed_one_is_folded() -> None:

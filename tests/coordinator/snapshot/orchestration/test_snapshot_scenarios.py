@@ -3,38 +3,42 @@
 Its tasks are our stages, its commit listener our local work, its topic of snapshots our replicated
 catalog with a view in SQLite. Each test names the differences that are intended.
 
-== ================================================== =============================================
-#  their scenario                                     test ==
-================================================== =============================================
-orchestrator 1  conflicting task snapshot                          test_01_conflicting_task 2
-idempotent report                                  test_02_equal_report 3  wrong generation
-test_03_wrong_generation 4  complete in one report
-test_04_complete_in_one_report 5  complete across two reports
-test_05_complete_across_two_reports 6  report after COMPLETED
-test_06_report_after_completed 7  current generation
-test_07_current_generation commit listener 8  skip a task that is on the current generation
-test_08_reported_section_is_not_read_again 9  skip a task with uncommitted partitions
-test_09_section_of_a_service_behind 10 checkpoint with the source topic's offset
-test_10_section_of_a_service 11 checkpoint with the changelog's offset
-test_11_section_of_the_mux 12 no offset where nothing was written
-test_12_section_without_changes 13 error in reporting does not propagate
-test_13_refused_report_ends_nothing integration 14 fresh store
-test_14_fresh_store 15 create                                             test_15_create 16 create
-through a second store                      test_16_create_through_a_second_store 17 create while
-CREATED                               test_17_create_while_created 18 create after COMPLETED
-test_18_create_after_completed 19 partial report
-test_19_partial_report 20 conflicting checkpoints
-test_20_conflicting_digests 21 report after COMPLETED
-test_21_report_after_completed_in_the_store 22 all tasks reported
-test_22_all_tasks_reported 23 fail                                               test_23_fail 24
-fail after COMPLETED                               test_24_fail_after_completed generation of a task
-25 COMPLETED                                          test_25_lookup_when_decided 26 reported
-test_26_lookup_when_reported 27 not reported
-test_27_lookup_when_not_reported encodings 28 record
-test_28_record_round_trip 29 key
-test_29_key_round_trip whole system 30 five rounds, earlier states
-test_30_five_rounds (test_snapshot_real_files) == ==================================================
-=============================================
+   orchestrator
+ 1 conflicting task snapshot                     test_01_conflicting_task
+ 2 idempotent report                             test_02_equal_report
+ 3 wrong generation                              test_03_wrong_generation
+ 4 complete in one report                        test_04_complete_in_one_report
+ 5 complete across two reports                   test_05_complete_across_two_reports
+ 6 report after COMPLETED                        test_06_report_after_completed
+ 7 current generation                            test_07_current_generation
+   commit listener
+ 8 skip a task that is on the current generation test_08_reported_section_is_not_read_again
+ 9 skip a task with uncommitted partitions       test_09_section_of_a_service_behind
+10 checkpoint with the source topic's offset     test_10_section_of_a_service
+11 checkpoint with the changelog's offset        test_11_section_of_the_mux
+12 no offset where nothing was written           test_12_section_without_changes
+13 error in reporting does not propagate         test_13_refused_report_ends_nothing
+   integration
+14 fresh store                                   test_14_fresh_store
+15 create                                        test_15_create
+16 create through a second store                 test_16_create_through_a_second_store
+17 create while CREATED                          test_17_create_while_created
+18 create after COMPLETED                        test_18_create_after_completed
+19 partial report                                test_19_partial_report
+20 conflicting checkpoints                       test_20_conflicting_digests
+21 report after COMPLETED                        test_21_report_after_completed_in_the_store
+22 all tasks reported                            test_22_all_tasks_reported
+23 fail                                          test_23_fail
+24 fail after COMPLETED                          test_24_fail_after_completed
+   generation of a task
+25 COMPLETED                                     test_25_lookup_when_decided
+26 reported                                      test_26_lookup_when_reported
+27 not reported                                  test_27_lookup_when_not_reported
+   encodings
+28 record                                        test_28_record_round_trip
+29 key                                           test_29_key_round_trip
+   whole system
+30 five rounds, earlier states                   test_30_five_rounds (test_snapshot_real_files)
 """
 
 from __future__ import annotations
@@ -45,8 +49,17 @@ from pathlib import Path
 import pytest
 
 from coordinator.gateway.snapshots import SnapshotReads
-from coordinator.mux.catalog_types import CutTaken, RetentionClass, Snapshot, SnapshotState
-from coordinator.mux.entities import SNAPSHOT_KIND, number_key
+from coordinator.mux.catalog import CatalogMachine
+from coordinator.mux.catalog_types import (
+    CatalogCounters,
+    CutTaken,
+    Restored,
+    RetentionClass,
+    Snapshot,
+    SnapshotState,
+)
+from coordinator.mux.entities import SNAPSHOT_KIND, RestoreError
+from coordinator.mux.mux import Mux
 from coordinator.mux.stage import SERVICE_STAGES, STAGES, Stage
 from coordinator.mux.types import QueryItem
 from coordinator.snapshot import values
@@ -61,11 +74,13 @@ from tests.coordinator.snapshot.orchestration.orchestra import (
     task,
     tasks,
 )
+from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as pb
 from viewstamp.errors import Refusal
 from viewstamp.format.block import Block
 from viewstamp.framing import frame_all, unframe
+from viewstamp.machine.freezing import Entity
 from viewstamp.snapshots import catalog_view
 from viewstamp.snapshots.catalog_view import CATALOG_VIEW_FILE
 
@@ -397,11 +412,53 @@ async def test_28_record_round_trip(tmp_path: Path) -> None:
     assert [snapshot_of(each) for each in catalog_view.read(tmp_path).snapshots] == [FULL]
 
 
-def test_29_key_round_trip() -> None:
-    """A generation's key is its number, and keys are in the order of their numbers."""
-    numbers = (1, 255, 256, 2**40)
-    keys = [number_key(number) for number in numbers]
-    assert [int.from_bytes(key, "big") for key in keys] == list(numbers)
+def catalog_of(generation: int) -> list[Entity]:
+    """Return the section of a catalog with one generation: that one, and the counters."""
+    machine = CatalogMachine(ProtobufCodec())
+    under_way = Snapshot(generation, SnapshotState.CREATED, keep_last=1)
+    machine.load((under_way, CatalogCounters(generation)))
+    return list(machine.entities())
+
+
+def restored_from(catalog: list[Entity]) -> Mux:
+    """Return a mux that starts with the section of a catalog."""
+    place = Restored(1, 1, limits.FEATURE_LEVEL_MAX, 0, (), catalog)
+    return Mux({}, ProtobufCodec(), restored=place)
+
+
+@pytest.mark.parametrize(
+    ("generation", "key"),
+    [
+        (1, "0000000000000001"),
+        (255, "00000000000000ff"),
+        (256, "0000000000000100"),
+        (2**40, "0000010000000000"),
+    ],
+)
+def test_29_key_round_trip(generation: int, key: str) -> None:
+    """A generation is stored under its number, big-endian, and read back from there."""
+    catalog = catalog_of(generation)
+    assert [(kind, stored.hex()) for kind, stored, _ in catalog[:1]] == [(SNAPSHOT_KIND, key)]
+    found = restored_from(catalog).catalog.list_after(0, 9)
+    assert [each.generation for each in found] == [generation]
+
+
+def test_29_foreign_key() -> None:
+    """A generation under the key of another is refused, and not taken for either."""
+    (kind, _, canonical), counters = catalog_of(8)
+    (_, other_key, _), _ = catalog_of(7)
+    with pytest.raises(RestoreError, match="says that it has kind and key"):
+        restored_from([(kind, other_key, canonical), counters])
+
+
+def test_29_keys_in_order() -> None:
+    """Keys ascend as the numbers of their generations do, across the bounds of bytes, too."""
+    numbers = (1, 2, 255, 256, 65_535, 65_536, 2**40)
+    keys = [catalog_of(number)[0][1] for number in numbers]
     assert keys == sorted(keys)
+
+
+def test_entity_round_trip() -> None:
+    """A generation in the section of the catalog equals the one that was written, whole."""
     canonical = ProtobufCodec().encode_entity(FULL)
     assert ProtobufCodec().decode_catalog_entity(SNAPSHOT_KIND, canonical) == FULL
