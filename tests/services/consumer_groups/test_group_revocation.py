@@ -31,6 +31,18 @@ def test_deadline_takes_partitions() -> None:
     assert harness.pending == []
 
 
+def test_deadline_is_in_time() -> None:
+    """A completion at its deadline, to the microsecond, takes the partitions."""
+    harness = revoking()
+    (proposal,) = harness.pending
+    harness.pending.clear()
+    # The harness advances its clock by one with each command.
+    harness.now = proposal.due - 1
+    harness.sequence(proposal)
+    assert harness.now == proposal.due
+    assert (harness.member(11).revoking, harness.member(12).owned) == ((), (2, 3))
+
+
 def test_early_completion_is_proposed_again() -> None:
     """A completion sequenced before its time takes nothing, and is not forgotten either."""
     harness = revoking()

@@ -62,6 +62,17 @@ def test_partitions_are_told_until_they_are_known() -> None:
     assert fed.machine.state.members.rows[1, 8].owned == (given,)
 
 
+@pytest.mark.parametrize(("limit", "is_told"), [(6, True), (5, False)])
+def test_up_to_a_limit_partitions_are_told(
+    monkeypatch: pytest.MonkeyPatch, limit: int, is_told: bool
+) -> None:
+    """A member of as many partitions as fit an answer hears of all of them, one of more of none."""
+    monkeypatch.setattr(limits, "HEARTBEAT_PARTITIONS_MAX", limit)
+    answer = beat(member_of(6), member_epoch=1)
+    assert answer.partitions_omitted is not is_told
+    assert list(answer.owned_partitions) == (list(range(6)) if is_told else [])
+
+
 def test_level_before_is_answered_as_before() -> None:
     """At the previous feature level a heartbeat has all partitions and no new field."""
     fed = member_of(6)

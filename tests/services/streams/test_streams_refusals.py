@@ -225,6 +225,17 @@ def test_partition_limit(monkeypatch: pytest.MonkeyPatch, bench: Workbench) -> N
     )
 
 
+def test_partition_run_limit(monkeypatch: pytest.MonkeyPatch, bench: Workbench) -> None:
+    """A topic grows in steps until it has as many runs as allowed, and no further."""
+    monkeypatch.setattr(limits, "PARTITION_RUNS_PER_TOPIC_MAX", 3)
+    request = topic_request(api.CreatePartitionsRequest, partitions_count=1)
+    for _ in range(2):
+        bench.command("CreatePartitions", request)
+    refusal = refusal_of(bench, "CreatePartitions", request)
+    assert refusal.name == "PARTITION_LIMIT"
+    assert refusal.details == {"topic": "paid", "limit": "3"}
+
+
 def test_messages_name_what_was_asked_for(bench: Workbench) -> None:
     """A refusal names the requested entity, in words and in its details."""
     request = api.DeleteTopicRequest(stream=by("orders"), topic=by(77))

@@ -96,14 +96,22 @@ def test_reset_evicts_an_intruder(users: Users) -> None:
     assert done.effects[-1] == ((SESSIONS, GROUPS), ended)
 
 
-def test_reset_can_keep_tokens_and_sessions(users: Users) -> None:
-    """Asked to, a new password leaves personal access tokens and sessions alone."""
+@pytest.mark.parametrize("keep_tokens", [False, True])
+@pytest.mark.parametrize("keep_sessions", [False, True])
+def test_reset_keeps_what_it_is_asked_to(
+    users: Users, keep_tokens: bool, keep_sessions: bool
+) -> None:
+    """A new password leaves personal access tokens alone, or sessions, or both, as asked."""
     request = pb.ChangePasswordRequest(
-        user=by_id(ALICE), new_password_hash=SOME_HASH, keep_tokens=True, keep_sessions=True
+        user=by_id(ALICE),
+        new_password_hash=SOME_HASH,
+        keep_tokens=keep_tokens,
+        keep_sessions=keep_sessions,
     )
     done = users.command("ChangePassword", request)
-    assert users.state.tokens_of(ALICE) == ("laptop",)
-    assert len(done.effects) == 1
+    assert users.state.tokens_of(ALICE) == (("laptop",) if keep_tokens else ())
+    told = [payload.WhichOneof("kind") for _, payload in done.effects]
+    assert told == ["credentials_changed"] + ["user_sessions_ended"] * (not keep_sessions)
 
 
 def test_level_one_keeps_what_it_kept(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:

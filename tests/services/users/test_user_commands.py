@@ -257,6 +257,14 @@ def test_root_cannot_be_deactivated(users: Users) -> None:
     refused(
         Reason.REASON_CANNOT_CHANGE_ROOT_PERMISSIONS, lambda: users.command("UpdateUser", request)
     )
+    assert users.state.users.rows[0].active
+
+
+def test_root_may_be_asked_to_stay_active(users: Users) -> None:
+    """A request that leaves root active changes nothing, and is no error."""
+    before = users.entities()
+    users.command("UpdateUser", UpdateUserRequest(user=by_id(0), status=ACTIVE))
+    assert users.entities() == before
 
 
 # --- DeleteUser ---

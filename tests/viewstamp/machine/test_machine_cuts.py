@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from testkit.frozen import changes_of
-from viewstamp.machine.freezing import CUTS_MAX, Change, CutError, Freezer, Frozen, RowKind
+from viewstamp.machine.freezing import (
+    CUTS_MAX,
+    WHOLE_TABLE_KEY,
+    Change,
+    CutError,
+    Freezer,
+    Frozen,
+    RowKind,
+)
 from viewstamp.machine.tables import Table, UndoLog
 
 Rows = dict[bytes, bytes]
@@ -152,3 +161,47 @@ def test_without_a_base_everything_is_new() -> None:
     table.put(2, 2)
     frozen = freezer.freeze(5, 50)
     assert (frozen.base_generation, list(changes_of(frozen))) == (0, [(1, b"02", None, b"2")])
+
+
+def test_a_cut_after_the_released_one_is_against_it() -> None:
+    """What a release makes the base is in no later delta, not even in the last cut before it."""
+    section = Section()
+    for number in range(3):
+        section.change(number, number)
+        section.cut()
+    section.release(1)
+    left = section.freezer.frozen
+    assert left is not None and left.base_generation == 2
+    assert list(changes_of(left)) == [(1, b"02", None, b"2")]
+    section.release(0)
+    assert section.freezer.frozen is None
+    assert section.cut().base_generation == 3
+
+
+WHOLE: RowKind[Table[int, int]] = RowKind(
+    2,
+    lambda table: table,
+    lambda rows: b",".join(b"%d=%d" % item for item in sorted(rows.items())),
+    whole_table=True,
+)
+
+
+@given(st.lists(st.lists(st.tuples(KEYS, VALUES), max_size=3), min_size=1, max_size=5))
+def test_a_table_that_is_one_entity_is_written_whole(cuts: list[list[tuple[int, Any]]]) -> None:
+    """However few rows changed, old and new bytes have all rows of their moment, none if none."""
+    table: Table[int, int] = Table(UndoLog())
+    freezer = Freezer((WHOLE,), table, 0)
+    before: bytes | None = None
+    for generation, steps in enumerate(cuts, 1):
+        for key, value in steps:
+            if value is not None:
+                table.put(key, value)
+            elif key in table:
+                table.delete(key)
+        now = WHOLE.encode(table.rows) if len(table) else None
+        changes = changes_of(freezer.freeze(generation, generation))
+        assert [change for change in changes if change[2] != change[3]] == (
+            [(2, WHOLE_TABLE_KEY, before, now)] if now != before else []
+        )
+        freezer.release(generation)
+        before = now

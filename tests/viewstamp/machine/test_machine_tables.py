@@ -75,6 +75,32 @@ def test_what_changed_is_known_whatever_was_taken_back(
     assert {key: old for key, old in restored.items() if old is not ABSENT} == cut
 
 
+def test_pages_begin_behind_a_key() -> None:
+    """A page of keys begins behind the given one, be it there or not, and has no more than asked
+    for."""
+    table: Table[int, int] = Table(UndoLog())
+    for key in (6, 2, 4, 8):
+        table.put(key, key)
+    assert [table.keys_after(key, 2) for key in (0, 2, 3, 6, 8)] == [
+        [2, 4],
+        [4, 6],
+        [4, 6],
+        [8],
+        [],
+    ]
+
+
+def test_what_is_kept_is_not_remembered() -> None:
+    """A savepoint that is kept leaves nothing to take back, so that the undo log is empty again."""
+    undo = UndoLog()
+    table: Table[int, int] = Table(undo)
+    undo.open_savepoint()
+    table.put(1, 1)
+    undo.keep_savepoint()
+    undo.revert(0)
+    assert table.rows == {1: 1}
+
+
 def test_what_came_and_went_is_forgotten() -> None:
     """Short-lived rows take no memory between cuts; a deleted row of the cut is remembered."""
     table: Table[int, int] = Table(UndoLog())
