@@ -203,7 +203,9 @@ def containers(objects: dict[Key, Object]) -> list[Object]:
         for (kind, _), found in objects.items()
         if kind == "StatefulSet"
     ]
-    return [c for spec in specs for c in (*spec.get("initContainers", []), *spec["containers"])]
+    found = [c for spec in specs for c in (*spec.get("initContainers", []), *spec["containers"])]
+    assert found, "nothing was rendered: what is checked of every container would hold of none"
+    return found
 
 
 # In the order in which kustomize applies them.

@@ -386,12 +386,14 @@ def test_replica_is_rolled_and_disrupted_one_at_a_time(objects: dict[Key, Object
 
 def test_no_patch_moves_a_container(objects: dict[Key, Object]) -> None:
     """JSON patches address the coordinator by position, and say so with a test first."""
+    by_position = {}
     for path in sorted((ROOT / "deploy" / "components").rglob("*.json")):
-        operations = json.loads(path.read_text())
-        by_position = any("/containers/0" in operation["path"] for operation in operations)
-        first = operations[0]
+        first, *rest = json.loads(path.read_text())
+        if any("/containers/0" in operation["path"] for operation in (first, *rest)):
+            by_position[path.name] = first["op"], first.get("value")
 
-        assert not by_position or (first["op"], first["value"]) == ("test", "coordinator"), path
+    assert by_position
+    assert set(by_position.values()) == {("test", "coordinator")}, by_position
 
 
 def test_busy_services_are_not_killed(objects: dict[Key, Object]) -> None:

@@ -42,7 +42,9 @@ def test_links_lead_somewhere() -> None:
     headings = re.findall(r"^#+ (.*)$", MANUAL, re.MULTILINE)
     anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
-    for target in re.findall(r"\]\(([^)]+)\)", MANUAL):
+    targets = re.findall(r"\]\(([^)]+)\)", MANUAL)
+    assert {bool(target.partition("#")[0]) for target in targets} == {True, False}
+    for target in targets:
         path, _, anchor = target.partition("#")
         if path:
             assert (ROOT / "docs" / path).exists(), target

@@ -107,16 +107,18 @@ async def test_the_core_refuses() -> None:
     assert world.asked == [vsr.ReadIndexRequested(1)]
 
 
-@pytest.mark.parametrize("when", ["before", "meanwhile"])
-async def test_a_backup_does_not_lead(when: str) -> None:
-    """A backup does not lead, even with an index from the primary."""
+async def test_a_backup_does_not_lead() -> None:
+    """A backup does not even ask whether it leads."""
     world = LeadingTrial()
-    if when == "before":
-        world.refusal = NOT_PRIMARY
-        with pytest.raises(Refusal, match="replica 1"):
-            await world.leading.confirm()
-        assert world.asked == []
-        return
+    world.refusal = NOT_PRIMARY
+    with pytest.raises(Refusal, match="replica 1"):
+        await world.leading.confirm()
+    assert world.asked == []
+
+
+async def test_an_index_for_a_backup_is_no_lead() -> None:
+    """A replica that has become a backup meanwhile does not lead, even with an index."""
+    world = LeadingTrial()
     task = await world.asking()
     world.refusal = NOT_PRIMARY
     world.reads.granted(vsr.ReadIndexGranted(1, 5))

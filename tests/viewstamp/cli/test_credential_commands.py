@@ -120,7 +120,10 @@ def test_sessions_are_listed(
     name = alice.home.name
     ids = sessions_of(running, name, 2)
     assert listed(alice("session", "list", "--json")) == ids
-    assert all(str(session_id) in alice("session", "list").out for session_id in ids)
+    rows = alice("session", "list").out.splitlines()
+    assert {number for row in rows for number in row.split() if number in map(str, ids)} == {
+        str(session_id) for session_id in ids
+    }
     assert listed(root("session", "list", "--user", name, "--json")) == ids
     assert set(ids) <= set(listed(root("session", "list", "--all", "--json")))
     for flags in (("--all",), ("--user", "root")):

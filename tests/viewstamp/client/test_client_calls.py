@@ -166,7 +166,8 @@ async def test_transactions_share_no_span(client: Client, gateway: FakeGateway) 
     """Concurrent transactions may share a request, but each has a span of its own."""
     parts = [[streams_pb2.CreateStreamRequest(name=f"s{index}")] for index in range(10)]
     await asyncio.gather(*(client.transact(part) for part in parts))
-    assert all(span.count == 1 for request in gateway.received for span in request.spans)
+    counts = [span.count for request in gateway.received for span in request.spans]
+    assert counts == [1] * len(parts)
 
 
 async def test_reads_of_one_consistency_share_a_message(
