@@ -25,6 +25,7 @@ from tests.tidy import (
     shape_rules,
     storage_rules,
     text_rules,
+    weak_test_rules,
     words_rules,
 )
 from tests.tidy.tree import ROOT, PythonFile, TextFile, python_files, text_files
@@ -47,6 +48,9 @@ PYTHON_RULES: tuple[Callable[[PythonFile], list[str]], ...] = (
     words_rules.no_prose,
     words_rules.has_text,
     storage_rules.second_ways_to_write,
+    weak_test_rules.early_returns,
+    weak_test_rules.wide_errors,
+    weak_test_rules.tautologies,
 )
 TEXT_RULES: tuple[Callable[[TextFile], list[str]], ...] = (
     text_rules.leftovers,
