@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator.journal import Journal, Recovery
+from coordinator.journal.misdirected_writes import LOST_BEFORE_MAX
 from testkit.journal_builders import (
     JOURNAL_ID,
     RECORDS_PER_SEGMENT,
@@ -257,6 +258,25 @@ def test_a_cut_that_was_misdirected_leaves_in_doubt_what_it_took_out() -> None:
         expect_never_denied(recovery, 3)
         assert 2 in recovery.holes
         assert (journal.header(2), journal.header(3)) == (None, None)
+
+
+@pytest.mark.parametrize(("lost_count", "is_recognized"), [(8, True), (9, False)])
+def test_a_record_is_recognized_behind_a_lost_pipeline(
+    lost_count: int, is_recognized: bool
+) -> None:
+    """A record that went elsewhere is told by its place if no more were lost before it than are
+    under way together."""
+    assert LOST_BEFORE_MAX == 8
+    storage = MemoryStorage()
+    count = lost_count + 2
+    filled(storage, [[each] for each in chain(count)], **MEMBER)
+    target = segment(3), 2 * SECTOR_BYTES
+    for index in range(1, lost_count + 1):
+        put(storage, place(index), bytes(SECTOR_BYTES))
+    move(storage, place(count - 1), target, SECTOR_BYTES)
+    journal, recovery = reopen(storage, **MEMBER)
+    journal.close()
+    assert bool(recovery.faults) is is_recognized
 
 
 def test_two_that_went_to_one_place_are_both_missed() -> None:

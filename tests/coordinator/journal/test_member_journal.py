@@ -376,6 +376,27 @@ def test_taking_over_forgets_no_loss_above_the_cut(within: int) -> None:
     assert before.head_uncertain == (within == IN_FRAME)
 
 
+@pytest.mark.parametrize(("damaged_op", "missing"), [(9, ()), (10, ()), (11, (11,))])
+def test_a_snapshot_covers_the_entry_at_its_cut(damaged_op: int, missing: tuple[int, ...]) -> None:
+    """An entry up to the cut is needed no more, and the one after it still is, after a restart
+    too."""
+    storage = MemoryStorage()
+    journal = create(storage, **MEMBER)
+    log = chain(11, bodies={op: bytes(range(256)) * 2 for op in range(1, 12)})
+    for prepare in log:
+        journal.append([prepare])
+    journal.close()
+    damage(storage, damaged_op - 1, IN_BODY)
+    options = {**MEMBER, "replay_op": 11, "base_checksum": log[9].checksum}
+    journal, recovery = reopen(storage, **MEMBER)
+    assert recovery.holes == (damaged_op,)
+    journal.restart_at(10, log[9].checksum)
+    assert journal.missing_ops == missing
+    journal.close()
+    journal, recovery = reopen(storage, **options)
+    assert (journal.missing_ops, recovery.holes) == (missing, missing)
+
+
 def test_a_restart_beyond_the_superblock_is_refused() -> None:
     """The journal adopted a snapshot that the superblock does not name: the superblock is older."""
     storage, journal = short_log()
