@@ -395,6 +395,7 @@ def test_a_snapshot_covers_the_entry_at_its_cut(damaged_op: int, missing: tuple[
     journal.close()
     journal, recovery = reopen(storage, **options)
     assert (journal.missing_ops, recovery.holes) == (missing, missing)
+    assert tuple(fault.op for fault in recovery.faults) == missing
 
 
 def test_a_restart_beyond_the_superblock_is_refused() -> None:

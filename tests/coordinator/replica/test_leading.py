@@ -111,9 +111,11 @@ async def test_a_backup_does_not_lead() -> None:
     """A backup does not even ask whether it leads."""
     world = LeadingTrial()
     world.refusal = NOT_PRIMARY
-    with pytest.raises(Refusal, match="replica 1"):
-        await world.leading.confirm()
+    task = asyncio.ensure_future(world.leading.confirm())
+    await asyncio.sleep(0)
     assert world.asked == []
+    with pytest.raises(Refusal, match="replica 1"):
+        await task
 
 
 async def test_an_index_for_a_backup_is_no_lead() -> None:
