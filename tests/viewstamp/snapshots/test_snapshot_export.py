@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow
 import pytest
+from google.protobuf.descriptor import FieldDescriptor
 from pyarrow import parquet
 
 from tests.viewstamp.snapshots.generations import (
@@ -26,7 +27,7 @@ from tests.viewstamp.snapshots.generations import (
 )
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.format.columns import row_of
-from viewstamp.format.kinds import KINDS
+from viewstamp.format.kinds import KINDS, KindInfo
 from viewstamp.format.manifest import encode_manifest, manifest_name, root_of
 from viewstamp.snapshots import durable, export, tables
 from viewstamp.snapshots.copies import Copies
@@ -330,14 +331,42 @@ def test_tables_are_split(tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyP
     assert 5 < len(parts) <= size_bytes // 200 + 1
 
 
-def test_every_kind_has_a_row_for_its_schema() -> None:
-    """A message's values fit its columns, for every kind, filled or empty."""
-    for info in KINDS.values():
-        arrow = tables.schema_of_entities(info.message)
-        cut = {"generation": 1, "cut_revision": 2, "timestamp": 3}
-        empty = tables.row_of_entity(info.message(), cut)
-        assert list(empty) == arrow.names
-        pyarrow.Table.from_pylist([empty], schema=arrow).validate(full=True)
+def fill(message: Any) -> Any:
+    """Set every field of a message, numbers to the largest that there are; return the message."""
+    largest = {
+        FieldDescriptor.TYPE_UINT32: 2**32 - 1,
+        FieldDescriptor.TYPE_UINT64: U64_MAX,
+        FieldDescriptor.TYPE_INT32: 2**31 - 1,
+        FieldDescriptor.TYPE_INT64: 2**63 - 1,
+        FieldDescriptor.TYPE_BOOL: True,
+        FieldDescriptor.TYPE_STRING: "ü",
+        FieldDescriptor.TYPE_BYTES: b"\xff",
+        FieldDescriptor.TYPE_ENUM: 1,
+    }
+    for field in message.DESCRIPTOR.fields:
+        held = getattr(message, field.name)
+        if field.message_type is not None:
+            fill(held.add() if field.is_repeated else held).SetInParent()
+        elif field.is_repeated:
+            held.append(largest[field.type])
+        else:
+            setattr(message, field.name, largest[field.type])
+    return message
+
+
+@pytest.mark.parametrize("info", KINDS.values(), ids=lambda info: info.name)
+def test_every_kind_has_a_row_for_its_schema(info: KindInfo) -> None:
+    """A message's values fit its columns, filled or empty, and come back as they were."""
+    arrow = tables.schema_of_entities(info.message)
+    cut = {"generation": 1, "cut_revision": 2, "timestamp": 3}
+    found = [tables.row_of_entity(each, cut) for each in (info.message(), fill(info.message()))]
+    assert [list(row) for row in found] == [arrow.names] * 2
+    stored = pyarrow.Table.from_pylist(found, schema=arrow)
+    stored.validate(full=True)
+    plain = [field.name for field in arrow if not pyarrow.types.is_timestamp(field.type)]
+    assert stored.select(plain).to_pylist() == [
+        {name: row[name] for name in plain} for row in found
+    ]
 
 
 def test_unknown_enum_values_stay_numbers() -> None:
