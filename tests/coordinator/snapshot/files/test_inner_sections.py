@@ -10,7 +10,7 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -24,7 +24,7 @@ from coordinator.snapshot.inner_sections import VERSIONS, entities_of, is_rewrit
 from coordinator.snapshot.restore import Loaded
 from coordinator.stages.codec import ProtobufCodec
 from coordinator.storage import FileStorage
-from services.runtime.installing import SectionInstallation
+from services.runtime.installing import SectionContentsError, SectionInstallation
 from testkit.frozen import changes_of
 from testkit.service_domains import all_domains
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
@@ -89,10 +89,9 @@ def test_a_snapshot_of_an_old_build_loads_to_the_state_of_today(tmp_path: Path) 
     assert (mux.feature_level, mux.catalog.current().generation) == (1, 1)
 
 
-@pytest.mark.parametrize("stage", SERVICE_STAGES)
-def test_services_load_an_old_snapshot(tmp_path: Path, stage: Stage) -> None:
-    """The services' sections are installed whole, with digest and counts checked."""
-    with golden(tmp_path) as (files, loaded):
+def installation_of(directory: Path, stage: Stage, **announced: Any) -> SectionInstallation[object]:
+    """Hand the stored section of a stage to its service, announced as it was, but for these."""
+    with golden(directory) as (files, loaded):
         base = section_base(files, loaded.manifest, stage)
         begin = pb.InstallBegin(
             generation=1,
@@ -102,12 +101,36 @@ def test_services_load_an_old_snapshot(tmp_path: Path, stage: Stage) -> None:
             entities=base.entities,
             layers=base.layers,
         )
+        begin.MergeFrom(pb.InstallBegin(**announced))
         installation: SectionInstallation[object] = SectionInstallation(DOMAINS[stage], begin)
         for layer, block in base.blocks():
             installation.add(pb.InstallBlock(layer=layer, data=block))
-        for _ in installation.loading():
-            pass
+    return installation
+
+
+@pytest.mark.parametrize("stage", SERVICE_STAGES)
+def test_services_load_an_old_snapshot(tmp_path: Path, stage: Stage) -> None:
+    """The services' sections are installed whole: with every entity, byte for byte."""
+    installation = installation_of(tmp_path, stage)
+    for _ in installation.loading():
+        pass
     assert installation.installed is not None
+    with golden(tmp_path) as (_, loaded):
+        entries = [(kind, key, canonical) for kind, key, canonical in stored(loaded, stage)]
+    found = DOMAINS[stage].section.entities(installation.installed.state)
+    assert list(found) == entries
+
+
+@pytest.mark.parametrize("stage", SERVICE_STAGES)
+@pytest.mark.parametrize("announced", [{"state_digest": b"d" * 32}, {"entities": 99}])
+def test_services_check_what_was_announced(
+    tmp_path: Path, stage: Stage, announced: dict[str, Any]
+) -> None:
+    """A section with another digest, or of another number of entities, is not installed."""
+    installation = installation_of(tmp_path, stage, **announced)
+    with pytest.raises(SectionContentsError, match="announced"):
+        list(installation.loading())
+    assert installation.installed is None
 
 
 def test_the_next_snapshot_has_a_new_base_of_what_was_rewritten(tmp_path: Path) -> None:
