@@ -100,7 +100,7 @@ def test_traces_become_tables_and_a_page(spark: SparkSession, tmp_path: Path) ->
         row.metric: row.value for row in tables.read(spark, DATA_QUALITY, request.output).collect()
     }
     assert quality["spans"] == made.spans
-    assert 0 < quality["traces"] < made.spans
+    assert 0 < quality["trace_count"] < quality["trace_spans"] == made.spans
     assert outcome.report == tmp_path / "page.html"
     assert "CreateTopic" in outcome.report.read_text()
     assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
