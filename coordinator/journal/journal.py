@@ -95,7 +95,7 @@ class Journal:
         )
         self._base = base
         self._restart_op = recovered.plan.restart_op
-        self._index = Index(recovered.plan.kept, recovered.plan.live)
+        self.index = Index(recovered.plan.kept, recovered.plan.live)
         self._pending_repair = PendingRepair(recovered.plan, recovered.recovery.holes)
         self._next_sequence, self._segment, self._offset = recovered.end()
         self._failure: str | None = None
@@ -194,18 +194,18 @@ class Journal:
     @property
     def head(self) -> SealedHeader | None:
         """Header of the highest op, or None for an empty log."""
-        return self.header(self._index.head_op)
+        return self.header(self.index.head_op)
 
     @property
     def first_op(self) -> int:
         """The lowest op held, 0 for none."""
-        return self._index.first_op
+        return self.index.first_op
 
     @property
     def first_available_op(self) -> int:
         """The lowest op that the journal can hold: the lowest held, or the first of an empty
         log."""
-        return self._index.first_op or self._base.op + 1
+        return self.index.first_op or self._base.op + 1
 
     @property
     def restart_op(self) -> int:
@@ -229,7 +229,7 @@ class Journal:
 
     def header(self, op: int) -> SealedHeader | None:
         """Return the header of an op, from memory, or None if it is not held."""
-        return self._index.header(op)
+        return self.index.header(op)
 
     def headers(self, first_op: int, last_op: int) -> list[SealedHeader]:
         """Return the headers of ops first_op..last_op, ascending; ops not held are left out."""
@@ -239,7 +239,7 @@ class Journal:
     def read(self, op: int) -> SealedPrepare | None:
         """Return the prepare of an op, verified anew, or None if not held. Raises CorruptRecord."""
         self._check_usable()
-        location = self._index.get(op)
+        location = self.index.get(op)
         if location is None:
             return None
         path = self._segments.path(location.segment)
@@ -274,7 +274,7 @@ class Journal:
     def bytes_from(self, op: int) -> int:
         """Return the bytes of the full segments that hold an op at or above `op`."""
         full = range(self._segments.first, self._segment)
-        size_of, last_op_in = self._segments.size_of, self._index.last_op_in
+        size_of, last_op_in = self._segments.size_of, self.index.last_op_in
         return sum(size_of(segment) for segment in full if last_op_in(segment) >= op)
 
     # --- Appending ---
@@ -302,10 +302,10 @@ class Journal:
         """
         self._check_usable()
         self._check_member("discards ops")
-        if op >= self._index.head_op and not self._pending_repair.any:
+        if op >= self.index.head_op and not self._pending_repair.any:
             return
         self._append([cut_content(op)], use_reserve=True)
-        self._index.remove_after(op)
+        self.index.remove_after(op)
         self._pending_repair.removed_after(op)
 
     def restart_at(self, op: int, checksum: bytes) -> int:
@@ -319,7 +319,7 @@ class Journal:
         self._check_usable()
         self._check_member("forgets its log")
         dropped = self._append_restart(op, checksum)
-        self._index.remove_after(0)
+        self.index.remove_after(0)
         self._base = LogBase(op, checksum)
         self._restart_op = op
         self._pending_repair.covered_up_to(op)
@@ -337,7 +337,7 @@ class Journal:
         try:
             self._append([content], use_reserve=True)
         except NoSpace:
-            other = self._index.get(op) or self._index.get(op + 1)
+            other = self.index.get(op) or self.index.get(op + 1)
             dropped = self._drop_before(other.segment if other else self._segment)
             if not dropped:
                 raise
@@ -379,8 +379,8 @@ class Journal:
             identity.single,
             self._base,
             # Missing ops are repaired in any order, also above the last op held.
-            max((self._index.head_op, *self._pending_repair.missing)),
-            self._index.header,
+            max((self.index.head_op, *self._pending_repair.missing)),
+            self.index.header,
         )
 
     def _append(self, contents: Sequence[Content], *, use_reserve: bool) -> None:
@@ -412,7 +412,7 @@ class Journal:
             self._segments[segment].sync()
 
     def _enter(self, placed: Sequence[Placed]) -> None:
-        self._index.enter(placed)
+        self.index.enter(placed)
         last = placed[-1]
         self._segment, self._offset = last.segment, last.offset + last.extent_bytes
         self._next_sequence += len(placed)
@@ -442,9 +442,9 @@ class Journal:
         faults.
         """
         self._check_usable()
-        keep_from = min(op, self._index.head_op - PREPARES_KEPT_MIN + 1)
+        keep_from = min(op, self.index.head_op - PREPARES_KEPT_MIN + 1)
         segment = self._segments.first
-        while segment < self._segment and self._index.last_op_in(segment) < keep_from:
+        while segment < self._segment and self.index.last_op_in(segment) < keep_from:
             segment += 1
         return self._drop_before(segment)
 
@@ -453,7 +453,7 @@ class Journal:
         end = segment if needed is None else min(segment, needed)
         dropped = 0
         while self._segments.first < end:
-            self._index.remove_segment(self._segments.first)
+            self.index.remove_segment(self._segments.first)
             self._segments.drop_first()
             dropped += 1
         return dropped

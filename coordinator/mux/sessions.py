@@ -83,8 +83,8 @@ class SessionsMachine:
         self._codec = codec
         self._undo = UndoLog()
         self._sessions: Table[int, Session] = Table(self._undo)
-        self._of_user: Table[int, tuple[int, ...]] = Table(self._undo)
-        self._of_nonce: Table[tuple[int, bytes], int] = Table(self._undo)
+        self.ids_of_user: Table[int, tuple[int, ...]] = Table(self._undo)
+        self.ids_of_nonce: Table[tuple[int, bytes], int] = Table(self._undo)
         self._minimums: Table[int, Minimum] = Table(self._undo)
         self._registered: list[Session] = []
         self._ended: list[int] = []
@@ -103,11 +103,11 @@ class SessionsMachine:
 
     def of_user(self, user_id: int) -> tuple[int, ...]:
         """Return the live sessions of a user, ascending."""
-        return self._of_user.get(user_id) or ()
+        return self.ids_of_user.get(user_id) or ()
 
     def has_nonce(self, user_id: int, nonce: bytes) -> bool:
         """Whether a live session of the user was registered with that nonce."""
-        return self._of_nonce.get((user_id, nonce)) is not None
+        return self.ids_of_nonce.get((user_id, nonce)) is not None
 
     def __len__(self) -> int:
         """Return the number of live sessions."""
@@ -174,12 +174,12 @@ class SessionsMachine:
             case UserEnded():
                 # The end is later than the credentials of every token of the user.
                 self._raise_minimum(effect.user_id, revision)
-                for session_id in self._of_user.get(effect.user_id) or ():
+                for session_id in self.ids_of_user.get(effect.user_id) or ():
                     self._end(self._existing(session_id))
             case CredentialsChanged():
                 self._raise_minimum(effect.user_id, effect.minimum, effect.minimum_token)
             case UserSessionsEnded(user_id, session_id, kept_id):
-                for known_id in self._of_user.get(user_id) or ():
+                for known_id in self.ids_of_user.get(user_id) or ():
                     if known_id != kept_id and session_id in (None, known_id):
                         self._end(self._existing(known_id))
 
@@ -232,9 +232,9 @@ class SessionsMachine:
             if isinstance(value, Session):
                 self._sessions.put(value.session_id, value)
                 # Ids ascend, and so does the tuple.
-                others = self._of_user.get(value.user_id) or ()
-                self._of_user.put(value.user_id, (*others, value.session_id))
-                self._of_nonce.put((value.user_id, value.nonce), value.session_id)
+                others = self.ids_of_user.get(value.user_id) or ()
+                self.ids_of_user.put(value.user_id, (*others, value.session_id))
+                self.ids_of_nonce.put((value.user_id, value.nonce), value.session_id)
             elif isinstance(value, Minimum):
                 self._minimums.put(value.user_id, value)
             self._undo.settle()  # at once: tens of thousands of them would fill the memory
@@ -243,7 +243,7 @@ class SessionsMachine:
         self, command: RegisterSession, user_id: int, revision: int
     ) -> SessionApplied | SessionRefused:
         """Open a session, or find the one that the same user opened with the same nonce."""
-        known = self._of_nonce.get((user_id, command.nonce))
+        known = self.ids_of_nonce.get((user_id, command.nonce))
         if known is not None:
             return SessionApplied(self._codec.encode_session_result(RegisterResult(known)))
         error = self._check_nonce(command.nonce) or self._check_limits(user_id)
@@ -252,8 +252,8 @@ class SessionsMachine:
         session = Session(revision, user_id, command.nonce)
         self._sessions.put(revision, session)
         # Ids grow, so the tuple stays ascending.
-        self._of_user.put(user_id, (*(self._of_user.get(user_id) or ()), revision))
-        self._of_nonce.put((user_id, command.nonce), revision)
+        self.ids_of_user.put(user_id, (*(self.ids_of_user.get(user_id) or ()), revision))
+        self.ids_of_nonce.put((user_id, command.nonce), revision)
         self._registered.append(session)
         return SessionApplied(self._codec.encode_session_result(RegisterResult(revision)))
 
@@ -276,13 +276,13 @@ class SessionsMachine:
 
     def _end(self, session: Session) -> bytes:
         """Forget a session and return the effect that ends its memberships."""
-        others = self._of_user.get(session.user_id) or ()
+        others = self.ids_of_user.get(session.user_id) or ()
         left = tuple(other for other in others if other != session.session_id)
         if left:
-            self._of_user.put(session.user_id, left)
+            self.ids_of_user.put(session.user_id, left)
         else:
-            self._of_user.delete(session.user_id)
-        self._of_nonce.delete((session.user_id, session.nonce))
+            self.ids_of_user.delete(session.user_id)
+        self.ids_of_nonce.delete((session.user_id, session.nonce))
         self._sessions.delete(session.session_id)
         self._ended.append(session.session_id)
         return self._codec.encode_effect(SessionEnded(session.session_id))
@@ -329,7 +329,7 @@ class SessionsMachine:
 
     def _check_limits(self, user_id: int) -> Error | None:
         """Return why no further session may be opened; none is evicted to make room."""
-        if len(self._of_user.get(user_id) or ()) >= limits.SESSIONS_PER_USER_MAX:
+        if len(self.ids_of_user.get(user_id) or ()) >= limits.SESSIONS_PER_USER_MAX:
             of_user = {"user": str(user_id), "limit": str(limits.SESSIONS_PER_USER_MAX)}
             return self._codec.encode_refusal("SESSION_LIMIT", of_user, "of_user")
         if len(self._sessions) >= limits.SESSIONS_MAX:

@@ -85,7 +85,7 @@ class LogRetention:
         self._followers = followers
         self._room = room
         self._op = 0
-        self._is_kept = False
+        self.is_kept = False
 
     def truncate_before(self, op: int) -> int:
         """Drop what neither the snapshot nor another replica needs; return how many segments.
@@ -93,17 +93,18 @@ class LogRetention:
         Call it in the journal's thread.
         """
         self._op = op
-        return self._truncate()
+        return self.truncate()
 
     async def run(self, call: Callable[[Callable[[], int]], Awaitable[int]]) -> None:
         """Check from time to time, by `call` in the journal's thread, whether retained log can
         go."""
         while True:
             await asyncio.sleep(LOOK_INTERVAL_MS / 1000)
-            if self._is_kept:
-                await call(self._truncate)
+            if self.is_kept:
+                await call(self.truncate)
 
-    def _truncate(self) -> int:
+    def truncate(self) -> int:
+        """Drop what nobody needs by now, as far as the last call of `truncate_before` allowed."""
         keep_op = keep_from(self._op, self._followers(), self._journal.bytes_from, self._room())
-        self._is_kept = keep_op < self._op
+        self.is_kept = keep_op < self._op
         return self._journal.truncate_before(keep_op)

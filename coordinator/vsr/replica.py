@@ -302,8 +302,9 @@ class Replica:
 
     `seal` makes prepares. `read_initial_members` reads the boot nonces from a Founded body; only a
     cluster of several replicas needs it. `jitter(limit)` returns a whole number from 0 to `limit`,
-    which keeps replicas from acting at the same moment. The package docstring lists the caller's
-    duties.
+    which keeps replicas from acting at the same moment. `state` is what it knows; drivers leave it
+    alone, checkers read it, and rare cases are made in it. The package docstring lists the
+    caller's duties.
     """
 
     def __init__(
@@ -316,11 +317,11 @@ class Replica:
     ) -> None:
         if configuration.replica_count > 1 and read_initial_members is None:
             raise ValueError("read_initial_members is needed when replica_count is more than 1")
-        self._state = ReplicaState(configuration, seal, read_initial_members, jitter)
+        self.state = ReplicaState(configuration, seal, read_initial_members, jitter)
         self._started = False
         self._broken = False
         self._armed_ticks: int | None = None
-        self._marks = Marks.of(self._state)
+        self._marks = Marks.of(self.state)
 
     def step(self, event: Event, now_ticks: int) -> list[Effect]:
         """Take one event at `now_ticks`, which never goes back; return the effects, in order.
@@ -328,7 +329,7 @@ class Replica:
         Raises CallerError, with nothing changed, when the driver broke a duty, and
         InvariantViolation when this replica can no longer be trusted: then end the process.
         """
-        state = self._state
+        state = self.state
         self._demand_step(event, now_ticks)
         earlier_ticks = state.now_ticks
         state.now_ticks = now_ticks
@@ -354,8 +355,8 @@ class Replica:
         """Check what every step demands of the driver, before the event is handled."""
         demand(not self._broken, "a replica that failed in a step is not stepped again", event)
         demand(
-            now_ticks >= self._state.now_ticks,
-            f"time never goes back, now {self._state.now_ticks}",
+            now_ticks >= self.state.now_ticks,
+            f"time never goes back, now {self.state.now_ticks}",
             now_ticks,
         )
         demand(
@@ -366,67 +367,67 @@ class Replica:
 
     def _arm(self) -> None:
         """Emit when the next tick is needed, if that changed."""
-        earliest = self._state.timeouts.earliest_ticks()
+        earliest = self.state.timeouts.earliest_ticks()
         if earliest != self._armed_ticks:
             self._armed_ticks = earliest
-            self._state.emit(Arm(earliest))
+            self.state.emit(Arm(earliest))
 
     def batch_refusal(self) -> RefusalReason | None:
         """Why a ClientBatch would be refused now; None if it would be admitted."""
-        return normal.refusal_of_batch(self._state)
+        return normal.refusal_of_batch(self.state)
 
     def holds(self, op: int, checksum: bytes) -> bool:
         """Return whether the tail has exactly this entry, and its record is not known as
         damaged."""
-        log = self._state.log
+        log = self.state.log
         entry = log.get(op)
         return entry is not None and entry.header.checksum == checksum and op not in log.faulty
 
     @property
     def unapplied_count(self) -> int:
         """How many entries of the log are not yet applied."""
-        return self._state.log.op - self._state.applied_op
+        return self.state.log.op - self.state.applied_op
 
     @property
     def status(self) -> ReplicaStatus:
         """The status after the last step."""
-        return self._state.status
+        return self.state.status
 
     @property
     def view(self) -> int:
         """The view the replica is in or moving to."""
-        return self._state.view
+        return self.state.view
 
     @property
     def is_voter(self) -> bool:
         """Whether this replica counts in its view; one that lost its disk at first does not."""
-        return self._state.is_voter
+        return self.state.is_voter
 
     @property
     def is_standby(self) -> bool:
         """Whether this replica follows for ever, and never counts."""
-        return self._state.is_standby
+        return self.state.is_standby
 
     @property
     def primary(self) -> int:
         """The index of the primary of `view`."""
-        return self._state.primary
+        return self.state.primary
 
     @property
     def recordable_commit(self) -> int:
         """The highest commit that a stopping driver may write to the superblock."""
-        return self._state.recordable_commit
+        return self.state.recordable_commit
 
     @property
     def marks(self) -> Marks:
         """The numbers that tell how far the replica is: views, op, commit and applied op."""
-        return Marks.of(self._state)
+        return Marks.of(self.state)
 
     def __repr__(self) -> str:
         marks = self.marks
-        role = "standby" if self._state.is_standby else "replica"
+        role = "standby" if self.state.is_standby else "replica"
         return (
-            f"<{role} {self._state.replica} of {self._state.replica_count}"
+            f"<{role} {self.state.replica} of {self.state.replica_count}"
             f" {self.status.value} view={marks.view} log_view={marks.log_view}"
             f" op={marks.op} durable={marks.durable_op} commit={marks.commit_max}"
             f" executed={marks.commit_min} applied={marks.applied_op}>"

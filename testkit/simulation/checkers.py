@@ -134,7 +134,7 @@ class CommittedOnQuorum(Checker):
         if commit <= max(self._commits.get(replica, 0), self._proven_op):
             return
         self._commits[replica] = commit
-        entry = core._state.log.get(commit)
+        entry = core.state.log.get(commit)
         if entry is not None:
             self._check(replica, commit, entry.header.checksum)
 
@@ -183,7 +183,7 @@ class DurableIsDurable(Checker):
         self._check(replica, prepare.op, machine.process.files.journal, machine)
 
     def _check(self, replica: int, op: int, journal: Any, machine: Machine) -> None:
-        place = journal._index.get(op)
+        place = journal.index.get(op)
         if place is None or machine.is_excused(op):
             return
         path = segment_path(f"data/{JOURNAL_DIRECTORY}", place.segment)

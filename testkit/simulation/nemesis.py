@@ -242,7 +242,7 @@ class Nemesis:
         if not ops:
             return False
         op = ops[pick(ops)]
-        place = journal._index.get(op)
+        place = journal.index.get(op)
         assert place is not None
         machine.damaged_ops.add(op)
         path = segment_path(JOURNAL, place.segment)

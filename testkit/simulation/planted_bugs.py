@@ -73,8 +73,8 @@ def forget_the_head(patch: pytest.MonkeyPatch) -> None:
 
     def opened(cls: Any, *arguments: Any, **named: Any) -> Any:
         journal, recovery = real(cls, *arguments, **named)
-        if journal._index.head_op > 1:
-            journal._index.remove_after(journal._index.head_op - 1)
+        if journal.index.head_op > 1:
+            journal.index.remove_after(journal.index.head_op - 1)
         return journal, recovery
 
     patch.setattr(Journal, "open", classmethod(opened))
@@ -165,7 +165,7 @@ def add_wrongly(patch: pytest.MonkeyPatch) -> None:
 
 def answer_early(patch: pytest.MonkeyPatch) -> None:
     """A reply leaves as soon as the entry is admitted."""
-    real = Process._admitted
+    real = Process.admitted
 
     def admitted(self: Process, effect: vsr.Admitted) -> None:
         batch = list(self._batch)
@@ -218,7 +218,7 @@ def differ_in_snapshots(patch: pytest.MonkeyPatch) -> None:
 
 def lead_at_the_level_of_the_build(patch: pytest.MonkeyPatch) -> None:
     """A primary gives entries the highest level that its build knows, decided or not."""
-    patch.setattr(Process, "_feature_level", FEATURE_LEVEL_MAX)
+    patch.setattr(Process, "feature_level", FEATURE_LEVEL_MAX)
 
 
 def has_chain(options: Options) -> bool:

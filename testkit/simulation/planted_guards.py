@@ -160,7 +160,7 @@ def go_on_counting(patch: Patch) -> None:
     real = SessionsMachine._register
 
     def register(self: SessionsMachine, command: Any, user_id: int, revision: int) -> Any:
-        others = [self._existing(session_id) for session_id in self._of_user.get(user_id) or ()]
+        others = [self._existing(session_id) for session_id in self.ids_of_user.get(user_id) or ()]
         applied = real(self, command, user_id, revision)
         if others and self._sessions.get(revision) is not None:
             last_number = max(session.last_number for session in others)
@@ -172,7 +172,7 @@ def go_on_counting(patch: Patch) -> None:
 
 def keep_numbers_in_hand(patch: Patch) -> None:
     """A request counts as under way although the view that took it ended without it."""
-    real = Process._status_changed
+    real = Process.status_changed
 
     def changed(self: Process, effect: Any) -> None:
         before = set(self._in_hand)
@@ -340,8 +340,8 @@ def register_twice(patch: Patch) -> None:
     real = SessionsMachine._register
 
     def register(self: SessionsMachine, command: Any, user_id: int, revision: int) -> Any:
-        if self._of_nonce.get((user_id, command.nonce)) is not None:
-            self._of_nonce.delete((user_id, command.nonce))
+        if self.ids_of_nonce.get((user_id, command.nonce)) is not None:
+            self.ids_of_nonce.delete((user_id, command.nonce))
         return real(self, command, user_id, revision)
 
     patch.setattr(SessionsMachine, "_register", register)

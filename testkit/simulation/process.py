@@ -338,16 +338,15 @@ class Process:
         commands = sum(request.command_count for request in self._batch)
         body = self._world.kind.encode(self._batch)
         # The core was asked before, so it does not refuse now.
-        self.step(
-            vsr.ClientBatch(body, commands, self.machine.wall_clock_us(), self._feature_level)
-        )
+        self.step(vsr.ClientBatch(body, commands, self.machine.wall_clock_us(), self.feature_level))
 
     @property
-    def _feature_level(self) -> int:
+    def feature_level(self) -> int:
         """What the log has decided, as far as it was executed here: every so many ops a raise."""
         return level_behind(self.application.op)
 
-    def _admitted(self, effect: vsr.Admitted) -> None:
+    def admitted(self, effect: vsr.Admitted) -> None:
+        """The batch that was handed to the core has its place in the log."""
         self._in_log[effect.op] = self._batch
         self._batch = []
 
@@ -381,7 +380,7 @@ class Process:
 
     # --- The other effects ---
 
-    def _status_changed(self, effect: vsr.StatusChanged) -> None:
+    def status_changed(self, effect: vsr.StatusChanged) -> None:
         """Whoever serves no more lets go of its clients: another one may have their requests."""
         if effect.status is not vsr.ReplicaStatus.NORMAL or effect.primary != self.machine.index:
             self._refuse_all()
@@ -457,11 +456,11 @@ HANDLERS: Final[dict[type, Callable[[Process, Any], None]]] = {
     vsr.SnapshotNeeded: Process._snapshot_needed,
     vsr.Stuck: Process._stuck,
     vsr.Commit: Process._commit,
-    vsr.Admitted: Process._admitted,
+    vsr.Admitted: Process.admitted,
     vsr.Refused: Process._nothing,
     vsr.ReadIndexGranted: Process._read_granted,
     vsr.ReadIndexRefused: Process._read_refused,
-    vsr.StatusChanged: Process._status_changed,
+    vsr.StatusChanged: Process.status_changed,
     vsr.Halted: Process._halted,
     vsr.BootstrapReady: Process._bootstrap_ready,
     vsr.Dropped: Process._nothing,

@@ -250,7 +250,7 @@ class Scenario:
         ops = held_ops(journal)
         names = {"last": ops[-1], "committed": len(self.simulation.checks.history.entries)}
         op = names[which] if which in names else int(which)
-        place = journal._index.get(op)
+        place = journal.index.get(op)
         assert place is not None, f"{who} does not hold op {op}"
         machine.damaged_ops.add(op)
         for offset in range(place.offset, place.offset + place.extent_bytes, 512):

@@ -139,7 +139,7 @@ class Standing:
     def truncate_before(self, op: int) -> None:
         """Truncate the journal, in its turn, as far as no snapshot and no replica needs it."""
         self._retention.truncate_before(op)
-        self._world.marks.hit("journal kept for others", int(self._retention._is_kept))
+        self._world.marks.hit("journal kept for others", int(self._retention.is_kept))
 
     def _waits(self) -> RetentionRoom:
         options = self._world.options
@@ -150,6 +150,6 @@ class Standing:
         )
 
     def _drop_what_was_kept(self) -> None:
-        if self._retention._is_kept:
-            self._process.background("truncate", self._retention._truncate, lambda _: None)
+        if self._retention.is_kept:
+            self._process.background("truncate", self._retention.truncate, lambda _: None)
         self._process.later(RETENTION_INTERVAL_MS, self._drop_what_was_kept)

@@ -41,8 +41,8 @@ def check_session_indexes(machine: SessionsMachine) -> None:
     for session in machine.live():
         of_user[session.user_id] = (*of_user.get(session.user_id, ()), session.session_id)
     of_nonce = {(s.user_id, s.nonce): s.session_id for s in machine.live()}
-    assert rows(machine._of_user) == of_user, "the index from users to sessions is wrong"
-    assert rows(machine._of_nonce) == of_nonce, "the index from nonces to sessions is wrong"
+    assert rows(machine.ids_of_user) == of_user, "the index from users to sessions is wrong"
+    assert rows(machine.ids_of_nonce) == of_nonce, "the index from nonces to sessions is wrong"
 
 
 def rows(table: Any) -> dict[Any, Any]:

@@ -372,7 +372,7 @@ class CoreCluster:
 
     def enter_view_by_force(self, index: int, *, view: int) -> None:
         """Put a replica into a later view, as the view change among several will."""
-        state = self.machines[index].replica._state
+        state = self.machines[index].replica.state
         state.view = state.log_view = view
         state.durable = CoreState(view, view, state.commit_max)
 

@@ -121,7 +121,7 @@ def test_a_late_log_says_nothing_of_a_damaged_entry_that_is_committed(is_asked_f
     machine.superblock = CoreState(0, 0, 3)
     cluster.start(2)
     cluster.network.clear()
-    nonce = machine.replica._state.boot_nonce if is_asked_for else NONCE
+    nonce = machine.replica.state.boot_nonce if is_asked_for else NONCE
 
     effects = cluster.receive(2, StartViewMessage(CLUSTER_ID, 0, 0, nonce, 2, 3, (old.header,)))
 

@@ -202,7 +202,7 @@ def test_a_log_with_another_entry_for_a_damaged_committed_one_was_replaced() -> 
     stop_gracefully(cluster)
     cluster.machines[1].damaged = {2, 3}
     cluster.start(1)
-    state = cluster.machines[1].replica._state
+    state = cluster.machines[1].replica.state
     assert state.commit_max == 4
     second, third = other_log(journal[0], 3, view=0)
     (later,) = other_log(journal[0], 2)
@@ -230,4 +230,4 @@ def test_damage_of_what_is_being_discarded_is_not_of_the_log(replaced: bool) -> 
 
     assert discards(taken_over) == [2]
     assert late == []
-    assert cluster.machines[1].replica._state.log.faulty == set()
+    assert cluster.machines[1].replica.state.log.faulty == set()

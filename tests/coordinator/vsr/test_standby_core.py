@@ -144,7 +144,7 @@ def test_a_standby_that_hears_nobody_keeps_silent() -> None:
     cluster.pass_time(3 * (SUSPICION_MS + SUSPICION_JITTER_MS))
 
     assert cluster.machines[STANDBY].replica.view == 0
-    assert cluster.machines[STANDBY].replica._state.pre_votes == {}
+    assert cluster.machines[STANDBY].replica.state.pre_votes == {}
     assert said_by(cluster, STANDBY) == []
 
 
@@ -182,7 +182,7 @@ def test_what_a_standby_must_not_say_is_dropped(message: Any) -> None:
 def test_a_standby_is_not_admitted() -> None:
     """No replica can give a standby a vote."""
     cluster = bootstrapped(3, 1)
-    nonce = cluster.machines[STANDBY].replica._state.boot_nonce
+    nonce = cluster.machines[STANDBY].replica.state.boot_nonce
 
     effects = cluster.receive(STANDBY, AdmissionMessage(CLUSTER_ID, 0, 0, nonce, 2))
 

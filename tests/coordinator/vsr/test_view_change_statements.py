@@ -216,7 +216,7 @@ def test_who_is_a_little_behind_leads() -> None:
 
 def test_what_is_committed_is_never_discarded() -> None:
     """A request to discard a committed entry is a bug, and ends the process (P14)."""
-    state = quiet(3).machines[1].replica._state
+    state = quiet(3).machines[1].replica.state
 
     with pytest.raises(InvariantViolation, match="above the commit point"):
         state.discard_after(0)

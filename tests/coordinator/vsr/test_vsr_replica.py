@@ -274,11 +274,11 @@ def test_the_superblock_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None
     cluster = bootstrapped(1)
     cluster.machines[0].superblock = CoreState(0, 0, 1)
     cluster.start(0)
-    cluster.machines[0].replica._state.log_view = -1
+    cluster.machines[0].replica.state.log_view = -1
 
     with pytest.raises(InvariantViolation, match="no field of the superblock goes back"):
-        cluster.machines[0].replica._state.writing = None
-        cluster.machines[0].replica._state.persist_superblock()
+        cluster.machines[0].replica.state.writing = None
+        cluster.machines[0].replica.state.persist_superblock()
 
 
 def test_an_initial_member_that_changed_after_the_question_needs_another_body() -> None:

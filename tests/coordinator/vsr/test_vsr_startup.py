@@ -116,7 +116,7 @@ def test_a_member_whose_journal_ends_before_a_commit_that_was_durable_denies_not
 
     replica.step(Start(CoreState(0, 0, 5), (journal(1)[0].header,), NONCE), 0)
 
-    assert replica._state.log.head_uncertain
+    assert replica.state.log.head_uncertain
 
 
 def test_a_superblock_older_than_the_journal_halts() -> None:
