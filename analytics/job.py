@@ -86,7 +86,7 @@ def analyse(
 ) -> AnalysisOutcome:
     """Do all steps. `reader` does the first one. The caller holds the output."""
     outcome = AnalysisOutcome()
-    for name, step, is_wanted in _STEPS:
+    for name, step, is_wanted in STEPS:
         if not is_wanted(request):
             continue
         progress(name, None)
@@ -201,7 +201,7 @@ def _write(
             raise
 
 
-_STEPS: Final[
+STEPS: Final[
     Sequence[
         tuple[
             str,

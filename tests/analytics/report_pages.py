@@ -53,23 +53,23 @@ class Page(HTMLParser):
 
     elements: list[Element] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
-    _open: list[Element] = field(default_factory=list)
+    open_elements: list[Element] = field(default_factory=list)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note an element."""
         element = Element(tag, dict(attrs))
         self.elements.append(element)
         if tag not in VOID:
-            self._open.append(element)
+            self.open_elements.append(element)
 
     def handle_endtag(self, tag: str) -> None:
         """Close the innermost element, which must be this one."""
-        if not self._open or self._open.pop().tag != tag:
+        if not self.open_elements or self.open_elements.pop().tag != tag:
             self.faults.append(f"</{tag}> closes nothing")
 
     def handle_data(self, data: str) -> None:
         """Give text to all elements that are open."""
-        for element in self._open:
+        for element in self.open_elements:
             element.text += data
 
     def all(self, tag: str) -> list[Element]:
@@ -96,7 +96,7 @@ def parse(html: str) -> Page:
     HTMLParser.__init__(page)
     page.feed(html)
     page.close()
-    page.faults += [f"<{element.tag}> is not closed" for element in page._open]
+    page.faults += [f"<{element.tag}> is not closed" for element in page.open_elements]
     return page
 
 

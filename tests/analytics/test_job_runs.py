@@ -33,7 +33,7 @@ def test_times_are_utc_unless_they_say_otherwise(text: str, seconds: int) -> Non
 def test_steps_are_parts_of_a_traced_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step of an analysis is a span, and the one that fails is an error."""
     kept = SdkSpans()
-    monkeypatch.setattr(work, "_tracer", kept.tracer)
+    monkeypatch.setattr(work, "tracer", kept.tracer)
 
     def fail(*_: object) -> None:
         raise AnalyticsError("secret")
@@ -43,7 +43,7 @@ def test_steps_are_parts_of_a_traced_run(tmp_path: Path, monkeypatch: pytest.Mon
         ("left out", fail, lambda _: False),
         ("writing", fail, lambda _: True),
     ]
-    monkeypatch.setattr(job, "_STEPS", steps)
+    monkeypatch.setattr(job, "STEPS", steps)
     with pytest.raises(AnalyticsError):
         job.analyse(Any, job.AnalysisRequest(tmp_path), lambda *_: None, job.read_all)  # type: ignore[arg-type]
     told = [(span.name, span.status.status_code) for span in kept.spans]

@@ -13,12 +13,12 @@ from opentelemetry.trace import Span, StatusCode
 from viewstamp.telemetry.otlp import SCOPE
 from viewstamp.telemetry.spans import Attributes
 
-_tracer: Final = trace.get_tracer(SCOPE)
+tracer: Final = trace.get_tracer(SCOPE)
 
 
 def begun(name: str, attributes: Attributes | None = None, start_ns: int | None = None) -> Span:
     """Begin a trace. The caller ends its span, which does not become the current one."""
-    return _tracer.start_span(name, Context(), attributes=attributes, start_time=start_ns)
+    return tracer.start_span(name, Context(), attributes=attributes, start_time=start_ns)
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def working(
     What the block raises is the span's error, without its message, unless it is one of `ends`.
     """
     # Events would hold messages of errors, and names of entities with them.
-    with _tracer.start_as_current_span(
+    with tracer.start_as_current_span(
         name, attributes=attributes, record_exception=False, set_status_on_exception=False
     ) as span:
         try:

@@ -116,7 +116,7 @@ async def test_installation_is_traced(
     """A section has a span from its beginning until it is served, whichever call was served
     then."""
     kept = SdkSpans()
-    monkeypatch.setattr(work, "_tracer", kept.tracer)
+    monkeypatch.setattr(work, "tracer", kept.tracer)
     stream = await client.open()
     await say(stream, begin(WORDS), block(blocks(WORDS)[0]), END)
     assert (await read(stream)).installed.generation == 3

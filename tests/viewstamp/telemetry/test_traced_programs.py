@@ -28,7 +28,7 @@ with traced_program("a-program", "all"):
 def kept(monkeypatch: pytest.MonkeyPatch) -> SdkSpans:
     """Keep the spans of rare work in this process."""
     made = SdkSpans()
-    monkeypatch.setattr(work, "_tracer", made.tracer)
+    monkeypatch.setattr(work, "tracer", made.tracer)
     return made
 
 

@@ -68,7 +68,7 @@ async def test_attempts_are_traced(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     The names of peers' files, which errors contain, are in no span.
     """
     kept = SdkSpans()
-    monkeypatch.setattr(work, "_tracer", kept.tracer)
+    monkeypatch.setattr(work, "tracer", kept.tracer)
     trial = TransferTrial(tmp_path)
     trial.fetcher.chunks_left = 1
     await trial.run()
