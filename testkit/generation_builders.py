@@ -129,7 +129,7 @@ def write_section(
 
 def reserves(files: SnapshotFiles) -> list[int]:
     """How many bytes are kept in each directory."""
-    return [files._reserve.held_bytes(copy) for copy in range(len(files.directories))]
+    return [files.reserve.held_bytes(copy) for copy in range(len(files.directories))]
 
 
 def scrubbed(files: SnapshotFiles, generation: int) -> list[LocalFileVerdict]:

@@ -60,7 +60,7 @@ class CatalogMachine:
 
     def __init__(self, codec: Codec) -> None:
         """Begin without snapshots."""
-        self._codec = codec
+        self.codec = codec
         self._undo = UndoLog()
         self._snapshots: Table[int, Snapshot] = Table(self._undo)
         self._counters: Table[None, CatalogCounters] = Table(self._undo)
@@ -138,7 +138,7 @@ class CatalogMachine:
         why = malformed(command)
         if why is not None:
             return SessionRefused(
-                self._codec.encode_refusal("MALFORMED_REQUEST", why.details, why.case)
+                self.codec.encode_refusal("MALFORMED_REQUEST", why.details, why.case)
             )
         if isinstance(command, RaiseFeatureLevel):
             return self._raise_level(command, max(feature_level, self.feature_level))
@@ -187,7 +187,7 @@ class CatalogMachine:
 
     def row_kinds(self) -> tuple[RowKind[None], ...]:
         """Return the kinds of rows, ascending."""
-        encode = self._codec.encode_entity
+        encode = self.codec.encode_entity
         return (
             RowKind(SNAPSHOT_KIND, lambda _: self._snapshots, encode, key_of),
             RowKind(COUNTERS_KIND, lambda _: self._counters, encode, key_of),
@@ -288,7 +288,7 @@ class CatalogMachine:
                 "expected": str(command.expected),
                 "in_force": str(in_force),
             }
-            return SessionRefused(self._codec.encode_refusal("FEATURE_LEVEL_MISMATCH", details))
+            return SessionRefused(self.codec.encode_refusal("FEATURE_LEVEL_MISMATCH", details))
         if command.validate_only:
             return self._applied(RaiseFeatureLevelResult(in_force))
         self._level.put(None, FeatureLevel(command.level))
@@ -303,7 +303,7 @@ class CatalogMachine:
                 "modified_revision": str(before.modified_revision),
                 "expected_revision": str(expected),
             }
-            refusal = self._codec.encode_refusal("REVISION_MISMATCH", details, "description")
+            refusal = self.codec.encode_refusal("REVISION_MISMATCH", details, "description")
             return SessionRefused(refusal)
         if not command.validate_only:
             if command.text:
@@ -334,11 +334,11 @@ class CatalogMachine:
 
     def _applied(self, result: CatalogResult) -> SessionApplied:
         """Return the result of a command."""
-        return SessionApplied(self._codec.encode_catalog_result(result))
+        return SessionApplied(self.codec.encode_catalog_result(result))
 
     def _refused(self, verdict: CatalogVerdict, generation: int) -> SessionRefused:
         """Return why a command is refused."""
         if verdict is CatalogVerdict.IN_PROGRESS:
             generation = self.current().generation
         details = {"generation": str(generation)}
-        return SessionRefused(self._codec.encode_refusal(verdict.value, details))
+        return SessionRefused(self.codec.encode_refusal(verdict.value, details))

@@ -103,7 +103,7 @@ class Mux:
         self.sessions.load(sessions)
         self.replies.load(sessions)
         self.catalog.load(snapshots)
-        self._catalog = CatalogStage(self._stage, self.catalog, restored)
+        self.catalog_stage = CatalogStage(self._stage, self.catalog, restored)
         self._op = restored.op
         self._revision = restored.revision
         self._feature_level = restored.feature_level
@@ -245,7 +245,7 @@ class Mux:
 
     def release(self, generation: int) -> None:
         """Count changes from a cut on, whose snapshot is adopted here. Ignores unknown ones."""
-        self._catalog.release(generation)
+        self.catalog_stage.release(generation)
 
     def entities(self) -> Iterator[Entity]:
         """Return the present entities of sessions, in no order, for a slow digest.
@@ -295,7 +295,7 @@ class Mux:
         segment = Segment(route, span, first_revision, session_id, timestamp)
         request.spans.append(segment)
         if span.code == BEGIN_SNAPSHOT_CODE:
-            return [(None, CutRun(work, request, segment, self._stage, self._catalog))]
+            return [(None, CutRun(work, request, segment, self._stage, self.catalog_stage))]
         return [(route, segment)]
 
     def _transactions(
@@ -306,7 +306,7 @@ class Mux:
             raise MuxError(f"{span.count} transactions, {len(span.parts)} decoded")
         joined = TransactionSpan()
         request.spans.append(joined)
-        stages = (self._routes, self._stage, self._catalog)
+        stages = (self._routes, self._stage, self.catalog_stage)
         joined.runs = [
             TransactionRun(work, request, span, index, first_revision + index, *stages)
             for index in range(span.count)
@@ -329,7 +329,7 @@ class Mux:
                 else:
                     runs.append(part)
             if segments:
-                runs.append(PrepareRun(work, plan, segments, self._stage, self._catalog))
+                runs.append(PrepareRun(work, plan, segments, self._stage, self.catalog_stage))
         return runs
 
     def _read_work(self, read: Read) -> ReadWork:

@@ -229,7 +229,7 @@ class ProcessCompactor:
         text = job.to_json(copies.directories)
         if sum(layer.raw_bytes for layer in job.layers) <= self._small_bytes_max:
             self._check_running()
-            return self._take(copies, json.loads(self._merge_small(text)))
+            return self.take(copies, json.loads(self._merge_small(text)))
         process = self._start()
         output, errors = process.communicate(text)
         self._process = None
@@ -238,7 +238,7 @@ class ProcessCompactor:
             raise CompactionFailed(
                 f"the compaction process ended with status {process.returncode}: {last[0]}"
             )
-        return self._take(copies, json.loads(output))
+        return self.take(copies, json.loads(output))
 
     def _start(self) -> subprocess.Popen[str]:
         with self._mutex:
@@ -256,7 +256,11 @@ class ProcessCompactor:
         if self._stopped:
             raise CompactionFailed("compaction was stopped, since the replica is stopping")
 
-    def _take(self, copies: CopyDirectories, answer: dict[str, object]) -> LayerReference:
+    def take(self, copies: CopyDirectories, answer: dict[str, object]) -> LayerReference:
+        """Return the layer of an answer, after telling of repairs.
+
+        Raises CopiesFailed if the other process met a disk that fails, CompactionFailed otherwise.
+        """
         repairs = answer["repairs"]
         assert isinstance(repairs, list)
         for name, verdicts in repairs:

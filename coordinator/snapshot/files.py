@@ -106,7 +106,7 @@ class SnapshotFiles:
         CopiesFailed.
         """
         self._cluster_id = directories.cluster_id
-        copies, self._locks = open_directories(
+        copies, self.locks = open_directories(
             storage,
             directories.paths,
             directories.cluster_id,
@@ -115,18 +115,18 @@ class SnapshotFiles:
             TAG,
             directories.generation,
         )
-        self._copies = copies
+        self.copies = copies
         self._writer: FileWriter = copies.local
-        self._process: WriterProcess | None = None
+        self.process: WriterProcess | None = None
         self._compactor = compactor
         if has_writer_process:
-            descriptors = [each for lock in self._locks for each in lock.descriptors()]
-            self._writer = self._process = WriterProcess(copies.local, descriptors)
-            self._compactor = compactor or ProcessCompactor(report, self._process.merge)
-        self._reserve = Reserve(storage, copies.local, reserve_bytes_min)
+            descriptors = [each for lock in self.locks for each in lock.descriptors()]
+            self._writer = self.process = WriterProcess(copies.local, descriptors)
+            self._compactor = compactor or ProcessCompactor(report, self.process.merge)
+        self.reserve = Reserve(storage, copies.local, reserve_bytes_min)
         # Generations that come from another replica, which nobody here may delete.
         self._incoming: set[int] = set()
-        self._pins = Pins()
+        self.pins = Pins()
         self._merged: dict[int, Merged] = {}
         self._compacting = 0
         self._compact_bytes_min = compact_bytes_min
@@ -138,15 +138,15 @@ class SnapshotFiles:
     @property
     def directories(self) -> tuple[str, ...]:
         """The copy directories, in order."""
-        return self._copies.directories
+        return self.copies.directories
 
     def close(self) -> None:
         """End a compaction under way and let others use the directories."""
         if self._compactor is not None:
             self._compactor.stop()
-        if self._process is not None:
-            self._process.stop()
-        release(self._locks)
+        if self.process is not None:
+            self.process.stop()
+        release(self.locks)
 
     # --- Writing ---
 
@@ -159,7 +159,7 @@ class SnapshotFiles:
             self._writer,
             f"section-{stage}-of-{generation}",
             header,
-            lambda digest: self._pins.add(generation, [digest]),
+            lambda digest: self.pins.add(generation, [digest]),
             use_reserve=True,
         )
 
@@ -170,7 +170,7 @@ class SnapshotFiles:
         FormatError for an invalid one.
         """
         # Otherwise a reader would see that some directories lack the manifest, and repair that.
-        with self._pins.mutex:
+        with self.pins.mutex:
             stored = self.stored_manifest(manifest.generation)
             if stored is None:
                 self._put_manifest(manifest)
@@ -181,7 +181,7 @@ class SnapshotFiles:
                     " states. Stop this replica and keep its directories for whoever looks for the"
                     " reason"
                 )
-            self._pins.release(manifest.generation)
+            self.pins.release(manifest.generation)
         return stored or manifest
 
     def _put_manifest(self, manifest: SnapshotManifest) -> None:
@@ -198,7 +198,7 @@ class SnapshotFiles:
 
     def release(self, generation: int) -> None:
         """Give up writing a generation: layers that no manifest names become garbage."""
-        self._pins.release(generation)
+        self.pins.release(generation)
 
     def incoming(
         self, manifest: SnapshotManifest, adopted: int, *, replaces: bool = False
@@ -214,13 +214,13 @@ class SnapshotFiles:
         """
         check = self._replacing if replaces else self._known_as
         manifest = check(manifest, is_adopted=manifest.generation == adopted)
-        with self._pins.mutex:
+        with self.pins.mutex:
             self._incoming.add(manifest.generation)
         return IncomingGeneration(
-            self._copies,
+            self.copies,
             self._writer,
             manifest,
-            self._pins,
+            self.pins,
             self._finish_replacing if replaces else self._finish_incoming,
             self._incoming.discard,
         )
@@ -230,7 +230,7 @@ class SnapshotFiles:
         self.load(manifest.generation).close()
 
     def _finish_replacing(self, manifest: SnapshotManifest) -> None:
-        with self._pins.mutex:
+        with self.pins.mutex:
             self._put_manifest(manifest)
         self.load(manifest.generation).close()
 
@@ -263,7 +263,7 @@ class SnapshotFiles:
         """Return the layers with which the next generation's chain begins: those of the last
         adopted generation's section, or their merged replacement."""
         layers = list(section.layers)
-        with self._pins.mutex:
+        with self.pins.mutex:
             merged = self._merged.get(stage)
             if merged is None or not _begins_with(layers, merged.prefix):
                 return layers
@@ -274,23 +274,23 @@ class SnapshotFiles:
     ) -> list[LayerReference]:
         """Return `chain`, whose layers stay until the generation that continues from it is durable
         or released. Raises CopyNotWritten if one of them is gone."""
-        with self._pins.mutex:
+        with self.pins.mutex:
             base = self.chain(stage, section)
-            lost = [each for each in base if not self._copies.has(layer_file(each.digest))]
+            lost = [each for each in base if not self.copies.has(layer_file(each.digest))]
             if lost:
                 raise CopyNotWritten(
                     f"generation {generation} cannot go on from {layer_file(lost[0].digest)}: no "
                     f"directory has it any more; ask for the chain again"
                 )
-            self._pins.add(generation, [each.digest for each in base])
+            self.pins.add(generation, [each.digest for each in base])
         return base
 
     def stored_manifest(self, generation: int) -> SnapshotManifest | None:
         """Return the manifest of a generation that is durable here, all copies repaired; None if no
         directory has one. Raises NoIntactCopy."""
-        if not self._copies.has(manifest_file(generation)):
+        if not self.copies.has(manifest_file(generation)):
             return None
-        return read_manifest(self._copies, self._cluster_id, generation)
+        return read_manifest(self.copies, self._cluster_id, generation)
 
     def written_manifest(self, generation: int) -> SnapshotManifest | None:
         """Return what `stored_manifest` returns, without reading one again that was just written
@@ -299,7 +299,7 @@ class SnapshotFiles:
 
     def generations(self) -> list[int]:
         """Return the generations of which any directory has a manifest, ascending."""
-        return stored_generations(self._copies)
+        return stored_generations(self.copies)
 
     # --- Reading ---
 
@@ -310,7 +310,7 @@ class SnapshotFiles:
         """
         manifest, let_go = self._held(generation)
         try:
-            layers = open_sections(self._copies, manifest)
+            layers = open_sections(self.copies, manifest)
         except BaseException:
             let_go()
             raise
@@ -318,15 +318,15 @@ class SnapshotFiles:
 
     def pinned(self, generation: int) -> PinnedGeneration:
         """Keep the files of a generation until the result is closed. Raises NoIntactCopy."""
-        return PinnedGeneration(self._copies, *self._held(generation))
+        return PinnedGeneration(self.copies, *self._held(generation))
 
     def _held(self, generation: int) -> tuple[SnapshotManifest, Callable[[], None]]:
         """Keep a generation until the returned function is called; return its manifest too."""
         owner = object()
-        with self._pins.mutex:
-            manifest = read_manifest(self._copies, self._cluster_id, generation)
-            self._pins.add_generation(owner, manifest)
-        return manifest, lambda: self._pins.release(owner)
+        with self.pins.mutex:
+            manifest = read_manifest(self.copies, self._cluster_id, generation)
+            self.pins.add_generation(owner, manifest)
+        return manifest, lambda: self.pins.release(owner)
 
     def problems(self, generation: int) -> list[str]:
         """Recompute every digest and count of a generation from its layers; return what differs.
@@ -343,11 +343,11 @@ class SnapshotFiles:
 
         Never call it for the one that the superblock names. One that is being taken in stays.
         """
-        with self._pins.mutex:
+        with self.pins.mutex:
             if generation in self._incoming:
                 return
             self._writer.delete([manifest_file(generation)])
-            self._pins.release(generation)
+            self.pins.release(generation)
             self._named.pop(generation, None)
             self._written.pop(generation, None)
 
@@ -358,13 +358,13 @@ class SnapshotFiles:
         Raises NoIntactCopy if the manifest of the adopted one, from which others may continue, is
         bad.
         """
-        with self._pins.mutex:
+        with self.pins.mutex:
             self._forget_named(adopted)
             return collect(
-                self._copies,
+                self.copies,
                 self._writer,
                 self._cluster_id,
-                self._pins,
+                self.pins,
                 live,
                 adopted,
                 self._named,
@@ -375,12 +375,12 @@ class SnapshotFiles:
         """Release merged layers that the adopted generation names, or can no longer use."""
         if not self._merged:
             return
-        manifest = read_manifest(self._copies, self._cluster_id, adopted)
+        manifest = read_manifest(self.copies, self._cluster_id, adopted)
         for stage, section in sections(manifest):
             merged = self._merged.get(stage)
             if merged is not None and not _begins_with(section.layers, merged.prefix):
                 del self._merged[stage]
-                self._pins.release(merged)
+                self.pins.release(merged)
 
     # --- Compaction ---
 
@@ -406,27 +406,27 @@ class SnapshotFiles:
         first = self._first_to_merge(section.layers) or 0
         job = CompactionJob(self._cluster_id, stage, manifest.feature_level, section, first)
         owner = object()
-        with self._pins.mutex:
+        with self.pins.mutex:
             self._compacting += 1
-            self._pins.add(owner, layers_of(manifest))
+            self.pins.add(owner, layers_of(manifest))
         try:
             merge = merge_chain if self._compactor is None else self._compactor.merge
-            layer = merge(self._copies, job)
+            layer = merge(self.copies, job)
             prefix = tuple(each.digest for each in section.layers)
             self._keep_merged(stage, Merged(prefix, (*section.layers[:first], layer)))
         finally:
-            with self._pins.mutex:
+            with self.pins.mutex:
                 self._compacting -= 1
-                self._pins.release(owner)
+                self.pins.release(owner)
         return layer
 
     def _keep_merged(self, stage: int, merged: Merged) -> None:
-        with self._pins.mutex:
+        with self.pins.mutex:
             before = self._merged.get(stage)
             self._merged[stage] = merged
-            self._pins.add(merged, [each.digest for each in merged.layers])
+            self.pins.add(merged, [each.digest for each in merged.layers])
             if before is not None:
-                self._pins.release(before)
+                self.pins.release(before)
 
     # --- Space ---
 
@@ -435,12 +435,12 @@ class SnapshotFiles:
 
         Return the directories that have no room for it yet: try again after freeing space.
         """
-        return self._reserve.rebuild(sum(layers_of(manifest).values()))
+        return self.reserve.rebuild(sum(layers_of(manifest).values()))
 
     def give_up_reserve(self) -> None:
         """Free the reserve of every directory, for what else a snapshot needs on a full disk."""
         for copy in range(len(self.directories)):
-            self._copies.local.give_up_reserve(copy)
+            self.copies.local.give_up_reserve(copy)
 
 
 def _begins_with(layers: Sequence[LayerReference], prefix: Sequence[bytes]) -> bool:

@@ -24,7 +24,7 @@ from coordinator.mux.types import (
 from testkit.composite.chains import Section, entities_of, section_from, section_of
 from tests.coordinator.mux.fakes import FakeCodec, FakeStage
 from tests.coordinator.mux.sequential import SERVICES
-from tests.coordinator.mux.test_mux_order import MuxCluster, Story, _stages, story
+from tests.coordinator.mux.test_mux_order import MuxCluster, Story, fake_stages, story
 
 SECTIONS: Final = ("sessions", "catalog")
 SHORT: Final = 10
@@ -85,7 +85,7 @@ def _op(taken: CutTaken) -> int:
 
 def _reference(tale: Story) -> MuxReplica:
     """Return a replica that has played the story without adopting a snapshot."""
-    replica = MuxReplica(Mux(tale.routes, FakeCodec()), _stages())
+    replica = MuxReplica(Mux(tale.routes, FakeCodec()), fake_stages())
     replica.play(tale.prepares)
     return replica
 
@@ -95,7 +95,7 @@ def _reference(tale: Story) -> MuxReplica:
 def test_cuts_add_up_to_the_state(tale: Story) -> None:
     """A chain of cuts adds up to the whole state, whatever answers, fails or is adopted when."""
     reference = _reference(tale)
-    cluster = MuxCluster(tale, _stages())
+    cluster = MuxCluster(tale, fake_stages())
     cluster.run()
     event(f"{len(cluster.taken)} cuts")
     assert cluster.taken.keys() == reference.taken.keys()

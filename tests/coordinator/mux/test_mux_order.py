@@ -346,7 +346,7 @@ class MuxCluster:
                 self.adoptable.append(snapshot.generation)
 
 
-def _stages() -> dict[Stage, FakeStage]:
+def fake_stages() -> dict[Stage, FakeStage]:
     """Return fresh machines."""
     codes = frozenset(QUERY_CODES)
     return {stage: FakeStage(stage, True, query_codes=codes) for stage in SERVICES}
@@ -366,8 +366,8 @@ def _expected(tale: Story, stages: dict[Stage, FakeStage]) -> tuple[Sequential, 
 @given(tale=story())
 def test_mux_equals_one_command_at_a_time(tale: Story) -> None:
     """Stages see the same in the same order as one by one, and give the same replies and reads."""
-    model, expected = _expected(tale, _stages())
-    cluster = MuxCluster(tale, _stages())
+    model, expected = _expected(tale, fake_stages())
+    cluster = MuxCluster(tale, fake_stages())
     cluster.run()
     assert [one.op for one in cluster.applied] == [prepare.op for prepare in tale.prepares]
     for stage in SERVICES:

@@ -141,7 +141,7 @@ def test_the_next_snapshot_has_a_new_base_of_what_was_rewritten(tmp_path: Path) 
         section = section_of(loaded.manifest, int(Stage.SESSIONS))
         assert is_rewritten(Stage.SESSIONS, section)
     prepare = CommittedPrepare(mux.op + 1, 0, mux.revision + 1, 2**60, 1, ())
-    taken = mux._catalog.cut(2, mux.revision + 1, prepare)
+    taken = mux.catalog_stage.cut(2, mux.revision + 1, prepare)
     assert (taken.sessions.base_generation, taken.catalog.base_generation) == (0, 1)
     tally = SectionTally()
     for change in changes_of(taken.sessions):

@@ -262,7 +262,7 @@ def test_another_process_merges_the_same(tmp_path: Path) -> None:
     damaged.write_bytes(b"rot")
     base = sections.files.compact(manifest, 4)
     assert repairs.names == [layer_file(section.layers[0].digest)]
-    here = merge_chain(sections.files._copies, CompactionJob(CLUSTER_ID, 4, 1, section))
+    here = merge_chain(sections.files.copies, CompactionJob(CLUSTER_ID, 4, 1, section))
     assert base == here
     sections.write(3, entities(3, 1))
     assert sections.files.problems(3) == []
@@ -328,8 +328,8 @@ def test_a_failed_sync_in_the_other_process_ends_this_one(
         answer = json.loads(answer_of(text))
     assert answer["must_end"] is True
     assert answer["layer"] == ""
-    take = ProcessCompactor(Repairs(), answer_of)._take
+    take = ProcessCompactor(Repairs(), answer_of).take
     with pytest.raises(CopiesFailed, match=r"in the compaction process: .*Input/output error"):
-        take(sections.files._copies, answer)
+        take(sections.files.copies, answer)
     with pytest.raises(CopiesFailed):
         sections.files.load(1)

@@ -85,7 +85,7 @@ class Rotting:
     def scrub_one(self, name: str) -> None:
         """Examine one file as `SnapshotFiles.scrub` and `load` do, and no other."""
         if name in self.checks:
-            self.files._copies.scrub(name, self.checks[name])
+            self.files.copies.scrub(name, self.checks[name])
         else:
             assert self.files.stored_manifest(GENERATION) == self.manifest
 

@@ -97,7 +97,7 @@ def check_durable(storage: MemoryStorage) -> None:
 
 def named_files(life: SnapshotLife) -> set[str]:
     """Return the layers and manifests that should be in each directory."""
-    names = {f"layers/{layer_name(digest)}" for digest in life.files._pins.digests()}
+    names = {f"layers/{layer_name(digest)}" for digest in life.files.pins.digests()}
     for generation in life.files.generations():
         manifest = life.files.stored_manifest(generation)
         assert manifest is not None

@@ -18,7 +18,7 @@ async def test_whoever_lets_go_of_files_waits_for_garbage_in_a_thread() -> None:
     is_held, let_go, outcomes = threading.Event(), threading.Event(), list[bool]()
 
     def collect() -> None:
-        with files._pins.mutex:
+        with files.pins.mutex:
             is_held.set()
             outcomes.append(let_go.wait(GIVE_UP_S))
 

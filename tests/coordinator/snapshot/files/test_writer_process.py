@@ -65,8 +65,8 @@ def files(tmp_path: Path) -> Iterator[SnapshotFiles]:
 
 def process_of(files: SnapshotFiles) -> WriterProcess:
     """Return the other process."""
-    assert files._process is not None
-    return files._process
+    assert files.process is not None
+    return files.process
 
 
 def contents(root: Path) -> dict[str, bytes]:
@@ -145,7 +145,7 @@ def test_the_process_holds_the_directories(tmp_path: Path, files: SnapshotFiles)
     """No other process opens the directories while a writer lives, even if its coordinator is
     dead."""
     Sections(files).write(1, entities(1, 1))
-    release(files._locks)  # as the kernel does for a coordinator that was killed
+    release(files.locks)  # as the kernel does for a coordinator that was killed
     with pytest.raises(DirectoryInUse):
         open_on_disk(tmp_path / "there", has_writer_process=True)
     process_of(files).stop()
@@ -159,7 +159,7 @@ def test_a_start_after_a_crash_waits_for_the_writer(tmp_path: Path, files: Snaps
     dead.wait()
     for name in "abc":
         (tmp_path / "there" / name / "LOCK").write_text(str(dead.pid))
-    release(files._locks)
+    release(files.locks)
     with ThreadPoolExecutor(1) as threads:
         opening = threads.submit(open_on_disk, tmp_path / "there", has_writer_process=True)
         with pytest.raises(TimeoutError):

@@ -311,7 +311,7 @@ def _restored(world: OrchestratorTrial) -> OrchestratorTrial:
 
     The catalog section of a generation shows it as CREATED.
     """
-    machine = CatalogMachine(world.machine._codec)
+    machine = CatalogMachine(world.machine.codec)
     machine.apply(BeginSnapshot(1, 5, 0), 11, 11, 11_000, 1)
     new = OrchestratorTrial(files=world.files, machine=machine, adopted=world.files.durable[1])
     new.op, new.revision = 11, 11
