@@ -271,7 +271,7 @@ class StageClient:
         call: Any = self._connect().stream_stream(APPLY_PATH)(wait_for_ready=True)
         try:
             await call.write(_hello(identity))
-            await _read_hello_reply(call)
+            await read_hello_reply(call)
             self._is_greeted, self._steps = True, 0
             watch = asyncio.create_task(self._watch_busyness())
             await first_to_end(asyncio.create_task(self._talk(call, describe)), watch)
@@ -282,8 +282,8 @@ class StageClient:
         if not await self._start_from_base(call):
             self._is_greeted = False  # nobody was lost
             return  # the base has moved on meanwhile: try again from there
-        self._opened(describe)
-        writer = asyncio.create_task(self._write(call))
+        self.opened(describe)
+        writer = asyncio.create_task(self.write(call))
         reader = asyncio.create_task(self._read(call))
         await first_to_end(reader, writer)
         # The writer only sees that the stream has ended: reading its status tells why.
@@ -326,9 +326,9 @@ class StageClient:
                 f"the service at {self.target} died and its item log had been dropped"
             )
 
-    def _opened(self, describe: domain_pb2.DescribeResponse) -> None:
-        # Check again: what was sent while the service was away may have been too much. A machine
-        # that was told nothing would answer reads from its empty state.
+    def opened(self, describe: domain_pb2.DescribeResponse) -> None:
+        """Begin with a service that has described itself: send again what it did not answer."""
+        # Too much may have been sent since: a machine told nothing would answer reads as if empty.
         self._check_item_log()
         # Before the first read of this connection, which must not count as lost.
         self._tell_lost_reads()
@@ -368,7 +368,8 @@ class StageClient:
         if was_connected:
             self._events.lost(reason)
 
-    async def _write(self, call: Any) -> None:
+    async def write(self, call: Any) -> None:
+        """Write to a stream, until cancelled, what is due and may be under way."""
         while True:
             while self._outgoing and self._may_send():
                 together = take_together(self._outgoing)
@@ -405,23 +406,23 @@ class StageClient:
             if response.HasField("deferred"):
                 self._events.deferred(response.deferred)
             elif response.HasField("attempt"):
-                self._hear(response.attempt)
+                self.hear(response.attempt)
             elif response.HasField("replies"):
                 for reply in response.replies.replies:
-                    await self._decode_and_tell(reply)
+                    await self.decode_and_tell(reply)
             else:
-                await self._decode_and_tell(response.batch)
+                await self.decode_and_tell(response.batch)
 
-    def _hear(self, attempt: domain_pb2.Attempt) -> None:
+    def hear(self, attempt: domain_pb2.Attempt) -> None:
         """Note an attempt before it is made, and confirm that before sending anything else."""
         self._poison.tries(attempt)
         if attempt.awaits_heard:
             self._outgoing.appendleft(OutgoingBatch(_HEARD, None, is_answered=False))
             self._wake.set()
 
-    async def _decode_and_tell(self, reply: domain_pb2.BatchReply) -> None:
-        # Nothing is noted before all of it was decoded: if the stream ends meanwhile, the answer
-        # was not given, and the next process gives it.
+    async def decode_and_tell(self, reply: domain_pb2.BatchReply) -> None:
+        """Take the answer to the oldest unanswered batch, and tell the mux."""
+        # Nothing is noted before all is decoded: if the stream ends, the next process answers.
         entry = self._unanswered[0].entry
         is_known = entry is not None and entry.outcome_digest is not None
         work = SlicedWork(as_it_came(reply) if is_known else self._events.decode(reply))
@@ -489,8 +490,8 @@ def _hello(identity: CoordinatorIdentity) -> bytes:
     return domain_pb2.ApplyRequest(hello=hello).SerializeToString()
 
 
-async def _read_hello_reply(call: Any) -> None:
-    # Not `wait_for`, which loses a cancellation that comes together with the answer.
+async def read_hello_reply(call: Any) -> None:
+    """Read the answer to the hello. `wait_for` would lose a cancellation that comes with it."""
     async with asyncio.timeout(limits.STAGE_TIMEOUT_MS / 1000):
         message = await call.read()
     if message is grpc.aio.EOF:

@@ -75,7 +75,7 @@ class Machine(Generic[State]):
         self._proposals: list[pb.Proposal] = []
         self._held_proposals: list[pb.Proposal] = []  # of commands that may still be taken back
         self._feature_level = 0
-        self._budget = cost.Budget()
+        self.budget = cost.Budget()
         self.defers_digests = False
         self._isolation: Isolation | None = None  # of the batch under way
         self._reads = BatchReads(ENDLESS, is_in_log=False)  # of the batch under way
@@ -161,7 +161,7 @@ class Machine(Generic[State]):
                     f"{self.sequence + 1} is due"
                 )
             self.sequence = batch.sequence
-            self._budget.begin(batch.op, batch.feature_level)
+            self.budget.begin(batch.op, batch.feature_level)
         self._feature_level = batch.feature_level
 
     def _command(self, item: pb.CommandItem, outcome: pb.Outcome) -> None:
@@ -175,9 +175,9 @@ class Machine(Generic[State]):
             credential_revision=item.credential_revision,
             session_id=item.session_id,
             feature_level=self._feature_level,
-            budget=self._budget,
+            budget=self.budget,
         )
-        self._budget.session_id = item.session_id
+        self.budget.session_id = item.session_id
         answer = outcome.command
         answer.SetInParent()
         if self._isolation is not None:
@@ -261,7 +261,7 @@ class Machine(Generic[State]):
         skipped, settles = span.skipped, undo.savepoint is None
         # The parts of a transaction share the free allowance, so each of their bytes is counted.
         free_bytes = ANSWER_FREE_BYTES if settles else 0
-        revision, budget = call.revision, self._budget
+        revision, budget = call.revision, self.budget
         refuse, fitting, has_room = answer.errors.add, budget.fitting, budget.answer
         results: list[bytes] = []
         append = results.append
@@ -337,7 +337,7 @@ class Machine(Generic[State]):
             # Continuing without it would leave this replica different from one that knows it.
             raise ApplyError(f"effect {kind} of revision {item.revision} has no handler here")
         call = Call(
-            item.revision, item.timestamp, None, 0, 0, self._feature_level, budget=self._budget
+            item.revision, item.timestamp, None, 0, 0, self._feature_level, budget=self.budget
         )
         if self._isolation is not None:
             handler = self._isolation.guard(f"effect {kind}", handler)
@@ -365,9 +365,9 @@ class Machine(Generic[State]):
             credential_revision=item.credential_revision,
             session_id=0,
             feature_level=self._feature_level,
-            budget=self._budget if self._reads.is_in_log else None,
+            budget=self.budget if self._reads.is_in_log else None,
         )
-        self._budget.session_id = GATEWAY_SESSION_ID  # nobody's in particular
+        self.budget.session_id = GATEWAY_SESSION_ID  # nobody's in particular
         answer = outcome.resolve
         answer.SetInParent()
         where = f"resolving for method {item.code}"
@@ -383,7 +383,7 @@ class Machine(Generic[State]):
         answer.contexts = contexts.joined()
         errors = contexts.errors
         if self._reads.is_in_log:
-            errors = self._budget.all_fitting(item.first_revision, errors)
+            errors = self.budget.all_fitting(item.first_revision, errors)
         answer.errors.extend(errors)
 
     def _query(self, item: pb.QueryItem, outcome: pb.Outcome) -> None:

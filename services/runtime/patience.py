@@ -10,7 +10,7 @@ from typing import Final
 
 from viewstamp.limits import READ_SLICE_US, READ_TIME_MAX_MS
 
-_SLICE_NS: Final = READ_SLICE_US * 1_000
+SLICE_NS: Final = READ_SLICE_US * 1_000
 _READ_NS: Final = READ_TIME_MAX_MS * 1_000_000
 
 
@@ -23,7 +23,7 @@ class SlicePatience:
     def begins(self) -> bool:
         """Return whether one more read may begin, and start its time."""
         self._read_began_ns = time.thread_time_ns()
-        return self._read_began_ns - self._batch_began_ns < _SLICE_NS
+        return self._read_began_ns - self._batch_began_ns < SLICE_NS
 
     def is_gone(self) -> bool:
         """Return whether the last begun read has used its time."""

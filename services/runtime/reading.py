@@ -58,7 +58,7 @@ class SectionReading:
         try:
             for raw in _raw_blocks(self._frozen, tally):
                 if raw is None:
-                    await self._pause()
+                    await self.pause()
                     continue
                 in_flight.append(loop.run_in_executor(self._threads, compress, raw))
                 if len(in_flight) >= BLOCKS_IN_FLIGHT_MAX:
@@ -80,11 +80,11 @@ class SectionReading:
         if behind is not None:
             for entry in entries_in_slices(behind, tally):
                 if entry is None:
-                    await self._pause()
+                    await self.pause()
             self._freezer.counted(behind, tally)
         return tally
 
-    async def _pause(self) -> None:
+    async def pause(self) -> None:
         """Let other tasks run first."""
         await asyncio.sleep(0)
         self._check()

@@ -79,7 +79,7 @@ class ApplyStream:
         self._threads = threads
         self._on_failure = on_failure
         self._watch = watch
-        self._replies: asyncio.Queue[pb.ApplyResponse | None] = asyncio.Queue(
+        self.replies: asyncio.Queue[pb.ApplyResponse | None] = asyncio.Queue(
             APPLY_REPLIES_WAITING_MAX
         )
         self._deferred: set[asyncio.Task[None]] = set()
@@ -122,13 +122,14 @@ class ApplyStream:
     async def _pump(self) -> None:
         await self._context.write(pb.ApplyResponse(hello=pb.HelloReply()))
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._write_replies())
+            tasks.create_task(self.write_replies())
             while (request := await self._read()) is not grpc.aio.EOF:
-                await self._handle(request, tasks)
+                await self.handle(request, tasks)
             await asyncio.gather(*self._deferred)
-            await self._replies.put(None)
+            await self.replies.put(None)
 
-    async def _handle(self, request: pb.ApplyRequest, tasks: asyncio.TaskGroup) -> None:
+    async def handle(self, request: pb.ApplyRequest, tasks: asyncio.TaskGroup) -> None:
+        """Do what one message of the coordinator asks for."""
         kind = request.WhichOneof("kind")
         if kind == "install" and not self.batches and not self._is_installed:
             await self._install(request.install)
@@ -164,7 +165,7 @@ class ApplyStream:
             self._on_failure(error)
             return
         if answer is not None:
-            await self._replies.put(pb.ApplyResponse(installed=answer))
+            await self.replies.put(pb.ApplyResponse(installed=answer))
         if self._installing.is_over:
             self._installing = None
             self._is_installed = True
@@ -215,7 +216,7 @@ class ApplyStream:
         )
         self._is_isolating = True
         try:
-            await self._replies.join()
+            await self.replies.join()
             # In a thread, so that the stack is equally deep on every replica.
             applied = await asyncio.to_thread(self.machine.apply, batch, ENDLESS, isolation)
         except Exception as error:
@@ -260,8 +261,8 @@ class ApplyStream:
 
     async def _tell(self, answer: pb.ApplyResponse) -> None:
         """Return once all messages, this one last, were handed to the transport."""
-        await self._replies.put(answer)
-        await self._replies.join()
+        await self.replies.put(answer)
+        await self.replies.join()
 
     def _apply(self, batch: pb.Batch, tasks: asyncio.TaskGroup) -> list[pb.ApplyResponse]:
         """Apply a batch and return the answers that are ready; none if the machine failed."""
@@ -285,11 +286,11 @@ class ApplyStream:
 
     async def _answer(self, answers: Iterable[pb.ApplyResponse]) -> None:
         for answer in answers:
-            await self._replies.put(answer)
+            await self.replies.put(answer)
 
     async def _answer_together(self, replies: pb.BatchReplies) -> None:
         if replies.replies:
-            await self._replies.put(pb.ApplyResponse(replies=replies))
+            await self.replies.put(pb.ApplyResponse(replies=replies))
 
     def _start(self, deferred: DeferredQuery, tasks: asyncio.TaskGroup) -> pb.ApplyResponse | None:
         """Start computing, or return a refusal if too much is being computed already."""
@@ -321,7 +322,7 @@ class ApplyStream:
             self._on_failure(error)
             return
         outcome = pb.QueryOutcome(query_id=query_id, state_digest=digest)
-        await self._replies.put(pb.ApplyResponse(deferred=outcome))
+        await self.replies.put(pb.ApplyResponse(deferred=outcome))
 
     async def _compute(self, deferred: DeferredQuery) -> None:
         costly = deferred.costly
@@ -335,12 +336,13 @@ class ApplyStream:
             self._on_failure(error)
             return
         self.log_alarms()
-        await self._replies.put(pb.ApplyResponse(deferred=outcome))
+        await self.replies.put(pb.ApplyResponse(deferred=outcome))
 
-    async def _write_replies(self) -> None:
-        while (reply := await self._replies.get()) is not None:
+    async def write_replies(self) -> None:
+        """Write the answers in their order, until None stands among them."""
+        while (reply := await self.replies.get()) is not None:
             await self._context.write(reply)
-            self._replies.task_done()
+            self.replies.task_done()
 
     def log_alarms(self) -> None:
         """Log the machine's defects, and forget them."""

@@ -44,20 +44,20 @@ _OPTIONAL_FIELDS: Final = (
 class OptionsPool:
     """Makes options, and sees to it that equal ones are the same object. A cache, not state."""
 
-    __slots__ = ("_by_canonical", "_by_encoding", "_shared")
+    __slots__ = ("_by_canonical", "by_encoding", "shared")
 
     def __init__(self) -> None:
         self._by_canonical: dict[bytes, Options] = {}  # every option is set in the encoding
-        self._by_encoding: dict[bytes, Options] = {}
-        self._shared: dict[Options, Options] = {DEFAULT_OPTIONS: DEFAULT_OPTIONS}
+        self.by_encoding: dict[bytes, Options] = {}
+        self.shared: dict[Options, Options] = {DEFAULT_OPTIONS: DEFAULT_OPTIONS}
 
     def created(self, message: streams_pb2.TopicOptions) -> Options:
         """Return the options of a new topic: `message` over the defaults. Raises Refusal."""
         encoding = message.SerializeToString(deterministic=True)
-        known = self._by_encoding.get(encoding)
+        known = self.by_encoding.get(encoding)
         if known is None:
             known = self._share(_checked(_overlaid(DEFAULT_OPTIONS, message)))
-            self._by_encoding[encoding] = known
+            self.by_encoding[encoding] = known
         return known
 
     def updated(self, options: Options, message: streams_pb2.TopicOptions) -> Options:
@@ -80,12 +80,12 @@ class OptionsPool:
         return known
 
     def _share(self, options: Options) -> Options:
-        caches = self._shared, self._by_encoding, self._by_canonical
+        caches = self.shared, self.by_encoding, self._by_canonical
         if any(len(cache) >= OPTIONS_CACHED_MAX for cache in caches):
-            self._shared.clear()
-            self._by_encoding.clear()
+            self.shared.clear()
+            self.by_encoding.clear()
             self._by_canonical.clear()
-        return self._shared.setdefault(options, options)
+        return self.shared.setdefault(options, options)
 
 
 @lru_cache(OPTIONS_CACHED_MAX)

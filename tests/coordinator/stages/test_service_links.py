@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from coordinator.stages.client import StageClient, StageEvents, _read_hello_reply
+from coordinator.stages.client import StageClient, StageEvents, read_hello_reply
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain
 
 
@@ -23,7 +23,7 @@ async def test_lost_reads_are_told_before_the_next_connection() -> None:
     client.send(domain.Batch(sequence=0))
     client.send(domain.Batch(sequence=0))
     assert told == []  # the mux is in the middle of a step
-    client._opened(domain.DescribeResponse(stage=2))  # type: ignore[arg-type]
+    client.opened(domain.DescribeResponse(stage=2))  # type: ignore[arg-type]
     client.send(domain.Batch(sequence=0))
     await asyncio.sleep(0)
     assert told == ["not connected", "connected"]
@@ -42,7 +42,7 @@ async def test_commands_wait_for_the_connection() -> None:
     for sequence in (1, 2):
         client.send(domain.Batch(sequence=sequence))
     assert (len(client.item_log), client.replaying) == (2, False)
-    client._opened(domain.DescribeResponse(stage=2))  # type: ignore[arg-type]
+    client.opened(domain.DescribeResponse(stage=2))  # type: ignore[arg-type]
     assert client.replaying
     await client.close()
 
@@ -57,7 +57,7 @@ async def test_stopping_is_not_lost_in_an_answer() -> None:
             return await self.answer
 
     call = Call()
-    reading = asyncio.create_task(_read_hello_reply(call))
+    reading = asyncio.create_task(read_hello_reply(call))
     await asyncio.sleep(0)
     call.answer.set_result(b"hello")
     reading.cancel()

@@ -112,14 +112,14 @@ async def test_what_is_unanswered_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
     stream = SilentService()
     for sequence, size in enumerate((200_000, 200_000, 200_000, 600_000), 1):
         client.send(put(sequence, f"name-{sequence}", "x" * size))
-    writer = asyncio.create_task(client._write(stream))
+    writer = asyncio.create_task(client.write(stream))
     await asyncio.wait_for(stream.came.wait(), WAIT_S)
     sent = []
     for sequence in range(1, 5):
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         sent.append(len(stream.written))
-        await client._decode_and_tell(pb.BatchReply(sequence=sequence))
+        await client.decode_and_tell(pb.BatchReply(sequence=sequence))
     writer.cancel()
     await asyncio.gather(writer, return_exceptions=True)
     assert sent == [2, 3, 3, 4]
@@ -133,10 +133,10 @@ async def test_what_a_service_waits_for_is_not_held_back(monkeypatch: pytest.Mon
     stream = SilentService()
     for sequence in (1, 2):
         client.send(put(sequence, f"name-{sequence}", "x" * 600_000))
-    writer = asyncio.create_task(client._write(stream))
+    writer = asyncio.create_task(client.write(stream))
     await asyncio.wait_for(stream.came.wait(), WAIT_S)
     for awaits_heard in (False, True):
-        client._hear(pb.Attempt(sequence=1, awaits_heard=awaits_heard))
+        client.hear(pb.Attempt(sequence=1, awaits_heard=awaits_heard))
         for _ in range(3):
             await asyncio.sleep(0)
         assert len(stream.written) == 1 + awaits_heard
@@ -188,7 +188,7 @@ async def test_who_dies_of_one_batch_does_not_come_back(
     told, address = ToldStage(), f"unix:{tmp_path}/echo.sock"
     client = StageClient(echo.DOMAIN.stage, address, told.events())
     seen: list[bool] = []
-    handle = ApplyStream._handle
+    handle = ApplyStream.handle
 
     async def die(serving: ApplyStream, request: pb.ApplyRequest, tasks: asyncio.TaskGroup) -> None:
         if request.batch.sequence == 2 and len(seen) < 4:
@@ -197,7 +197,7 @@ async def test_who_dies_of_one_batch_does_not_come_back(
             return
         await handle(serving, request, tasks)
 
-    monkeypatch.setattr(ApplyStream, "_handle", die)
+    monkeypatch.setattr(ApplyStream, "handle", die)
     async with running(client), service(address):
         client.send(put(1, "one", "1"))
         await told.reply()

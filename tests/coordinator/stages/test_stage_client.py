@@ -118,7 +118,7 @@ class CountedStream:
 def counted(monkeypatch: pytest.MonkeyPatch) -> CountedStream:
     """Count what the service reads and writes."""
     counted = CountedStream()
-    handle, write = ApplyStream._handle, ApplyStream._write_replies
+    handle, write = ApplyStream.handle, ApplyStream.write_replies
 
     async def counted_handle(
         serving: ApplyStream, request: pb.ApplyRequest, tasks: asyncio.TaskGroup
@@ -127,18 +127,18 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> CountedStream:
         await handle(serving, request, tasks)
 
     async def counted_write(serving: ApplyStream) -> None:
-        put = serving._replies.put
+        put = serving.replies.put
 
         async def counted_put(reply: pb.ApplyResponse | None) -> None:
             if reply is not None:
                 counted.answered.append(len(reply.replies.replies) or 1)
             await put(reply)
 
-        monkeypatch.setattr(serving._replies, "put", counted_put)
+        monkeypatch.setattr(serving.replies, "put", counted_put)
         await write(serving)
 
-    monkeypatch.setattr(ApplyStream, "_handle", counted_handle)
-    monkeypatch.setattr(ApplyStream, "_write_replies", counted_write)
+    monkeypatch.setattr(ApplyStream, "handle", counted_handle)
+    monkeypatch.setattr(ApplyStream, "write_replies", counted_write)
     return counted
 
 
@@ -275,7 +275,7 @@ async def test_answers_as_large_as_a_service_may_give_arrive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many packed reads are answered in one message, which both sides must allow."""
-    monkeypatch.setattr(patience, "_SLICE_NS", 10**12)
+    monkeypatch.setattr(patience, "SLICE_NS", 10**12)
     address, told = f"unix:{tmp_path}/echo.sock", ToldStage()
     client = StageClient(echo.DOMAIN.stage, address, told.events())
     get = message("GetRequest", name="large")

@@ -58,7 +58,7 @@ def test_before_the_bounds_there_are_bounds() -> None:
     fed = streams()
     fed.level = BEFORE
     fed.prepare()
-    budget, times = fed.machine._budget, limits.UNBOUNDED_LEVEL_POOLS
+    budget, times = fed.machine.budget, limits.UNBOUNDED_LEVEL_POOLS
     assert budget.rows_left == times * limits.PREPARE_ROWS_MAX
     assert budget.cascade.left == times * limits.PREPARE_CASCADE_ROWS_MAX
     assert budget.answer_bytes_left == limits.APPLY_ANSWERS_BYTES_MAX

@@ -45,7 +45,7 @@ def check(fed: Fed, kinds: list[tuple[str, Message]], drawn: list[tuple[int, int
     free = commands * limits.ANSWER_FREE_BYTES
     assert answered <= free + around + limits.PREPARE_ANSWERS_BYTES_MAX
     assert sum(reply.ByteSize() for reply in replies) < limits.APPLY_MESSAGE_BYTES_MAX
-    assert fed.machine._budget.rows_left >= 0
+    assert fed.machine.budget.rows_left >= 0
 
 
 def _answers_bytes(outcome: pb.Outcome) -> int:

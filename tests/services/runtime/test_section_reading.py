@@ -144,10 +144,10 @@ async def test_overtaken_reading_ends_aborted(
     class Held(reading_module.SectionReading):
         """A reading that stands still before it looks whether it may go on."""
 
-        async def _pause(self) -> None:
+        async def pause(self) -> None:
             held.set()
             await freed.wait()
-            await super()._pause()
+            await super().pause()
 
     monkeypatch.setattr("services.runtime.server.SectionReading", Held)
     stream = await client.open()

@@ -254,4 +254,4 @@ def test_options_cache_is_bounded(monkeypatch: pytest.MonkeyPatch, bench: Workbe
     rows = [bench.state.topics.find(1, f"topic-{expiry}") for expiry in range(1, 9)]
     assert [row.options.message_expiry_us for row in rows if row] == list(range(1, 9))
     pool = bench.state.options_pool
-    assert max(len(pool._shared), len(pool._by_encoding)) <= 3
+    assert max(len(pool.shared), len(pool.by_encoding)) <= 3
