@@ -51,7 +51,7 @@ DEADLINE_S: Final = 30
 # Of a SnapshotDurable, as docs/adr/0024-short-ways.md promises.
 RELAYS_MAX: Final = 2
 # Where a SnapshotDurable is decoded, and where it arrives.
-DECODED: Final = Listener._take.__code__
+DECODED: Final = Listener.take.__code__
 ARRIVED: Final = LocalSnapshotOrchestrator.durable_elsewhere.__code__
 # Past the end of what an answer leaves to be done.
 SETTLING_S: Final = 0.3
@@ -127,13 +127,13 @@ async def relays() -> list[str]:
 
     with tempfile.TemporaryDirectory(prefix="vs") as directory:
         coordinator = _one_of_three(Path(directory))
-        members = coordinator._members
+        members = coordinator.members
         assert members is not None, "one of three has peers"
-        listener = members.peers._listener
+        listener = members.peers.listener
         message = SnapshotDurableMessage(CLUSTER_ID, 1, 1, bytes(ROOT_BYTES), ())
         packet = Encoder(CLUSTER_ID, 1).encode(message).data
         sys.setprofile(called)
-        listener._take(1, listener.heard[1], packet)
+        listener.take(1, listener.heard[1], packet)
         sys.setprofile(None)
     return found
 

@@ -88,8 +88,8 @@ class Coordinator:
         self._mux = Mux(routes, codec.ProtobufCodec(), restored=restored)
         self._writer: JournalWriter[vsr.CoreState] = JournalWriter(files.journal, files.superblock)
         self._space = SpaceWatch(files.journal, self._became_full, self._has_room)
-        self._members = self._make_members()
-        peers = NO_PEERS if self._members is None else self._members.driver_ports()
+        self.members = self._make_members()
+        peers = NO_PEERS if self.members is None else self.members.driver_ports()
         core = _core(config, files)
         self.driver = Driver(core, self._mux, self._writer, self._events(), peers)
         self._bootstrap = Bootstrap(files.cluster_id, config.data_directory, self.driver.found)
@@ -103,7 +103,7 @@ class Coordinator:
             files.base.close()  # everything in it was taken over
         self._face = self._make_face(Authenticator(cluster_key, files.cluster_id, wall_clock_us))
         # What it tells others is where they reach it, which need not be where it listens.
-        self._client_address = config.advertise or self._face.address
+        self.client_address = config.advertise or self._face.address
         self._cluster = self._make_cluster()
         self._leadership = self._make_leadership()
         self._fitness = self._make_fitness()
@@ -114,7 +114,7 @@ class Coordinator:
                 self.alarms,
                 self._mux,
                 self._snapshots.orchestrator,
-                dict if self._members is None else self._members.peers.refused_hellos,
+                dict if self.members is None else self.members.peers.refused_hellos,
             )
         )
 
@@ -130,8 +130,8 @@ class Coordinator:
             await self._failure
             grace_ms = STOP_GRACE_MS
         except HaltedError:
-            if self._members is not None:
-                await self._members.tell_halted()
+            if self.members is not None:
+                await self.members.tell_halted()
             raise
         finally:
             stopped.cancel()
@@ -169,8 +169,8 @@ class Coordinator:
         self._start(self._timers.run())
         self._snapshots.start()
         driver.start(self._files.start)
-        if self._members is not None:
-            self._start(self._members.run())
+        if self.members is not None:
+            self._start(self.members.run())
         self._start(self._fitness.run())
 
     async def _stop(self, grace_ms: int) -> None:
@@ -179,8 +179,8 @@ class Coordinator:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._face.close()
-        if self._members is not None:
-            await self._members.stop()
+        if self.members is not None:
+            await self.members.stop()
         for client in self._clients.values():
             await client.close()
         await self._snapshots.stop()
@@ -264,7 +264,7 @@ class Coordinator:
 
     def _make_cluster(self) -> ClusterStage:
         sources = StatusSources(
-            address=self._client_address,
+            address=self.client_address,
             generation=lambda: self._files.superblock.state.generation,
             unfit=self._unfit,
             level_in_force=lambda: self._mux.feature_level,
@@ -281,7 +281,7 @@ class Coordinator:
             self._mux.entities,
             self._config.replica_id,
             self._files.cluster_id,
-            tuple if self._members is None else self._members.status,
+            tuple if self.members is None else self.members.status,
             self._config.replica_count,
             sources,
             (self._snapshots.reads, SessionReads(self._mux.sessions)),
@@ -304,7 +304,7 @@ class Coordinator:
             tell_primary=self._tell_primary,
             tell_others=self._tell_others,
             retain_ms=self._config.retain_ms,
-            followers=tuple if self._members is None else self._members.reports.followers,
+            followers=tuple if self.members is None else self.members.reports.followers,
         )
         limits = self._config.snapshots
         settings = TriggerSettings(
@@ -332,7 +332,7 @@ class Coordinator:
             driver=lambda: self.driver,
             entries=self._writer,
             position=self._position,
-            client_address=lambda: self._client_address,
+            client_address=lambda: self.client_address,
             durable_elsewhere=self._durable_elsewhere,
             adopted_elsewhere=self._adopted_elsewhere,
             files=files,
@@ -356,12 +356,12 @@ class Coordinator:
         self._snapshots.adopted_elsewhere(replica, generation)
 
     def _tell_primary(self, durable: Durable) -> None:
-        if self._members is not None:
-            self._members.tell_primary(durable)
+        if self.members is not None:
+            self.members.tell_primary(durable)
 
     def _tell_others(self, durable: Durable) -> None:
-        if self._members is not None:
-            self._members.tell_others(durable)
+        if self.members is not None:
+            self.members.tell_others(durable)
 
     def _position(self) -> Position:
         generation = self._files.superblock.state.generation
@@ -372,11 +372,11 @@ class Coordinator:
         return min(FEATURE_LEVEL_MAX, *self._services.feature_levels.values())
 
     def _supported_levels(self) -> dict[int, int]:
-        others = {} if self._members is None else self._members.reports.supported_levels()
+        others = {} if self.members is None else self.members.reports.supported_levels()
         return {self._config.replica_id: self._level_supported(), **others}
 
     def _make_fitness(self) -> Fitness:
-        members = self._members
+        members = self.members
 
         def look() -> Seen:
             return Seen(
@@ -396,11 +396,11 @@ class Coordinator:
         )
 
     def _unfit(self) -> str:
-        return "" if self._members is None else self._fitness.reason
+        return "" if self.members is None else self._fitness.reason
 
     def _fitness_said(self, reason: str) -> None:
         kind = cluster_pb2.ALARM_KIND_UNFIT
-        if self._members is None:
+        if self.members is None:
             return  # it leads in any case
         if reason:
             self.alarms.tell(kind, f"{reason}: another replica takes over if it is fit")
@@ -418,7 +418,7 @@ class Coordinator:
             timers=self._timers,
             authenticator=authenticator,
             watch=self._telemetry.gateway,
-            members=self._members,
+            members=self.members,
             supported_levels=self._supported_levels,
         )
         return PublicFace(self._config, ports)
@@ -438,7 +438,7 @@ class Coordinator:
             streams=face.submit,
             set_ready=face.server.set_ready,
             address=face.address,
-            members=self._members,
+            members=self.members,
             data_directory=self._config.data_directory,
             start=self._start,
         )

@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     except _CANNOT_START as error:
         print(f"coordinator: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_CANNOT_START
-    return event_loop.run(_serve(config, files, cluster_key, begun_ns))
+    return event_loop.run(serve(config, files, cluster_key, begun_ns))
 
 
 def _allow_connections() -> None:
@@ -108,9 +108,10 @@ def _open(config: Config) -> ReplicaFiles:
     )
 
 
-async def _serve(
+async def serve(
     config: Config, files: ReplicaFiles, cluster_key: bytes, begun_ns: int | None = None
 ) -> int:
+    """Run the replica until a signal ends it or it cannot go on; return the exit code."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -114,7 +114,7 @@ class _UndecodableError(Exception):
 
 
 def _encode(message: PeerMessage) -> OutgoingMessage:
-    kind = _KINDS[type(message)]
+    kind = KINDS_BY_TYPE[type(message)]
     request = pb.ExchangeRequest()
     part = getattr(request.messages.add(), kind.name)
     for field in kind.fields:
@@ -126,7 +126,7 @@ def _decode(part: pb.ReplicaMessage, cluster_id: bytes, from_replica: int) -> Pe
     name = part.WhichOneof("kind")
     if name is None:
         raise _UndecodableError(DecodeRule.UNKNOWN_KIND, "a message of no kind that is known here")
-    kind = _BY_NAME[name]
+    kind = KINDS_BY_NAME[name]
     body = getattr(part, name)
     values = [field.read(body, field.name, cluster_id) for field in kind.fields]
     return cast(PeerMessage, kind.message(cluster_id, from_replica, *values))
@@ -339,5 +339,5 @@ TABLE: Final = (
         ),
     ),
 )
-_KINDS: Final = MappingProxyType({kind.message: kind for kind in TABLE})
-_BY_NAME: Final = MappingProxyType({kind.name: kind for kind in TABLE})
+KINDS_BY_TYPE: Final = MappingProxyType({kind.message: kind for kind in TABLE})
+KINDS_BY_NAME: Final = MappingProxyType({kind.name: kind for kind in TABLE})

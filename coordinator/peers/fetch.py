@@ -79,7 +79,7 @@ class SnapshotFetcher:
             turn += 1
             before, words = offset, f"ends at {offset} of {size_bytes} bytes"
             try:
-                async with aclosing(self._chunks(replica, generation, digest, offset)) as chunks:
+                async with aclosing(self.chunks(replica, generation, digest, offset)) as chunks:
                     async for data in chunks:
                         if offset + len(data) > size_bytes:
                             raise _WrongAnswerError(f"sends more than {size_bytes} bytes")
@@ -97,9 +97,10 @@ class SnapshotFetcher:
                     + "; ".join(failures[key] for key in sorted(failures))
                 )
 
-    async def _chunks(
+    async def chunks(
         self, replica: int, generation: int, digest: bytes, offset: int
     ) -> AsyncGenerator[bytes]:
+        """Yield the chunks of a layer, from an offset, as one peer sends them."""
         request = pb.ReadLayerRequest(
             hello=self._hello(replica), generation=generation, digest=digest, offset=offset
         )

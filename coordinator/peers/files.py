@@ -82,7 +82,7 @@ class SnapshotFilesServer:
         with self._place():
             async with self._provider.pinned(request.generation) as pinned:
                 file = _named(pinned, layer_file(request.digest), request.generation)
-                await _send(pinned, file, request.offset, context)
+                await send_file(pinned, file, request.offset, context)
 
     async def _check_caller(self, request: _Request, context: Context) -> None:
         refused = self._judge_caller(request.hello, context)
@@ -118,7 +118,8 @@ def _named(pinned: PinnedFiles, name: str, generation: int) -> SnapshotFile:
     )
 
 
-async def _send(pinned: PinnedFiles, file: SnapshotFile, offset: int, context: Context) -> None:
+async def send_file(pinned: PinnedFiles, file: SnapshotFile, offset: int, context: Context) -> None:
+    """Send a file from an offset. Raises Refusal if the file ends before it."""
     if offset > file.size_bytes:
         raise Refusal(
             Reason.REASON_MALFORMED_REQUEST,

@@ -103,8 +103,8 @@ class PeerLink:
         self._changed = changed
         self._wake = asyncio.Event()
         self._is_life_due = False
-        self._retry = asyncio.Event()
-        self._failures = 0
+        self.retry = asyncio.Event()
+        self.failures = 0
         self._known_boot = b""
 
     @property
@@ -135,25 +135,25 @@ class PeerLink:
         is_new = boot_nonce != self._known_boot
         self._known_boot = boot_nonce
         if is_new or self.standing.state is LinkState.CONNECTING:
-            self._failures = 0
-            self._retry.set()
+            self.failures = 0
+            self.retry.set()
 
     async def run(self) -> None:
         """Connect, send, and begin again, until cancelled."""
         while True:
-            self._retry.clear()
-            standing = await self._attempt()
+            self.retry.clear()
+            standing = await self.attempt()
             if self.connected:  # until now
                 self.outbox.clear()
             self._become(standing)
-            self._failures += 1
+            self.failures += 1
             try:
-                async with asyncio.timeout(retry_delay_ms(self._failures) / 1000):
-                    await self._retry.wait()
+                async with asyncio.timeout(retry_delay_ms(self.failures) / 1000):
+                    await self.retry.wait()
             except TimeoutError:
                 pass  # nobody called: try anyway
 
-    async def _attempt(self) -> LinkStatus:
+    async def attempt(self) -> LinkStatus:
         """Hold one stream as long as it lasts; return why it ended."""
         channel = dial(self.address, self._hello.to_replica, self._credentials)
         try:
@@ -175,7 +175,7 @@ class PeerLink:
         refusal = await self._say_hello(call)
         if refusal is not None:
             return LinkStatus(LinkState.REFUSED, refusal.detail, refusal.reason)
-        self._failures = 0
+        self.failures = 0
         self._become(LinkStatus(LinkState.CONNECTED))
         self._wake.set()  # something may have waited for this
         writer = asyncio.create_task(self._write(call))

@@ -189,9 +189,10 @@ class Listener:
             if packet is grpc.aio.EOF or stream.replaced.is_set():
                 return
             heard.last_ms = self._clock_ms()
-            self._take(replica, heard, packet)
+            self.take(replica, heard, packet)
 
-    def _take(self, replica: int, heard: Heard, packet: bytes) -> None:
+    def take(self, replica: int, heard: Heard, packet: bytes) -> None:
+        """Hand every message of a packet to its handler; count those that cannot be decoded."""
         for found in decode_packet(packet, self._own.cluster_id, replica):
             if isinstance(found, Undecodable):
                 self._dropped(replica, heard, found)

@@ -91,8 +91,8 @@ class Peers:
         self._encoder = Encoder(config.cluster_id, config.replica_id)
         self._credentials = credentials_of(config)
         own = hello_of(config, agreed_limits() if agreed is None else agreed)
-        self._links = {replica: self._link(own, replica) for replica in config.others}
-        self._listener = Listener(own, self, clock_ms, level_in_force=level_in_force)
+        self.links = {replica: self._link(own, replica) for replica in config.others}
+        self.listener = Listener(own, self, clock_ms, level_in_force=level_in_force)
         self._snapshots = snapshots
         self._adopted = adopted
         self._tasks: list[asyncio.Task[None]] = []
@@ -106,15 +106,15 @@ class Peers:
     async def start(self) -> None:
         """Listen, and begin to connect. Raises ConfigError if the address cannot be bound."""
         server = grpc.aio.server(options=SERVER_OPTIONS)
-        handlers = [self._listener.handlers()]
+        handlers = [self.listener.handlers()]
         if self._snapshots is not None:
-            files = SnapshotFilesServer(self._snapshots, self._listener.refusal_of, self._adopted)
+            files = SnapshotFilesServer(self._snapshots, self.listener.refusal_of, self._adopted)
             handlers.append(files.handlers())
         server.add_generic_rpc_handlers(handlers)
         bind(server, self._config.settings.listen, self._credentials)
         await server.start()
         self._server = server
-        for link in self._links.values():
+        for link in self.links.values():
             task = asyncio.get_running_loop().create_task(link.run())
             task.add_done_callback(self._link_ended)
             self._tasks.append(task)
@@ -133,21 +133,21 @@ class Peers:
 
         Raises ValueError for a message of another sender, KeyError for an unknown replica.
         """
-        self._links[to_replica].send(self._encoder.encode(message))
+        self.links[to_replica].send(self._encoder.encode(message))
 
     def status(self) -> tuple[PeerStatus, ...]:
         """Return what is known of every peer, by replica."""
-        return tuple(self._status(replica) for replica in self._links)
+        return tuple(self._status(replica) for replica in self.links)
 
     def refused_hellos(self) -> Mapping[str, int]:
         """How many hellos were refused here, by reason."""
-        return dict(self._listener.refused)
+        return dict(self.listener.refused)
 
     # --- For the listener ---
 
     def welcomed(self, replica: int, boot_nonce: bytes) -> None:
         """Try a peer that said hello again at once: it is reachable."""
-        self._links[replica].heard_hello(boot_nonce)
+        self.links[replica].heard_hello(boot_nonce)
 
     def fell_silent(self, replica: int) -> None:
         """Report to the shell that a peer's stream to us has ended, except during `stop`."""
@@ -182,7 +182,7 @@ class Peers:
             self._events.failed(error)
 
     def _status(self, replica: int) -> PeerStatus:
-        link, heard = self._links[replica], self._listener.heard[replica]
+        link, heard = self.links[replica], self.listener.heard[replica]
         age_ms = None if heard.last_ms is None else self._clock_ms() - heard.last_ms
         return PeerStatus(
             replica=replica,

@@ -16,7 +16,7 @@ import grpc.aio
 import pytest
 
 from coordinator.app.leadership import READY_FILE
-from coordinator.app.main import EXIT_FAILED, EXIT_STOPPED, _serve
+from coordinator.app.main import EXIT_FAILED, EXIT_STOPPED, serve
 from tests.coordinator.app.in_process import CLUSTER_ID, KEY, Surroundings, surroundings
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams
 from viewstamp.api.streams.v1.streams_service_pb2_grpc import StreamsServiceStub
@@ -53,7 +53,7 @@ async def create(channel: grpc.aio.Channel, name: str) -> Any:
 async def test_failed_sync_ends_the_process(around: Surroundings) -> None:
     """The command gets no answer, the exit code is 1, and a restart has all acknowledged
     streams."""
-    serving = asyncio.create_task(_serve(around.config, around.open(), KEY))
+    serving = asyncio.create_task(serve(around.config, around.open(), KEY))
     async with grpc.aio.insecure_channel(await address_of(around, serving)) as channel:
         acknowledged = (await create(channel, "kept")).header.revision
         around.storage.fails = True
@@ -61,7 +61,7 @@ async def test_failed_sync_ends_the_process(around: Surroundings) -> None:
             await create(channel, "never acknowledged")
     assert await asyncio.wait_for(serving, 30) == EXIT_FAILED
     around.storage.fails = False
-    serving = asyncio.create_task(_serve(around.config, around.open(), KEY))
+    serving = asyncio.create_task(serve(around.config, around.open(), KEY))
     async with grpc.aio.insecure_channel(await address_of(around, serving)) as channel:
         assert (await create(channel, "after")).header.revision > acknowledged
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -78,7 +78,7 @@ async def test_what_was_mended_in_the_journal_is_told(
     """A damaged segment header is rewritten at the start, and the log names the file."""
     for is_damaged in (False, True):
         caplog.clear()
-        serving = asyncio.create_task(_serve(around.config, around.open(), KEY))
+        serving = asyncio.create_task(serve(around.config, around.open(), KEY))
         await address_of(around, serving)
         os.kill(os.getpid(), signal.SIGTERM)
         assert await asyncio.wait_for(serving, 30) == EXIT_STOPPED

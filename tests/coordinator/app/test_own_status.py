@@ -57,7 +57,7 @@ async def waiting(
         stop = asyncio.Event()
         running = asyncio.create_task(coordinator.run(stop))
         try:
-            async with grpc.aio.insecure_channel(coordinator._face.address) as channel:
+            async with grpc.aio.insecure_channel(coordinator.client_address) as channel:
                 yield channel
         finally:
             stop.set()

@@ -78,7 +78,7 @@ async def serving() -> AsyncIterator[PermissionTrial]:
             while not (around.config.data_directory / READY_FILE).exists():
                 await asyncio.sleep(0.01)
                 assert not running.done(), running.result()
-            address = coordinator._face.address
+            address = coordinator.client_address
             async with grpc.aio.insecure_channel(address) as channel:
                 yield PermissionTrial(coordinator.driver, channel)
             stop.set()

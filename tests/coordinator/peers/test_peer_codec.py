@@ -301,14 +301,14 @@ def test_a_defect_of_the_sender_is_an_error_there(message: PeerMessage) -> None:
 def test_only_entries_of_the_log_are_bodies() -> None:
     """Votes and heartbeats wait in the lane that is dropped last."""
     bodies = {core.PrepareMessage, core.RepairMessage, core.CommittedMessage}
-    assert {kind for kind in KINDS if codec._KINDS[kind].lane is OutboxLane.BODY} == bodies
+    assert {kind for kind in KINDS if codec.KINDS_BY_TYPE[kind].lane is OutboxLane.BODY} == bodies
 
 
 def test_every_kind_of_the_wire_is_known() -> None:
     """The table and the proto name the same kinds."""
     wire = {field.name for field in pb.ReplicaMessage.DESCRIPTOR.oneofs[0].fields}
-    assert set(codec._BY_NAME) == wire
-    assert set(codec._KINDS) == set(KINDS)
+    assert set(codec.KINDS_BY_NAME) == wire
+    assert set(codec.KINDS_BY_TYPE) == set(KINDS)
 
 
 def test_the_largest_prepare_arrives() -> None:

@@ -160,7 +160,7 @@ async def test_only_a_whole_round_in_vain_is_the_end(monkeypatch: pytest.MonkeyP
         if data:
             yield data
 
-    monkeypatch.setattr(SnapshotFetcher, "_chunks", chunks)
+    monkeypatch.setattr(SnapshotFetcher, "chunks", chunks)
     async with fetching() as fetcher:
         layer = LayerReference(digest=b"d" * 32, size_bytes=4)
         assert b"".join(await fetched(fetcher, (1, 2, 3), layer)) == b"abcd"
@@ -181,7 +181,7 @@ async def test_a_peer_that_sends_something_else(
     async def send(_: Any, __: Any, ___: int, context: Any) -> None:
         await context.write(response.SerializeToString())
 
-    monkeypatch.setattr(files_module, "_send", send)
+    monkeypatch.setattr(files_module, "send_file", send)
     async with fetching(StoredSnapshots(stored())) as fetcher:
         layer = (await layers(fetcher))[0]
         with pytest.raises(PeerFileUnavailable, match=says):

@@ -143,13 +143,13 @@ async def test_an_absent_peer_is_told_the_newest() -> None:
     addresses = free_addresses()
     async with serving(config(addresses, 0)) as trial:
         await until(lambda: "not tried" not in trial.status(1).why)
-        link = trial.peers._links[1]
+        link = trial.peers.links[1]
         for commit in range(10):
             trial.peers.send(1, heartbeat(0, commit))
         assert trial.status(1).queued_messages == 1
         assert trial.status(1).dropped == 9
-        failures = link._failures
-        await until(lambda: link._failures > failures + 1)
+        failures = link.failures
+        await until(lambda: link.failures > failures + 1)
         assert trial.states == []
         async with serving(config(addresses, 1)) as peer:
             await peer.until(lambda: len(peer.messages) > 0)
@@ -165,7 +165,7 @@ async def test_what_waits_is_given_up_with_the_stream(monkeypatch: pytest.Monkey
         await is_over.wait()
         return LinkStatus(LinkState.CONNECTING)
 
-    monkeypatch.setattr(PeerLink, "_attempt", attempt)
+    monkeypatch.setattr(PeerLink, "attempt", attempt)
     link.standing = LinkStatus(LinkState.CONNECTED)
     for commit in range(3):
         link.send(Encoder(CLUSTER, 0).encode(heartbeat(0, commit)))
@@ -188,9 +188,9 @@ def test_one_that_refuses_is_asked_at_once_only_if_it_is_new() -> None:
         (True, b"2", False),
     ):
         link.standing = LinkStatus(LinkState.REFUSED if refused else LinkState.CONNECTING)
-        link._retry.clear()
+        link.retry.clear()
         link.heard_hello(nonce)
-        assert link._retry.is_set() is is_asked
+        assert link.retry.is_set() is is_asked
 
 
 def test_delays_grow_and_are_bounded() -> None:

@@ -107,8 +107,8 @@ async def test_replicas_of_another_authority(
 
 async def cannot_connect(trial: PeerTrial, replica: int = 1) -> None:
     """Wait until several attempts to reach a peer have failed."""
-    link = trial.peers._links[replica]
-    await until(lambda: link._failures >= 3)
+    link = trial.peers.links[replica]
+    await until(lambda: link.failures >= 3)
     assert trial.status(replica).state is LinkState.CONNECTING
     assert "UNAVAILABLE" in trial.status(replica).why
 
