@@ -102,7 +102,7 @@ class CommandAdmission:
         used: Callable[[int], None],
         confirm_leading: Callable[[], Awaitable[None]],
     ) -> None:
-        self._routes = routes
+        self.routes = routes
         self._normalizer = normalizer
         self._sequencer = sequencer
         self._sessions = sessions
@@ -115,7 +115,7 @@ class CommandAdmission:
         self._confirm_leading = confirm_leading
         self._in_flight: dict[tuple[int, int], _InFlight] = {}
         # Kept alive by those who hold or await a turn.
-        self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+        self.turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
     def submit_loose(self, command: LooseCommand) -> Taken:
         """Queue a command of a caller without a session; return its share. Raises Refusal.
@@ -125,7 +125,7 @@ class CommandAdmission:
         if command.trace is not None:
             command.trace.queued_ns = time.time_ns()
         user_id, size = command.user_id, len(command.item)
-        command.shape = shape = self._routes.shape(command.code)
+        command.shape = shape = self.routes.shape(command.code)
         account = self._quotas.check(user_id)
         taken = self._shares.take(user_id, shape.weight or 1, size)
         try:
@@ -207,14 +207,14 @@ class CommandAdmission:
                 " and open a stream with it",
             )
         spans = [(span.code, span.count, span.items) for span in request.spans]
-        turn = self._turns.get(session_id)
+        turn = self.turns.get(session_id)
         if turn is None:
             if not self._normalizer.wants(spans):
                 # A new request gets its place before anything is awaited, so nobody can overtake
                 # it. Only one that seems out of place waits until this replica is confirmed to
                 # lead.
                 return await self._admit(session_id, request, spans, principal, traces, check_fence)
-            turn = self._turns[session_id] = asyncio.Lock()
+            turn = self.turns[session_id] = asyncio.Lock()
         async with turn:
             return await self._admit(session_id, request, spans, principal, traces, check_fence)
 
@@ -277,8 +277,8 @@ class CommandAdmission:
         traces: Sequence[CommandTrace],
         check_fence: Callable[[], None],
     ) -> AdmittedRequest:
-        methods = [self._routes.public_code(code, MethodKind.COMMAND) for code, _, _ in spans]
-        shapes = [self._routes.shape(code) for code, _, _ in spans]
+        methods = [self.routes.public_code(code, MethodKind.COMMAND) for code, _, _ in spans]
+        shapes = [self.routes.shape(code) for code, _, _ in spans]
         shape = check_runs(shapes, [count for _, count, _ in spans])
         suffixes: Suffixes = [{}] * len(methods)
         if any(map(self._normalizer.needed, methods)):
@@ -350,7 +350,7 @@ class CommandAdmission:
         own = TimeSlice()
         for code, count, items in spans:
             await own.give_way()
-            method = self._routes.public_code(code, MethodKind.COMMAND)
+            method = self.routes.public_code(code, MethodKind.COMMAND)
             origin = _origin(session_id, number, principal, first_index)
             suffixes.append(await self._normalizer.suffixes(method, count, items, origin))
             first_index += count

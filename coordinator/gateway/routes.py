@@ -47,14 +47,14 @@ class Routes:
     """
 
     def __init__(self, level_in_force: Callable[[], int] = lambda: 1) -> None:
-        self._level_in_force = level_in_force
+        self.level_in_force = level_in_force
         self._by_path: dict[str, Method] = {}
         self._by_code: dict[int, Method] = {}
         self._shapes: dict[int, Shape] = {}
         for module, claimed in _LOCAL:
             for method in methods_of_file(module.DESCRIPTOR):
                 if method.name in claimed:
-                    self._add(method)
+                    self.add(method)
 
     def update(self, describe: domain_service_pb2.DescribeResponse) -> None:
         """Take in what a service claims. Raises ValueError if a code is already another's."""
@@ -62,9 +62,10 @@ class Routes:
         claimed = set(describe.methods)
         for method in _methods(pool, describe.file_descriptors):
             if method.full_name in claimed:
-                self._add(method)
+                self.add(method)
 
-    def _add(self, method: Method) -> None:
+    def add(self, method: Method) -> None:
+        """Serve one method. Raises ValueError if its code is already another's."""
         other = self._by_code.get(method.code)
         if other is not None and other.full_name != method.full_name:
             raise ValueError(
@@ -82,7 +83,7 @@ class Routes:
     def may_enter(self, code: int) -> bool:
         """Return whether the feature level in force allows a command; unclaimed codes need none."""
         method = self._by_code.get(code)
-        return method is None or method.since_level <= self._level_in_force()
+        return method is None or method.since_level <= self.level_in_force()
 
     def is_one_at_a_time(self, code: int) -> bool:
         """Return whether one request of a code stands for every other, so that one is pending."""
@@ -136,7 +137,7 @@ class Routes:
     def _check_level(self, method: Method) -> None:
         if method.since_level == 1:
             return  # level 1 is always in force
-        in_force = self._level_in_force()
+        in_force = self.level_in_force()
         if method.since_level > in_force:
             raise Refusal(
                 Reason.REASON_FEATURE_LEVEL_REQUIRED,

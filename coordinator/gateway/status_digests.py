@@ -29,7 +29,7 @@ from viewstamp.limits import (
 )
 from viewstamp.machine.freezing import Entity
 
-_SLICE_NS: Final = ENCODE_SLICE_US * 1_000
+SLICE_NS: Final = ENCODE_SLICE_US * 1_000
 _SPANS: Final = tuple(
     mux.ReadSpan(mux.STATE_DIGEST_CODE, 1, b"", owner=stage) for stage in mux.SERVICE_STAGES
 )
@@ -139,7 +139,7 @@ class StatusDigests:
 
 def _walked_for_a_slice(entities: Iterator[Entity], found: StateDigest) -> bool:
     """Hash entities for one slice; return whether all are done."""
-    until_ns = time.perf_counter_ns() + _SLICE_NS
+    until_ns = time.perf_counter_ns() + SLICE_NS
     for entity in entities:
         found.add(*entity)
         if time.perf_counter_ns() > until_ns:

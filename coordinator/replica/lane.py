@@ -32,7 +32,7 @@ class Lane(Generic[Item]):
         self._waiting: FairQueue[Item] = FairQueue()
         self._weight_max = READ_GROUP_CALLS_MAX
         self._groups: list[_Group[Item]] = []
-        self._group_of: dict[int, _Group[Item]] = {}
+        self.group_of: dict[int, _Group[Item]] = {}
 
     @property
     def may_send(self) -> bool:
@@ -56,18 +56,18 @@ class Lane(Generic[Item]):
         group: _Group[Item] = _Group(len(places), is_full=2 * weight >= self._weight_max)
         self._groups.append(group)
         for place in places:
-            self._group_of[place.token] = group
+            self.group_of[place.token] = group
         return [place.item for place in places]
 
     def postponed(self, place: QueuePlace[Item]) -> None:
         """Put a read that its stage had no time for first, once its group is done."""
-        group = self._group_of[place.token]
+        group = self.group_of[place.token]
         group.postponed[place.token] = place
         group.was_postponed = True
 
     def left(self, token: int) -> None:
         """Note that a read has left the stages."""
-        group = self._group_of.pop(token)
+        group = self.group_of.pop(token)
         group.left -= 1
         if not group.left:
             self._done(group)

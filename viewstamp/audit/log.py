@@ -52,14 +52,14 @@ class AuditLog:
         """Records that could not be written since the start."""
         self._files = files
         self._strangers = strangers
-        self._waiting: deque[_Waiting] = deque()
+        self.waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._strangers_waiting = 0
         self._untold = 0
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
+        self._thread = threading.Thread(target=self.run, name="audit", daemon=True)
         self._thread.start()
 
     def add(self, made: Callable[[], Record], size: int, *, is_strangers: bool = False) -> None:
@@ -70,16 +70,16 @@ class AuditLog:
         """
         with self._lock:
             if (
-                len(self._waiting) >= RECORDS_WAITING_MAX
+                len(self.waiting) >= RECORDS_WAITING_MAX
                 or self._waiting_bytes + size > WAITING_BYTES_MAX
                 or (is_strangers and self._strangers_waiting >= STRANGERS_WAITING_MAX)
             ):
                 self._lose(1)
                 return
-            self._waiting.append((made, size, is_strangers))
+            self.waiting.append((made, size, is_strangers))
             self._waiting_bytes += size
             self._strangers_waiting += is_strangers
-            if len(self._waiting) in (1, LINES_TOGETHER_MAX):
+            if len(self.waiting) in (1, LINES_TOGETHER_MAX):
                 self._changed.notify()
 
     def lose(self) -> None:
@@ -96,7 +96,8 @@ class AuditLog:
         self._files.close()
         self._strangers.close()
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Write what is added, in the thread of the log, until it is closed."""
         while (waiting := self._next()) is not None:
             for files, is_strangers in ((self._files, False), (self._strangers, True)):
                 self._write(
@@ -126,20 +127,20 @@ class AuditLog:
     def _next(self) -> list[_Waiting] | None:
         """Wait for records; return None at the end."""
         with self._lock:
-            while not self._waiting and not self._is_closed:
+            while not self.waiting and not self._is_closed:
                 self._changed.wait()
-            if len(self._waiting) < LINES_TOGETHER_MAX and not self._is_closed:
+            if len(self.waiting) < LINES_TOGETHER_MAX and not self._is_closed:
                 self._changed.wait(GATHERING_S)
-            if not self._waiting:
+            if not self.waiting:
                 return None
-            taken = [self._pop() for _ in range(min(len(self._waiting), LINES_TOGETHER_MAX))]
+            taken = [self._pop() for _ in range(min(len(self.waiting), LINES_TOGETHER_MAX))]
             if self._untold:
                 untold, self._untold = self._untold, 0
                 taken.append((lambda: _lost(untold), 0, False))
             return taken
 
     def _pop(self) -> _Waiting:
-        taken = self._waiting.popleft()
+        taken = self.waiting.popleft()
         self._waiting_bytes -= taken[1]
         self._strangers_waiting -= taken[2]
         return taken

@@ -193,7 +193,7 @@ async def test_caller_that_leaves_during_normalization() -> None:
     del leaving, staying
     await asyncio.sleep(0)
     gc.collect()
-    assert len(world.commands._turns) == 0
+    assert len(world.commands.turns) == 0
 
 
 async def test_sessions_that_are_none() -> None:
@@ -208,7 +208,7 @@ async def test_sessions_that_are_none() -> None:
             with pytest.raises(Refusal) as caught:
                 await world.commands.admit(session_id, request, ROOT)
             assert caught.value.reason == reason
-    assert (world.used, world.logged, len(world.commands._turns)) == ([], [], 0)
+    assert (world.used, world.logged, len(world.commands.turns)) == ([], [], 0)
 
 
 async def test_committed_and_left_alone_is_still_in_flight() -> None:

@@ -220,7 +220,7 @@ def test_a_kept_reply_with_fewer_spans_is_told(tmp_path: Path, answered: int) ->
 
 def test_what_waits_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records keep only the examined part of a request, and a bounded number of bytes in all."""
-    monkeypatch.setattr(AuditLog, "_run", lambda self: None)
+    monkeypatch.setattr(AuditLog, "run", lambda self: None)
     kept = open_log(tmp_path, 8 * 1024 * 1024)
     routes: Any = Routes()
     audit = Audit(kept, routes, cast(Any, None))
@@ -228,9 +228,9 @@ def test_what_waits_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.Monk
     tell = request_of(*[span("CreateStream", *[small] * 100)] * 4)
     for _ in range(log.RECORDS_WAITING_MAX):
         tell(audit)
-    held = sum(len(items) for waiting in kept._waiting for items in kept_by(waiting[0]))
+    held = sum(len(items) for waiting in kept.waiting for items in kept_by(waiting[0]))
     assert log.WAITING_BYTES_MAX // 2 < held <= log.WAITING_BYTES_MAX
-    assert kept.lost == log.RECORDS_WAITING_MAX - len(kept._waiting) > 0
+    assert kept.lost == log.RECORDS_WAITING_MAX - len(kept.waiting) > 0
 
 
 @pytest.mark.parametrize("of", ["commands", "reads"])
@@ -238,7 +238,7 @@ def test_refusals_that_wait_are_bounded_in_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
     """Refusals that wait for the thread count by their weight."""
-    monkeypatch.setattr(AuditLog, "_run", lambda self: None)
+    monkeypatch.setattr(AuditLog, "run", lambda self: None)
     monkeypatch.setattr(log, "WAITING_BYTES_MAX", 4 * 1024 * 1024)
     kept = open_log(tmp_path, 8 * 1024 * 1024)
     routes: Any = Routes()
@@ -254,7 +254,7 @@ def test_refusals_that_wait_are_bounded_in_bytes(
         else:
             audit.reads([sent], AccessToken(7, 1, 2**60), "", reply)
     each = len(encoded) * (ERROR_OVERHEAD_BYTES if of == "commands" else DECODED_ERROR_BYTES)
-    assert 0 < len(kept._waiting) <= log.WAITING_BYTES_MAX // each
+    assert 0 < len(kept.waiting) <= log.WAITING_BYTES_MAX // each
 
 
 def kept_by(make: Any) -> Iterator[bytes]:

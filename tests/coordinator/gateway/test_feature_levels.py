@@ -33,15 +33,15 @@ def _raised(routes: Routes, code: int, since_level: int) -> Method:
     method = routes.find(code)
     assert method is not None
     newer = replace(method, since_level=since_level)
-    routes._by_code[code] = routes._by_path[method.path] = newer
+    routes.add(newer)
     return newer
 
 
 def _world() -> tuple[AdmissionTrial, Routes]:
     """Return commands over a log, and their routes, in which CreateStream is of level 3."""
     world = AdmissionTrial()
-    routes = world.commands._routes
-    routes._level_in_force = lambda: 2
+    routes = world.commands.routes
+    routes.level_in_force = lambda: 2
     _raised(routes, CREATE_STREAM, 3)
     return world, routes
 
@@ -58,7 +58,7 @@ async def test_a_command_above_the_level_is_refused_before_the_log() -> None:
     with pytest.raises(Refusal, match="needs feature level 3"):
         routes.public("/viewstamp.api.streams.v1.StreamsService/CreateStream")
     assert not routes.may_enter(CREATE_STREAM)
-    routes._level_in_force = lambda: 3
+    routes.level_in_force = lambda: 3
     await world.admit(1)
     assert len(world.logged) == 1
     assert routes.may_enter(CREATE_STREAM)
@@ -81,17 +81,17 @@ async def test_a_part_of_a_transaction_above_the_level_is_refused(
 def test_a_description_needs_its_level() -> None:
     """The coordinator serves its own commands from the level that introduced them."""
     routes = Routes()
-    routes._level_in_force = lambda: 2
+    routes.level_in_force = lambda: 2
     with pytest.raises(Refusal, match="SetClusterDescription needs feature level 3, and 2 is"):
         routes.public_code(DESCRIBE, MethodKind.COMMAND)
-    routes._level_in_force = lambda: 3
+    routes.level_in_force = lambda: 3
     assert routes.public_code(DESCRIBE, MethodKind.COMMAND).name == "SetClusterDescription"
 
 
 async def test_a_read_above_the_level_is_refused() -> None:
     """Queries have a level, too: the state that they show may not exist yet."""
     routes = Routes()
-    routes._level_in_force = lambda: 2
+    routes.level_in_force = lambda: 2
     _raised(routes, GET_STATUS, 3)
     reads = ReadStarter(routes, object())  # type: ignore[arg-type]
     span = submit_pb2.Span(code=GET_STATUS, count=1, items=frame(b""))

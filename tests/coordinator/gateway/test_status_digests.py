@@ -188,7 +188,7 @@ def broken_caller(_: Digests | Refusal) -> None:
 
 async def test_sessions_are_walked_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop turns between slices, and the digest covers all entities."""
-    monkeypatch.setattr(status_digests, "_SLICE_NS", 0)
+    monkeypatch.setattr(status_digests, "SLICE_NS", 0)
     taken: list[Entity] = []
 
     def entities() -> Iterator[Entity]:

@@ -98,9 +98,9 @@ def test_groups_shrink_until_they_fit_into_a_slice() -> None:
     for step in range(12):
         for letter in range(READ_GROUP_CALLS_MAX):
             lane.add(QueuePlace(1, step * READ_GROUP_CALLS_MAX + letter, 1, ""))
-        before = set(lane._group_of)
+        before = set(lane.group_of)
         sizes.append(len(lane.take()))
-        tokens = sorted(set(lane._group_of) - before)
+        tokens = sorted(set(lane.group_of) - before)
         if step < 8:
             lane.postponed(QueuePlace(1, tokens[-1], 1, ""))
         for token in tokens:

@@ -328,7 +328,7 @@ def test_of_the_methods_that_are_served_sweep_is_one_at_a_time() -> None:
         if method.internal
     ]
     for method in methods:
-        routes._add(method)
+        routes.add(method)
     one_at_a_time = {method.name for method in methods if routes.is_one_at_a_time(method.code)}
     assert (one_at_a_time, len(methods) > 3) == ({"Sweep"}, True)
     assert not routes.is_one_at_a_time(999)

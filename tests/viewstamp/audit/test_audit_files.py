@@ -89,7 +89,7 @@ def test_strangers_displace_nothing(tmp_path: Path) -> None:
 
 def test_strangers_leave_room_in_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refusals of callers without a name do not take all places in the queue."""
-    monkeypatch.setattr(AuditLog, "_run", lambda self: None)
+    monkeypatch.setattr(AuditLog, "run", lambda self: None)
     kept = open_log(tmp_path, AUDIT_BYTES_MIN)
     for _ in range(log.RECORDS_WAITING_MAX):
         add(kept, {"kind": "login", "user": None, "outcome": "refused"}, is_strangers=True)
@@ -105,7 +105,7 @@ def add(kept: AuditLog, record: dict[str, Any], *, is_strangers: bool = False) -
 
 def drain(kept: AuditLog) -> None:
     """Wait until the thread has taken all waiting records."""
-    while kept._waiting:
+    while kept.waiting:
         threading.Event().wait(0.001)
 
 
