@@ -66,7 +66,7 @@ class LocalCluster(Lifecycle):
         self._address: str | None = None
         self._lock: DirectoryLock | None = None
         self._sockets: Path | None = None
-        self._supervised: dict[str, Supervised] = {}
+        self.supervised: dict[str, Supervised] = {}
         self._changed = asyncio.Event()
         self._stopped = False
 
@@ -84,13 +84,13 @@ class LocalCluster(Lifecycle):
     @property
     def pids(self) -> dict[str, int]:
         """Process ids by name; a process that is being restarted is left out."""
-        pids = {name: process.pid for name, process in self._supervised.items()}
+        pids = {name: process.pid for name, process in self.supervised.items()}
         return {name: pid for name, pid in pids.items() if pid is not None}
 
     @property
     def restarts(self) -> dict[str, int]:
         """How often each process was restarted, by name."""
-        return {name: process.restarts for name, process in self._supervised.items()}
+        return {name: process.restarts for name, process in self.supervised.items()}
 
     def log_path(self, name: str) -> Path:
         """Return the log file of a process."""
@@ -114,12 +114,12 @@ class LocalCluster(Lifecycle):
         self._stopped = False
         # Of an earlier run: whoever waits for the file must not take it for this run's.
         (self.data_directory / "run" / "coordinator.json").unlink(missing_ok=True)
-        programs = self._programs if self._programs is not None else self._real_programs()
+        programs = self._programs if self._programs is not None else self.real_programs()
         for program in map(self._adapt, programs):
             supervised = Supervised(
                 program, self.data_directory / "log", self._child_environment(), self._changed.set
             )
-            self._supervised[program.name] = supervised
+            self.supervised[program.name] = supervised
             supervised.start()
 
     async def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
@@ -131,7 +131,7 @@ class LocalCluster(Lifecycle):
             async with asyncio.timeout(timeout_s) as limit:
                 await self._until_ready(limit, timeout_s)
         except TimeoutError:
-            late = [name for name, one in self._supervised.items() if not one.is_ready]
+            late = [name for name, one in self.supervised.items() if not one.is_ready]
             raise ClusterFailed(
                 f"{', '.join(late)} not ready within {timeout_s:g} s; see "
                 f"{self.data_directory / 'log'}"
@@ -145,21 +145,22 @@ class LocalCluster(Lifecycle):
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to a process. Raises ProcessLookupError if it is not running just now."""
-        self._supervised[name].send(number)
+        self.supervised[name].send(number)
 
     async def stop(self) -> None:
         """Stop the coordinator, then the services: SIGTERM, and SIGKILL after the grace period."""
         self._stopped = True
-        coordinator = self._supervised.get(COORDINATOR)
+        coordinator = self.supervised.get(COORDINATOR)
         if coordinator is not None:
             await coordinator.stop(self._stop_grace_s)
-        others = [one for one in self._supervised.values() if one is not coordinator]
+        others = [one for one in self.supervised.values() if one is not coordinator]
         await asyncio.gather(*(one.stop(self._stop_grace_s) for one in others))
-        self._supervised.clear()
+        self.supervised.clear()
         self._release()
         self._changed.set()
 
-    def _real_programs(self) -> list[Program]:
+    def real_programs(self) -> list[Program]:
+        """Return the coordinator and the services with their arguments."""
         assert self._sockets is not None
         key = str((self.data_directory / KEY_FILE).resolve())
         targets = {name: f"unix:{self._sockets / name}.sock" for name in SERVICE_NAMES}
@@ -189,7 +190,7 @@ class LocalCluster(Lifecycle):
 
     async def _until_ready(self, limit: asyncio.Timeout, timeout_s: float) -> None:
         applied = self._applied()
-        while not all(one.is_ready for one in self._supervised.values()):
+        while not all(one.is_ready for one in self.supervised.values()):
             self._raise_failure()
             self._raise_diverged()
             await self._next_change()
@@ -198,19 +199,19 @@ class LocalCluster(Lifecycle):
                 limit.reschedule(asyncio.get_running_loop().time() + timeout_s)
 
     def _applied(self) -> int:
-        return sum(one.applied for one in self._supervised.values())
+        return sum(one.applied for one in self.supervised.values())
 
     async def _next_change(self) -> None:
         await self._changed.wait()
         self._changed.clear()
 
     def _raise_failure(self) -> None:
-        for supervised in self._supervised.values():
+        for supervised in self.supervised.values():
             if supervised.failure is not None:
                 raise supervised.failure
 
     def _raise_diverged(self) -> None:
-        for name, supervised in self._supervised.items():
+        for name, supervised in self.supervised.items():
             if supervised.has_diverged:
                 raise ClusterFailed(
                     f"{name} has diverged and stays down; see {self.log_path(name)}"

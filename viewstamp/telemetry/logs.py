@@ -76,7 +76,7 @@ class RepeatFilter(logging.Filter):
         """Begin with nothing written."""
         super().__init__()
         self._clock_s = clock_s
-        self._counts: dict[tuple[str, str], _Repeats] = {}
+        self.counts: dict[tuple[str, str], _Repeats] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether the record is written; its fields say how many like it were not."""
@@ -90,9 +90,9 @@ class RepeatFilter(logging.Filter):
         return left_out is not None
 
     def _repeats_of(self, key: tuple[str, str]) -> _Repeats:
-        if key not in self._counts and len(self._counts) >= MESSAGES_COUNTED_MAX:
+        if key not in self.counts and len(self.counts) >= MESSAGES_COUNTED_MAX:
             key = ("", "")
-        return self._counts.setdefault(key, _Repeats())
+        return self.counts.setdefault(key, _Repeats())
 
 
 class _Repeats:

@@ -166,7 +166,7 @@ sys.exit({EXIT_DIVERGED})
     with pytest.raises(ClusterFailed, match="coordinator has diverged and stays down"):
         await running.wait_ready()
     waiting = asyncio.create_task(running.wait())
-    await until(lambda: running._supervised["users"].is_ready)
+    await until(lambda: running.supervised["users"].is_ready)
     assert not waiting.done()
     assert running.restarts == {"coordinator": 0, "users": 0}
     await running.stop()
@@ -177,7 +177,7 @@ async def test_late_process_is_named(tmp_path: Path) -> None:
     """Waiting for readiness ends in time and names the late process."""
     late = cluster(tmp_path, coordinator=SILENT, users=SERVE)
     await late.start()
-    await until(lambda: late._supervised["users"].is_ready)
+    await until(lambda: late.supervised["users"].is_ready)
     with pytest.raises(ClusterFailed, match="coordinator not ready"):
         await late.wait_ready(timeout_s=0.01)
     await late.stop()
@@ -284,7 +284,7 @@ async def test_long_paths_get_short_sockets(tmp_path: Path) -> None:
     deep = LocalCluster(tmp_path / ("d" * 90), "127.0.0.1:0", programs=[])
     await deep.start()
     targets = [
-        argument for p in deep._real_programs() for argument in p.command if "unix:" in argument
+        argument for p in deep.real_programs() for argument in p.command if "unix:" in argument
     ]
     paths = [Path(target.rpartition("unix:")[2]) for target in targets]
     assert len(paths) == 6

@@ -33,7 +33,7 @@ class Backup(FakeGateway):
         told = f"the primary is at {primary}"
         self.refuse_streams = Refusal(Reason.REASON_NOT_PRIMARY, told, address=primary)
 
-    async def _unary(self, request: Any, context: Context) -> Any:
+    async def unary(self, request: Any, context: Context) -> Any:
         self.passed_on.append(type(request).__name__)
         if self.refuses_once is not None:
             refusal, self.refuses_once = self.refuses_once, None
@@ -42,7 +42,7 @@ class Backup(FakeGateway):
             await asyncio.Event().wait()
         if isinstance(request, streams_pb2.CreateStreamRequest):
             return streams_pb2.CreateStreamResponse(stream_id=7)
-        return await super()._unary(request, context)
+        return await super().unary(request, context)
 
 
 @pytest.fixture

@@ -116,11 +116,11 @@ class FakeGateway:
 
         class Handlers(grpc.GenericRpcHandler):
             def service(self, details: grpc.HandlerCallDetails) -> Any:
-                return gateway._handler(details.method)
+                return gateway.handler(details.method)
 
         return Handlers()
 
-    def _handler(self, path: str) -> Any:
+    def handler(self, path: str) -> Any:
         if path.endswith("/Submit"):
             return grpc.stream_stream_rpc_method_handler(
                 self._submit,
@@ -131,12 +131,12 @@ class FakeGateway:
         if method is None:
             return None
         return grpc.unary_unary_rpc_method_handler(
-            self._unary,
+            self.unary,
             request_deserializer=method.request.FromString,
             response_serializer=method.response.SerializeToString,
         )
 
-    async def _unary(self, request: Any, context: Context) -> Any:
+    async def unary(self, request: Any, context: Context) -> Any:
         try:
             if isinstance(request, users_pb2.LoginRequest | users_pb2.LoginWithTokenRequest):
                 return self._login(request)
@@ -295,7 +295,7 @@ class FakeGateway:
             items = unframe(span.items)
             assert len(items) == span.count
             self.applied += [(span.code, item) for item in items]
-            reply.spans.append(self._span(METHODS[span.code], items))
+            reply.spans.append(self.span(METHODS[span.code], items))
             self.revision += span.count
         return reply
 
@@ -305,10 +305,10 @@ class FakeGateway:
             return submit_pb2.ReadReply(read_id=request.read_id, error=refusal.to_answer())
         reply = submit_pb2.ReadReply(read_id=request.read_id, header=self._header(self.revision))
         for span in request.spans:
-            reply.spans.append(self._span(METHODS[span.code], unframe(span.items)))
+            reply.spans.append(self.span(METHODS[span.code], unframe(span.items)))
         return reply
 
-    def _span(self, method: Method, items: list[bytes]) -> submit_pb2.SpanReply:
+    def span(self, method: Method, items: list[bytes]) -> submit_pb2.SpanReply:
         results = []
         span = submit_pb2.SpanReply()
         for index, item in enumerate(items):

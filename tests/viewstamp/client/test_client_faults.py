@@ -255,8 +255,8 @@ async def test_answer_that_cannot_be_read_fails_the_call(
     client: Client, gateway: FakeGateway
 ) -> None:
     """Results that do not match the calls are an error of the protocol, never a wrong result."""
-    original = gateway._span
-    gateway._span = lambda method, items: original(method, items[:-1])  # type: ignore[method-assign]
+    original = gateway.span
+    gateway.span = lambda method, items: original(method, items[:-1])  # type: ignore[method-assign]
     with pytest.raises(viewstamp.client.ProtocolError, match="0 results answer 1"):
         await client.streams.create("a")
 

@@ -52,8 +52,8 @@ class FakeCluster(FakeGateway):
             raise Refusal(Reason.REASON_UNAUTHENTICATED, "the token is not valid: log in again")
         return AccessToken(0, 1, 2**63)
 
-    def _handler(self, path: str) -> Any:
-        return self._streams.get(path) or super()._handler(path)
+    def handler(self, path: str) -> Any:
+        return self._streams.get(path) or super().handler(path)
 
 
 async def _main(data_directory: Path) -> None:

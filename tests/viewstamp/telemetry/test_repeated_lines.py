@@ -39,7 +39,7 @@ def test_messages_of_any_number_take_bounded_memory() -> None:
     for number in range(3 * logs.MESSAGES_COUNTED_MAX):
         record = logging.makeLogRecord({"name": "x", "levelno": 40, "msg": f"message {number}"})
         written += repeats.filter(record)
-    assert len(repeats._counts) <= logs.MESSAGES_COUNTED_MAX + 1
+    assert len(repeats.counts) <= logs.MESSAGES_COUNTED_MAX + 1
     assert written == logs.MESSAGES_COUNTED_MAX + logs.LINES_AT_ONCE
 
 
