@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from coordinator.mux.sessions import SessionsMachine
 from coordinator.mux.types import Stage
+from services.streams.model import TopicTable
 from testkit.service_domains import all_domains
 from viewstamp.machine.tables import Table, UndoLog
 
@@ -47,8 +48,10 @@ def check_session_indexes(machine: SessionsMachine) -> None:
 
 def rows(table: Any) -> dict[Any, Any]:
     """Return what a table holds, nested tables and the names of topics too."""
-    held = table.rows if isinstance(table, Table) else table._rows
-    found = {key: rows(value) if isinstance(value, Table) else value for key, value in held.items()}
-    for stream_id, children in getattr(table, "_streams", {}).items():
-        found["children of", stream_id] = (children.ids, children.by_name)
+    found = {
+        key: rows(value) if isinstance(value, Table) else value for key, value in table.rows.items()
+    }
+    if isinstance(table, TopicTable):
+        for stream_id, children in table.by_stream():
+            found["children of", stream_id] = (children.ids, children.by_name)
     return found

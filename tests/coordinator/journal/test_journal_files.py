@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ from testkit.journal_builders import (
     JOURNAL_ID,
     OTHER_CLUSTER_ID,
     SEGMENT_BYTES,
+    append_unchecked,
     chain,
     create,
     filled,
@@ -136,8 +136,8 @@ def test_a_prepare_of_another_cluster_is_refused() -> None:
     filled(storage, [[prepare(1, NO_PARENT)]], replica_count=3)
     record = intact_records(storage.content(segment(1)), 1)[0]
     journal, _ = reopen(storage, replica_count=3)
-    journal._identity = replace(journal._identity, cluster_id=OTHER_CLUSTER_ID)
-    journal.append([prepare(2, record.frame.content_checksum, cluster_id=OTHER_CLUSTER_ID)])
+    foreign = prepare(2, record.frame.content_checksum, cluster_id=OTHER_CLUSTER_ID)
+    append_unchecked(journal, [foreign])
     journal.close()
     refused(storage, WrongCluster, OTHER_CLUSTER_ID.hex(), replica_count=3)
 
