@@ -20,6 +20,7 @@ from tests.tidy import (
     import_rules,
     name_rules,
     package_rules,
+    private_rules,
     proto_rules,
     purity_rules,
     shape_rules,
@@ -117,6 +118,11 @@ def test_a_class_name_means_one_thing() -> None:
 def test_nothing_public_is_dead() -> None:
     """What the product defines for others is used by some part of it."""
     check(dead_name_rules.dead_names(python_files()))
+
+
+def test_tests_use_what_is_public() -> None:
+    """No test, and nothing that tests share, uses a private name of another class or module."""
+    check(private_rules.private_uses(python_files()))
 
 
 def test_no_alarm_is_dead() -> None:
