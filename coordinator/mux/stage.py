@@ -22,7 +22,9 @@ class Stage(IntEnum):
 STAGES: Final = tuple(Stage)
 
 # The stages that are services: they freeze at a cut when told.
-SERVICE_STAGES: Final = (Stage.USERS, Stage.STREAMS, Stage.CONSUMER_GROUPS)
+SERVICE_STAGES: Final = tuple(
+    stage for stage in STAGES if stage not in (Stage.SESSIONS, Stage.CATALOG)
+)
 
 
 def cut_stages(feature_level: int) -> tuple[Stage, ...]:

@@ -6,14 +6,13 @@ import ast
 
 from tests.tidy.import_rules import imported
 from tests.tidy.tree import PythonFile
+from viewstamp.routing import SERVICE_NAMES
 
 PURE_FOLDERS = (
     "coordinator/vsr",
     "coordinator/mux",
     "viewstamp/format",
-    "services/users",
-    "services/streams",
-    "services/consumer_groups",
+    *(f"services/{name}" for name in SERVICE_NAMES),
 )
 
 # Files of the domain folders that are not machines: they start the process around one.

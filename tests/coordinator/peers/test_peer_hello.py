@@ -26,6 +26,7 @@ from coordinator.peers.hello import (
 from tests.tidy.tree import ROOT
 from viewstamp import limits
 from viewstamp.api.replication.v1 import replication_service_pb2 as pb
+from viewstamp.routing import SERVICE_NAMES
 
 OWN = Hello(b"c" * 16, WIRE_VERSION, 0, 3, b"d" * 32, b"n" * 16, 0)
 THEIRS = replace(OWN, replica_id=1, boot_nonce=b"m" * 16)
@@ -164,7 +165,7 @@ def test_any_change_of_an_agreed_limit_changes_the_digest() -> None:
 
 def test_machines_see_no_limit_in_milliseconds() -> None:
     """The digest omits durations in milliseconds, because no machine uses them."""
-    machines = ("coordinator/mux", "services/users", "services/streams", "services/consumer_groups")
+    machines = ("coordinator/mux", *(f"services/{name}" for name in SERVICE_NAMES))
     files = [path for machine in machines for path in (ROOT / machine).glob("*.py")]
     assert len(files) > len(machines)
     assert [path for path in files if re.search(r"limits\.\w+_MS\b", path.read_text())] == []
