@@ -135,7 +135,7 @@ class CatalogMachine:
     ) -> SessionApplied | SessionRefused:
         """Apply one command; `timestamp` is log time in us, `feature_level` the level of its
         entry."""
-        why = malformed(command)
+        why = malformed(command, feature_level)
         if why is not None:
             return SessionRefused(
                 self.codec.encode_refusal("MALFORMED_REQUEST", why.details, why.case)

@@ -21,7 +21,7 @@ from coordinator.mux.catalog_types import (
     PruneSnapshots,
     SetRetention,
 )
-from coordinator.mux.stage import Stage
+from coordinator.mux.stage import cut_stages
 
 ROOT_BYTES: Final = 32
 
@@ -98,14 +98,23 @@ class Malformed:
     details: Mapping[str, str] = field(default_factory=dict)
 
 
-def malformed(command: CatalogCommand) -> Malformed | None:
-    """Return what is wrong with a command in any state; None if nothing."""
+def malformed(command: CatalogCommand, feature_level: int) -> Malformed | None:
+    """Return what is wrong with a command in any state at a feature level; None if nothing."""
     match command:
         case BeginSnapshot() | PruneSnapshots() if command.keep_last < 1:
             return Malformed("keep_last")
         case CompleteSnapshot() if len(command.root) != ROOT_BYTES:
             details = {"bytes": str(len(command.root)), "bytes_due": str(ROOT_BYTES)}
             return Malformed("root_length", details)
-        case CompleteSnapshot() if tuple(task.stage for task in command.tasks) != tuple(Stage):
+        case CompleteSnapshot() if not _is_whole(command, feature_level):
             return Malformed("snapshot_tasks")
     return None
+
+
+def _is_whole(command: CompleteSnapshot, feature_level: int) -> bool:
+    """Return whether the tasks are those of a cut at this level, or below it.
+
+    The level may have been raised since the cut, whose level the catalog does not keep.
+    """
+    stages = tuple(task.stage for task in command.tasks)
+    return any(stages == cut_stages(level) for level in range(1, max(feature_level, 1) + 1))

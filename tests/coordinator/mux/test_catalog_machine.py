@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from coordinator.mux import stage as stages
 from coordinator.mux.catalog import CatalogMachine
 from coordinator.mux.catalog_decisions import DECISIONS, Decided, GenerationStanding
 from coordinator.mux.catalog_types import (
@@ -25,31 +26,36 @@ from coordinator.mux.catalog_types import (
     SetRetention,
     Snapshot,
     SnapshotState,
+    TaskSnapshot,
 )
 from coordinator.mux.sessions import SessionApplied, SessionRefused
 from coordinator.mux.snapshot_retention import expired
+from coordinator.mux.stage import Stage
 from coordinator.mux.types import CatalogCommand
 from testkit.composite.chains import ROOT, TASKS
 from tests.coordinator.mux.fakes import FakeCodec
+from viewstamp.limits import FEATURE_LEVEL_MAX, SECTION_SINCE_LEVEL
 
 DAY_US = 86_400_000_000
-# The op and revision of the entries that hold the commands.
-LEVEL = 2
+LEVEL = FEATURE_LEVEL_MAX
+# The tasks of a build to which the catalog is not known.
+OLDER_TASKS = tuple(task for task in TASKS if task.stage is not Stage.CATALOG)
 
 
 class Catalog:
     """A machine that gets its commands at growing ops and revisions."""
 
-    def __init__(self) -> None:
+    def __init__(self, level: int = LEVEL) -> None:
         self.machine = CatalogMachine(FakeCodec())
         self.revision = 0
+        self.level = level
 
     def do(self, *commands: CatalogCommand) -> SessionApplied | SessionRefused:
         """Apply commands; return the outcome of the last one."""
         for command in commands:
             self.revision += 1
             at = DAY_US + self.revision
-            outcome = self.machine.apply(command, self.revision, self.revision, at, LEVEL)
+            outcome = self.machine.apply(command, self.revision, self.revision, at, self.level)
         return outcome
 
     def complete(self, *generations: int) -> Catalog:
@@ -149,6 +155,27 @@ def test_what_is_malformed_changes_nothing(command: CatalogCommand) -> None:
     assert catalog.states() == {1: "CREATED"} and not catalog.machine.current().is_cut
 
 
+@pytest.mark.parametrize(
+    ("level", "tasks", "state"),
+    [
+        (LEVEL, OLDER_TASKS, "COMPLETED"),
+        (LEVEL, TASKS, "CREATED"),
+        (LEVEL + 1, TASKS, "COMPLETED"),
+        # The level was raised between the cut and its completion.
+        (LEVEL + 1, OLDER_TASKS, "COMPLETED"),
+    ],
+)
+def test_a_stage_that_came_later_is_no_task_below_its_level(
+    level: int, tasks: tuple[TaskSnapshot, ...], state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build with one more stage decides a completion as the builds without it did."""
+    since = {**SECTION_SINCE_LEVEL, Stage.CATALOG: LEVEL + 1}
+    monkeypatch.setattr(stages, "SECTION_SINCE_LEVEL", since)
+    catalog = Catalog(level)
+    catalog.do(BeginSnapshot(1, 1, 0), CompleteSnapshot(1, ROOT, tasks))
+    assert catalog.states() == {1: state}
+
+
 def test_pruning_says_what_it_would_delete() -> None:
     """With validate_only the answer is the same and nothing changes."""
     catalog = Catalog()
@@ -220,12 +247,12 @@ def test_completion_applies_the_retention_of_its_cut() -> None:
 @pytest.mark.parametrize(
     ("command", "level"),
     [
-        (RaiseFeatureLevel(3, 2), 3),
-        (RaiseFeatureLevel(3, 2, validate_only=True), 0),
-        (RaiseFeatureLevel(4, 2), 0),
-        (RaiseFeatureLevel(2, 2), 0),
-        (RaiseFeatureLevel(2, 1), 0),
-        (RaiseFeatureLevel(4, 3), 0),
+        (RaiseFeatureLevel(LEVEL + 1, LEVEL), LEVEL + 1),
+        (RaiseFeatureLevel(LEVEL + 1, LEVEL, validate_only=True), 0),
+        (RaiseFeatureLevel(LEVEL + 2, LEVEL), 0),
+        (RaiseFeatureLevel(LEVEL, LEVEL), 0),
+        (RaiseFeatureLevel(LEVEL, LEVEL - 1), 0),
+        (RaiseFeatureLevel(LEVEL + 2, LEVEL + 1), 0),
     ],
 )
 def test_the_level_rises_by_one_from_what_is_in_force(
@@ -241,21 +268,21 @@ def test_the_level_rises_by_one_from_what_is_in_force(
 def test_a_level_that_is_decided_is_in_force_before_entries_have_it() -> None:
     """Of two raises in entries of the old level the second must know of the first."""
     catalog = Catalog()
-    catalog.do(RaiseFeatureLevel(3, 2))
-    assert isinstance(catalog.do(RaiseFeatureLevel(3, 2)), SessionRefused)
-    assert isinstance(catalog.do(RaiseFeatureLevel(4, 3)), SessionApplied)
-    assert catalog.machine.feature_level == 4
+    catalog.do(RaiseFeatureLevel(LEVEL + 1, LEVEL))
+    assert isinstance(catalog.do(RaiseFeatureLevel(LEVEL + 1, LEVEL)), SessionRefused)
+    assert isinstance(catalog.do(RaiseFeatureLevel(LEVEL + 2, LEVEL + 1)), SessionApplied)
+    assert catalog.machine.feature_level == LEVEL + 2
 
 
 def test_a_raise_that_is_taken_back_leaves_no_level() -> None:
     """A savepoint undoes the level like any other row; a level that stays is an entity."""
     catalog = Catalog()
     catalog.machine.savepoint()
-    catalog.do(RaiseFeatureLevel(3, 2))
+    catalog.do(RaiseFeatureLevel(LEVEL + 1, LEVEL))
     catalog.machine.revert()
     assert catalog.machine.feature_level == 0
     assert list(catalog.machine.entities()) == []
-    catalog.do(RaiseFeatureLevel(3, 2))
+    catalog.do(RaiseFeatureLevel(LEVEL + 1, LEVEL))
     assert [kind for kind, _, _ in catalog.machine.entities()] == [3]
 
 
