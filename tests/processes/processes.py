@@ -1,10 +1,11 @@
-"""One replica as four real processes in a directory of its own, for tests that kill and corrupt."""
+"""One replica as real processes in a directory of its own, for tests that kill and corrupt."""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
+import select
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,7 @@ ROOT: Final = Path(__file__).parents[2]
 COORDINATOR: Final = "coordinator"
 SEGMENT_BYTES: Final = 4 * 1024 * 1024
 STOP_TIMEOUT_S: Final = 60
+START_TIMEOUT_S: Final = 120
 EVENTUALLY_TIMEOUT_S: Final = 30
 CLUSTER_KEY: Final = "ab" * 32
 
@@ -89,9 +91,11 @@ class ReplicaProcesses:
             )
 
     def wait_ready(self, name: str) -> None:
-        """Wait until a process says that it serves."""
+        """Wait until a process says that it serves: a coordinator without a service never does."""
         stdout = self.processes[name].stdout
         assert stdout is not None
+        said, _, _ = select.select([stdout], [], [], START_TIMEOUT_S)
+        assert said, f"{name} is not ready: {self.errors(name)}"
         line = stdout.readline()
         assert line, f"{name} ended before it was ready: {self.errors(name)}"
         self.ready[name] = json.loads(line)
@@ -107,6 +111,17 @@ class ReplicaProcesses:
         except BaseException:
             self.stop()
             raise
+
+    def mend(self) -> None:
+        """Let paused processes go on and start those that ended: a failed test leaves both."""
+        for name, process in list(self.processes.items()):
+            if process.poll() is None:
+                self.signal(name, signal.SIGCONT)
+            else:
+                self.wait(name)
+        missing = [name for name in (*SERVICE_NAMES, COORDINATOR) if name not in self.processes]
+        if missing:
+            self.start(*missing)
 
     @property
     def address(self) -> str:
