@@ -1,6 +1,6 @@
 """One coordinator process, put together: the only place that knows every part.
 
-Start-up: open the directory, listen (alive, not ready), reach the three services and install the
+Start-up: open the directory, listen (alive, not ready), reach the services and install the
 sections of the snapshot to start from, give the core what the disk holds, apply the inherited log,
 and only then serve.
 """

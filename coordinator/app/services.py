@@ -1,4 +1,4 @@
-"""The three domain services of this replica: the links to them, and their reports."""
+"""The domain services of this replica: the links to them, and their reports."""
 
 from __future__ import annotations
 

@@ -59,20 +59,20 @@ def up(
         str | None, typer.Option(help="HOST:PORT where the coordinator serves Prometheus metrics.")
     ] = None,
     replicas: Annotated[
-        int, typer.Option(min=1, max=limits.REPLICAS_MAX, help="Each runs four processes.")
+        int, typer.Option(min=1, max=limits.REPLICAS_MAX, help="Each is several processes.")
     ] = 1,
     standbys: Annotated[
         int,
         typer.Option(
             min=0,
             max=limits.STANDBYS_MAX,
-            help="Replicas without a vote, beside at least 2 that vote; four processes each.",
+            help="Replicas without a vote, beside at least 2 that vote.",
         ),
     ] = 0,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C.
 
-    Starts the coordinator and the three domain services, and restarts what dies. The processes
+    Starts the coordinator and the domain services, and restarts what dies. The processes
     write their logs to DATA_DIRECTORY/log and their traces to DATA_DIRECTORY/telemetry. With
     several replicas each has a directory of its own, DATA_DIRECTORY/replica-0 and so on, and
     listens one port above the one before. What stands behind `--` is passed on to the coordinators:

@@ -1,4 +1,4 @@
-"""Several replicas on this machine: each a coordinator with its three services, all supervised."""
+"""Several replicas on this machine: each a coordinator with its services, all supervised."""
 
 from __future__ import annotations
 
