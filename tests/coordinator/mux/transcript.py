@@ -21,6 +21,7 @@ from coordinator.mux.entities import CatalogValue, Minimum, Session, SessionsVal
 from coordinator.mux.mux import Mux
 from coordinator.mux.types import (
     BEGIN_SNAPSHOT_CODE,
+    SERVICE_STAGES,
     TRANSACT_CODE,
     Applied,
     CatalogChanged,
@@ -174,6 +175,8 @@ class MuxRunner:
         handlers: dict[str, Callable[[list[str], list[str]], list[str]]] = {
             "commit": self._commit,
             "reply": self._reply,
+            "reply_services": self._reply_services,
+            "reply_services_but": self._reply_services,
             "read": self._read,
             "poke": lambda words, lines: self._trace(self.mux.poke_proposals()),
             "fail_reads": self._fail_reads,
@@ -215,6 +218,12 @@ class MuxRunner:
             self.announced |= {i.query_id: i for i in batch.items if isinstance(i, QueryItem)}
             trace += self._trace(self.mux.reply(self.stages[stage].apply(batch)))
         return trace
+
+    def _reply_services(self, words: list[str], lines: list[str]) -> list[str]:
+        """Let every service but those named answer its oldest batch."""
+        names = [stage.name.lower() for stage in SERVICE_STAGES]
+        answering = [name for name in names if name not in words]
+        return [line for name in answering for line in self._reply([name], [])]
 
     def _read(self, words: list[str], lines: list[str]) -> list[str]:
         """Read: each line is a read, its token and `method:name` words."""
