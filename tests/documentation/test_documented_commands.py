@@ -59,6 +59,7 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
 LONG: Final = [
     ("benchmarks/README.md", ""),
     ("CONTRIBUTING.md", ""),
+    ("docs/add-a-domain.md", ""),
     ("docs/analytics.md", ""),
     ("docs/examples.md", ""),
     ("docs/export.md", ""),
@@ -114,6 +115,10 @@ ALL: Final = {name: commands(name, text) for name, text in pages()}
 RUN: Final = {name: list(filter(is_run, found)) for name, found in ALL.items()}
 QUICK: Final = {name: list(filter(is_quick, found)) for name, found in RUN.items()}
 
+PATCHED: Final = [
+    name for name, found in RUN.items() if any(each.text.startswith(APPLY) for each in found)
+]
+
 
 def run(found: list[ConsoleCommand], directory: Path) -> None:
     """Run commands one after another in one shell."""
@@ -138,11 +143,15 @@ def test_all_commands_of_a_page_work(page: str, tmp_path: Path) -> None:
     run(RUN[page], tmp_path)
 
 
-def test_patches_of_the_worked_examples_apply(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", PATCHED)
+def test_patches_of_the_worked_examples_apply(page: str, tmp_path: Path) -> None:
     """Each patch of the worked examples applies to the tree, or fails where a line was reworded."""
-    patches = [command for command in RUN["CONTRIBUTING.md"] if command.text.startswith(APPLY)]
-    assert patches != []
-    run(patches, tmp_path)
+    run([command for command in RUN[page] if command.text.startswith(APPLY)], tmp_path)
+
+
+def test_worked_examples_have_patches() -> None:
+    """The pages with worked examples are found by their patches."""
+    assert PATCHED == ["CONTRIBUTING.md", "docs/add-a-domain.md"]
 
 
 def test_every_block_says_what_it_holds() -> None:
