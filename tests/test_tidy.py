@@ -26,6 +26,7 @@ from tests.tidy import (
     shape_rules,
     storage_rules,
     text_rules,
+    transport_rules,
     weak_test_rules,
     words_rules,
 )
@@ -52,6 +53,7 @@ PYTHON_RULES: tuple[Callable[[PythonFile], list[str]], ...] = (
     weak_test_rules.early_returns,
     weak_test_rules.wide_errors,
     weak_test_rules.tautologies,
+    transport_rules.second_ways_to_grpc,
 )
 TEXT_RULES: tuple[Callable[[TextFile], list[str]], ...] = (
     text_rules.leftovers,

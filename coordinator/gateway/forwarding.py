@@ -15,6 +15,7 @@ import grpc
 import grpc.aio
 
 from coordinator.replica.refusals import outcome_unknown
+from viewstamp import grpc_transport
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.limits import COMMAND_DEADLINE_MS, MESSAGE_BYTES_MAX
@@ -98,12 +99,7 @@ class Forwarding:
         # At most one for each replica of the cluster.
         channel = self._channels.get(address)
         if channel is None:
-            if self._credentials is None:
-                channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-            else:
-                channel = grpc.aio.secure_channel(
-                    address, self._credentials, options=CHANNEL_OPTIONS
-                )
+            channel = grpc_transport.open_channel(address, CHANNEL_OPTIONS, self._credentials)
             self._channels[address] = channel
         return channel
 

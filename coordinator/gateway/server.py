@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ from coordinator.gateway.infrastructure import (
 )
 from coordinator.gateway.submit import SubmitStreams
 from coordinator.gateway.unary import UnaryCalls
+from viewstamp import grpc_transport
 from viewstamp.api.cluster.v1 import cluster_service_pb2
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2
 from viewstamp.api.sessions.v1 import sessions_service_pb2
@@ -126,9 +126,8 @@ def _submit_handler(submit: SubmitStreams) -> Any:
 def _check_is_free(address: str) -> None:
     """Find out why an address cannot be bound: the gRPC library writes that only to its own log."""
     host, _, port = address.rpartition(":")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        socket.create_server((host.strip("[]"), int(port)), family=family).close()
+        grpc_transport.check_is_free(host.strip("[]"), int(port))
     except (OSError, OverflowError) as error:
         raise ConfigError(f"--listen {address}: cannot be bound ({error})") from error
 
@@ -168,7 +167,7 @@ class GatewayServer:
         `connections_max` are closed as soon as they are made.
         """
         most = ("grpc.max_allowed_incoming_connections", connections_max)
-        self._server = grpc.aio.server(options=(*SERVER_OPTIONS, most))
+        self._server = grpc_transport.make_server((*SERVER_OPTIONS, most))
         self._health = HealthServicer()
         names = [s.full_name for m in _MODULES for s in m.DESCRIPTOR.services_by_name.values()]
         health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name

@@ -17,6 +17,7 @@ from coordinator.peers.listener import SERVER_OPTIONS, Listener
 from coordinator.peers.peers import STOP_GRACE_MS, PeersConfig, bind, credentials_of, hello_of
 from coordinator.peers.routing import Handler
 from coordinator.snapshot.ports import SnapshotProvider
+from viewstamp import grpc_transport
 
 
 class FilesOnly:
@@ -44,7 +45,7 @@ class FilesOnly:
 
     async def start(self) -> None:
         """Listen. Raises ConfigError if the address cannot be bound."""
-        server = grpc.aio.server(options=SERVER_OPTIONS)
+        server = grpc_transport.make_server(SERVER_OPTIONS)
         server.add_generic_rpc_handlers(self._handlers)
         bind(server, self._config.settings.listen, self._credentials)
         await server.start()

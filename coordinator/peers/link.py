@@ -27,6 +27,7 @@ from coordinator.peers.hello import Hello, HelloRefusal, RefusedHello, decode_ve
 from coordinator.peers.outbox import Outbox, OutgoingMessage
 from coordinator.peers.status import LinkState
 from coordinator.peers.tls import certificate_name
+from viewstamp import grpc_transport
 from viewstamp.api.replication.v1 import replication_service_pb2 as pb
 from viewstamp.limits import MESSAGE_BYTES_MAX, PREPARE_BODY_BYTES_MAX
 from viewstamp.telemetry import fields
@@ -70,9 +71,9 @@ def dial(
 ) -> grpc.aio.Channel:
     """Return a channel to a replica; with TLS the replica must prove its identity."""
     if credentials is None:
-        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        return grpc_transport.open_channel(address, CHANNEL_OPTIONS)
     named = ("grpc.ssl_target_name_override", certificate_name(replica))
-    return grpc.aio.secure_channel(address, credentials, options=(*CHANNEL_OPTIONS, named))
+    return grpc_transport.open_channel(address, (*CHANNEL_OPTIONS, named), credentials)
 
 
 def retry_delay_ms(failures: int) -> int:

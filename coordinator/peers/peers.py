@@ -25,6 +25,7 @@ from coordinator.peers.settings import PeerSettings
 from coordinator.peers.status import PeerStatus
 from coordinator.peers.tls import PeerCredentials, load_credentials
 from coordinator.snapshot.ports import SnapshotProvider
+from viewstamp import grpc_transport
 from viewstamp.limits import FEATURE_LEVEL_MAX
 
 STOP_GRACE_MS: Final = 100
@@ -105,7 +106,7 @@ class Peers:
 
     async def start(self) -> None:
         """Listen, and begin to connect. Raises ConfigError if the address cannot be bound."""
-        server = grpc.aio.server(options=SERVER_OPTIONS)
+        server = grpc_transport.make_server(SERVER_OPTIONS)
         handlers = [self.listener.handlers()]
         if self._snapshots is not None:
             files = SnapshotFilesServer(self._snapshots, self.listener.refusal_of, self._adopted)

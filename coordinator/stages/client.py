@@ -29,7 +29,7 @@ from coordinator.stages.channel import RECONNECT_DELAY_MIN_MS, channel_options
 from coordinator.stages.item_log import ItemLog, ReplayDivergedError, settle
 from coordinator.stages.outgoing import OutgoingBatch, joined, take_together, traced
 from coordinator.stages.poison import Poison
-from viewstamp import limits
+from viewstamp import grpc_transport, limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2_grpc as domain_grpc
 
@@ -261,9 +261,7 @@ class StageClient:
 
     def _connect(self) -> grpc.aio.Channel:
         if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(
-                self.target, options=channel_options(self.target)
-            )
+            self._channel = grpc_transport.open_channel(self.target, channel_options(self.target))
         return self._channel
 
     async def _stream(self, identity: CoordinatorIdentity) -> None:

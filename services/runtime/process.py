@@ -30,7 +30,7 @@ from opentelemetry.trace import Span
 from services.runtime.domain import Domain
 from services.runtime.server import DomainServer, new_server
 from services.runtime.watch import ApplyWatch
-from viewstamp import event_loop
+from viewstamp import event_loop, grpc_transport
 from viewstamp.garbage import collect_when_quiet
 from viewstamp.limits import UNIX_SOCKET_PATH_BYTES_MAX
 from viewstamp.telemetry import LOG_LEVELS, configure_logging, fields, settings
@@ -187,9 +187,8 @@ def _add_port(server: grpc.aio.Server, address: str, listen: str) -> int:
 
 def _check_port_is_free(host: str, port: int, listen: str) -> None:
     """Find out why a port cannot be bound: the gRPC library writes that only to its own log."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        socket.create_server((host, port), family=family).close()
+        grpc_transport.check_is_free(host, port)
     except (OSError, OverflowError) as error:
         raise CannotStart(f"--listen {listen}: cannot be bound ({error})") from error
 

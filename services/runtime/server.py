@@ -24,6 +24,7 @@ from services.runtime.machine import Machine
 from services.runtime.reading import ReadingOvertaken, SectionReading
 from services.runtime.stream import ApplyStream, Context, StreamEnded
 from services.runtime.watch import ApplyWatch
+from viewstamp import grpc_transport
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.domain.v1 import domain_service_pb2_grpc
 from viewstamp.errors import Refusal
@@ -309,4 +310,4 @@ class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
 
 def new_server() -> grpc.aio.Server:
     """Return a gRPC server with the limits of the Apply stream."""
-    return grpc.aio.server(options=_OPTIONS)
+    return grpc_transport.make_server(_OPTIONS)

@@ -9,7 +9,14 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.tidy import import_rules, purity_rules, shape_rules, storage_rules, words_rules
+from tests.tidy import (
+    import_rules,
+    purity_rules,
+    shape_rules,
+    storage_rules,
+    transport_rules,
+    words_rules,
+)
 from tests.tidy.tree import PythonFile, python_file
 
 Rule = Callable[[PythonFile], list[str]]
@@ -57,6 +64,18 @@ WRITES: list[tuple[Rule, str, str, str | None]] = [
         ("coordinator/a.py", "storage.open(path)", None),
         ("coordinator/storage.py", "os.open(path, os.O_RDWR)", None),
         ("services/a.py", "path.write_bytes(b'')", None),
+    )
+]
+
+TRANSPORT: list[tuple[Rule, str, str, str | None]] = [
+    (transport_rules.second_ways_to_grpc, path, source, complaint)
+    for path, source, complaint in (
+        ("coordinator/peers/a.py", "grpc.aio.insecure_channel(a)", "grpc.aio.insecure_channel"),
+        ("viewstamp/client/a.py", "grpc.aio.secure_channel(a, b)", "grpc.aio.secure_channel"),
+        ("services/runtime/a.py", "grpc.aio.server(options=())", "grpc.aio.server"),
+        ("services/runtime/a.py", "grpc_transport.make_server(())", None),
+        ("viewstamp/grpc_transport.py", "grpc.aio.server(options=())", None),
+        ("tests/abuse/a.py", "grpc.aio.insecure_channel(a)", None),
     )
 ]
 
@@ -200,7 +219,7 @@ SHAPES: list[tuple[Rule, str, str, str | None]] = [
 
 
 @pytest.mark.parametrize(
-    ("rule", "path", "source", "complaint"), IMPORTS + PURITY + WRITES + WORDS + SHAPES
+    ("rule", "path", "source", "complaint"), IMPORTS + PURITY + WRITES + TRANSPORT + WORDS + SHAPES
 )
 def test_rule_sees_violation(rule: Rule, path: str, source: str, complaint: str | None) -> None:
     """A rule complains of exactly the planted violation, and of nothing in innocent code."""

@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from viewstamp import limits
+from viewstamp import grpc_transport, limits
 from viewstamp.client.methods import method_of
 from viewstamp.client.verdicts import ELSEWHERE, PRIMARY_DETAIL, verdict_on
 from viewstamp.errors import Refusal
@@ -52,9 +52,9 @@ class Endpoint:
     def open(self) -> grpc.aio.Channel:
         """Return a new channel. Raises OSError if the authority's file cannot be read."""
         if self.tls_ca is None:
-            return grpc.aio.insecure_channel(self.address, options=CHANNEL_OPTIONS)
+            return grpc_transport.open_channel(self.address, CHANNEL_OPTIONS)
         credentials = grpc.ssl_channel_credentials(self.tls_ca.read_bytes())
-        return grpc.aio.secure_channel(self.address, credentials, options=CHANNEL_OPTIONS)
+        return grpc_transport.open_channel(self.address, CHANNEL_OPTIONS, credentials)
 
 
 class Endpoints:
