@@ -19,6 +19,7 @@ from coordinator.app.config import Config
 from coordinator.app.face import FacePorts, PublicFace
 from coordinator.app.leadership import Leadership, LeadershipPorts
 from coordinator.app.members import MemberPorts, Members
+from coordinator.app.outside import OPERATING_SYSTEM, Outside
 from coordinator.app.services import LinkPorts, ServiceLinks
 from coordinator.app.snapshots import SnapshotAssembly, Surroundings
 from coordinator.app.telemetry import ReplicaTelemetry, Sources
@@ -73,8 +74,10 @@ class Coordinator:
         cluster_key: bytes,
         telemetry: Telemetry | None = None,
         begun_ns: int | None = None,
+        outside: Outside = OPERATING_SYSTEM,
     ) -> None:
         """Put the parts together; `begun_ns` is when the process began, for its telemetry."""
+        self._outside = outside
         self._config = config
         self._files = files
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -86,13 +89,17 @@ class Coordinator:
         # What the coordinator serves by itself can be asked for before any service is there.
         routes = {method.code: mux_route(method) for method in self.routes.methods()}
         self._mux = Mux(routes, codec.ProtobufCodec(), restored=restored)
-        self._writer: JournalWriter[vsr.CoreState] = JournalWriter(files.journal, files.superblock)
+        self._writer: JournalWriter[vsr.CoreState] = JournalWriter(
+            files.journal, files.superblock, outside.make_thread
+        )
         self._space = SpaceWatch(files.journal, self._became_full, self._has_room)
         self.members = self._make_members()
         peers = NO_PEERS if self.members is None else self.members.driver_ports()
         core = _core(config, files)
         self.driver = Driver(core, self._mux, self._writer, self._events(), peers)
-        self._bootstrap = Bootstrap(files.cluster_id, config.data_directory, self.driver.found)
+        self._bootstrap = Bootstrap(
+            files.cluster_id, config.data_directory, self.driver.found, files.storage
+        )
         self._proposals = Proposals(self.driver.intake, self.routes)
         self._services = self._connect_services()
         self._clients = self._services.clients
@@ -304,6 +311,7 @@ class Coordinator:
             tell_primary=self._tell_primary,
             tell_others=self._tell_others,
             retain_ms=self._config.retain_ms,
+            write_view=self._outside.write_view,
             followers=tuple if self.members is None else self.members.reports.followers,
         )
         limits = self._config.snapshots
@@ -441,6 +449,7 @@ class Coordinator:
             members=self.members,
             data_directory=self._config.data_directory,
             start=self._start,
+            outside=self._outside,
         )
         return Leadership(ports)
 

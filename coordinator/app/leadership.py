@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from coordinator import vsr
+from coordinator.app.outside import OPERATING_SYSTEM, Outside
 from coordinator.mux import types as mux_types
 from coordinator.replica.bootstrap import ROOT_PASSWORD_FILE
 from coordinator.replica.ports import Progress
@@ -122,6 +123,7 @@ class LeadershipPorts:
     members: StatusReports | None
     data_directory: Path
     start: Callable[[Coroutine[Any, Any, None]], None]
+    outside: Outside = OPERATING_SYSTEM
 
 
 class Leadership:
@@ -198,7 +200,7 @@ class Leadership:
 
     def stopped(self) -> None:
         """Note that this replica serves no more clients."""
-        (self._ports.data_directory / READY_FILE).unlink(missing_ok=True)
+        self._ports.outside.remove_ready(self._ports.data_directory / READY_FILE)
 
     def _stop_leading(self) -> None:
         """Propose nothing more: another replica is, or will be, the primary, and gets the
@@ -236,7 +238,8 @@ class Leadership:
         ports.start(ports.replayed())
         ready = {"address": ports.address, "pid": os.getpid()}
         try:
-            await asyncio.to_thread(_write_ready_file, ports.data_directory / READY_FILE, ready)
+            file = ports.data_directory / READY_FILE
+            await asyncio.to_thread(ports.outside.write_ready, file, ready)
             print(json.dumps({"ready": True, "service": "coordinator", **ready}), flush=True)  # noqa: T201
         except OSError as error:
             # A replica also serves on a full disk, and only tools look for this file.
@@ -246,10 +249,3 @@ class Leadership:
             )
         password = ports.data_directory / ROOT_PASSWORD_FILE
         _log.info("ready", extra=fields(**ready, root_password_file=str(password)))
-
-
-def _write_ready_file(path: Path, ready: dict[str, Any]) -> None:
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(ready) + "\n")
-    temporary.replace(path)

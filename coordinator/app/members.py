@@ -175,7 +175,8 @@ class Members:
             say=lambda text: alarms.tell(kind, text),
             ended=lambda: alarms.clear(kind),
         )
-        return StateTransfer(ports, files.snapshots, self._ports.data_directory / TRANSFER_FOLDER)
+        directory = self._ports.data_directory / TRANSFER_FOLDER
+        return StateTransfer(ports, files.snapshots, directory, files.storage)
 
     def address_of(self, replica: int) -> str:
         """Return where a replica serves clients; empty while that is unknown."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -75,6 +75,7 @@ class Surroundings:
     tell_others: Callable[[Durable], None]
     followers: Callable[[], Sequence[Follower]]
     retain_ms: int
+    write_view: Callable[[Path, CatalogView], Awaitable[None]]
 
 
 def traffic_of(progress: Progress, batcher: Batcher, is_urgent: Callable[[], bool]) -> Traffic:
@@ -126,6 +127,7 @@ class SnapshotAssembly:
             self._catalog_view,
             self._view_is_stale,
             self._view_is_current,
+            around.write_view,
         )
         restored = None if manifest is None else restored_tallies(manifest)
         self._sections = CutSections(around.services, around.versions, restored)

@@ -34,17 +34,22 @@ class Bootstrap:
     """
 
     def __init__(
-        self, cluster_id: bytes, data_directory: Path, found: Callable[[bytes], None]
+        self,
+        cluster_id: bytes,
+        data_directory: Path,
+        found: Callable[[bytes], None],
+        storage: Storage | None = None,
     ) -> None:
         self._cluster_id = cluster_id
         self._data_directory = data_directory
+        self._storage = storage
         self._found = found
         self._nonces: Sequence[bytes] = ()
 
     async def make(self, nonces: Sequence[bytes]) -> None:
         """Answer the core's question, unless it asks another one meanwhile."""
         self._nonces = nonces
-        password = write_root_password(self._data_directory)
+        password = write_root_password(self._data_directory, self._storage)
         body = await asyncio.to_thread(bootstrap_body, self._cluster_id, password, nonces)
         if self._nonces is nonces:
             self._found(body)

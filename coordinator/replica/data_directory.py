@@ -61,9 +61,11 @@ class ReplicaFiles:
     """The open files of one replica, and what to tell the core of them.
 
     `base` is the snapshot to start from, None for the empty state; its reader closes it. `repairs`
-    holds the faults found in snapshot files, and is told of later ones.
+    holds the faults found in snapshot files, and is told of later ones. `storage` is the disk they
+    are on.
     """
 
+    storage: Storage
     lock: StorageLock
     superblock: SuperblockFile
     journal: Journal
@@ -270,7 +272,9 @@ def open_replica(
         undo.pop_all()
     start = start_event(_known(superblock), journal, cut_of(base))
     _tell(journal, base)
-    return ReplicaFiles(lock, superblock, journal, recovery, snapshots, base, repairs, start)
+    return ReplicaFiles(
+        storage, lock, superblock, journal, recovery, snapshots, base, repairs, start
+    )
 
 
 def _tell(journal: Journal, base: Loaded | None) -> None:

@@ -6,16 +6,15 @@ It also reads the journal for peers, a chunk at a time, so that no write waits f
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from coordinator.journal.errors import CorruptRecord, NoSpace
-from viewstamp.limits import DISK_STALL_MS, KIB, MIB
+from coordinator.replica.worker_thread import DaemonThread, WorkerThread
+from viewstamp.limits import KIB, MIB
 
 # The most that one answer to a peer carries, except a single prepare that is larger.
 REPAIR_BYTES_MAX: Final = 1 * MIB
@@ -60,10 +59,6 @@ class WritableSuperblock(Protocol):
         """Return once the core's part is durable."""
 
 
-class DiskHangsError(Exception):
-    """A write does not return: the process ends without it, as after a crash."""
-
-
 @dataclass(frozen=True, slots=True)
 class HeldEntries:
     """The journal's entries from an op on: as many as fit into one answer, perhaps none.
@@ -99,10 +94,11 @@ class JournalWriter(Generic[State]):
         self,
         journal: WritableJournal,
         superblock: WritableSuperblock,
+        make_thread: Callable[[str], WorkerThread] = DaemonThread,
     ) -> None:
         self._journal = journal
         self._superblock = superblock
-        self._thread = _Thread()
+        self._thread = make_thread("journal")
         self._queue: deque[_Prepares | _Discard | _Superblock[State]] = deque()
         self._wake = asyncio.Event()
         self._is_normal = False
@@ -244,62 +240,6 @@ def _read_chunk(journal: WritableJournal, first_op: int, last_op: int) -> HeldEn
         if chunk_bytes >= READ_CHUNK_BYTES:
             break
     return HeldEntries(tuple(prepares))
-
-
-class _Thread:
-    """Runs calls one after another. The two kinds of futures of a pool would cost much more.
-
-    It does not keep the process alive: unfinished calls are then as after a crash.
-    """
-
-    def __init__(self) -> None:
-        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
-        self._thread.start()
-
-    def call(self, function: Callable[[], Result]) -> asyncio.Future[Result]:
-        """Return a future of the result, or of what the function raises."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Result] = loop.create_future()
-
-        def run() -> None:
-            try:
-                result = function()
-            except BaseException as error:
-                tell(_fail, future, error)
-            else:
-                tell(_succeed, future, result)
-
-        def tell(how: Callable[..., None], *arguments: Any) -> None:
-            try:
-                loop.call_soon_threadsafe(how, *arguments)
-            except RuntimeError:
-                # The loop was closed meanwhile: nobody is left to tell.
-                assert loop.is_closed()
-
-        self._calls.put(run)
-        return future
-
-    def close(self) -> None:
-        """Finish the calls asked for, and end. Raises DiskHangsError if that takes too long."""
-        self._calls.put(None)
-        self._thread.join(DISK_STALL_MS / 1000)
-        if self._thread.is_alive():
-            raise DiskHangsError(f"the disk has not finished a write for {DISK_STALL_MS} ms")
-
-    def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
-
-
-def _succeed(future: asyncio.Future[Result], result: Result) -> None:
-    if not future.done():  # the waiter may have been cancelled
-        future.set_result(result)
-
-
-def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)
 
 
 class _Prepares:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -63,12 +63,14 @@ class CatalogViewWriter:
         view: Callable[[], CatalogView],
         became_stale: Callable[[str], None] = lambda _: None,
         became_current: Callable[[], None] = lambda: None,
+        write: Callable[[Path, CatalogView], Awaitable[None]] | None = None,
     ) -> None:
         self.is_stale = False
         self._path = path
         self._view = view
         self._became_stale = became_stale
         self._became_current = became_current
+        self._write = write or rebuild
         self._writing_lock = asyncio.Lock()
         self._wake = asyncio.Event()
 
@@ -93,7 +95,7 @@ class CatalogViewWriter:
         """Write the present view; a failure marks it stale, and is not raised."""
         async with self._writing_lock:
             try:
-                await rebuild(self._path, self._view())
+                await self._write(self._path, self._view())
             except (sqlite3.Error, OSError) as error:
                 self._failed(error)
             else:

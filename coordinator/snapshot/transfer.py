@@ -36,6 +36,7 @@ from coordinator.snapshot.incoming import IncomingGeneration
 from coordinator.snapshot.local_writer import NO_SPACE_ERRORS
 from coordinator.snapshot.partial_files import PartialFiles
 from coordinator.snapshot.work import in_thread
+from coordinator.storage import Storage
 from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotManifest
 from viewstamp.format import FormatError, FormatVersionError
 from viewstamp.format.layer import LayerReader, file_digest
@@ -111,11 +112,17 @@ class TransferPorts:
 class StateTransfer:
     """Brings a peer's generation here; `run` then raises RestartNeeded."""
 
-    def __init__(self, ports: TransferPorts, files: SnapshotFiles, directory: Path) -> None:
+    def __init__(
+        self,
+        ports: TransferPorts,
+        files: SnapshotFiles,
+        directory: Path,
+        storage: Storage | None = None,
+    ) -> None:
         """Keep what is fetched in `directory`, which need not exist, until it is whole."""
         self._ports = ports
         self._files = files
-        self._partial = PartialFiles(str(directory))
+        self._partial = PartialFiles(str(directory), storage)
         self._target: vsr.SnapshotNeeded | None = None
         self._is_for_damage = False
         self._changed = asyncio.Event()

@@ -11,7 +11,7 @@ FOLDER: Final = "coordinator"
 # The door itself, and what nothing rests on: a file for tools, written anew at every start, and the
 # view in SQLite, which can be deleted at any time.
 EXEMPT: Final = frozenset(
-    {"coordinator/storage.py", "coordinator/app/leadership.py", "coordinator/snapshot/store.py"}
+    {"coordinator/storage.py", "coordinator/app/outside.py", "coordinator/snapshot/store.py"}
 )
 _OF_OS: Final = frozenset(
     "fdatasync fsync ftruncate link mkdir open posix_fallocate pwrite remove rename replace rmdir"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import pytest
 
@@ -20,6 +20,8 @@ from testkit.journal_builders import chain, create, filled, place, reopen
 from testkit.journal_reading import entries
 from testkit.memory_storage import MemoryStorage
 from viewstamp.limits import MIB
+
+Result = TypeVar("Result")
 
 
 class NoSuperblock:
@@ -214,3 +216,37 @@ def test_faults_are_settled_once_the_log_is_whole_and_the_status_normal() -> Non
     journal, recovery = reopen(storage, replica_count=3)
     assert (recovery.holes, recovery.head_uncertain, recovery.faults) == ((), False, ())
     assert list(entries(journal, 1)) == prepares
+
+
+class CallerThread:
+    """Runs each call at once, in the caller's thread."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.calls = 0
+
+    def call(self, function: Callable[[], Result]) -> asyncio.Future[Result]:
+        """Return a future that is done."""
+        self.calls += 1
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        future.set_result(function())
+        return future
+
+    def close(self) -> None:
+        """Do nothing: nothing is under way."""
+
+
+async def test_calls_run_on_the_thread_that_was_given() -> None:
+    """A writer that is given another thread makes none of its own."""
+    made: list[CallerThread] = []
+
+    def make_thread(name: str) -> CallerThread:
+        made.append(CallerThread(name))
+        return made[-1]
+
+    journal = create(MemoryStorage(), replica_count=3)
+    journal.append(chain(3))
+    writer: JournalWriter[str] = JournalWriter(journal, NoSuperblock([]), make_thread)
+    assert await writer.read(2) == journal.read(2)
+    writer.close()
+    assert [(thread.name, thread.calls) for thread in made] == [("journal", 1)]

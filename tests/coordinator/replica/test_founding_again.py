@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.replica import bootstrap
-from coordinator.replica.bootstrap import ROOT_PASSWORD_FILE, Bootstrap
+from coordinator.replica.bootstrap import ROOT_PASSWORD_BYTES, ROOT_PASSWORD_FILE, Bootstrap
+from testkit.memory_storage import MemoryStorage
 
 FIRST, SECOND = (b"a" * 16, b"b" * 16), (b"a" * 16, b"c" * 16)
 
@@ -37,3 +38,13 @@ async def test_hashes_that_end_in_any_order(
         await tasks[tuple(nonces)]  # type: ignore[index]
     password = (tmp_path / ROOT_PASSWORD_FILE).read_text().strip()
     assert found == [b"".join(SECOND) + password.encode()]
+
+
+async def test_the_root_password_is_on_the_disk_that_was_given() -> None:
+    """A member with a disk of its own writes the root password there, and nowhere else."""
+    disk = MemoryStorage()
+    found: list[bytes] = []
+    await Bootstrap(bytes(16), Path("data"), found.append, disk).make(FIRST)
+    password = disk.content(f"data/{ROOT_PASSWORD_FILE}").decode().strip()
+    assert len(found) == 1
+    assert len(password) >= ROOT_PASSWORD_BYTES
