@@ -1,0 +1,44 @@
+"""What stands in for gRPC in a world: channels and servers of the process that runs now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import grpc
+import grpc.aio
+
+from testkit.world.grpc_calls import WorldChannel
+from testkit.world.grpc_server import WorldServer
+from viewstamp.grpc_transport import Options
+
+if TYPE_CHECKING:
+    from testkit.world.process import WorldProcess
+    from testkit.world.world import World
+
+
+class WorldTransport:
+    """Makes channels and servers of the running process. Nothing is encrypted."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def channel(
+        self, address: str, options: Options, credentials: grpc.ChannelCredentials | None
+    ) -> grpc.aio.Channel:
+        """Return a new channel."""
+        assert credentials is None, "a world has no TLS"
+        return WorldChannel(self._process(), address, options)
+
+    def server(self, options: Options) -> grpc.aio.Server:
+        """Return a new server."""
+        return cast(Any, WorldServer(self._process(), dict(options)))
+
+    def check_is_free(self, host: str, port: int) -> None:
+        """Raise OSError if a live process has the address."""
+        listening = self._world.network.listeners.get(f"{host}:{port}")
+        if listening is not None and listening.process.is_alive:
+            raise OSError("Address already in use")
+
+    def _process(self) -> WorldProcess:
+        assert self._world.current is not None, "no process runs"
+        return self._world.current

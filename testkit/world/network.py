@@ -1,0 +1,310 @@
+"""Connections between processes: delay, cuts in one direction or both, deaths, and keepalive.
+
+A connection is TCP's: what one stream sends arrives in order or not at all, while different streams
+overtake each other. A cut loses nothing by itself: bytes wait for the cut to end, and each side
+thinks that the other is merely silent, until its keepalive says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from testkit.world.process import WorldProcess
+from testkit.world.schedule import NS_PER_MS, NS_PER_S, NS_PER_US
+
+if TYPE_CHECKING:
+    from testkit.world.world import World
+
+_LOCAL_NS: Final = (10 * NS_PER_US, 150 * NS_PER_US)
+_REMOTE_NS: Final = (100 * NS_PER_US, 2 * NS_PER_MS)
+# One packet in so many is lost and sent again, or waits in a full queue.
+_ONE_LATE_IN: Final = 200
+_LATE_NS: Final = (5 * NS_PER_MS, 250 * NS_PER_MS)
+# TCP tries again after at least so long.
+_AGAIN_NS: Final = (20 * NS_PER_MS, 400 * NS_PER_MS)
+_DIAL_AGAIN_NS: Final = (200 * NS_PER_MS, NS_PER_S)
+
+Told = Callable[["Connection | None", str], None]
+
+
+class Pipe:
+    """One direction of one stream: first in, first out."""
+
+    def __init__(self, source: End, target: End, take: Callable[[Any], None]) -> None:
+        self._source = source
+        self._target = target
+        self._take = take
+        self._last_due_ns = 0
+
+    def send(self, frame: Any) -> None:
+        """Let a frame arrive later, unless the connection breaks before."""
+        source, network = self._source, self._source.network
+        if source.is_broken:
+            return
+        schedule = network.world.schedule
+        due_ns = schedule.now_ns + network.delay_ns(source, self._target)
+        self._last_due_ns = max(due_ns, self._last_due_ns + 1)
+        schedule.at(self._last_due_ns, self._arrive, frame)
+
+    def _arrive(self, frame: Any) -> None:
+        source, target = self._source, self._target
+        if source.held or source.network.is_cut(source, target):
+            source.held.append(lambda: self._arrive_now(frame))
+            return
+        self._arrive_now(frame)
+
+    def _arrive_now(self, frame: Any) -> None:
+        target = self._target
+        if target.process.is_alive and not target.is_broken:
+            target.process.loop.call_soon(self._take, frame)
+
+
+class End:
+    """One process's side of a connection. `keepalive_ns` is after how much silence it gives up."""
+
+    def __init__(self, network: Network, process: WorldProcess, keepalive_ns: int | None) -> None:
+        self.network = network
+        self.process = process
+        self.keepalive_ns = keepalive_ns
+        self.is_broken = False
+        self.held: list[Callable[[], None]] = []
+        """What was sent from here and has met a cut."""
+        self.streams: dict[int, Callable[[str], None]] = {}
+        """What to tell of a break, by stream."""
+        self.broken: Callable[[str], None] = lambda why: None
+        """Told once of the break of the whole connection."""
+
+    def break_now(self, why: str) -> None:
+        """Be broken from now on, and let the process hear of it."""
+        if self.is_broken:
+            return
+        self.is_broken = True
+        self.held.clear()
+        loop = self.process.loop
+        for told in (*self.streams.values(), self.broken):
+            loop.call_soon(told, why)
+        self.streams.clear()
+
+
+class Connection:
+    """Two ends. What happens to one reaches the other as news, if the network carries it."""
+
+    def __init__(self, network: Network, client: End, server: End, address: str) -> None:
+        self.client = client
+        self.server = server
+        self.address = address
+        self.serial = network.world.next_serial()
+        self._network = network
+        self._streams = 0
+        for end, other in ((client, server), (server, client)):
+            end.process.killed.append(partial(self._killed, end, other))
+
+    def new_stream(self) -> int:
+        """Return the number of a new stream."""
+        self._streams += 1
+        return self._streams
+
+    def close(self, end: End, why: str) -> None:
+        """Close from one end; the other one hears of it later."""
+        if not end.is_broken:
+            end.break_now(why)
+            self._died(end, self.client if end is self.server else self.server)
+
+    def lose(self, why: str) -> None:
+        """Break both ends, as a router does that forgets a connection."""
+        self.client.break_now(why)
+        self.server.break_now(why)
+
+    def _killed(self, end: End, other: End) -> None:
+        if not end.is_broken:
+            self._died(end, other)
+
+    def _died(self, end: End, other: End) -> None:
+        """Tell the other end. What was already under way may arrive before."""
+        end.is_broken = True
+        self._network.connections.pop(self.serial, None)
+        schedule = self._network.world.schedule
+        schedule.after(self._network.delay_ns(end, other), self._hear_of_end, end, other)
+
+    def _hear_of_end(self, end: End, other: End) -> None:
+        if other.is_broken:
+            return
+        if self._network.is_cut(end, other):
+            end.held.append(lambda: other.break_now("Connection reset by peer"))
+        else:
+            other.break_now("Socket closed")
+
+
+class Network:
+    """All connections and cuts of a world, and what listens at which address."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.listeners: dict[str, Listening] = {}
+        self.connections: dict[int, Connection] = {}
+        self._cuts_since_ns: dict[tuple[str, str], int] = {}
+
+    # --- Faults ---
+
+    def cut(self, source: str, target: str) -> None:
+        """Let nothing pass from one host to another; the other direction is not concerned."""
+        self.world.schedule.note("network", f"cut {source} -> {target}")
+        self._cuts_since_ns.setdefault((source, target), self.world.schedule.now_ns)
+        for connection in self._between(source, target):
+            self._watch(connection)
+
+    def heal(self, source: str, target: str) -> None:
+        """Let bytes pass again: what has waited arrives soon."""
+        if self._cuts_since_ns.pop((source, target), None) is None:
+            return
+        schedule = self.world.schedule
+        schedule.note("network", f"heal {source} -> {target}")
+        for connection in self._between(source, target):
+            for end in (connection.client, connection.server):
+                if end.process.machine.host == source:
+                    schedule.after(schedule.draw(*_AGAIN_NS), self._flush, end)
+
+    def heal_all(self) -> None:
+        """End every cut."""
+        for source, target in list(self._cuts_since_ns):
+            self.heal(source, target)
+
+    def lose_connections(self, host: str, other: str) -> None:
+        """Break every connection between two hosts."""
+        self.world.schedule.note("network", f"lost {host} - {other}")
+        for connection in self._between(host, other):
+            connection.lose("Connection reset by peer")
+            self.connections.pop(connection.serial, None)
+
+    def trouble(self, process: WorldProcess) -> None:
+        """Have those who are connected with a process notice that it is silent."""
+        for connection in list(self.connections.values()):
+            if process in (connection.client.process, connection.server.process):
+                self._watch(connection)
+
+    def _between(self, host: str, other: str) -> list[Connection]:
+        return [
+            connection
+            for connection in list(self.connections.values())
+            if {connection.client.process.machine.host, connection.server.process.machine.host}
+            == {host, other}
+        ]
+
+    def _flush(self, end: End) -> None:
+        held, end.held = end.held, []
+        for arrive in held:
+            arrive()
+
+    # --- Silence ---
+
+    def silent_since_ns(self, end: End, other: End) -> int | None:
+        """Return since when the other end cannot be heard, None if it can."""
+        here, there = end.process.machine.host, other.process.machine.host
+        since = [
+            self._cuts_since_ns.get((here, there)),
+            self._cuts_since_ns.get((there, here)),
+            other.process.paused_since_ns,
+        ]
+        return min((each for each in since if each is not None), default=None)
+
+    def _watch(self, connection: Connection) -> None:
+        for end, other in (
+            (connection.client, connection.server),
+            (connection.server, connection.client),
+        ):
+            if end.keepalive_ns is not None:
+                jitter_ns = self.world.schedule.draw(0, end.keepalive_ns // 4)
+                delay_ns = end.keepalive_ns + jitter_ns
+                self.world.schedule.after(delay_ns, self._look, connection, end, other)
+
+    def _look(self, connection: Connection, end: End, other: End) -> None:
+        since_ns = self.silent_since_ns(end, other)
+        if end.is_broken or since_ns is None or end.keepalive_ns is None:
+            return
+        if since_ns + end.keepalive_ns <= self.world.schedule.now_ns:
+            connection.close(end, "ping timeout")
+
+    # --- Packets ---
+
+    def is_cut(self, source: End, target: End) -> bool:
+        """Return whether nothing passes in this direction."""
+        hosts = (source.process.machine.host, target.process.machine.host)
+        return hosts in self._cuts_since_ns
+
+    def delay_ns(self, source: End, target: End) -> int:
+        """Draw how long a packet takes."""
+        return self._delay_ns(source.process.machine.host == target.process.machine.host)
+
+    def _delay_ns(self, is_local: bool) -> int:
+        draw = self.world.schedule.draw
+        if is_local:
+            return draw(*_LOCAL_NS)
+        if draw(1, _ONE_LATE_IN) == 1:
+            return draw(*_LATE_NS)
+        return draw(*_REMOTE_NS)
+
+    # --- Dialling ---
+
+    def dial(
+        self, client: WorldProcess, address: str, keepalive_ns: int | None, end_ns: int, told: Told
+    ) -> None:
+        """Try to connect until `end_ns`; `told` gets the connection, or None and the reason."""
+        schedule = self.world.schedule
+        delay_ns = self._delay_ns(_host_of(address) == client.machine.host)
+        schedule.after(delay_ns, self._knock, client, address, keepalive_ns, end_ns, told)
+
+    def _knock(
+        self, client: WorldProcess, address: str, keepalive_ns: int | None, end_ns: int, told: Told
+    ) -> None:
+        if not client.is_alive:
+            return
+        schedule = self.world.schedule
+        listening = self.listeners.get(address)
+        is_reached = not self._is_cut_off(client.machine.host, _host_of(address))
+        if is_reached and (listening is None or not listening.process.is_alive):
+            client.loop.call_soon(told, None, "Connection refused")
+        elif is_reached and listening is not None and listening.process.paused_since_ns is None:
+            self._connect(client, listening, address, keepalive_ns, told)
+        elif schedule.now_ns >= end_ns:
+            client.loop.call_soon(told, None, "connection attempt timed out")
+        else:
+            again_ns = min(schedule.draw(*_DIAL_AGAIN_NS), max(end_ns - schedule.now_ns, 1))
+            schedule.after(again_ns, self._knock, client, address, keepalive_ns, end_ns, told)
+
+    def _is_cut_off(self, host: str, other: str) -> bool:
+        return (host, other) in self._cuts_since_ns or (other, host) in self._cuts_since_ns
+
+    def _connect(
+        self,
+        client: WorldProcess,
+        listening: Listening,
+        address: str,
+        keepalive_ns: int | None,
+        told: Told,
+    ) -> None:
+        client_end = End(self, client, keepalive_ns)
+        server_end = End(self, listening.process, listening.keepalive_ns)
+        connection = Connection(self, client_end, server_end, address)
+        self.connections[connection.serial] = connection
+        delay_ns = self.delay_ns(server_end, client_end)
+        self.world.schedule.after(delay_ns, client.loop.call_soon, told, connection, "")
+
+
+class Listening:
+    """A server at an address."""
+
+    def __init__(self, process: WorldProcess, keepalive_ns: int | None, server: Any) -> None:
+        self.process = process
+        self.keepalive_ns = keepalive_ns
+        self.server = server
+
+
+def place_of(host: str, address: str) -> str:
+    """Return what an address means on a host, as HOST:PORT or HOST:PATH."""
+    return f"{host}:{address.removeprefix('unix:')}" if address.startswith("unix:") else address
+
+
+def _host_of(place: str) -> str:
+    return place.partition(":")[0]

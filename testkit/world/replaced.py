@@ -1,0 +1,79 @@
+"""The clocks and the randomness of the standard library, replaced for the time of a run.
+
+Whoever asks gets the clock of the machine that the running process is on, and randomness of the
+process's own. Also libraries ask here, so nothing is forgotten; only names that a module has bound
+before (`from time import monotonic`) would be, and the product has none.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+from unittest import mock
+
+from testkit.world.schedule import NS_PER_S
+
+if TYPE_CHECKING:
+    from testkit.world.world import World
+
+# How many processors each machine has, since pools of threads are sized by it.
+_PROCESSORS: Final = 2
+_PROCESS_ID: Final = 1
+
+
+def _refused(what: str) -> Callable[..., NoReturn]:
+    def refuse(*_: Any) -> NoReturn:
+        raise AssertionError(f"{what} would block the world: it must go through an executor")
+
+    return refuse
+
+
+def _clocks(world: World) -> Mapping[str, Callable[..., Any]]:
+    def monotonic_ns() -> int:
+        process = world.current
+        return world.schedule.now_ns if process is None else process.machine.monotonic_ns()
+
+    def time_ns() -> int:
+        process = world.current
+        return world.schedule.now_ns if process is None else process.machine.time_ns()
+
+    return {
+        "monotonic_ns": monotonic_ns,
+        "monotonic": lambda: monotonic_ns() / NS_PER_S,
+        "perf_counter_ns": monotonic_ns,
+        "perf_counter": lambda: monotonic_ns() / NS_PER_S,
+        "thread_time_ns": monotonic_ns,
+        "process_time_ns": monotonic_ns,
+        "time_ns": time_ns,
+        "time": lambda: time_ns() / NS_PER_S,
+        "sleep": _refused("time.sleep"),
+    }
+
+
+@contextmanager
+def replaced(world: World) -> Iterator[None]:
+    """Replace clocks and randomness until the block ends."""
+
+    def entropy(size: int) -> bytes:
+        process = world.current
+        chance = world.chance if process is None else process.chance
+        return chance.randbytes(size)
+
+    state = random.getstate()
+    random.seed(world.seed)
+    with ExitStack() as stack:
+        for name, clock in _clocks(world).items():
+            stack.enter_context(mock.patch.object(time, name, clock))
+        stack.enter_context(mock.patch.object(os, "urandom", entropy))
+        # What `secrets` asks; it was bound when `random` was imported.
+        stack.enter_context(mock.patch.object(random, "_urandom", entropy))
+        stack.enter_context(mock.patch.object(os, "cpu_count", lambda: _PROCESSORS))
+        stack.enter_context(mock.patch.object(os, "getpid", lambda: _PROCESS_ID))
+        try:
+            yield
+        finally:
+            random.setstate(state)

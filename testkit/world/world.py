@@ -1,0 +1,159 @@
+"""One world: machines, processes and a network, driven by one schedule."""
+
+from __future__ import annotations
+
+import gc
+import io
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from random import Random
+from typing import Any, Final
+
+from testkit.stand_in_transport import stand_in
+from testkit.world.burial import bury
+from testkit.world.grpc_transport import WorldTransport
+from testkit.world.network import Network
+from testkit.world.process import WorldMachine, WorldProcess
+from testkit.world.replaced import replaced
+from testkit.world.schedule import NS_PER_S, Schedule
+
+# Wall clocks begin here: 1 January 2026, in seconds since 1970.
+_BEGIN_S: Final = 1_767_225_600
+_STEPS_PER_COLLECTION: Final = 100_000
+_DRIFT_PPM_MAX: Final = 200
+_WALL_SKEW_NS_MAX: Final = NS_PER_S // 2
+
+
+class NothingDue(Exception):  # noqa: N818  A state of the world, not an error of its parts.
+    """Everything waits for something else."""
+
+
+class Uncaught(Exception):  # noqa: N818
+    """Something in a process raised, and nobody caught it."""
+
+
+class World:
+    """Use it within `running`; then nothing asks the real clock, or chance, or network."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.schedule = Schedule(seed)
+        self.chance = Random(self.schedule.random.getrandbits(64))
+        self.network = Network(self)
+        self.current: WorldProcess | None = None
+        """The process of which a handle or a call runs now."""
+        self.processes: list[WorldProcess] = []
+        """All, also the dead: they are kept so that no destructor runs anything of theirs."""
+        self.slow_disks: dict[str, int] = {}
+        """How many times slower the threads on a machine are, by host."""
+        self._serial = 0
+
+    # --- Parts ---
+
+    def machine(self, host: str) -> WorldMachine:
+        """Return a new machine, with a clock that is a little wrong and drifts."""
+        draw = self.schedule.draw
+        skew_ns = draw(-_WALL_SKEW_NS_MAX, _WALL_SKEW_NS_MAX)
+        drift_ppm = draw(-_DRIFT_PPM_MAX, _DRIFT_PPM_MAX)
+        return WorldMachine(self, host, drift_ppm=drift_ppm, wall_ns=_BEGIN_S * NS_PER_S + skew_ns)
+
+    def process(self, name: str, machine: WorldMachine) -> WorldProcess:
+        """Return a new process, which has nothing to do yet."""
+        self.schedule.note(name, "starts")
+        self.processes.append(WorldProcess(self, name, machine))
+        return self.processes[-1]
+
+    def next_serial(self) -> int:
+        """Return a number that nothing else has."""
+        self._serial += 1
+        return self._serial
+
+    def slowness_of(self, process: WorldProcess) -> int:
+        """Return how many times slower than usual the threads of a process are."""
+        return self.slow_disks.get(process.machine.host, 1)
+
+    # --- Life ---
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Put this world below everything until the block ends."""
+        with ExitStack() as stack:
+            stack.enter_context(replaced(self))
+            stack.enter_context(stand_in(WorldTransport(self)))
+            stack.enter_context(redirect_stdout(io.StringIO()))  # lines for supervisors
+            stack.enter_context(self._logging())
+            stack.enter_context(self._garbage())
+            yield
+
+    @contextmanager
+    def inside(self, process: WorldProcess) -> Iterator[None]:
+        """Say whose handle or call runs."""
+        before, self.current = self.current, process
+        try:
+            yield
+        finally:
+            self.current = before
+
+    def run(self, until: Callable[[], bool], limit_ns: int) -> bool:
+        """Go on until a condition holds, at most for `limit_ns`; return whether it holds.
+
+        Raises NothingDue.
+        """
+        end_ns = self.schedule.now_ns + limit_ns
+        while not until():
+            if self.schedule.now_ns >= end_ns:
+                return False
+            if not self.schedule.step():
+                raise NothingDue(f"nothing is due at {self.schedule.now_ns} ns")
+            if self.schedule.steps % _STEPS_PER_COLLECTION == 0:
+                gc.collect()
+        return True
+
+    def uncaught(self, process: WorldProcess, context: dict[str, Any]) -> None:
+        """Note what a process failed to catch."""
+        error = context.get("exception")
+        self.schedule.note(process.name, f"uncaught: {context['message']}: {error!r}")
+
+    # --- The interpreter ---
+
+    @contextmanager
+    def _logging(self) -> Iterator[None]:
+        """Have log records be lines of the transcript."""
+        handler, root = _TranscriptHandler(self), logging.getLogger()
+        level, handlers = root.level, root.handlers[:]
+        root.handlers[:] = [handler]
+        root.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            root.handlers[:] = handlers
+            root.setLevel(level)
+
+    @contextmanager
+    def _garbage(self) -> Iterator[None]:
+        """Collect cycles at the same steps in every run; bury the dead in silence."""
+        was_enabled = gc.isenabled()
+        gc.collect()
+        gc.disable()
+        try:
+            yield
+        finally:
+            bury(self.processes)
+            if was_enabled:
+                gc.enable()
+
+
+class _TranscriptHandler(logging.Handler):
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record with its fields."""
+        process = self._world.current
+        extra = getattr(record, "fields", None)
+        text = f"{record.levelname.lower()} {record.getMessage()} {extra or ''}".rstrip()
+        if record.exc_info and record.exc_info[1] is not None:
+            text += f" ({record.exc_info[1]!r})"
+        self._world.schedule.note("world" if process is None else process.name, text)
