@@ -1,0 +1,178 @@
+"""Clients of a world: the real library, and the history of what it was told.
+
+A topic is a register of one key: creating it with so many partitions writes, deleting it erases,
+getting it reads. Every creation has a number of partitions of its own, so each answer of a read
+names the creation that it saw.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from testkit.oracles.history import Operation, SequentialModel
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
+from viewstamp.client import Client, connect
+from viewstamp.client.errors import OutcomeUnknown, TimedOut
+from viewstamp.client.identifiers import identifier
+from viewstamp.errors import Refusal
+from viewstamp.limits import ROOT_USERNAME
+
+if TYPE_CHECKING:
+    from testkit.world.world import World
+
+STREAM: Final = "world"
+CREATE: Final = "create"
+DELETE: Final = "delete"
+GET: Final = "get"
+DONE: Final = "done"
+EXISTS: Final = "exists"
+ABSENT: Final = "absent"
+READS: Final = frozenset({GET})
+# A call has so long; the client is then told that it is unknown what became of it.
+_PATIENCE_S: Final = 8.0
+_CONNECT_PATIENCE_S: Final = 120.0
+_PAUSE_MS_MAX: Final = 60
+
+
+def _step(held: int, operation: Operation) -> tuple[object, int]:
+    """Return what one operation answers, and the partitions afterwards; 0 stands for no topic."""
+    if operation.kind == GET:
+        return held or ABSENT, held
+    if operation.kind == DELETE:
+        return (DONE, 0) if held else (ABSENT, 0)
+    assert isinstance(operation.argument, int), "a creation has a number of partitions"
+    return (EXISTS, held) if held else (DONE, operation.argument)
+
+
+REGISTER: Final = SequentialModel(initial=0, step=_step)
+
+
+@dataclass
+class Heard:
+    """What all clients of a run were told, by key."""
+
+    operations: list[tuple[str, Operation]] = field(default_factory=list)
+    unknown: int = 0
+    """How many calls have an outcome that their caller does not know."""
+    created: Counter[str] = field(default_factory=Counter)
+
+    def next_partitions(self, key: str) -> int:
+        """Return a number of partitions with which the key was never created."""
+        self.created[key] += 1
+        return self.created[key]
+
+
+class Callers:
+    """The callers of one client process; each makes one call at a time, until told to end."""
+
+    def __init__(self, world: World, number: int, seed: int, heard: Heard) -> None:
+        self.is_ending = False
+        self.answered = 0
+        self._world = world
+        self._number = number
+        self._random = Random(seed)
+        self._heard = heard
+
+    async def run(self, addresses: list[str], password: str, callers: int, keys: int) -> None:
+        """Connect, call, and return once told to end."""
+        client = await self._connected(addresses, password)
+        async with client:
+            names = [f"key-{key}" for key in range(keys)]
+            await asyncio.gather(*(self._call_on(client, c, names) for c in range(callers)))
+
+    async def _connected(self, addresses: list[str], password: str) -> Client:
+        self._random.shuffle(addresses)
+        return await connect(
+            addresses,
+            username=ROOT_USERNAME,
+            password=password,
+            timeout_s=_PATIENCE_S,
+            connect_timeout_s=_CONNECT_PATIENCE_S,
+        )
+
+    async def _call_on(self, client: Client, caller: int, names: list[str]) -> None:
+        # A caller who does not know an outcome goes on as another one: a client calls in turn.
+        who = self._number * 1_000_000 + caller * 1_000
+        while not self.is_ending:
+            await asyncio.sleep(self._random.randint(0, _PAUSE_MS_MAX) / 1000)
+            is_known = await self._call(client, who, self._random.choice(names))
+            who += not is_known
+
+    async def _call(self, client: Client, who: int, key: str) -> bool:
+        """Make one call and note it; return whether its outcome is known."""
+        kind = self._random.choice((CREATE, DELETE, GET, GET))
+        argument = self._heard.next_partitions(key) if kind == CREATE else 0
+        called_at = self._world.schedule.now_ns
+        try:
+            output, revision = await self._answer(client, kind, key, argument)
+        except TimedOut:
+            return True  # it changed nothing, and told nothing
+        except OutcomeUnknown:
+            self._note(key, Operation(who, kind, argument, called_at))
+            self._heard.unknown += 1
+            return False
+        returned_at = self._world.schedule.now_ns
+        self._note(key, Operation(who, kind, argument, called_at, returned_at, output, revision))
+        self.answered += 1
+        return True
+
+    def _note(self, key: str, operation: Operation) -> None:
+        self._heard.operations.append((key, operation))
+        self._world.schedule.count(key, operation)
+
+    async def _answer(
+        self, client: Client, kind: str, key: str, argument: int
+    ) -> tuple[object, int | None]:
+        """Return what the cluster says, and at which revision; None where it tells none."""
+        try:
+            return await _CALLS[kind](client, key, argument)
+        except Refusal as refusal:
+            if refusal.details.get("outcome") == "unknown":
+                raise OutcomeUnknown(refusal.message, session_id=0, request_number=0) from refusal
+            if refusal.reason == Reason.REASON_TOPIC_NOT_FOUND:
+                return ABSENT, None
+            if refusal.reason == Reason.REASON_TOPIC_EXISTS:
+                return EXISTS, None
+            raise
+
+
+async def _create(client: Client, key: str, argument: int) -> tuple[object, int]:
+    answer = await client.topics.create(STREAM, key, partitions_count=argument)
+    return DONE, answer.header.revision
+
+
+async def _delete(client: Client, key: str, argument: int) -> tuple[object, int]:
+    answer = await client.topics.delete(STREAM, key)
+    return DONE, answer.header.revision
+
+
+async def _get(client: Client, key: str, argument: int) -> tuple[object, int]:
+    request = streams_pb2.GetTopicRequest(stream=identifier(STREAM), topic=identifier(key))
+    answer = await client.call(request)
+    return answer.topic.partitions_count, answer.header.revision
+
+
+_CALLS: Final[dict[str, Callable[[Client, str, int], Coroutine[Any, Any, tuple[object, Any]]]]] = {
+    CREATE: _create,
+    DELETE: _delete,
+    GET: _get,
+}
+
+
+async def prepare(addresses: list[str], password: str) -> None:
+    """Make the stream that the topics are in."""
+    client = await connect(
+        addresses,
+        username=ROOT_USERNAME,
+        password=password,
+        connect_timeout_s=_CONNECT_PATIENCE_S,
+        timeout_s=_CONNECT_PATIENCE_S,
+    )
+    async with client:
+        await client.streams.create(STREAM)
