@@ -16,6 +16,11 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // _NS_PER_MS
 
 
+def slice_clock_ns() -> int:
+    """Return nanoseconds of the finest clock, which measures how long one thing has the loop."""
+    return time.perf_counter_ns()
+
+
 def now_ticks() -> int:
     """Return the same in ticks of the core."""
     return time.monotonic_ns() // (TICK_MS * _NS_PER_MS)

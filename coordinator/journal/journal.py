@@ -113,7 +113,7 @@ class Journal:
         replica_count: int,
         segment_bytes: int = SEGMENT_BYTES,
         archive: str | None = None,
-        entropy: Callable[[int], bytes] = os.urandom,
+        entropy: Callable[[int], bytes] | None = None,
     ) -> tuple[Journal, Recovery]:
         """Make the journal of a replica that is being bootstrapped, and open it.
 
@@ -124,7 +124,7 @@ class Journal:
         lock = storage.lock(directory)
         try:
             remove_blank_segments(storage, directory)
-            journal_id = entropy(JOURNAL_ID_BYTES)
+            journal_id = (entropy or os.urandom)(JOURNAL_ID_BYTES)
             for segment in range(1, 2 + SPARE_SEGMENTS):
                 header = SegmentHeader(cluster_id, replica_id, journal_id, segment, segment_bytes)
                 create_segment(storage, directory, header).close()

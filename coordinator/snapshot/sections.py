@@ -8,7 +8,6 @@ compressed in a thread. Both look the same to the writer.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Final, Protocol, TypeAlias
 
 import grpc
 
+from coordinator.base.clock import slice_clock_ns
 from coordinator.mux.catalog_types import CutTaken, FrozenSection
 from coordinator.mux.stage import Stage
 from coordinator.snapshot.inner_sections import VERSIONS
@@ -108,7 +108,7 @@ class CutSections:
         services: Mapping[Stage, SectionReader],
         versions: Callable[[Stage], int],
         restored: Mapping[tuple[Stage, int], SectionBase] | None = None,
-        clock_ns: Callable[[], int] = time.perf_counter_ns,
+        clock_ns: Callable[[], int] = slice_clock_ns,
     ) -> None:
         self._services = services
         self._versions = versions
