@@ -33,11 +33,11 @@ def _run(seed: int, options: WorldOptions, *, verbose: bool) -> bool:
     out, begun_s = sys.stdout, time.perf_counter()
     run = WorldRun(seed, options)
     if verbose:
-        run.world.schedule.watches.append(lambda line: print(line, file=out))  # noqa: T201
+        run.world.schedule.watches.append(lambda line: print(line, file=out))
     outcome = run.run()
     if outcome.violations and not verbose:
-        print("\n".join(list(run.world.schedule.transcript)[-_LAST_LINES:]))  # noqa: T201
-    print(_summary(outcome, time.perf_counter() - begun_s))  # noqa: T201
+        print("\n".join(list(run.world.schedule.transcript)[-_LAST_LINES:]))
+    print(_summary(outcome, time.perf_counter() - begun_s))
     return not outcome.violations
 
 

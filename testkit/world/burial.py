@@ -1,7 +1,7 @@
 """The end of a world: what still waits in it is closed, and may not complain.
 
-A killed process runs no `finally` block, so its coroutines are kept, suspended, as long as the world
-exists. Afterwards the interpreter has to close them, and they protest that they may not wait.
+A killed process runs no `finally` block, so its coroutines are kept, suspended, as long as the
+world exists. Afterwards the interpreter has to close them, and they protest that they may not wait.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _close(task: WorldTask) -> None:
     coroutine = task.get_coro()
     for _ in range(_CLOSINGS_MAX):
         try:
-            coroutine.close()  # type: ignore[union-attr]
+            coroutine.close()
         except RuntimeError:
             continue  # it waits again, in a `finally` block
         except Exception:

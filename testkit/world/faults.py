@@ -25,7 +25,9 @@ _SLOWNESS_MAX: Final = 40
 class Faults:
     """Draws faults until told to end; then everything is healed, started and fast again."""
 
-    def __init__(self, world: World, replicas: Sequence[WorldReplica], kinds: Sequence[str]) -> None:
+    def __init__(
+        self, world: World, replicas: Sequence[WorldReplica], kinds: Sequence[str]
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self._world = world
         self._replicas = replicas
@@ -61,11 +63,13 @@ class Faults:
             process.resume()
         self._paused.clear()
 
-    def _later(self, bounds_ms: tuple[int, int], action: Callable[..., None], *what: object) -> None:
+    def _later(
+        self, bounds_ms: tuple[int, int], action: Callable[..., object], *what: object
+    ) -> None:
         delay_ms = self._random.randint(*bounds_ms)
         self._world.schedule.after(delay_ms * NS_PER_MS, self._unless_ended, action, *what)
 
-    def _unless_ended(self, action: Callable[..., None], *what: object) -> None:
+    def _unless_ended(self, action: Callable[..., object], *what: object) -> None:
         if not self._is_ending:
             action(*what)
 

@@ -18,7 +18,7 @@ import grpc
 from grpc._cython import cygrpc
 from grpc.aio._channel import Channel
 
-from testkit.world.network import Connection, Pipe, place_of
+from testkit.world.network import Pipe, WorldConnection, place_of
 from testkit.world.schedule import NS_PER_MS, NS_PER_S
 from viewstamp.grpc_transport import Options
 from viewstamp.limits import KIB, MIB
@@ -32,7 +32,10 @@ CREDIT_BYTES: Final = 256 * KIB
 _CONNECT_NS: Final = 20 * NS_PER_S
 _BACKOFF_MS: Final = 1_000
 _BACKOFF_MAX_MS: Final = 120_000
-_NOT_CONNECTED: Final = "failed to connect to all addresses; last error: UNKNOWN: {}: {}"
+_NOT_CONNECTED: Final = (
+    "failed to connect to all addresses; last error: UNKNOWN: {}: Failed to connect to remote host:"
+    " {}"
+)
 
 
 def keepalive_ns(options: dict[str, Any]) -> int | None:
@@ -96,7 +99,7 @@ class ChannelCore:
         self.place = place_of(process.machine.host, address)
         self.network = process.world.network
         self._options = options
-        self._connection: Connection | None = None
+        self._connection: WorldConnection | None = None
         self._is_dialling = False
         self._failure = ""
         self._waiting: list[tuple[asyncio.Future[None], bool]] = []
@@ -133,7 +136,7 @@ class ChannelCore:
 
     # --- Connecting ---
 
-    async def connection(self, *, wait_for_ready: bool) -> Connection:
+    async def connection(self, *, wait_for_ready: bool) -> WorldConnection:
         """Return the connection, made if needed. Raises NotConnectedError unless it may wait."""
         while self._connection is None or self._connection.client.is_broken:
             if self._failure and not wait_for_ready:
@@ -154,7 +157,7 @@ class ChannelCore:
         silence_ns = keepalive_ns(self._options)
         self.network.dial(self.process, self.place, silence_ns, end_ns, self._dialled)
 
-    def _dialled(self, connection: Connection | None, why: str) -> None:
+    def _dialled(self, connection: WorldConnection | None, why: str) -> None:
         self._is_dialling = False
         if connection is not None and self._is_closed:
             connection.close(connection.client, "Channel closed")
@@ -169,7 +172,7 @@ class ChannelCore:
 
     def _failed(self, why: str) -> None:
         """Let calls fail that do not wait, and try again after a while if others do."""
-        self._failure = _NOT_CONNECTED.format(self.address, f"Failed to connect to remote host: {why}")
+        self._failure = _NOT_CONNECTED.format(self.address, why)
         waiting, self._waiting = self._waiting, []
         for future, may_wait in waiting:
             if may_wait:
@@ -209,7 +212,7 @@ class CallCore:
         self._has_one_answer = False
         self._received: deque[bytes] = deque()
         self._pipe: Pipe | None = None
-        self._connection: Connection | None = None
+        self._connection: WorldConnection | None = None
         self._stream = 0
         self._unread_bytes = 0
         self._sent_bytes = 0
@@ -293,9 +296,7 @@ class CallCore:
             self._send(("half_close",))
             await self.initial_metadata()
 
-    async def stream_unary(
-        self, metadata: Any, sent: Callable[[], None], _: Any
-    ) -> bytes | None:
+    async def stream_unary(self, metadata: Any, sent: Callable[[], None], _: Any) -> bytes | None:
         """Begin a stream that has one answer, and return it, None if the call failed."""
         self._has_one_answer = True
         if await self._begin(metadata):
@@ -305,9 +306,7 @@ class CallCore:
             sent()
         return self._received.popleft() if self.is_ok() else None
 
-    async def initiate_stream_stream(
-        self, metadata: Any, sent: Callable[[], None], _: Any
-    ) -> None:
+    async def initiate_stream_stream(self, metadata: Any, sent: Callable[[], None], _: Any) -> None:
         """Begin two streams."""
         is_begun = await self._begin(metadata)
         sent()

@@ -20,7 +20,7 @@ import grpc.aio
 from grpc._cython import cygrpc
 
 from testkit.world.grpc_calls import CREDIT_BYTES, WINDOW_BYTES, keepalive_ns
-from testkit.world.network import Connection, Listening, Pipe, place_of
+from testkit.world.network import Listening, Pipe, WorldConnection, place_of
 
 if TYPE_CHECKING:
     from testkit.world.process import WorldProcess
@@ -101,7 +101,7 @@ class WorldServer:
 
     # --- For calls ---
 
-    def new_call(self, connection: Connection, stream: int, back: Pipe) -> ServedCall:
+    def new_call(self, connection: WorldConnection, stream: int, back: Pipe) -> ServedCall:
         """Return what takes the frames of a new stream."""
         return ServedCall(self, connection, stream, back)
 
@@ -136,7 +136,7 @@ class ServedCall:
     task: asyncio.Task[None]
 
     def __init__(
-        self, server: WorldServer, connection: Connection, stream: int, back: Pipe
+        self, server: WorldServer, connection: WorldConnection, stream: int, back: Pipe
     ) -> None:
         self.serial = server.process.world.next_serial()
         self._server = server

@@ -1,7 +1,7 @@
 """The event loop of one simulated process: real coroutines, virtual time, no sockets.
 
-It is everything that asyncio asks of a loop and the product uses. What it does not define raises
-NotImplementedError, as `AbstractEventLoop` does: sockets, subprocesses, name resolution.
+It is everything that asyncio asks of a loop and the product uses. `AbstractEventLoop` refuses the
+rest by an exception: sockets, subprocesses, name resolution.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVarTuple
 
 from testkit.world.schedule import NS_PER_S, Happening
 
 if TYPE_CHECKING:
     from testkit.world.process import WorldProcess
 
+Ts = TypeVarTuple("Ts")
+
 _THREADS_OF_THE_DEFAULT_EXECUTOR: Final = 6
 
 
 class WorldTask(asyncio.Task[Any]):
-    """A task with a serial number for a hash, so that sets of tasks have the same order in every run."""
+    """A task whose hash is a serial number, so that a set of tasks always has the same order."""
 
     def __init__(self, coroutine: Any, *, serial: int, **options: Any) -> None:
         self.serial = serial
@@ -35,7 +37,7 @@ class WorldTask(asyncio.Task[Any]):
 
 
 class WorldFuture(asyncio.Future[Any]):
-    """A future with a serial number for a hash."""
+    """A future whose hash is a serial number."""
 
     def __init__(self, *, serial: int, loop: asyncio.AbstractEventLoop) -> None:
         self.serial = serial
@@ -103,7 +105,10 @@ class WorldLoop(asyncio.AbstractEventLoop):
     # --- Handles ---
 
     def call_soon(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
     ) -> asyncio.Handle:
         """Append a handle; a dead process takes none."""
         handle = asyncio.Handle(callback, args, self, context)
@@ -113,26 +118,37 @@ class WorldLoop(asyncio.AbstractEventLoop):
         return handle
 
     def call_soon_threadsafe(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
     ) -> asyncio.Handle:
         """Do what `call_soon` does: there are no threads."""
         return self.call_soon(callback, *args, context=context)
 
     def call_later(
-        self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None
+        self,
+        delay: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Call after a delay in seconds."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Call when this machine's clock says `when`, in seconds."""
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         if not self._is_closed:
             due_ns = self._process.machine.virtual_ns(when)
             self._timers[id(timer)] = self._schedule.at(due_ns, self._timer_due, timer)
-            timer._scheduled = True
+            timer._scheduled = True  # type: ignore[attr-defined]
         return timer
 
     def _timer_due(self, timer: asyncio.TimerHandle) -> None:
@@ -182,7 +198,7 @@ class WorldLoop(asyncio.AbstractEventLoop):
 
     # --- Process ---
 
-    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:
+    def add_signal_handler(self, sig: int, callback: Callable[[*Ts], object], *args: *Ts) -> None:
         """Remember what the process does with a signal."""
         self._signals[sig] = lambda: callback(*args)
 

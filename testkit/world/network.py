@@ -26,7 +26,7 @@ _LATE_NS: Final = (5 * NS_PER_MS, 250 * NS_PER_MS)
 _AGAIN_NS: Final = (20 * NS_PER_MS, 400 * NS_PER_MS)
 _DIAL_AGAIN_NS: Final = (200 * NS_PER_MS, NS_PER_S)
 
-Told = Callable[["Connection | None", str], None]
+Told = Callable[["WorldConnection | None", str], None]
 
 
 class Pipe:
@@ -49,28 +49,28 @@ class Pipe:
         schedule.at(self._last_due_ns, self._arrive, frame)
 
     def _arrive(self, frame: Any) -> None:
-        source, target = self._source, self._target
-        if source.held or source.network.is_cut(source, target):
-            source.held.append(lambda: self._arrive_now(frame))
-            return
-        self._arrive_now(frame)
+        network = self._source.network
+        network.pass_through(self._source, self._target, lambda: self._arrive_now(frame))
 
     def _arrive_now(self, frame: Any) -> None:
-        target = self._target
-        if target.process.is_alive and not target.is_broken:
+        source, target = self._source, self._target
+        if not target.process.is_alive:
+            # Nobody has this port any more: the machine says so.
+            source.network.send_reset(target, source)
+        elif not target.is_broken:
             target.process.loop.call_soon(self._take, frame)
 
 
 class End:
     """One process's side of a connection. `keepalive_ns` is after how much silence it gives up."""
 
-    def __init__(self, network: Network, process: WorldProcess, keepalive_ns: int | None) -> None:
+    def __init__(
+        self, network: WorldNetwork, process: WorldProcess, keepalive_ns: int | None
+    ) -> None:
         self.network = network
         self.process = process
         self.keepalive_ns = keepalive_ns
         self.is_broken = False
-        self.held: list[Callable[[], None]] = []
-        """What was sent from here and has met a cut."""
         self.streams: dict[int, Callable[[str], None]] = {}
         """What to tell of a break, by stream."""
         self.broken: Callable[[str], None] = lambda why: None
@@ -81,17 +81,16 @@ class End:
         if self.is_broken:
             return
         self.is_broken = True
-        self.held.clear()
         loop = self.process.loop
         for told in (*self.streams.values(), self.broken):
             loop.call_soon(told, why)
         self.streams.clear()
 
 
-class Connection:
+class WorldConnection:
     """Two ends. What happens to one reaches the other as news, if the network carries it."""
 
-    def __init__(self, network: Network, client: End, server: End, address: str) -> None:
+    def __init__(self, network: WorldNetwork, client: End, server: End, address: str) -> None:
         self.client = client
         self.server = server
         self.address = address
@@ -129,22 +128,19 @@ class Connection:
         schedule.after(self._network.delay_ns(end, other), self._hear_of_end, end, other)
 
     def _hear_of_end(self, end: End, other: End) -> None:
-        if other.is_broken:
-            return
-        if self._network.is_cut(end, other):
-            end.held.append(lambda: other.break_now("Connection reset by peer"))
-        else:
-            other.break_now("Socket closed")
+        self._network.pass_through(end, other, lambda: other.break_now("Socket closed"))
 
 
-class Network:
+class WorldNetwork:
     """All connections and cuts of a world, and what listens at which address."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.listeners: dict[str, Listening] = {}
-        self.connections: dict[int, Connection] = {}
+        self.connections: dict[int, WorldConnection] = {}
         self._cuts_since_ns: dict[tuple[str, str], int] = {}
+        self._held: dict[tuple[str, str], list[Callable[[], None]]] = {}
+        """What waits for the end of a cut, by the hosts that it goes from and to."""
 
     # --- Faults ---
 
@@ -161,10 +157,7 @@ class Network:
             return
         schedule = self.world.schedule
         schedule.note("network", f"heal {source} -> {target}")
-        for connection in self._between(source, target):
-            for end in (connection.client, connection.server):
-                if end.process.machine.host == source:
-                    schedule.after(schedule.draw(*_AGAIN_NS), self._flush, end)
+        schedule.after(schedule.draw(*_AGAIN_NS), self._flush, (source, target))
 
     def heal_all(self) -> None:
         """End every cut."""
@@ -184,7 +177,7 @@ class Network:
             if process in (connection.client.process, connection.server.process):
                 self._watch(connection)
 
-    def _between(self, host: str, other: str) -> list[Connection]:
+    def _between(self, host: str, other: str) -> list[WorldConnection]:
         return [
             connection
             for connection in list(self.connections.values())
@@ -192,10 +185,10 @@ class Network:
             == {host, other}
         ]
 
-    def _flush(self, end: End) -> None:
-        held, end.held = end.held, []
-        for arrive in held:
-            arrive()
+    def _flush(self, way: tuple[str, str]) -> None:
+        if way not in self._cuts_since_ns:
+            for arrive in self._held.pop(way, []):
+                arrive()
 
     # --- Silence ---
 
@@ -209,7 +202,7 @@ class Network:
         ]
         return min((each for each in since if each is not None), default=None)
 
-    def _watch(self, connection: Connection) -> None:
+    def _watch(self, connection: WorldConnection) -> None:
         for end, other in (
             (connection.client, connection.server),
             (connection.server, connection.client),
@@ -219,7 +212,7 @@ class Network:
                 delay_ns = end.keepalive_ns + jitter_ns
                 self.world.schedule.after(delay_ns, self._look, connection, end, other)
 
-    def _look(self, connection: Connection, end: End, other: End) -> None:
+    def _look(self, connection: WorldConnection, end: End, other: End) -> None:
         since_ns = self.silent_since_ns(end, other)
         if end.is_broken or since_ns is None or end.keepalive_ns is None:
             return
@@ -228,10 +221,24 @@ class Network:
 
     # --- Packets ---
 
-    def is_cut(self, source: End, target: End) -> bool:
-        """Return whether nothing passes in this direction."""
-        hosts = (source.process.machine.host, target.process.machine.host)
-        return hosts in self._cuts_since_ns
+    def pass_through(self, source: End, target: End, arrive: Callable[[], None]) -> None:
+        """Let something arrive now, or once the cut that it has met is over."""
+        way = (source.process.machine.host, target.process.machine.host)
+        if way in self._held or way in self._cuts_since_ns:
+            self._held.setdefault(way, []).append(arrive)
+        else:
+            arrive()
+
+    def send_reset(self, source: End, target: End) -> None:
+        """Have an end hear that there is nothing at the other one."""
+        delay_ns = self.delay_ns(source, target)
+        self.world.schedule.after(
+            delay_ns,
+            self.pass_through,
+            source,
+            target,
+            lambda: target.break_now("Connection reset by peer"),
+        )
 
     def delay_ns(self, source: End, target: End) -> int:
         """Draw how long a packet takes."""
@@ -286,7 +293,7 @@ class Network:
     ) -> None:
         client_end = End(self, client, keepalive_ns)
         server_end = End(self, listening.process, listening.keepalive_ns)
-        connection = Connection(self, client_end, server_end, address)
+        connection = WorldConnection(self, client_end, server_end, address)
         self.connections[connection.serial] = connection
         delay_ns = self.delay_ns(server_end, client_end)
         self.world.schedule.after(delay_ns, client.loop.call_soon, told, connection, "")

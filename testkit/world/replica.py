@@ -42,9 +42,7 @@ def host_of(replica: int) -> str:
 class WorldReplica:
     """A replica whose processes are started again when they end, while `is_wanted`."""
 
-    def __init__(
-        self, world: World, number: int, count: int, flags: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, world: World, number: int, count: int, flags: Sequence[str] = ()) -> None:
         self.number = number
         self.address = f"{host_of(number)}:{CLIENT_PORT}"
         self.machine = world.machine(host_of(number))
@@ -90,6 +88,7 @@ class WorldReplica:
     def _coordinator_died(self) -> None:
         self.coordinator = None
         self.machine.disk.restart_process()
+        self.machine.disk.crash_at = None  # it was this process's death
         self._again(self.start_coordinator)
 
     def _again(self, start: Any, *arguments: Any) -> None:

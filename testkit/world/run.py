@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from testkit.oracles import history, wing_gong, witness
@@ -166,10 +167,10 @@ class WorldRun:
             async def ask(replica: WorldReplica = replica) -> None:
                 self._statuses[replica.number] = await status_of(replica.address, password)
 
-            host_number = 100 + round_number * len(self._replicas) + replica.number
-            asking = self.world.process(f"s{replica.number}", self.world.machine(f"10.0.2.{host_number}"))
+            machine = self.world.machine(f"10.0.2.{round_number}.{replica.number}")
+            asking = self.world.process(f"s{replica.number}", machine)
             asking.run(ask)
-            self.world.run(lambda asking=asking: not asking.is_alive, _SETTLE_LIMIT_NS)
+            self.world.run(partial(_is_over, asking), _SETTLE_LIMIT_NS)
 
     def _states(self) -> dict[int, tuple[int, tuple[str, ...]]]:
         return {
@@ -189,9 +190,9 @@ class WorldRun:
     def _judge(self) -> None:
         for key, operations in sorted(history.by_key(self._heard.operations).items()):
             history.demand_sequential_clients(operations)
-            self.outcome.violations += [
-                f"{key}: {found}" for found in witness.violations(_known(operations), REGISTER, reads=READS)
-            ]
+            known = _known(operations)
+            found = witness.violations(known, REGISTER, reads=READS)
+            self.outcome.violations += [f"{key}: {violation}" for violation in found]
             if wing_gong.linearization(operations, REGISTER) is None:
                 self.outcome.violations.append(f"{key}: its history is not linearizable")
 
@@ -200,6 +201,10 @@ def _known(operations: Sequence[history.Operation]) -> list[history.Operation]:
     """Return a history for the judge that goes by revisions, empty if a write is not known."""
     is_whole = all(each.is_answered for each in operations)
     return list(operations) if is_whole else []
+
+
+def _is_over(process: WorldProcess) -> bool:
+    return not process.is_alive
 
 
 async def status_of(address: str, password: str) -> cluster_pb2.GetStatusResponse:

@@ -38,7 +38,7 @@ class Happening:
             action(*arguments)
 
 
-class Schedule:
+class WorldSchedule:
     """Everything that is due, by virtual time; what is due at the same time comes in drawn order.
 
     `digest` depends on every noted line, so two runs with the same digest were the same run.

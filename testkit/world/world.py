@@ -13,10 +13,10 @@ from typing import Any, Final
 from testkit.stand_in_transport import stand_in
 from testkit.world.burial import bury
 from testkit.world.grpc_transport import WorldTransport
-from testkit.world.network import Network
+from testkit.world.network import WorldNetwork
 from testkit.world.process import WorldMachine, WorldProcess
 from testkit.world.replaced import replaced
-from testkit.world.schedule import NS_PER_S, Schedule
+from testkit.world.schedule import NS_PER_S, WorldSchedule
 
 # Wall clocks begin here: 1 January 2026, in seconds since 1970.
 _BEGIN_S: Final = 1_767_225_600
@@ -38,9 +38,9 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.schedule = Schedule(seed)
+        self.schedule = WorldSchedule(seed)
         self.chance = Random(self.schedule.random.getrandbits(64))
-        self.network = Network(self)
+        self.network = WorldNetwork(self)
         self.current: WorldProcess | None = None
         """The process of which a handle or a call runs now."""
         self.processes: list[WorldProcess] = []

@@ -1,0 +1,66 @@
+"""Whole runs of the world: a seed is one run, and its judges see what is planted.
+
+Method: runs of a few virtual seconds, in this process and in others with other hash seeds.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from testkit.world.run import WorldOptions, WorldOutcome, WorldRun
+
+QUIET = WorldOptions(seconds=2, faults=())
+FAULTY = WorldOptions(seconds=4)
+SEED = 11
+DIGEST = re.compile(r"digest ([0-9a-f]{32})")
+
+
+def digest_elsewhere(hash_seed: int) -> str:
+    """Return the digest of the faulty run in a process of its own."""
+    command = ["-m", "testkit.world", f"--seed={SEED}", f"--seconds={FAULTY.seconds}"]
+    done = subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": "."},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = DIGEST.search(done.stdout)
+    assert found is not None, done.stdout
+    return found[1]
+
+
+def ran(seed: int, options: WorldOptions) -> WorldOutcome:
+    """Run a seed."""
+    return WorldRun(seed, options).run()
+
+
+def test_a_seed_is_the_same_run_everywhere() -> None:
+    """A run with faults has one digest: twice in this process, and under two other hash seeds."""
+    digests = [ran(SEED, FAULTY).digest, ran(SEED, FAULTY).digest]
+    digests += [digest_elsewhere(hash_seed) for hash_seed in (1, 2)]
+    assert len(set(digests)) == 1, digests
+    assert ran(SEED + 1, FAULTY).digest not in digests
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_cluster_without_faults_answers(seed: int) -> None:
+    """Three replicas with their services answer the real client library, which knows every
+    outcome."""
+    outcome = ran(seed, QUIET)
+    assert outcome.violations == []
+    assert outcome.answered > 100
+    assert outcome.unknown == 0
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_short_seeds_with_faults_pass(seed: int) -> None:
+    """What clients are told under faults is linearizable, and all replicas agree afterwards."""
+    outcome = ran(seed, FAULTY)
+    assert outcome.violations == []
+    assert outcome.answered > 0
