@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from testkit.memory_storage import Loss
+from coordinator import vsr
+from testkit.memory_storage import Loss, MemoryStorage
 from testkit.world.replica import WorldReplica, host_of
 from testkit.world.schedule import NS_PER_MS
 
@@ -26,12 +27,18 @@ class Faults:
     """Draws faults until told to end; then everything is healed, started and fast again."""
 
     def __init__(
-        self, world: World, replicas: Sequence[WorldReplica], kinds: Sequence[str]
+        self,
+        world: World,
+        replicas: Sequence[WorldReplica],
+        clients: Sequence[WorldProcess],
+        kinds: Sequence[str],
     ) -> None:
         self.counts: Counter[str] = Counter()
         self._world = world
         self._replicas = replicas
+        self._clients = clients
         self._random = Random(world.schedule.random.getrandbits(64))
+        self._victim = self._random.choice(replicas)
         self._paused: list[WorldProcess] = []
         self._is_ending = False
         known: dict[str, Callable[[], None]] = {
@@ -44,7 +51,12 @@ class Faults:
             "isolate": self._isolate,
             "lose": self._lose,
             "power": self._power,
+            "blackout": self._blackout,
+            "lose_disk": self._lose_disk,
             "slow": self._slow,
+            "cut_client": self._cut_client,
+            "pause_client": self._pause_client,
+            "step_down": self._step_down,
         }
         self._kinds = {kind: known[kind] for kind in kinds}
 
@@ -111,6 +123,11 @@ class Faults:
         services = self._replica().services
         self._pause_process(services[self._random.choice(list(services))])
 
+    def _pause_client(self) -> None:
+        clients = [each for each in self._clients if each.is_alive]
+        if clients:
+            self._pause_process(self._random.choice(clients))
+
     def _pause_process(self, process: WorldProcess) -> None:
         process.pause()
         self._paused.append(process)
@@ -118,12 +135,36 @@ class Faults:
 
     def _power(self) -> None:
         """Have a machine lose power, and with it a part of what was not synced."""
-        replica = self._replica()
+        self._lose_power(self._replica())
+
+    def _blackout(self) -> None:
+        """Have every machine lose power at once."""
+        for replica in self._replicas:
+            self._lose_power(replica)
+
+    def _lose_power(self, replica: WorldReplica) -> None:
         self._world.schedule.note(f"r{replica.number}", "loses power")
+        self._kill_all_of(replica)
+        replica.machine.disk.crash(Loss.PARTLY, self._random.getrandbits(32))
+
+    def _kill_all_of(self, replica: WorldReplica) -> None:
         for process in (*replica.services.values(), replica.process):
             if process is not None:
                 process.kill()
-        replica.machine.disk.crash(Loss.PARTLY, self._random.getrandbits(32))
+
+    def _lose_disk(self) -> None:
+        """Give one replica an empty disk: always the same one, or a committed entry may be gone."""
+        if len(self._replicas) > 1:
+            self._world.schedule.note(f"r{self._victim.number}", "loses its disk")
+            self._kill_all_of(self._victim)
+            self._victim.machine.disk = MemoryStorage()
+
+    def _step_down(self) -> None:
+        """Have a primary resign, as an operator would."""
+        replica = self._replica()
+        coordinator, process = replica.coordinator, replica.process
+        if coordinator is not None and process is not None and len(self._replicas) > 1:
+            process.loop.call_soon(coordinator.driver.step, vsr.Abdicate("asked to"))
 
     def _slow(self) -> None:
         host = self._replica().machine.host
@@ -134,8 +175,17 @@ class Faults:
 
     def _cut(self) -> None:
         """Cut one link, in one direction or both."""
-        source, target = self._random.sample(self._replicas, 2)
-        self._cut_between([(source.machine.host, target.machine.host)])
+        if len(self._replicas) > 1:
+            source, target = self._random.sample(self._replicas, 2)
+            self._cut_between([(source.machine.host, target.machine.host)])
+
+    def _cut_client(self) -> None:
+        """Cut a client off from one replica, or from all."""
+        client = self._random.choice(self._clients).machine.host
+        replicas = list(self._replicas)
+        if self._random.random() < 0.5:
+            replicas = [self._replica()]
+        self._cut_between([(client, replica.machine.host) for replica in replicas])
 
     def _isolate(self) -> None:
         """Cut one replica off from the others, or make it deaf or mute."""
@@ -157,8 +207,11 @@ class Faults:
             self._world.network.heal(source, target)
 
     def _lose(self) -> None:
-        first, second = self._random.sample(self._replicas, 2)
-        self._world.network.lose_connections(first.machine.host, second.machine.host)
+        """Break every connection between a replica and another one, or a client."""
+        host = self._replica().machine.host
+        hosts = [each.machine.host for each in (*self._replicas, *self._clients)]
+        other = self._random.choice([each for each in hosts if each != host])
+        self._world.network.lose_connections(host, other)
 
 
 KINDS: Final = (
@@ -171,5 +224,10 @@ KINDS: Final = (
     "isolate",
     "lose",
     "power",
+    "blackout",
+    "lose_disk",
     "slow",
+    "cut_client",
+    "pause_client",
+    "step_down",
 )

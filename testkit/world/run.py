@@ -91,7 +91,8 @@ class WorldRun:
         if not self._must(lambda: not setup.is_alive, _START_LIMIT_NS, "the stream is not made"):
             return
         callers = [self._callers(number, addresses, password) for number in range(options.clients)]
-        faults = Faults(world, self._replicas, options.faults)
+        clients = [process for _, process in callers]
+        faults = Faults(world, self._replicas, clients, options.faults)
         if options.faults:
             faults.begin()
         world.run(lambda: False, options.seconds * NS_PER_S)

@@ -34,8 +34,8 @@ DONE: Final = "done"
 EXISTS: Final = "exists"
 ABSENT: Final = "absent"
 READS: Final = frozenset({GET})
-# A call has so long; the client is then told that it is unknown what became of it.
-_PATIENCE_S: Final = 8.0
+# A call has so long; its caller is then told that nobody knows what became of it.
+_PATIENCE_S: Final = (0.2, 1.0, 8.0, 30.0)
 _CONNECT_PATIENCE_S: Final = 120.0
 _PAUSE_MS_MAX: Final = 60
 
@@ -88,11 +88,12 @@ class Callers:
 
     async def _connected(self, addresses: list[str], password: str) -> Client:
         self._random.shuffle(addresses)
+        patience_s = self._random.choice(_PATIENCE_S)
         return await connect(
             addresses,
             username=ROOT_USERNAME,
             password=password,
-            timeout_s=_PATIENCE_S,
+            timeout_s=patience_s,
             connect_timeout_s=_CONNECT_PATIENCE_S,
         )
 
