@@ -22,7 +22,7 @@ class Stage(IntEnum):
 STAGES: Final = tuple(Stage)
 
 # The stages that are services: they freeze at a cut when told.
-SERVICE_STAGES: Final = tuple(
+SERVICE_STAGES: Final[tuple[Stage, ...]] = tuple(
     stage for stage in STAGES if stage not in (Stage.SESSIONS, Stage.CATALOG)
 )
 

@@ -79,7 +79,7 @@ async def test_a_replica_that_waits_says_so() -> None:
         status = await ask(stub.GetStatus, cluster.GetStatusRequest(), "stale")
         (own,) = (each for each in status.replicas if each.replica_id == 0)
         assert own.status == cluster.REPLICA_STATUS_RECOVERING
-        assert [service.connected for service in status.services] == [False] * 3
+        assert [service.connected for service in status.services] == [False] * len(SERVICE_NAMES)
         await ask(stub.ListAlarms, cluster.ListAlarmsRequest(), "stale")
 
 

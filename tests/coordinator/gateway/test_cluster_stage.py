@@ -155,12 +155,13 @@ async def test_digests_follow() -> None:
     """Digests are read from every stage, and the answer follows with their refusals."""
     world = ClusterStageTrial()
     assert world.ask(GET_STATUS, DIGESTS, BAD, PLAIN, refused=(2,)).deferred
-    spans = tuple(AnsweredSpan(frame(bytes((n,)) * 32), ()) for n in range(3))
+    spans = tuple(AnsweredSpan(frame(bytes((n,)) * 32), ()) for n in range(len(mux.SERVICE_STAGES)))
     world.replica.reads[0].set_result(Reply(1, 3, 3, spans))
     await asyncio.sleep(0)
     (outcome,) = world.replica.followed
     status = statuses(outcome)[0]
-    assert [service.state_digest[:2] for service in status.services] == ["00", "01", "02"]
+    digests = [service.state_digest[:2] for service in status.services]
+    assert digests == [f"{n:02}" for n in range(len(mux.SERVICE_STAGES))]
     assert len(status.sessions_digest) == 64
     assert [error.index for error in outcome.errors] == [1]
 

@@ -57,7 +57,7 @@ class DigestsTrial:
     async def answer(self, walk: int, *spans: AnsweredSpan) -> None:
         """Let every service answer a walk."""
         digest = AnsweredSpan(frame(bytes((walk,)) * 32), ())
-        self.walks[walk].set_result(Reply(1, 3, 3, spans or (digest, digest, digest)))
+        self.walks[walk].set_result(Reply(1, 3, 3, spans or (digest,) * len(mux.SERVICE_STAGES)))
         for _ in range(20):
             await asyncio.sleep(0)
 
@@ -198,7 +198,8 @@ async def test_sessions_are_walked_in_slices(monkeypatch: pytest.MonkeyPatch) ->
 
     world = DigestsTrial(entities())
     world.ask("a")
-    world.walks[0].set_result(Reply(1, 3, 3, (AnsweredSpan(frame(bytes(32)), ()),) * 3))
+    digest = AnsweredSpan(frame(bytes(32)), ())
+    world.walks[0].set_result(Reply(1, 3, 3, (digest,) * len(mux.SERVICE_STAGES)))
     seen = set()
     while not world.told:
         await asyncio.sleep(0)

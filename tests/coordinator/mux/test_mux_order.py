@@ -57,8 +57,8 @@ def command_route(draw: st.DrawFn, code: int) -> Route:
     if owner == Stage.USERS:
         back = draw(st.sampled_from([frozenset[Stage](), frozenset({Stage.SESSIONS})]))
         return Route(code, owner, None, 0, back, draw(st.sampled_from([False, True])))
-    resolve = draw(st.none() | st.sampled_from([s for s in SERVICES if s < owner]))
-    allowed = [stage for stage in Stage if stage < owner and stage != resolve]
+    resolve = draw(st.none() | st.sampled_from([s for s in OWNERS if s < owner]))
+    allowed = [s for s in (Stage.SESSIONS, *OWNERS) if s < owner and s != resolve]
     backward: set[Stage] = draw(st.sets(st.sampled_from(allowed)))
     return Route(code, owner, resolve, 0, frozenset(backward))
 
@@ -67,7 +67,7 @@ def command_route(draw: st.DrawFn, code: int) -> Route:
 def query_route(draw: st.DrawFn, code: int) -> Route:
     """Return any route of a read."""
     owner = draw(st.sampled_from(SERVICES))
-    before = [stage for stage in SERVICES if stage < owner]
+    before = [stage for stage in OWNERS if stage < owner]
     resolve = draw(st.none() | st.sampled_from(before)) if before else None
     return Route(code, owner, resolve, is_query=True)
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from coordinator.mux import types as mux_types
 from tests.processes.processes import short_directory
 from tests.viewstamp.telemetry.spans_for_tests import ToldSpan, read_spans
 from viewstamp.api.common.v1.common_pb2 import Identifier
@@ -21,6 +22,7 @@ from viewstamp.api.users.v1 import users_service_pb2 as users
 from viewstamp.client import Client, connect
 from viewstamp.cluster import LocalCluster
 from viewstamp.errors import Refusal
+from viewstamp.routing import SERVICE_NAMES
 from viewstamp.telemetry.current import make_current
 from viewstamp.telemetry.sampling import TraceContext
 from viewstamp.telemetry.settings import Telemetry, TelemetrySettings
@@ -34,7 +36,7 @@ DOWNLOAD = "SnapshotsService/DownloadSnapshot"
 TIMEOUT_S, POLL_S = 60, 0.05
 PASSWORD = "a-password-of-the-tests"
 STARTING = ("start", "open", "connect", "recover")
-SECTIONS = ("sessions", "users", "streams", "consumer_groups", "catalog")
+SECTIONS = tuple(stage.name.lower() for stage in mux_types.STAGES)
 
 # A span without its ids: service, name, kind, and what stands above it.
 Shape = tuple[str, str, int, str]
@@ -280,7 +282,7 @@ def test_prepares_link_their_commands(recorded: Recorded) -> None:
 
 
 def test_snapshot_has_its_trace(recorded: Recorded) -> None:
-    """A snapshot has cut, five sections, manifest, decision and adoption below one root."""
+    """A snapshot has cut, sections, manifest, decision and adoption below one root."""
     trace = recorded.trace("snapshot")
     above = f"{COORDINATOR}: snapshot"
     children = ("cut", "manifest", "decide", "adopt", *(f"section {name}" for name in SECTIONS))
@@ -300,9 +302,8 @@ def test_snapshot_has_its_trace(recorded: Recorded) -> None:
 def test_starts_have_their_traces(recorded: Recorded) -> None:
     """Every process reports how long its start took, and the coordinator each step of it."""
     roots = [span for span in recorded.spans if span.name == "start"]
-    assert sorted(span.service for span in roots) == [
-        *("viewstamp-consumer-groups", COORDINATOR, "viewstamp-streams", "viewstamp-users")
-    ]
+    services = [f"viewstamp-{name.replace('_', '-')}" for name in SERVICE_NAMES]
+    assert sorted(span.service for span in roots) == sorted([COORDINATOR, *services])
     (root,) = [span for span in roots if span.service == COORDINATOR]
     trace = [span for span in recorded.spans if span.trace_id == root.trace_id]
     above = f"{COORDINATOR}: start"

@@ -25,6 +25,7 @@ from viewstamp.cluster import (
     StartRefused,
 )
 from viewstamp.cluster.process import EXIT_DIVERGED, EXIT_RESTART, FAILED_STARTS_MAX
+from viewstamp.routing import SERVICE_NAMES
 
 READY = "import json, signal, time; print(json.dumps({'ready': True}), flush=True)"
 SERVE = f"{READY}; signal.pause()"
@@ -287,7 +288,7 @@ async def test_long_paths_get_short_sockets(tmp_path: Path) -> None:
         argument for p in deep.real_programs() for argument in p.command if "unix:" in argument
     ]
     paths = [Path(target.rpartition("unix:")[2]) for target in targets]
-    assert len(paths) == 6
+    assert len(paths) == 2 * len(SERVICE_NAMES)
     assert all(len(os.fsencode(path)) <= 107 and path.parent.is_dir() for path in paths)
     await deep.stop()
     assert not any(path.parent.exists() for path in paths)

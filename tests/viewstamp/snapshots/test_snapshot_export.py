@@ -28,7 +28,7 @@ from tests.viewstamp.snapshots.generations import (
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.format.columns import row_of
 from viewstamp.format.kinds import KINDS, KindInfo
-from viewstamp.format.manifest import encode_manifest, manifest_name, root_of
+from viewstamp.format.manifest import encode_manifest, manifest_name, root_of, sections
 from viewstamp.snapshots import durable, export, tables
 from viewstamp.snapshots.copies import Copies
 from viewstamp.snapshots.entities import SECTION_NAMES
@@ -89,8 +89,11 @@ def everything_in(directory: Path) -> bytes:
 def test_tables_of_every_kind(replica: SnapshotDirectory, out: Path) -> None:
     """Each kind has a table, empty ones too, and the manifest counts its rows."""
     written = write(replica, out)
+    there = {stage for stage, _ in sections(Generation(Copies(replica.copies), 2).manifest)}
     names = {
-        f"section={SECTION_NAMES[stage]}/kind={info.name}" for (stage, _), info in KINDS.items()
+        f"section={SECTION_NAMES[stage]}/kind={info.name}"
+        for (stage, _), info in KINDS.items()
+        if stage in there
     }
     assert set(written.rows) == {*names, "layers"}
     for name, count in written.rows.items():
@@ -136,7 +139,8 @@ def test_manifest_says_what_was_exported(replica: SnapshotDirectory, out: Path) 
     assert manifest["cluster_id"] == CLUSTER_ID.hex()
     assert (manifest["generation"], manifest["cut_op"], manifest["cut_revision"]) == (1, 10, 100)
     assert manifest["root"] == about.root.hex()
-    assert [part["section"] for part in manifest["sections"]] == list(SECTION_NAMES.values())
+    there = [SECTION_NAMES[stage] for stage, _ in sections(about)]
+    assert [part["section"] for part in manifest["sections"]] == there
     assert manifest["sections"][1]["state_digest"] == about.users.state_digest.hex()
     users = next(table for table in manifest["tables"] if table["kind"] == "users")
     assert [column["name"] for column in users["columns"]][:5] == [

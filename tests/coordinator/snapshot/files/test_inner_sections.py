@@ -16,7 +16,7 @@ import pytest
 
 from coordinator.mux.entities import RestoreError
 from coordinator.mux.mux import Mux
-from coordinator.mux.stage import SERVICE_STAGES, Stage, cut_services
+from coordinator.mux.stage import Stage, cut_services
 from coordinator.mux.types import CommittedPrepare, RequestReply
 from coordinator.snapshot.bases import INNER_STAGES, restored_mux, section_base
 from coordinator.snapshot.files import SnapshotDirectories, SnapshotFiles
@@ -108,7 +108,7 @@ def installation_of(directory: Path, stage: Stage, **announced: Any) -> SectionI
     return installation
 
 
-@pytest.mark.parametrize("stage", SERVICE_STAGES)
+@pytest.mark.parametrize("stage", DOMAINS)
 def test_services_load_an_old_snapshot(tmp_path: Path, stage: Stage) -> None:
     """The services' sections are installed whole: with every entity, byte for byte."""
     installation = installation_of(tmp_path, stage)
@@ -121,7 +121,7 @@ def test_services_load_an_old_snapshot(tmp_path: Path, stage: Stage) -> None:
     assert list(found) == entries
 
 
-@pytest.mark.parametrize("stage", SERVICE_STAGES)
+@pytest.mark.parametrize("stage", DOMAINS)
 @pytest.mark.parametrize("announced", [{"state_digest": b"d" * 32}, {"entities": 99}])
 def test_services_check_what_was_announced(
     tmp_path: Path, stage: Stage, announced: dict[str, Any]

@@ -247,7 +247,7 @@ async def test_section_against_another_base() -> None:
     world.services.base_generation = 3
     world.begin(1)
     await world.until(lambda: world.adopted == [1])
-    assert len(world.services.reads) == 10
+    assert len(world.services.reads) == 2 * len(STAGES)
     assert sorted(world.files.discarded) == [(1, stage) for stage in STAGES]
 
 

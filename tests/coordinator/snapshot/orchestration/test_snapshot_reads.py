@@ -90,7 +90,7 @@ class SnapshotReadsTrial:
         """Apply and apply commands."""
         for command in commands:
             self.revision += 1
-            place = (self.revision, self.revision, self.revision, 1)
+            place = (self.revision, self.revision, self.revision, limits.FEATURE_LEVEL_MAX)
             self.machine.apply(command, *place)
             changes = self.machine.take_changes()
             changed = [snapshot for snapshot in changes.values() if snapshot is not None]
@@ -155,7 +155,7 @@ def test_one_by_one() -> None:
         (2, Reason.REASON_MALFORMED_REQUEST),
     ]
     empty, found, *rest = map(pb.GetSnapshotResponse.FromString, unframe(outcome.results))
-    assert (found.snapshot.root, len(found.snapshot.tasks)) == (b"r" * 32, 5)
+    assert (found.snapshot.root, len(found.snapshot.tasks)) == (b"r" * 32, len(STAGES))
     assert [empty, *rest] == [pb.GetSnapshotResponse()] * 3
 
 
@@ -317,7 +317,7 @@ class LoopbackCaller:
     def _apply(self, code: int, payload: bytes) -> bytes:
         world = self._world
         world.revision += 1
-        place = (world.revision, world.revision, world.revision, 1)
+        place = (world.revision, world.revision, world.revision, limits.FEATURE_LEVEL_MAX)
         verdict = world.machine.apply(CATALOG_PARSERS[code](payload), *place)
         if isinstance(verdict, SessionRefused):
             raise Refusal.from_error(errors_pb2.Error.FromString(verdict.error))
