@@ -42,15 +42,20 @@ def test_long_histories_equal_the_model(seed: int) -> None:
 
 def test_histories_reach_everything() -> None:
     """Every command and read succeeds somewhere, and transactions fail for many reasons."""
-    met: Counter[tuple[str, str]] = Counter()
-    for seed in range(500, 514):
-        trial = CompositeTrial(Random(seed))
-        trial.run(LONG_PREPARES)
-        met += trial.met
     expected = {METHODS[code].name for code in DOMAIN_COMMANDS} | set(READS)
     expected |= {"Transact", "RegisterSession", "EndSession", "ExpireSession", "Assign"}
     expected |= {"CompleteRevocation", "ExpirePersonalAccessToken"}
-    assert expected <= {name for name, came_to in met if came_to == "ok"}
+    met: Counter[tuple[str, str]] = Counter()
+    succeeded: set[str] = set()
+    # As many histories as it takes: with another number of services each seed has another one.
+    for seed in range(500, 540):
+        trial = CompositeTrial(Random(seed))
+        trial.run(LONG_PREPARES)
+        met += trial.met
+        succeeded = {name for name, came_to in met if came_to == "ok"}
+        if seed >= 513 and expected <= succeeded:
+            break
+    assert expected - succeeded == set()
     reasons = {came_to for name, came_to in met if name == "Transact"}
     assert len(reasons) > TRANSACTION_REASONS_MIN, f"transactions fail only for {reasons}"
 
