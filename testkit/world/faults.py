@@ -209,7 +209,8 @@ class Faults:
     def _lose(self) -> None:
         """Break every connection between a replica and another one, or a client."""
         host = self._replica().machine.host
-        hosts = [each.machine.host for each in (*self._replicas, *self._clients)]
+        hosts = [each.machine.host for each in self._replicas]
+        hosts += [each.machine.host for each in self._clients]
         other = self._random.choice([each for each in hosts if each != host])
         self._world.network.lose_connections(host, other)
 

@@ -27,11 +27,13 @@ class WorldTransport:
     ) -> grpc.aio.Channel:
         """Return a new channel."""
         assert credentials is None, "a world has no TLS"
-        return WorldChannel(self._process(), address, options)
+        channel: Any = WorldChannel(self._process(), address, options)
+        return cast(grpc.aio.Channel, channel)
 
     def server(self, options: Options) -> grpc.aio.Server:
         """Return a new server."""
-        return cast(Any, WorldServer(self._process(), dict(options)))
+        server: Any = WorldServer(self._process(), dict(options))
+        return cast(grpc.aio.Server, server)
 
     def check_is_free(self, host: str, port: int) -> None:
         """Raise OSError if a live process has the address."""

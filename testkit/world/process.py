@@ -63,7 +63,8 @@ class WorldProcess:
         self.machine = machine
         self.is_alive = True
         self.paused_since_ns: int | None = None
-        self.loop = WorldLoop(self)
+        # What a world has no use for is refused loudly by what asyncio defines.
+        self.loop = WorldLoop(self)  # type: ignore[abstract]
         self.chance = Random(world.schedule.random.getrandbits(64))
         self.ended: Callable[[BaseException | None], None] = lambda error: None
         """Called when the process has ended by itself."""

@@ -12,6 +12,12 @@ from tests.tidy.tree import PythonFile
 # Names that a library gives to everybody, though they begin with an underscore.
 OF_LIBRARIES: Final = {
     "_actions": "argparse has no other list of its flags",
+    "_get_running_loop": "asyncio: made for whoever writes an event loop",
+    "_log_destroy_pending": "asyncio: the only way to end a task in silence",
+    "_max_workers": "concurrent.futures has no other way to ask for the size of a pool",
+    "_run": "asyncio: how an event loop runs a handle",
+    "_scheduled": "asyncio: how an event loop marks a timer that waits",
+    "_set_running_loop": "asyncio: made for whoever writes an event loop",
     "_exit": "the way of `os` to end a process at once",
     "_jdf": "PySpark: the only way to the plan of a frame",
     "_jvm": "PySpark: the only way to the runtime of Java",
