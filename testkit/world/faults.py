@@ -167,9 +167,12 @@ class Faults:
             process.loop.call_soon(coordinator.driver.step, vsr.Abdicate("asked to"))
 
     def _slow(self) -> None:
-        host = self._replica().machine.host
-        self._world.slow_disks[host] = self._random.randint(2, _SLOWNESS_MAX)
-        self._later(_LASTS_MS, self._world.slow_disks.pop, host, None)
+        """Slow the threads of one machine down, or those of all."""
+        replicas = [self._replica()] if self._random.random() < 0.5 else self._replicas
+        slowness = self._random.randint(2, _SLOWNESS_MAX)
+        for host in [replica.machine.host for replica in replicas]:
+            self._world.slow_disks[host] = slowness
+            self._later(_LASTS_MS, self._world.slow_disks.pop, host, None)
 
     # --- Network ---
 
@@ -209,8 +212,8 @@ class Faults:
     def _lose(self) -> None:
         """Break every connection between a replica and another one, or a client."""
         host = self._replica().machine.host
-        hosts = [each.machine.host for each in self._replicas]
-        hosts += [each.machine.host for each in self._clients]
+        hosts = [replica.machine.host for replica in self._replicas]
+        hosts += [client.machine.host for client in self._clients]
         other = self._random.choice([each for each in hosts if each != host])
         self._world.network.lose_connections(host, other)
 

@@ -37,7 +37,8 @@ READS: Final = frozenset({GET})
 # A call has so long; its caller is then told that nobody knows what became of it.
 _PATIENCE_S: Final = (0.2, 1.0, 8.0, 30.0)
 _CONNECT_PATIENCE_S: Final = 120.0
-_PAUSE_MS_MAX: Final = 60
+# How long callers of a client pause at most between two calls: some hardly do.
+_PAUSE_MS: Final = (2, 20, 100)
 
 
 def _step(held: int, operation: Operation) -> tuple[object, int]:
@@ -78,6 +79,9 @@ class Callers:
         self._number = number
         self._random = Random(seed)
         self._heard = heard
+        self._pause_ms_max = self._random.choice(_PAUSE_MS)
+        # A client that only reads has no session, and stays at whichever replica it comes to.
+        self._only_reads = number == 0
 
     async def run(self, addresses: list[str], password: str, callers: int, keys: int) -> None:
         """Connect, call, and return once told to end."""
@@ -95,19 +99,20 @@ class Callers:
             password=password,
             timeout_s=patience_s,
             connect_timeout_s=_CONNECT_PATIENCE_S,
+            register_session=not self._only_reads,
         )
 
     async def _call_on(self, client: Client, caller: int, names: list[str]) -> None:
         # A caller who does not know an outcome goes on as another one: a client calls in turn.
         who = self._number * 1_000_000 + caller * 1_000
         while not self.is_ending:
-            await asyncio.sleep(self._random.randint(0, _PAUSE_MS_MAX) / 1000)
+            await asyncio.sleep(self._random.randint(0, self._pause_ms_max) / 1000)
             is_known = await self._call(client, who, self._random.choice(names))
             who += not is_known
 
     async def _call(self, client: Client, who: int, key: str) -> bool:
         """Make one call and note it; return whether its outcome is known."""
-        kind = self._random.choice((CREATE, DELETE, GET, GET))
+        kind = GET if self._only_reads else self._random.choice((CREATE, DELETE, GET, GET))
         argument = self._heard.next_partitions(key) if kind == CREATE else 0
         called_at = self._world.schedule.now_ns
         try:

@@ -1,0 +1,282 @@
+"""The parts of the world: clocks, turns, threads, pauses, deaths, cuts and keepalive.
+
+Method: small coroutines in processes of a world, which note what they see and when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from testkit.world.process import WorldProcess
+from testkit.world.schedule import NS_PER_MS, NS_PER_S
+from testkit.world.world import World
+from viewstamp import grpc_transport
+
+ADDRESS = "10.0.0.1:7000"
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """Give a world that is below everything."""
+    world = World(7)
+    with world.running():
+        yield world
+
+
+def started(world: World, host: str, main: Callable[[], Coroutine[Any, Any, None]]) -> WorldProcess:
+    """Start a process on a machine of its own."""
+    process = world.process(host, world.machine(host))
+    process.run(main)
+    return process
+
+
+def pass_ms(world: World, milliseconds: int) -> None:
+    """Let time pass; something must be due until then."""
+    world.schedule.after(milliseconds * NS_PER_MS, lambda: None)
+    end_ns = world.schedule.now_ns + milliseconds * NS_PER_MS
+    world.run(lambda: world.schedule.now_ns >= end_ns, milliseconds * NS_PER_MS)
+
+
+def test_sleeping_takes_virtual_time(world: World) -> None:
+    """An hour passes at once, and every clock of the machine has moved by it."""
+    seen: list[float] = []
+
+    async def main() -> None:
+        begun = (time.monotonic(), time.time(), asyncio.get_running_loop().time())
+        await asyncio.sleep(3_600)
+        ended = (time.monotonic(), time.time(), asyncio.get_running_loop().time())
+        seen.extend(after - before for before, after in zip(begun, ended, strict=True))
+
+    process = started(world, "10.0.0.1", main)
+    assert world.run(lambda: not process.is_alive, 3_700 * NS_PER_S)
+    assert seen == pytest.approx([3_600] * 3, abs=0.1)
+
+
+def test_clocks_of_machines_differ(world: World) -> None:
+    """Two machines disagree a little about the time of day, and their clocks drift apart."""
+    seen: dict[str, list[int]] = {"10.0.0.1": [], "10.0.0.2": []}
+
+    def main_of(host: str) -> Callable[[], Coroutine[Any, Any, None]]:
+        async def main() -> None:
+            for _ in range(2):
+                seen[host].append(time.time_ns())
+                await asyncio.sleep(1_000)
+
+        return main
+
+    processes = [started(world, host, main_of(host)) for host in seen]
+    assert world.run(lambda: not any(p.is_alive for p in processes), 2_100 * NS_PER_S)
+    first, second = seen.values()
+    assert first[0] != second[0]
+    assert abs(first[0] - second[0]) < NS_PER_S
+
+
+def test_randomness_comes_from_the_seed() -> None:
+    """What a process draws from the operating system is the same in each run of a seed."""
+    drawn = []
+
+    async def main() -> None:
+        drawn.append((os.urandom(8), secrets.token_hex(8), random.random()))
+
+    for seed in (1, 1, 2):
+        world = World(seed)
+        with world.running():
+            started(world, "10.0.0.1", main)
+            world.run(lambda: bool(len(drawn) % 3), NS_PER_S)
+            pass_ms(world, 10)
+    assert drawn[0] == drawn[1]
+    assert drawn[0] != drawn[2]
+
+
+def test_a_killed_process_does_nothing_more(world: World) -> None:
+    """Neither a `finally` block nor a callback runs after a kill."""
+    seen: list[str] = []
+
+    async def main() -> None:
+        try:
+            while True:
+                await asyncio.sleep(0.001)
+                seen.append("alive")
+        finally:
+            seen.append("finally")
+
+    process = started(world, "10.0.0.1", main)
+    pass_ms(world, 20)
+    process.kill()
+    before = list(seen)
+    pass_ms(world, 20)
+    assert before
+    assert seen == before
+    assert set(seen) == {"alive"}
+
+
+def test_a_paused_process_goes_on_where_it_was(world: World) -> None:
+    """A pause is not noticed by the process itself, but for the clock."""
+    seen: list[int] = []
+
+    async def main() -> None:
+        while True:
+            seen.append(world.schedule.now_ns // NS_PER_MS)
+            await asyncio.sleep(0.001)
+
+    process = started(world, "10.0.0.1", main)
+    pass_ms(world, 10)
+    process.pause()
+    count = len(seen)
+    pass_ms(world, 50)
+    assert len(seen) == count
+    process.resume()
+    pass_ms(world, 10)
+    assert len(seen) > count
+    assert seen[count] - seen[count - 1] >= 50
+
+
+def test_a_thread_works_before_it_reports(world: World) -> None:
+    """A process that is killed between the two has done the work without knowing it."""
+    done: list[int] = []
+    known: list[int] = []
+
+    async def main() -> None:
+        await asyncio.to_thread(done.append, world.schedule.now_ns)
+        known.append(world.schedule.now_ns)
+
+    for _ in range(10):
+        process = started(world, "10.0.0.1", main)
+        count = len(done)
+        assert world.run(lambda count=count: len(done) > count, NS_PER_S)  # type: ignore[misc]
+        process.kill()
+    pass_ms(world, 50)
+    assert len(done) == 10
+    assert known == []
+
+
+def test_blocking_is_refused(world: World) -> None:
+    """What would stop the whole world is an error, and not a delay."""
+    ends: list[BaseException | None] = []
+
+    async def main() -> None:
+        time.sleep(1)  # noqa: ASYNC251 - what is refused
+
+    process = world.process("p", world.machine("10.0.0.1"))
+    process.ended = ends.append
+    process.run(main)
+    assert world.run(lambda: not process.is_alive, NS_PER_S)
+    assert isinstance(ends[0], AssertionError)
+
+
+# --- The network ---
+
+
+async def serve() -> None:
+    """Echo on a stream, for ever."""
+
+    async def echo(_: Any, context: Any) -> None:
+        while (message := await context.read()) is not grpc.aio.EOF:
+            await context.write(message)
+
+    handlers: Any = {"Echo": grpc.stream_stream_rpc_method_handler(echo)}
+    server = grpc_transport.make_server((("grpc.keepalive_time_ms", 60_000),))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Test", handlers),))
+    server.add_insecure_port(ADDRESS)
+    await server.start()
+    await asyncio.Event().wait()
+
+
+class EchoCaller:
+    """Sends numbers over one stream, and notes what comes back and how it ends."""
+
+    def __init__(self, world: World, keepalive_ms: int | None = None) -> None:
+        self.heard: list[int] = []
+        self.ended: grpc.StatusCode | None = None
+        self.ended_ns = 0
+        self._world = world
+        each = None if keepalive_ms is None else keepalive_ms // 2
+        self._options = (
+            ()
+            if each is None
+            else (("grpc.keepalive_time_ms", each), ("grpc.keepalive_timeout_ms", each))
+        )
+
+    async def run(self) -> None:
+        """Call until the stream ends."""
+        async with grpc_transport.open_channel(ADDRESS, self._options) as channel:
+            call: Any = channel.stream_stream("/Test/Echo")(wait_for_ready=True)
+            try:
+                await self._talk(call)
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                self.ended, self.ended_ns = await call.code(), self._world.schedule.now_ns
+
+    async def _talk(self, call: Any) -> None:
+        number = 0
+        while True:
+            await call.write(str(number).encode())
+            self.heard.append(int(await call.read()))
+            number += 1
+            await asyncio.sleep(0.005)
+
+
+def test_a_cut_delays_and_loses_nothing(world: World) -> None:
+    """A stream over a link that is cut for a while goes on afterwards, in order."""
+    started(world, "10.0.0.1", serve)
+    caller = EchoCaller(world)
+    started(world, "10.0.0.2", caller.run)
+    pass_ms(world, 100)
+    world.network.cut("10.0.0.1", "10.0.0.2")
+    pass_ms(world, 10)
+    count = len(caller.heard)
+    pass_ms(world, 1_000)
+    assert len(caller.heard) == count
+    world.network.heal("10.0.0.1", "10.0.0.2")
+    pass_ms(world, 1_000)
+    assert len(caller.heard) > count
+    assert caller.heard == list(range(len(caller.heard)))
+    assert caller.ended is None
+
+
+def test_keepalive_ends_a_silent_connection(world: World) -> None:
+    """A caller with keepalive gives a cut connection up after that time; it is not told before."""
+    started(world, "10.0.0.1", serve)
+    caller = EchoCaller(world, keepalive_ms=400)
+    started(world, "10.0.0.2", caller.run)
+    pass_ms(world, 100)
+    cut_ns = world.schedule.now_ns
+    world.network.cut("10.0.0.2", "10.0.0.1")
+    pass_ms(world, 2_000)
+    assert caller.ended is grpc.StatusCode.UNAVAILABLE
+    assert 400 * NS_PER_MS <= caller.ended_ns - cut_ns <= 600 * NS_PER_MS
+
+
+def test_a_death_is_heard_of_at_once(world: World) -> None:
+    """The machine of a killed process closes its connections, so callers need no keepalive."""
+    server = started(world, "10.0.0.1", serve)
+    caller = EchoCaller(world)
+    started(world, "10.0.0.2", caller.run)
+    pass_ms(world, 100)
+    server.kill()
+    pass_ms(world, 500)
+    assert caller.ended is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_death_behind_a_cut_is_heard_of_later(world: World) -> None:
+    """News of a death wait for the end of the cut like everything else."""
+    server = started(world, "10.0.0.1", serve)
+    caller = EchoCaller(world)
+    started(world, "10.0.0.2", caller.run)
+    pass_ms(world, 100)
+    world.network.cut("10.0.0.1", "10.0.0.2")
+    server.kill()
+    pass_ms(world, 1_000)
+    assert caller.ended is None
+    world.network.heal("10.0.0.1", "10.0.0.2")
+    pass_ms(world, 1_000)
+    assert caller.ended is grpc.StatusCode.UNAVAILABLE

@@ -1,0 +1,91 @@
+"""The judges of the world see defects of parts that no other simulator runs.
+
+Method: a defect is put in the place of one function of the product; some of a few seeds must fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from coordinator import vsr
+from coordinator.replica.reads import ReplicaReads
+from coordinator.replica.writer import JournalWriter
+from testkit.memory_storage import Inode, MemoryStorage
+from testkit.world.run import WorldOptions, WorldRun
+from viewstamp.client.commands import ClientCommands
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A defect, under which faults it shows, what the judges say, and how many seeds that needs."""
+
+    plant: Plant
+    faults: tuple[str, ...]
+    complaint: str
+    seeds: int
+
+
+def reads_do_not_wait(patch: pytest.MonkeyPatch) -> None:
+    """A linearizable read is answered before the log is applied up to its index."""
+    granted = ReplicaReads.granted
+
+    def early(self: ReplicaReads, effect: vsr.ReadIndexGranted) -> None:
+        granted(self, replace(effect, op=0))
+
+    patch.setattr(ReplicaReads, "granted", early)
+
+
+def commands_are_numbered_anew(patch: pytest.MonkeyPatch) -> None:
+    """A client that lost its stream sends what is outstanding in a new session."""
+
+    def detach(self: ClientCommands) -> None:
+        owners = [owner for each in self.window.outstanding for owner in each.parcel.owners]
+        self.start_session(0)
+        self.waiting.extendleft(reversed(owners))
+
+    patch.setattr(ClientCommands, "detach", detach)
+
+
+def writes_are_not_awaited(patch: pytest.MonkeyPatch) -> None:
+    """The writer reports entries as durable at once, and writes them a little later."""
+
+    async def append(self: JournalWriter[Any], job: Any) -> None:
+        def write() -> None:
+            self._journal.append(job.prepares, use_reserve=job.use_reserve)
+
+        asyncio.get_running_loop().call_later(0.05, self._thread.call, write)
+
+    patch.setattr(JournalWriter, "_append", append)
+
+
+def disks_lie(patch: pytest.MonkeyPatch) -> None:
+    """A sync returns, and nothing was written."""
+
+    def sync(self: MemoryStorage, path: str, inode: Inode) -> None:
+        self.step(f"sync {path}")
+
+    patch.setattr(MemoryStorage, "sync_inode", sync)
+
+
+PLANTED = (
+    Planted(reads_do_not_wait, ("pause", "cut", "isolate"), "linearizable", seeds=8),
+    Planted(commands_are_numbered_anew, ("kill", "lose"), "linearizable", seeds=8),
+    Planted(writes_are_not_awaited, ("blackout",), "linearizable", seeds=8),
+    Planted(disks_lie, ("blackout",), "agree", seeds=2),
+)
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda each: each.plant.__name__)
+def test_a_planted_defect_is_seen(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of a few seeds fails, with the complaint that belongs to the defect."""
+    planted.plant(monkeypatch)
+    options = WorldOptions(seconds=5, faults=planted.faults)
+    found = (WorldRun(seed, options).run().violations for seed in range(1, planted.seeds + 1))
+    assert any(planted.complaint in each for violations in found for each in violations)
