@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from testkit.world.faults import KINDS
@@ -24,12 +25,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         faults=faults,
     )
     failed = 0
+    marks: Counter[str] = Counter()
     for seed in range(options.seed, options.seed + options.count):
-        failed += not _run(seed, sizes, verbose=options.verbose)
+        outcome = _run(seed, sizes, verbose=options.verbose)
+        failed += bool(outcome.violations)
+        marks += outcome.marks
+    if options.marks:
+        print("\n".join(f"{count:8} {mark}" for mark, count in marks.most_common()))
     return 1 if failed else 0
 
 
-def _run(seed: int, options: WorldOptions, *, verbose: bool) -> bool:
+def _run(seed: int, options: WorldOptions, *, verbose: bool) -> WorldOutcome:
     out, begun_s = sys.stdout, time.perf_counter()
     run = WorldRun(seed, options)
     if verbose:
@@ -38,7 +44,7 @@ def _run(seed: int, options: WorldOptions, *, verbose: bool) -> bool:
     if outcome.violations and not verbose:
         print("\n".join(list(run.world.schedule.transcript)[-_LAST_LINES:]))
     print(_summary(outcome, time.perf_counter() - begun_s))
-    return not outcome.violations
+    return outcome
 
 
 def _summary(outcome: WorldOutcome, took_s: float) -> str:
@@ -61,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--clients", type=int, default=3)
     add("--seconds", type=int, default=10, help="virtual time under load")
     add("--faults", default=",".join(KINDS), help="kinds, separated by commas; empty for none")
+    add("--marks", action="store_true", help="print what was logged in all seeds, and how often")
     add("--verbose", action="store_true", help="print everything that happens")
     return parser
 

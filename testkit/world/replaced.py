@@ -7,14 +7,17 @@ before (`from time import monotonic`) would be, and the product has none.
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import random
 import time
+from asyncio import events
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 from unittest import mock
 
+from testkit.memory_storage import SimulatedCrash
 from testkit.world.schedule import NS_PER_S
 
 if TYPE_CHECKING:
@@ -54,6 +57,23 @@ def _clocks(world: World) -> Mapping[str, Callable[..., Any]]:
     }
 
 
+def _waiting_thread(world: World) -> Callable[..., Any]:
+    """Return what a thread does that waits for its event loop: the world goes on meanwhile."""
+    result = concurrent.futures.Future.result
+
+    def wait(future: concurrent.futures.Future[Any], timeout: float | None = None) -> Any:
+        process = world.current
+        while process is not None and not future.done():
+            assert events._get_running_loop() is None, "an event loop waits for a thread"
+            with world.inside(None):
+                assert world.schedule.step(), "a thread waits, and nothing is due"
+            if not process.is_alive:
+                raise SimulatedCrash("the process of a waiting thread")
+        return result(future, timeout)
+
+    return wait
+
+
 @contextmanager
 def replaced(world: World) -> Iterator[None]:
     """Replace clocks and randomness until the block ends."""
@@ -68,6 +88,8 @@ def replaced(world: World) -> Iterator[None]:
     with ExitStack() as stack:
         for name, clock in _clocks(world).items():
             stack.enter_context(mock.patch.object(time, name, clock))
+        waiting = _waiting_thread(world)
+        stack.enter_context(mock.patch.object(concurrent.futures.Future, "result", waiting))
         stack.enter_context(mock.patch.object(os, "urandom", entropy))
         # What `secrets` asks; it was bound when `random` was imported.
         stack.enter_context(mock.patch.object(random, "_urandom", entropy))

@@ -50,6 +50,7 @@ class WorldOutcome:
     answered: int = 0
     unknown: int = 0
     faults: Counter[str] = field(default_factory=Counter)
+    marks: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
 
 
@@ -71,7 +72,7 @@ class WorldRun:
         outcome, schedule = self.outcome, self.world.schedule
         outcome.digest, outcome.steps = schedule.digest, schedule.steps
         outcome.virtual_ms = schedule.now_ns * 1_000 // NS_PER_S
-        outcome.unknown = self._heard.unknown
+        outcome.unknown, outcome.marks = self._heard.unknown, self.world.marks
         self._judge()
         return outcome
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from random import Random
@@ -47,6 +48,8 @@ class World:
         """All, also the dead: they are kept so that no destructor runs anything of theirs."""
         self.slow_disks: dict[str, int] = {}
         """How many times slower the threads on a machine are, by host."""
+        self.marks: Counter[str] = Counter()
+        """How often each message was logged: what a run went through."""
         self._serial = 0
 
     # --- Parts ---
@@ -87,7 +90,7 @@ class World:
             yield
 
     @contextmanager
-    def inside(self, process: WorldProcess) -> Iterator[None]:
+    def inside(self, process: WorldProcess | None) -> Iterator[None]:
         """Say whose handle or call runs."""
         before, self.current = self.current, process
         try:
@@ -156,4 +159,5 @@ class _TranscriptHandler(logging.Handler):
         text = f"{record.levelname.lower()} {record.getMessage()} {extra or ''}".rstrip()
         if record.exc_info and record.exc_info[1] is not None:
             text += f" ({record.exc_info[1]!r})"
+        self._world.marks[f"{record.levelname.lower()} {record.msg}"] += 1
         self._world.schedule.note("world" if process is None else process.name, text)

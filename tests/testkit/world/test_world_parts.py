@@ -160,6 +160,37 @@ def test_a_thread_works_before_it_reports(world: World) -> None:
     assert known == []
 
 
+def test_a_thread_may_wait_for_its_event_loop(world: World) -> None:
+    """A call in a thread gets the result of a coroutine that takes its time on the loop."""
+    seen: list[int] = []
+
+    async def slow() -> int:
+        await asyncio.sleep(0.05)
+        return 5
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        call = asyncio.run_coroutine_threadsafe
+        seen.append(await asyncio.to_thread(lambda: call(slow(), loop).result()))
+
+    process = started(world, "10.0.0.1", main)
+    assert world.run(lambda: not process.is_alive, NS_PER_S)
+    assert seen == [5]
+
+
+def test_a_waiting_thread_dies_with_its_process(world: World) -> None:
+    """A thread that waits for its loop in vain ends when the process is killed."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        call = asyncio.run_coroutine_threadsafe
+        await asyncio.to_thread(lambda: call(asyncio.sleep(1_000), loop).result())
+
+    process = started(world, "10.0.0.1", main)
+    world.schedule.after(100 * NS_PER_MS, process.kill)
+    assert world.run(lambda: not process.is_alive, NS_PER_S)
+
+
 def test_blocking_is_refused(world: World) -> None:
     """What would stop the whole world is an error, and not a delay."""
     ends: list[BaseException | None] = []
