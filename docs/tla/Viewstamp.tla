@@ -1,0 +1,415 @@
+-------------------------------- MODULE Viewstamp --------------------------------
+(* The protocol of coordinator/vsr. README.md beside this file says which function  *)
+(* each action mirrors, and what is left out.                                       *)
+EXTENDS Replica
+
+CONSTANTS
+    MaxView,         \* the last view
+    MaxBatches,      \* how many batches clients send
+    MaxRestarts,     \* how often a process is killed and started again
+    MaxLostDisks,    \* how many disks are lost
+    MaxDamage,       \* how many records are damaged
+    ViewsForgotten   \* rejoin.VIEWS_FORGOTTEN
+
+VARIABLES
+    replicas,        \* what each replica remembers, in memory and on disk
+    votes,           \* every vote ever sent: a message may arrive late, often, or never
+    acknowledgements,
+    announcements,   \* what primaries told of their logs: StartView, Prepare and Commit messages
+    admissions,      \* Admission messages: [to, view], until the receiver's process ends
+    history,         \* the longest log that anybody took for committed
+    used,            \* how much of the faults and batches was used up
+    victims          \* the replicas whose stored data was damaged or lost: the atlas
+
+vars == <<replicas, votes, acknowledgements, announcements, admissions, history, used, victims>>
+
+GuardNewcomerNonce == "NewcomerNonce" \notin Removed
+GuardNoVoteAfterLostDisk == "NoVoteAfterLostDisk" \notin Removed
+GuardOldViewAck == "OldViewAck" \notin Removed
+GuardStaleStartView == "StaleStartView" \notin Removed
+GuardReplicationQuorum == "ReplicationQuorum" \notin Removed
+GuardTruncateWhenBehind == "TruncateWhenBehind" \notin Removed
+GuardCommitOfView == "CommitOfView" \notin Removed
+GuardAdmissionConfirmed == "AdmissionConfirmed" \notin Removed
+GuardRepairByChecksum == "RepairByChecksum" \notin Removed
+(* The bound on old votes is an assumption of docs/vsr.md, no guard of the code.    *)
+AssumeOldVotesArrive == "OldVotesArrive" \notin Removed
+
+Init ==
+    LET members == [id \in Replicas |-> Member(id)] IN
+    /\ replicas = members
+    /\ votes = {}
+    /\ acknowledgements = UNION {Acknowledgements(members[id]) : id \in Replicas}
+    /\ announcements = UNION {Announcements(members[id]) : id \in Replicas}
+    /\ admissions = {}
+    /\ history = Founded
+    /\ used = [batches |-> 0, restarts |-> 0, lost_disks |-> 0, damage |-> 0]
+    /\ victims = {}
+
+------------------------------------ (* what follows from a step *)
+ExecutedLog(n) ==
+    Prefix(n.log, IF n.faulty > 0 /\ n.faulty <= n.commit THEN n.faulty - 1
+                  ELSE Smaller(n.commit, Len(n.log)))
+
+(* Logs that were announced since a replica's process began may be answers to its   *)
+(* question. They matter to a newcomer, and to a replica with a damaged record.     *)
+AsksForFresh(n) == n.voting_view = NotAdmitted \/ n.faulty > 0
+WithFresh(n, now) == [n EXCEPT !.fresh = IF AsksForFresh(n) THEN n.fresh \cup now ELSE {}]
+
+(* Replica `id` becomes `n`, settles, and says what it may say in its new state.    *)
+Become(id, n) ==
+    LET settled == Settle(n)
+        told == Announcements(settled)
+        others == UNION {Announcements(replicas[other]) : other \in Replicas \ {id}}
+        executed == ExecutedLog(settled)
+    IN  /\ replicas' = [other \in Replicas |->
+                IF other = id THEN WithFresh(settled, others)
+                ELSE WithFresh(replicas[other], told)]
+        /\ votes' = votes \cup Votes(settled)
+        /\ acknowledgements' = acknowledgements \cup Acknowledgements(settled)
+        /\ announcements' = announcements \cup told
+        /\ history' = IF IsPrefix(history, executed) THEN executed ELSE history
+
+Unchanged == UNCHANGED <<admissions, used, victims>>
+Use(what) == used' = [used EXCEPT ![what] = @ + 1]
+
+------------------------------------ (* normal operation *)
+(* normal.on_client_batch *)
+ClientBatch(id) ==
+    LET n == replicas[id]
+        stamp == Stamp(n.view, used.batches + 1, n.commit)
+        log == Append(n.log, stamp)
+    IN  /\ IsActing(n) /\ n.status = "normal" /\ n.faulty = 0
+        /\ used.batches < MaxBatches
+        /\ Len(n.log) - n.commit < PipelineMax
+        /\ Become(id, [n EXCEPT !.log = log, !.disk = IF LazyJournal = "none" THEN log ELSE @])
+        /\ Use("batches") /\ UNCHANGED <<admissions, victims>>
+
+(* acknowledge.on_records_durable, and on_discarded *)
+JournalDurable(id) ==
+    LET n == replicas[id] IN
+    /\ ~IsQuiet(n)
+    /\ Become(id, [n EXCEPT !.disk = n.log])
+    /\ Unchanged
+
+(* view_change.on_superblock_durable *)
+SuperblockDurable(id) ==
+    LET n == replicas[id] IN
+    /\ <<n.view, n.log_view, n.voting_view>>
+        # <<n.durable.view, n.durable.log_view, n.durable.voting_view>>
+    /\ LET written == SuperblockWritten(n) IN
+       Become(id, IF n.log_view = n.view THEN TakenUp(written) ELSE written)
+    /\ Unchanged
+
+(* normal.on_prepare *)
+FollowsPrimary(n, told) ==
+    \/ n.status = "normal" /\ n.view = told.view
+    \/ ~GuardAckOldPrimary /\ n.status = "view_change" /\ ~IsAdopting(n) /\ n.log_view = told.view
+OnPrepare(id) ==
+    LET n == replicas[id] IN
+    /\ Primary(n.view) # id \/ ~GuardAckOldPrimary
+    /\ \E told \in announcements :
+        /\ FollowsPrimary(n, told) /\ Primary(told.view) # id
+        /\ Len(n.log) < Len(told.log) /\ IsPrefix(n.log, told.log) /\ n.faulty = 0
+        /\ LET log == Prefix(told.log, Len(n.log) + 1) IN
+           Become(id, [Written(n, log) EXCEPT
+                            !.commit = Larger(n.commit, Smaller(EntryCommit(log), Len(log)))])
+    /\ Unchanged
+
+(* normal.on_commit *)
+OnCommit(id) ==
+    LET n == replicas[id] IN
+    /\ n.status = "normal" \/ ~GuardCommitOfView
+    /\ \E told \in announcements :
+        LET commit == Smaller(told.commit, Len(n.log)) IN
+        /\ told.view = n.view \/ ~GuardCommitOfView
+        /\ Primary(told.view) # id /\ commit > n.commit
+        /\ Become(id, [n EXCEPT !.commit = commit])
+    /\ Unchanged
+
+(* acknowledge.on_prepare_ok and commit.advance *)
+HasVouched(id, n, entry) ==
+    IF id = n.id THEN DurableOp(n) >= Op(entry) /\ n.faulty # Op(entry) /\ IsVoter(n)
+    ELSE \E ok \in acknowledgements :
+            /\ ok.from = id /\ (ok.view = n.view \/ ~GuardOldViewAck)
+            /\ IsPrefix(entry, ok.log)
+CommitAdvance(id) ==
+    LET n == replicas[id]
+        entry == Prefix(n.log, n.commit + 1)
+        quorum == IF GuardReplicationQuorum THEN ReplicationQuorum ELSE ReplicationQuorum - 1
+    IN  /\ IsActing(n) /\ n.commit < Len(n.log)
+        /\ Cardinality({other \in Replicas : HasVouched(other, n, entry)}) >= quorum
+        /\ Become(id, [n EXCEPT !.commit = n.commit + 1])
+        /\ Unchanged
+
+------------------------------------ (* view changes *)
+(* view_change.enter, for whatever reason. Pre-votes are left out: safety does not  *)
+(* depend on when a replica leaves its view. A replica without a vote says nothing  *)
+(* in a view whose log it does not have, so it enters views by OnStartView alone.   *)
+EnterView(id, view) ==
+    LET n == replicas[id] IN
+    /\ view > n.view /\ view >= n.voting_view
+    /\ \/ \E other \in Replicas : replicas[other].view >= view - 1
+       \/ \E other \in Replicas : replicas[other].voting_view = view
+    /\ Become(id, Entered(n, view))
+    /\ Unchanged
+
+(* view_change.choose_log: with any votes that arrived, one of each replica.        *)
+Elects(n) ==
+    /\ n.status = "view_change" /\ IsPrimary(n) /\ ~IsAdopting(n) /\ ~IsInstalled(n)
+    /\ IsVoter(n)
+VotesOf(view) == {vote \in votes : vote.view = view}
+Ballots(id, view) ==
+    {ballot \in SUBSET VotesOf(view) :
+        /\ EnoughVotes(ballot)
+        /\ \E vote \in ballot : vote.from = id /\ vote.life = replicas[id].life
+        /\ \A one, other \in ballot : one.from = other.from => one = other}
+ChooseLog(id) ==
+    LET n == replicas[id] IN
+    /\ Elects(n)
+    /\ \E ballot \in Ballots(id, n.view) :
+        LET chosen == Choose(ballot) IN
+        /\ chosen.settled
+        /\ Become(id, Adopting(n, chosen.commit, chosen.head, chosen.headers))
+    /\ Unchanged
+
+(* start_view.on_start_view, and the guards on a StartView *)
+LacksCommitted(n, commit) == n.hidden /\ commit < n.faulty /\ n.faulty <= n.commit
+IsStale(n, told, fresh) ==
+    LET is_of_own_log == told.view \in {n.log_view, LastView(n)}
+        vouched_op == IF fresh /\ told.view = n.log_view THEN IntactOp(n) ELSE Len(n.log)
+    IN  \/ LastView(n) > told.view
+        \/ ~fresh /\ LacksCommitted(n, told.commit)
+        \/ is_of_own_log /\ Len(told.log) < vouched_op
+IsUnasked(n, fresh) == n.voting_view = NotAdmitted /\ ~fresh
+OnStartView(id) ==
+    LET n == replicas[id] IN
+    /\ \E told \in announcements :
+        LET fresh == told \in n.fresh
+            entered == IF told.view > n.view THEN Entered(n, told.view)
+                       ELSE [n EXCEPT !.status =
+                                IF n.status = "recovering" THEN "view_change" ELSE n.status]
+            headers == {Prefix(told.log, op) : op \in told.commit + 1 .. Len(told.log)}
+        IN  /\ told.view >= n.view /\ Primary(told.view) # id
+            /\ told.view = n.view =>
+                ~IsAdopting(n) /\ (IsInstalled(n) => n.status = "recovering")
+            /\ GuardStaleStartView => ~IsStale(n, told, fresh)
+            /\ GuardNewcomerNonce => ~IsUnasked(n, fresh)
+            /\ Become(id, Adopting(entered, told.commit, Len(told.log), headers))
+    /\ Unchanged
+
+------------------------------------ (* repair *)
+(* message_guards.head_damaged and repair.joins *)
+Joins(n, entry) ==
+    LET before == ChecksumAt(n, Op(entry) - 1) IN
+    \/ Op(entry) <= n.commit
+    \/ before = Parent(entry)
+    \/ Op(entry) = n.commit + 1 /\ before # NoEntry
+Fills(n, entry) ==
+    /\ Op(entry) = n.faulty /\ MayBe(n, entry) /\ Joins(n, entry)
+    /\ ChecksumAt(n, n.faulty - 1) \in {NoEntry, Parent(entry)}
+Continues(n, entry) ==
+    /\ Parent(entry) = Prefix(n.log, Op(entry) - 1)
+    /\ Op(entry) > 1 => Op(entry) - 1 # n.faulty
+
+(* catch_up.on_committed: an entry that some replica took for committed.            *)
+HasOwnLog(n) == IsPrimary(n) /\ (IsInstalled(n) \/ n.log_view = n.view)
+TakeCommitted(n, entry) ==
+    LET op == Op(entry)
+        held == IF HeldAlike(n, entry) THEN n
+                ELSE IF op = n.faulty /\ MayBe(n, entry) THEN Filled(n, entry)
+                ELSE Written(n, entry)
+    IN  [held EXCEPT !.commit = Larger(n.commit, op)]
+OnCommitted(id) ==
+    LET n == replicas[id] IN
+    /\ \E op \in {n.commit + 1, n.faulty} \cap (1 .. Len(history)) :
+        LET entry == Prefix(history, op) IN
+        /\ op = n.commit + 1 =>
+            /\ ~HasOwnLog(n)
+            /\ n.status = "normal" /\ op <= Len(n.log) => MayBe(n, entry)
+        /\ op = n.faulty /\ MayBe(n, entry) => Fills(n, entry)
+        /\ ~(op = n.faulty /\ MayBe(n, entry)) =>
+            op <= Len(n.log) + 1 /\ (HeldAlike(n, entry) \/ Continues(n, entry))
+        /\ Become(id, TakeCommitted(n, entry))
+    /\ Unchanged
+
+(* repair.on_repair: an entry of the log that is being adopted, or a damaged one.   *)
+OnRepair(id) ==
+    LET n == replicas[id]
+        known == IF n.faulty > 0 /\ ~n.hidden THEN {Prefix(n.log, n.faulty)} ELSE {}
+        wanted == known \cup (IF IsAdopting(n) THEN Lacking(n) ELSE {})
+    IN  /\ \E entry \in wanted :
+            \/ Fills(n, entry) /\ Become(id, Filled(n, entry))
+            \/ /\ Op(entry) = Len(n.log) + 1 /\ Continues(n, entry)
+               /\ Become(id, Written(n, entry))
+        /\ Unchanged
+
+------------------------------------ (* crash, damage, lost disk, admission *)
+MayBeStruck(id) == Cardinality(victims \cup {id}) < ReplicationQuorum
+
+(* The end of a process and the start of the next one: startup.on_start.            *)
+Crash(id) ==
+    LET n == replicas[id] IN
+    /\ used.restarts < MaxRestarts
+    /\ \E image \in CrashImages(n) :
+        LET kept == n.faulty > 0 /\ n.faulty <= Len(image) IN
+        Become(id, Restarted(n, image, IF kept THEN n.faulty ELSE 0, kept /\ n.hidden))
+    /\ admissions' = {each \in admissions : each.to # id}
+    /\ Use("restarts") /\ UNCHANGED victims
+
+(* A start that finds a record damaged; where it is the last, its frame may be, too. *)
+Damage(id) ==
+    LET n == replicas[id] IN
+    /\ used.damage < MaxDamage /\ MayBeStruck(id) /\ n.faulty = 0
+    /\ \E image \in CrashImages(n) : \E op \in 2 .. Len(image) : \E hidden \in BOOLEAN :
+        /\ hidden => op = Len(image)
+        /\ Become(id, Restarted(n, image, op, hidden))
+    /\ admissions' = {each \in admissions : each.to # id}
+    /\ Use("damage") /\ victims' = victims \cup {id}
+
+(* An empty disk takes the place of a lost one.                                     *)
+LoseDisk(id) ==
+    LET n == replicas[id] IN
+    /\ used.lost_disks < MaxLostDisks /\ MayBeStruck(id)
+    /\ Become(id, Blank(n, IF GuardNoVoteAfterLostDisk THEN NotAdmitted ELSE 0))
+    /\ admissions' = {each \in admissions : each.to # id}
+    /\ Use("lost_disks") /\ victims' = victims \cup {id}
+
+(* rejoin.admit, after a round of reads.py that confirmed the primary's view.       *)
+Confirms(n, view) == n.status = "normal" /\ n.view = view /\ IsVoter(n) /\ IsInstalled(n)
+Admit(id) ==
+    LET n == replicas[id]
+        primary == replicas[Primary(n.view)]
+        confirmed == {other \in Replicas : Confirms(replicas[other], n.view)}
+    IN  /\ n.status = "normal" /\ n.voting_view = NotAdmitted /\ n.view + ViewsForgotten <= MaxView
+        /\ primary.view = n.view /\ primary.status = "normal" /\ IsActing(primary)
+        /\ n.commit + PipelineMax >= primary.commit
+        /\ GuardAdmissionConfirmed => Cardinality(confirmed) >= ReplicationQuorum
+        /\ [to |-> id, view |-> n.view] \notin admissions
+        /\ admissions' = admissions \cup {[to |-> id, view |-> n.view]}
+        /\ UNCHANGED <<replicas, votes, acknowledgements, announcements, history, used, victims>>
+
+(* rejoin.on_admission. Old votes for views that are still later are taken to have  *)
+(* arrived before: docs/vsr.md says so under "Lost disks".                          *)
+OnAdmission(id) ==
+    LET n == replicas[id]
+        voting_view == n.view + ViewsForgotten
+        IsLate(vote) == vote.from = id /\ vote.life < n.life /\ vote.view > n.view + 2
+    IN  /\ n.status = "normal" /\ n.voting_view = NotAdmitted
+        /\ [to |-> id, view |-> n.view] \in admissions
+        /\ AssumeOldVotesArrive => \A vote \in votes : ~IsLate(vote)
+        /\ Become(id, Persisted([n EXCEPT !.voting_view = voting_view]))
+        /\ Unchanged
+
+------------------------------------ (* what no replica does *)
+(* Removed guards that are actions of their own: planted_guards.py has them, too.   *)
+Planted(id) ==
+    LET n == replicas[id] IN
+    \/ /\ ~GuardTruncateWhenBehind
+       /\ \E told \in announcements : told.view > n.view
+       /\ Len(n.log) > n.commit
+       /\ Become(id, Written(n, Prefix(n.log, n.commit)))
+       /\ Unchanged
+    \/ /\ ~GuardRepairByChecksum /\ IsAdopting(n)
+       /\ \E told \in announcements :
+            /\ Len(n.log) < Len(told.log)
+            /\ Become(id, Written(n, Prefix(told.log, Len(n.log) + 1)))
+       /\ Unchanged
+
+Next ==
+    \E id \in Replicas :
+        \/ ClientBatch(id)
+        \/ JournalDurable(id)
+        \/ SuperblockDurable(id)
+        \/ OnPrepare(id)
+        \/ OnCommit(id)
+        \/ CommitAdvance(id)
+        \/ \E view \in 1 .. MaxView : EnterView(id, view)
+        \/ ChooseLog(id)
+        \/ OnStartView(id)
+        \/ OnCommitted(id)
+        \/ OnRepair(id)
+        \/ Crash(id)
+        \/ Damage(id)
+        \/ LoseDisk(id)
+        \/ Admit(id)
+        \/ OnAdmission(id)
+        \/ Planted(id)
+
+Spec == Init /\ [][Next]_vars
+
+------------------------------------ (* what must hold: names as in checkers.py *)
+OneHistory == \A id \in Replicas : IsPrefix(ExecutedLog(replicas[id]), history)
+
+(* Each committed entry is on a replication quorum of disks; a disk that was        *)
+(* damaged or lost counts, because the atlas leaves one intact copy.                *)
+Holds(n, entry) == IsPrefix(entry, n.disk) /\ n.faulty # Op(entry)
+CommittedOnQuorum ==
+    \A op \in 1 .. Len(history) :
+        Cardinality(victims \cup {id \in Replicas : Holds(replicas[id], Prefix(history, op))})
+            >= ReplicationQuorum
+
+(* The primary of the latest view that began has everything that was committed.     *)
+AcknowledgedIsKept ==
+    \A id \in Replicas :
+        LET n == replicas[id] IN
+        IsActing(n) /\ (\A told \in announcements : told.view <= n.view)
+            => IsPrefix(history, n.log)
+
+(* No replica forgets a view in which it promised anything.                         *)
+ViewsMonotonic ==
+    /\ \A vote \in votes :
+        LET n == replicas[vote.from] IN n.life = vote.life => n.durable.view >= vote.view
+    /\ \A ok \in acknowledgements :
+        LET n == replicas[ok.from] IN n.life = ok.life => n.durable.log_view >= ok.view
+
+(* An op of a view is one entry.                                                    *)
+OneLogPerView ==
+    \A one, other \in announcements :
+        one.view = other.view => IsPrefix(one.log, other.log) \/ IsPrefix(other.log, one.log)
+
+LogsAreWhole ==
+    \A vote \in votes :
+        /\ vote.log_view < vote.view
+        /\ vote.commit + 1 .. vote.head \subseteq
+            vote.faulty \cup {Op(header) : header \in vote.headers}
+
+(* The core's own invariants: ops_in_order, views_in_order, normal_is_durable,      *)
+(* pipeline_is_bounded, and the check of the choice.                                *)
+CoreInvariants ==
+    \A id \in Replicas :
+        LET n == replicas[id] IN
+        /\ n.commit <= Len(n.log)
+        /\ n.log_view <= n.view
+        /\ n.status = "normal" => n.durable.view = n.view /\ n.durable.log_view = n.view
+        /\ IsActing(n) => Len(n.log) - n.commit <= PipelineMax
+
+NothingCommittedDiscarded ==
+    [][\A id \in Replicas :
+        replicas'[id].life = replicas[id].life =>
+            \A op \in 1 .. Len(history) :
+                IsPrefix(Prefix(history, op), replicas[id].disk)
+                    => IsPrefix(Prefix(history, op), replicas'[id].disk)]_vars
+
+------------------------------------ (* what tells two states apart *)
+(* Messages that nobody can act on any more do not. A lost disk would bring its     *)
+(* replica back to view 0, so nothing is dropped while one may still be lost.       *)
+MayLoseDisk == used.lost_disks < MaxLostDisks
+LiveVotes ==
+    {vote \in votes :
+        LET n == replicas[Primary(vote.view)] IN
+        \/ MayLoseDisk
+        \/ n.durable.view < vote.view
+        \/ n.view = vote.view /\ Elects(n)}
+LiveAcknowledgements ==
+    {ok \in acknowledgements :
+        LET n == replicas[Primary(ok.view)] IN
+        ~GuardOldViewAck \/ (n.view = ok.view /\ IsActing(n))}
+LiveAnnouncements ==
+    {told \in announcements :
+        \/ MayLoseDisk \/ Removed # {}
+        \/ \E id \in Replicas \ {Primary(told.view)} : replicas[id].durable.view <= told.view}
+Essence ==
+    <<replicas, LiveVotes, LiveAcknowledgements, LiveAnnouncements, admissions, history, used,
+      victims>>
+=================================================================================
