@@ -27,7 +27,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help preflight preflight-analytics preflight-dev up install-analytics demo test test-long lint format generate docs \
-        lock simulate simulate-guards crash-test cluster-test abuse limits benchmark benchmark-snapshots benchmark-failover \
+        lock simulate simulate-guards model model-long model-guards crash-test cluster-test abuse limits benchmark benchmark-snapshots benchmark-failover \
         benchmark-analytics clean
 
 help: ## Explain the targets
@@ -113,6 +113,15 @@ simulate: $(DEV) ## Simulate clusters under faults: SEED=first COUNT=how many FI
 
 simulate-guards: $(DEV) ## Take the guards of the protocol out, one by one: seeds have to find it
 	$(PYTHON) -m testkit.simulation.guards --processes 2 --state .guards.jsonl --table .guards.md
+
+model: $(DEV) ## Check the TLA+ specification of the protocol: every state of small clusters
+	$(PYTHON) -m testkit.model
+
+model-long: $(DEV) ## Check the TLA+ specification within larger bounds, for hours
+	$(PYTHON) -m testkit.model --long
+
+model-guards: $(DEV) ## Take the guards out of the TLA+ specification, one by one: TLC has to find it
+	$(PYTHON) -m testkit.model.guards --table docs/tla/README.md
 
 crash-test: $(DEV) ## Kill processes of a loaded cluster and check what it promised
 	$(PYTHON) tests/crash/crash_test.py

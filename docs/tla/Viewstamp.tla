@@ -158,7 +158,13 @@ EnterView(id, view) ==
 Elects(n) ==
     /\ n.status = "view_change" /\ IsPrimary(n) /\ ~IsAdopting(n) /\ ~IsInstalled(n)
     /\ IsVoter(n)
-VotesOf(view) == {vote \in votes : vote.view = view}
+(* A replica that was admitted in view v may have votes of its earlier life under   *)
+(* way for views up to v + 2; docs/vsr.md says so under "Lost disks".               *)
+IsTooOld(vote) ==
+    LET n == replicas[vote.from] IN
+    /\ AssumeOldVotesArrive
+    /\ vote.life < n.life /\ vote.view > n.voting_view - ViewsForgotten + 2
+VotesOf(view) == {vote \in votes : vote.view = view /\ ~IsTooOld(vote)}
 Ballots(id, view) ==
     {ballot \in SUBSET VotesOf(view) :
         /\ EnoughVotes(ballot)
@@ -289,15 +295,12 @@ Admit(id) ==
         /\ admissions' = admissions \cup {[to |-> id, view |-> n.view]}
         /\ UNCHANGED <<replicas, votes, acknowledgements, announcements, history, used, victims>>
 
-(* rejoin.on_admission. Old votes for views that are still later are taken to have  *)
-(* arrived before: docs/vsr.md says so under "Lost disks".                          *)
+(* rejoin.on_admission *)
 OnAdmission(id) ==
     LET n == replicas[id]
         voting_view == n.view + ViewsForgotten
-        IsLate(vote) == vote.from = id /\ vote.life < n.life /\ vote.view > n.view + 2
     IN  /\ n.status = "normal" /\ n.voting_view = NotAdmitted
         /\ [to |-> id, view |-> n.view] \in admissions
-        /\ AssumeOldVotesArrive => \A vote \in votes : ~IsLate(vote)
         /\ Become(id, Persisted([n EXCEPT !.voting_view = voting_view]))
         /\ Unchanged
 

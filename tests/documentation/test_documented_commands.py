@@ -48,6 +48,7 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
     ("docs/analytics.md", "viewstamp analyze --data-directory DIR"): STANDALONE,
     ("docs/analytics.md", "spark-submit --master spark"): STANDALONE,
     ("docs/analytics.md", "spark-submit --master k8s"): KUBERNETES,
+    ("docs/tla/README.md", "make model"): MINUTES,
     ("docs/operations.md", "viewstamp cluster feature-level --raise"): LEVEL,
     ("docs/operations.md", "docker"): ENGINE,
     ("docs/operations.md", "kind"): KUBERNETES,

