@@ -8,8 +8,7 @@ CONSTANTS
     MaxBatches,      \* how many batches clients send
     MaxRestarts,     \* how often a process is killed and started again
     MaxLostDisks,    \* how many disks are lost
-    MaxDamage,       \* how many records are damaged
-    ViewsForgotten   \* rejoin.VIEWS_FORGOTTEN
+    MaxDamage        \* how many records are damaged
 
 VARIABLES
     replicas,        \* what each replica remembers, in memory and on disk
@@ -32,6 +31,9 @@ GuardTruncateWhenBehind == "TruncateWhenBehind" \notin Removed
 GuardCommitOfView == "CommitOfView" \notin Removed
 GuardAdmissionConfirmed == "AdmissionConfirmed" \notin Removed
 GuardRepairByChecksum == "RepairByChecksum" \notin Removed
+(* rejoin.VIEWS_FORGOTTEN *)
+GuardViewsForgotten == "ViewsForgotten" \notin Removed
+ViewsForgotten == IF GuardViewsForgotten THEN 2 ELSE 1
 (* The bound on old votes is an assumption of docs/vsr.md, no guard of the code.    *)
 AssumeOldVotesArrive == "OldVotesArrive" \notin Removed
 
@@ -378,7 +380,7 @@ LogsAreWhole ==
             vote.faulty \cup {Op(header) : header \in vote.headers}
 
 (* The core's own invariants: ops_in_order, views_in_order, normal_is_durable,      *)
-(* pipeline_is_bounded, and the check of the choice.                                *)
+(* pipeline_is_bounded; and of LogTail.append, that views of entries never go back. *)
 CoreInvariants ==
     \A id \in Replicas :
         LET n == replicas[id] IN
@@ -386,12 +388,15 @@ CoreInvariants ==
         /\ n.log_view <= n.view
         /\ n.status = "normal" => n.durable.view = n.view /\ n.durable.log_view = n.view
         /\ IsActing(n) => Len(n.log) - n.commit <= PipelineMax
+        /\ \A op \in 2 .. Len(n.log) :
+            EntryView(Prefix(n.log, op - 1)) <= EntryView(Prefix(n.log, op))
 
+(* No journal gives up an intact entry that is committed, unless its disk is lost.  *)
 NothingCommittedDiscarded ==
     [][\A id \in Replicas :
         replicas'[id].life = replicas[id].life =>
             \A op \in 1 .. Len(history) :
-                IsPrefix(Prefix(history, op), replicas[id].disk)
+                Holds(replicas[id], Prefix(history, op))
                     => IsPrefix(Prefix(history, op), replicas'[id].disk)]_vars
 
 ------------------------------------ (* what tells two states apart *)

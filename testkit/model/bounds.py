@@ -34,7 +34,6 @@ class TlaBounds:
     lost_disks: int = 0
     damaged_records: int = 0
     pipeline: int = 1
-    views_forgotten: int = 2
     lazy_journal: Literal["none", "primary", "all"] = "none"
     lazy_superblock: bool = False
     removed: tuple[str, ...] = ()
@@ -62,7 +61,6 @@ class TlaBounds:
             ("MaxLostDisks", f"{self.lost_disks}"),
             ("MaxDamage", f"{self.damaged_records}"),
             ("PipelineMax", f"{self.pipeline}"),
-            ("ViewsForgotten", f"{self.views_forgotten}"),
             ("LazyJournal", f'"{self.lazy_journal}"'),
             ("LazySuperblock", f"{self.lazy_superblock}".upper()),
             ("Removed", f"{{{removed}}}"),

@@ -50,7 +50,8 @@ REMOVALS: Final = (
     GuardRemoval(
         "OldViewAck",
         "A primary counts acknowledgements of earlier views",
-        TlaBounds(view_max=2, restarts=1),
+        TlaBounds(view_max=2, restarts=1, lazy_journal="primary"),
+        redundant="with three replicas, each later log has what two replicas acknowledged",
     ),
     GuardRemoval(
         "ReplicationQuorum",
@@ -80,12 +81,12 @@ REMOVALS: Final = (
     GuardRemoval(
         "Recordable",
         "The superblock records commits of entries that are still on their way to the disk",
-        TlaBounds(view_max=2, batches=2, restarts=1, lazy_journal="all"),
+        TlaBounds(batches=2, restarts=1, lazy_journal="all", lazy_superblock=True),
     ),
     GuardRemoval(
         "Superseded",
-        "A replica adopts a log that contradicts what it knows to be committed",
-        TlaBounds(view_max=3, batches=2),
+        "A replica adopts the log of a view after which a later one went on without it",
+        TlaBounds(view_max=2, batches=2),
     ),
     GuardRemoval(
         "KeepCommitted",
@@ -135,6 +136,11 @@ REMOVALS: Final = (
     GuardRemoval(
         "AdmissionConfirmed",
         "A primary admits a newcomer without asking whether it still leads",
+        TlaBounds(view_max=2, lost_disks=1),
+    ),
+    GuardRemoval(
+        "ViewsForgotten",
+        "A newcomer votes from the next view on, in which its lost disk may have voted",
         TlaBounds(view_max=2, lost_disks=1),
     ),
     GuardRemoval(
