@@ -27,7 +27,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help preflight preflight-analytics preflight-dev up install-analytics demo test test-long lint format generate docs \
-        lock simulate simulate-guards model model-long model-guards crash-test cluster-test abuse limits benchmark benchmark-snapshots benchmark-failover \
+        lock simulate simulate-guards model model-long model-guards model-traces crash-test cluster-test abuse limits benchmark benchmark-snapshots benchmark-failover \
         benchmark-analytics clean
 
 help: ## Explain the targets
@@ -122,6 +122,9 @@ model-long: $(DEV) ## Check the TLA+ specification within larger bounds, for hou
 
 model-guards: $(DEV) ## Take the guards out of the TLA+ specification, one by one: TLC has to find it
 	$(PYTHON) -m testkit.model.guards --table docs/tla/README.md
+
+model-traces: $(DEV) ## Check runs of the simulator against the specification: SEED=first, three of them
+	$(PYTHON) -m testkit.model.traces --seed $(SEED)
 
 crash-test: $(DEV) ## Kill processes of a loaded cluster and check what it promised
 	$(PYTHON) tests/crash/crash_test.py

@@ -23,16 +23,16 @@ Smaller(a, b) == IF a < b THEN a ELSE b
 (* whole log is its last entry, and the empty log is <<>>.                          *)
 (* A stamp is made of the view, a number that no other entry has, and the commit    *)
 (* point that the entry names.                                                      *)
-Stamp(view, number, commit) == 100 * view + 10 * number + commit
+Stamp(view, number, commit) == 1000000 * view + 1000 * number + commit
 Founded == <<0>>
-NoEntry == <<9999>>     \* an unknown checksum, or no entry
-Unsettled == <<9998>>   \* the votes cannot tell
+NoEntry == <<1999999999>>    \* an unknown checksum, or no entry
+Unsettled == <<1999999998>>  \* the votes cannot tell
 
 Op(entry) == Len(entry)
 Prefix(log, op) == SubSeq(log, 1, op)
 Parent(entry) == Prefix(entry, Len(entry) - 1)
-EntryView(entry) == entry[Len(entry)] \div 100
-EntryCommit(entry) == entry[Len(entry)] % 10
+EntryView(entry) == entry[Len(entry)] \div 1000000
+EntryCommit(entry) == entry[Len(entry)] % 1000
 IsPrefix(short, long) == Len(short) <= Len(long) /\ Prefix(long, Len(short)) = short
 CommonLength(a, b) ==
     Max({op \in 0 .. Smaller(Len(a), Len(b)) : Prefix(a, op) = Prefix(b, op)})

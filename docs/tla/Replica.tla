@@ -9,6 +9,7 @@ CONSTANTS
     LazySuperblock  \* whether a write of the superblock takes time
 
 NotAdmitted == 999  \* the voting view of a replica that lost its disk
+NoSuperblock == [view |-> 0, log_view |-> 0, commit |-> 0, voting_view |-> 0]
 NoAdoption == [commit |-> 0, head |-> 0, headers |-> {}]
 
 GuardViewDurable == "ViewDurable" \notin Removed
@@ -27,7 +28,7 @@ GuardRestartedPrimary == "RestartedPrimary" \notin Removed
 Member(id) ==
     [id |-> id, life |-> 0, status |-> "normal", view |-> 0, log_view |-> 0, voting_view |-> 0,
      log |-> Founded, disk |-> Founded, faulty |-> 0, hidden |-> FALSE, commit |-> 1,
-     adoption |-> NoAdoption, fresh |-> {},
+     adoption |-> NoAdoption, fresh |-> {}, writing |-> NoSuperblock,
      durable |-> [view |-> 0, log_view |-> 0, commit |-> 1, voting_view |-> 0]]
 
 Primary(view) == view % ReplicaCount
@@ -71,11 +72,19 @@ RecordableCommit(n) ==
     IF ~GuardRecordable THEN n.commit
     ELSE Smaller(n.commit,
                  Smaller(DurableOp(n), IF n.faulty > 0 THEN n.faulty - 1 ELSE Len(n.log)))
+Superblock(n) ==
+    [view |-> n.view, log_view |-> n.log_view, voting_view |-> n.voting_view,
+     commit |-> Larger(RecordableCommit(n), n.durable.commit)]
+IsWriting(n) == n.writing # NoSuperblock
+(* ReplicaState.persist_superblock: one write is under way at a time.               *)
+Persisted(n) ==
+    IF ~LazySuperblock THEN [n EXCEPT !.durable = Superblock(n)]
+    ELSE IF IsWriting(n) THEN n ELSE [n EXCEPT !.writing = Superblock(n)]
+(* ReplicaState.superblock_written: what changed since is written again.            *)
+Marks(n) == <<n.view, n.log_view, n.voting_view>>
 SuperblockWritten(n) ==
-    [n EXCEPT !.durable =
-        [view |-> n.view, log_view |-> n.log_view, voting_view |-> n.voting_view,
-         commit |-> Larger(RecordableCommit(n), n.durable.commit)]]
-Persisted(n) == IF LazySuperblock THEN n ELSE SuperblockWritten(n)
+    LET written == [n EXCEPT !.durable = n.writing, !.writing = NoSuperblock] IN
+    IF Marks(n) = Marks(n.writing) THEN written ELSE Persisted(written)
 
 ------------------------------------ (* votes and acknowledgements *)
 (* view_change.may_vote *)
@@ -152,7 +161,9 @@ IsComplete(n) ==
     \/ Len(n.log) >= n.adoption.head /\ Lacking(n) = {} /\ n.faulty = 0 /\ IsQuiet(n)
 
 TakenUp(n) == IF IsInstalled(n) THEN [n EXCEPT !.adoption = NoAdoption] ELSE n
-RecordLogView(n) == TakenUp(Persisted([n EXCEPT !.log_view = n.view]))
+RecordLogView(n) ==
+    IF IsInstalled(n) \/ n.log_view = n.view THEN TakenUp(n)
+    ELSE TakenUp(Persisted([n EXCEPT !.log_view = n.view]))
 
 (* log_adoption.advance *)
 Advance(n) ==
@@ -206,7 +217,7 @@ Restarted(n, image, faulty, hidden) ==
         !.voting_view = n.durable.voting_view,
         !.log = image, !.disk = image, !.faulty = faulty, !.hidden = hidden,
         !.commit = CommitAtStart(image, faulty, n.durable.commit),
-        !.adoption = NoAdoption, !.fresh = {}]
+        !.adoption = NoAdoption, !.fresh = {}, !.writing = NoSuperblock]
 
 (* rejoin.on_bootstrapped_cluster, after a blank start: its disk says so first.     *)
 Blank(n, voting_view) ==

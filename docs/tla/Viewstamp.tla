@@ -90,18 +90,16 @@ ClientBatch(id) ==
 (* acknowledge.on_records_durable, and on_discarded *)
 JournalDurable(id) ==
     LET n == replicas[id] IN
-    /\ ~IsQuiet(n)
-    /\ Become(id, [n EXCEPT !.disk = n.log])
+    /\ \E image \in CrashImages(n) \ {n.disk} : Become(id, [n EXCEPT !.disk = image])
     /\ Unchanged
 
 (* view_change.on_superblock_durable *)
 SuperblockDurable(id) ==
-    LET n == replicas[id] IN
-    /\ <<n.view, n.log_view, n.voting_view>>
-        # <<n.durable.view, n.durable.log_view, n.durable.voting_view>>
-    /\ LET written == SuperblockWritten(n) IN
-       Become(id, IF n.log_view = n.view THEN TakenUp(written) ELSE written)
-    /\ Unchanged
+    LET n == replicas[id]
+        written == SuperblockWritten(n)
+    IN  /\ IsWriting(n)
+        /\ Become(id, IF n.log_view = n.view THEN TakenUp(written) ELSE written)
+        /\ Unchanged
 
 (* normal.on_prepare *)
 FollowsPrimary(n, told) ==
@@ -321,25 +319,25 @@ Planted(id) ==
             /\ Become(id, Written(n, Prefix(told.log, Len(n.log) + 1)))
        /\ Unchanged
 
-Next ==
-    \E id \in Replicas :
-        \/ ClientBatch(id)
-        \/ JournalDurable(id)
-        \/ SuperblockDurable(id)
-        \/ OnPrepare(id)
-        \/ OnCommit(id)
-        \/ CommitAdvance(id)
-        \/ \E view \in 1 .. MaxView : EnterView(id, view)
-        \/ ChooseLog(id)
-        \/ OnStartView(id)
-        \/ OnCommitted(id)
-        \/ OnRepair(id)
-        \/ Crash(id)
-        \/ Damage(id)
-        \/ LoseDisk(id)
-        \/ Admit(id)
-        \/ OnAdmission(id)
-        \/ Planted(id)
+ReplicaStep(id) ==
+    \/ ClientBatch(id)
+    \/ JournalDurable(id)
+    \/ SuperblockDurable(id)
+    \/ OnPrepare(id)
+    \/ OnCommit(id)
+    \/ CommitAdvance(id)
+    \/ \E view \in 1 .. MaxView : EnterView(id, view)
+    \/ ChooseLog(id)
+    \/ OnStartView(id)
+    \/ OnCommitted(id)
+    \/ OnRepair(id)
+    \/ Admit(id)
+    \/ OnAdmission(id)
+    \/ Planted(id)
+
+Fault(id) == Crash(id) \/ Damage(id) \/ LoseDisk(id)
+
+Next == \E id \in Replicas : ReplicaStep(id) \/ Fault(id)
 
 Spec == Init /\ [][Next]_vars
 

@@ -40,14 +40,18 @@ class TlaBounds:
 
     def configuration(self) -> str:
         """Return the configuration file that TLC reads."""
-        constants = "\n".join(f"    {name} = {value}" for name, value in self._constants())
         return (
             "SPECIFICATION Spec\n"
             "VIEW Essence\n"
             f"INVARIANTS {' '.join(INVARIANTS)}\n"
             f"PROPERTIES {PROPERTY}\n"
-            f"CONSTANTS\n{constants}\n"
+            f"{self.constants()}"
         )
+
+    def constants(self) -> str:
+        """Return the part of a configuration file that gives values to the constants."""
+        values = "\n".join(f"    {name} = {value}" for name, value in self._constants())
+        return f"CONSTANTS\n{values}\n"
 
     def _constants(self) -> tuple[tuple[str, str], ...]:
         removed = ", ".join(f'"{name}"' for name in self.removed)

@@ -54,16 +54,23 @@ def jar() -> Path:
 
 def check(bounds: TlaBounds, *, workers: int = 1, seconds_max: int = 3600) -> TlcVerdict:
     """Let TLC visit all states within `bounds`, until something does not hold."""
+    began = time.monotonic()
+    files = {"Viewstamp.cfg": bounds.configuration()}
+    output = run_tlc("Viewstamp", files, workers=workers, seconds_max=seconds_max)
+    return verdict_of(output, time.monotonic() - began)
+
+
+def run_tlc(module: str, files: dict[str, str], *, workers: int, seconds_max: int) -> str:
+    """Return what TLC prints of a module; `files` stand beside the modules of `docs/tla`."""
     if shutil.which("java") is None:
         raise TlcFailed("java is missing: install Java 17")
-    began = time.monotonic()
     with TemporaryDirectory() as folder:
         place = Path(folder)
-        for module in sorted(SPECIFICATION.glob("*.tla")):
-            shutil.copy(module, place)
-        (place / "Viewstamp.cfg").write_text(bounds.configuration())
-        output = _run(place, workers, seconds_max)
-    return verdict_of(output, time.monotonic() - began)
+        for source in sorted(SPECIFICATION.glob("*.tla")):
+            shutil.copy(source, place)
+        for name, text in files.items():
+            (place / name).write_text(text)
+        return _run(place, module, workers, seconds_max)
 
 
 def verdict_of(output: str, seconds: float) -> TlcVerdict:
@@ -87,7 +94,7 @@ def verdict_of(output: str, seconds: float) -> TlcVerdict:
     )
 
 
-def _run(place: Path, workers: int, seconds_max: int) -> str:
+def _run(place: Path, module: str, workers: int, seconds_max: int) -> str:
     command = (
         "java",
         f"-Xmx{HEAP_MB}m",
@@ -97,7 +104,7 @@ def _run(place: Path, workers: int, seconds_max: int) -> str:
         *("-nowarning", "-deadlock"),
         *("-workers", f"{workers}"),
         *("-metadir", f"{place / 'states'}"),
-        *("-config", "Viewstamp.cfg", "Viewstamp.tla"),
+        *("-config", f"{module}.cfg", f"{module}.tla"),
     )
     try:
         done = subprocess.run(

@@ -66,7 +66,7 @@ def run(removal: GuardRemoval, chosen: argparse.Namespace) -> TlcVerdict | str:
         verdict = check(removal.planted, workers=chosen.workers, seconds_max=chosen.seconds_max)
     except TlcFailed as error:
         return f"{removal.name}: {error}"
-    came = f"{verdict.violated}: {' '.join(verdict.path[1:])}" if verdict.violated else "nothing"
+    came = f"{verdict.violated}: {' '.join(verdict.path)}" if verdict.violated else "nothing"
     print(f"{removal.name:20} {verdict.states:>10,} {verdict.seconds:>5.0f} s  {came}", flush=True)
     if chosen.trace:
         print(verdict.trace)

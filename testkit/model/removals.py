@@ -50,7 +50,7 @@ REMOVALS: Final = (
     GuardRemoval(
         "OldViewAck",
         "A primary counts acknowledgements of earlier views",
-        TlaBounds(view_max=2, restarts=1, lazy_journal="primary"),
+        TlaBounds(view_max=2, lazy_journal="primary"),
         redundant="with three replicas, each later log has what two replicas acknowledged",
     ),
     GuardRemoval(

@@ -13,7 +13,7 @@ from testkit.model.checker import SPECIFICATION, TlcFailed, TlcVerdict, check, v
 from testkit.model.removals import REMOVALS
 
 TINY = TlaBounds()
-FOUND = TlcVerdict("OneHistory", 10, 3, 1.0, ("Initial", "ClientBatch", "Crash"))
+FOUND = TlcVerdict("OneHistory", 10, 3, 1.0, ("ClientBatch", "EnterView", "Crash"))
 NOTHING = TlcVerdict("", 10, 3, 1.0)
 
 
