@@ -116,8 +116,8 @@ class Refusal(Exception):  # noqa: N818 - an outcome that machines decide, not a
     """A request is refused: `reason` and `case` say why, `details` (key -> text) whom it concerns.
 
     What machines decide is made by `of` and has no message: it is logged as data, for which
-    `viewstamp.texts` has words. Who refuses at the edge may write a message, of which every dynamic
-    value is in the details, too, in order of mention. Details are clipped: none echoes a long name.
+    `viewstamp.texts` has words. A refusal at the edge may have a message; the details hold each of
+    its dynamic values, in order of mention. Details are clipped: none echoes a long name.
     """
 
     def __init__(self, reason: Reason.ValueType, message: str, /, **details: object) -> None:
@@ -187,7 +187,7 @@ def details_of(error: errors_pb2.Error) -> dict[str, str]:
 
 
 def retry_delay_ms(refusal: Refusal) -> int:
-    """Return after how long there may be room again, as the details say it; 0: they do not."""
+    """Return the delay in the details after which there may be room again; 0 if there is none."""
     text = refusal.details.get(_RETRY_DELAY_KEY, "")
     is_number = len(text) <= _DELAY_DIGITS_MAX and text.isascii() and text.isdecimal()
     return int(text) if is_number else 0

@@ -15,7 +15,7 @@ from viewstamp.limits import GARBAGE_INTERVAL_MS
 
 
 async def collect_when_quiet(activity: Callable[[], int]) -> None:
-    """Own the collector until cancelled; `activity` grows with whatever makes garbage."""
+    """Own the collector until cancelled; the number `activity()` grows with what makes garbage."""
     gc.disable()
     gc.collect()
     gc.freeze()
@@ -27,7 +27,7 @@ async def collect_when_quiet(activity: Callable[[], int]) -> None:
 
 
 def spare_what_is_there() -> None:
-    """Never walk what is there now, such as a state just loaded, if the collector is owned."""
+    """Exclude what exists now, such as a loaded state, from collection if it is owned."""
     if not gc.isenabled():
         gc.freeze()
 

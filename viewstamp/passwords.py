@@ -18,8 +18,8 @@ ARGON2_MEMORY_KIB: Final = 19 * limits.KIB
 ARGON2_PASSES: Final = 2
 ARGON2_LANES: Final = 1
 
-# The hash of nobody's password, made with the parameters above: whoever logs in under an unknown
-# name has their password compared with this, so that the answer takes as long as for a known one.
+# The hash of nobody's password, made with the parameters above. A login under an unknown name is
+# compared with this hash, so that the answer takes as long as for a known name.
 UNKNOWN_USER_HASH: Final = (
     "$argon2id$v=19$m=19456,t=2,p=1"
     "$pr7zGA7BM/3IZFhreVie7Q$rWEfFzB2E+ONoj28zHGCNUtyvS2mIluwEZXlpSH3b2Q"

@@ -53,7 +53,7 @@ class Method:
     """The gRPC path, for example `/viewstamp.api.streams.v1.StreamsService/CreateTopic`."""
 
     def __post_init__(self) -> None:
-        """Spell out what is asked for with each command."""
+        """Derive name and path, because they are read with each command."""
         object.__setattr__(self, "name", self.full_name.rpartition("/")[2])
         object.__setattr__(self, "path", "/" + self.full_name)
 

@@ -63,7 +63,7 @@ class AuditFiles:
         rotated = rotated_files(self._directory)
         number = 1 + (_number(rotated[-1]) if rotated else 0)
         current = self._directory / CURRENT
-        if current.exists():  # or it was renamed before, and then none could be opened
+        if current.exists():  # no file if an earlier call renamed it and could not open another
             current.rename(self._directory / f"audit-{number:08}.jsonl")
         former = self._descriptor
         self._open()
@@ -126,7 +126,7 @@ def _tail(path: Path, file: IO[str], *, follows: bool) -> Iterator[dict[str, Any
         elif not line:
             if not follows or is_over:
                 return
-            # What was appended before it was rotated is read once more.
+            # Read once more: lines may have been appended before the rotation.
             is_over = _inode(path) != inode
             if not is_over:
                 yield None

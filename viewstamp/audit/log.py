@@ -115,7 +115,7 @@ class AuditLog:
                 _log.error("the audit log could not be written: %s; %s lost", error, self.lost)
 
     def _made(self, make: Callable[[], Record]) -> Record:
-        """Return a record; in place of one that cannot be made, that it is lost."""
+        """Return a record, or a record of the loss if it cannot be made."""
         try:
             return make()
         except Exception:
@@ -150,7 +150,7 @@ class AuditLog:
         self._untold += count
 
     def _lose_again(self, record: Record) -> None:
-        """Tell later that a record was lost, or what it told of as lost."""
+        """Report a lost record later, with the losses that the record itself reported."""
         if record.get("kind") == LOST:
             self._untold += record["records"]
         else:
@@ -169,7 +169,7 @@ def _lost(count: int) -> Record:
 
 
 def _portions(records: Iterable[Record]) -> Iterator[tuple[list[Record], bytes]]:
-    """Yield records and their lines, so much at a time that no file grows far beyond its limit."""
+    """Yield records and their lines in groups so small that no file grows far beyond its limit."""
     portion: list[Record] = []
     lines: list[str] = []
     size = 0

@@ -28,7 +28,7 @@ def told_request(kind: type[Message], encoded: bytes) -> dict[str, Any] | None:
 
 
 class _Field(NamedTuple):
-    """How a field is told."""
+    """How the audit log shows a field."""
 
     name: str
     is_told: bool  # no secrets, and no bytes, which may hold anything
@@ -48,13 +48,13 @@ def _field(descriptor: FieldDescriptor) -> _Field:
 
 
 class _Telling:
-    """Tells one request, as far as there is room."""
+    """Describes one request, as far as there is room."""
 
     def __init__(self) -> None:
         self._room = REQUEST_CHARACTERS_MAX
 
     def plain(self, message: Message) -> dict[str, Any]:
-        """Return the fields that are set and may be told."""
+        """Return the fields that are set and may be shown."""
         told: dict[str, Any] = {}
         for descriptor, value in message.ListFields():
             name, is_told, is_repeated, is_message = _field(descriptor)

@@ -11,7 +11,7 @@ from typing import Final
 
 EXIT_INTERRUPTED: Final = 130
 
-# Modules make many objects and no garbage: as often as by default the collector looks in vain.
+# Loading modules makes many objects and no garbage, so the collector need not look often.
 OBJECTS_PER_COLLECTION: Final = 100_000
 
 # Modules that a client does without, and the extra that brings them.
@@ -21,9 +21,9 @@ EXTRAS: Final = dict.fromkeys(("opentelemetry", "prometheus_client", "zstandard"
 def main() -> None:
     """Run the command line and exit with its code."""
     gc.set_threshold(OBJECTS_PER_COLLECTION)
-    # Nor is there any to collect at the end, where the interpreter looks at every object twice.
+    # There is no garbage at the end either, where the interpreter looks at every object twice.
     atexit.register(gc.freeze)
-    # What gRPC logs of a connection that fails says less than the error does.
+    # The error says more about a failed connection than gRPC's log lines.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     # Frames and colours are for a terminal; in a pipe, help and errors are plain lines.
     is_terminal = sys.stdout.isatty() and sys.stderr.isatty()
@@ -41,14 +41,14 @@ def main() -> None:
 
 def _traced() -> AbstractContextManager[object]:
     if not any(name.startswith("OTEL_EXPORTER_OTLP") for name in os.environ):
-        return nullcontext()  # it takes some time even to look closer
+        return nullcontext()  # Even a closer look takes some time.
     from viewstamp.telemetry.program import traced_program
 
     return traced_program("viewstamp-cli", "viewstamp")
 
 
 def _name_extra(error: ModuleNotFoundError) -> None:
-    """Tell which extra brings the module that is missing, and exit. Raises what none brings."""
+    """Name the extra that brings the missing module, and exit. Reraises if no extra brings it."""
     extra = EXTRAS.get((error.name or "").partition(".")[0])
     if extra is None:
         raise error

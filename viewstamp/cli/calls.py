@@ -1,4 +1,4 @@
-"""How a command asks the cluster. What that takes is loaded then: help and TAB go without."""
+"""How a command asks the cluster. The client is loaded only then; help and TAB need none."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def collected(context: typer.Context, listed: Callable[[Client], AsyncIterator[T
 
 
 def ask_here(context: typer.Context, request: Message) -> Any:
-    """Have the first replica of the address answer out of what it holds itself, however old."""
+    """Have the first replica of the address answer from its own state, however old."""
     from viewstamp.cli import session
 
     return session.ask_here(context, request)

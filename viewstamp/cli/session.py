@@ -1,4 +1,4 @@
-"""How a command reaches the cluster: settings, identity, and one place where errors are told."""
+"""How a command reaches the cluster: settings, identity, and the one place that reports errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from viewstamp.errors import Refusal
 
 T = TypeVar("T")
 
-# What the client logs, the error that a command ends with says, too.
+# The error that ends a command says what the client would log.
 logging.getLogger("viewstamp.client").addHandler(logging.NullHandler())
 
 # What to do about a refusal; `{address}` is filled in.
@@ -75,7 +75,7 @@ NEXT_STEPS: Final = {
 # Enough to see that the primary has a name that means nothing here.
 FIRST_TRY_S: Final = 1.0
 
-# What to do about a connection that does not come about.
+# What to do about a connection that cannot be made.
 CONNECTING_STEPS: Final = {
     Trouble.NOBODY_LISTENS: "start a cluster with `viewstamp up`, or give another --address",
     Trouble.NAME_UNKNOWN: "check the host name in --address",
@@ -128,7 +128,7 @@ async def _client(settings: Settings, identity: dict[str, Any]) -> Client:
 
 
 def ask_here(context: typer.Context, request: Message) -> Any:
-    """Have the first replica of the address answer out of what it holds itself, however old."""
+    """Have the first replica of the address answer from its own state, however old."""
     settings, credentials = _logged_in(settings_of(context))
     identity = AccessTokenSource(Credentials(**credentials))
 
@@ -143,7 +143,7 @@ def ask_here(context: typer.Context, request: Message) -> Any:
 
 
 def guarded(settings: Settings, action: Callable[[], Awaitable[T]]) -> T:
-    """Run `action` in an event loop; tell what goes wrong, and exit."""
+    """Run `action` in an event loop; report an error, and exit."""
 
     async def awaited() -> T:
         return await action()

@@ -1,4 +1,4 @@
-"""The global options, and how a command that cannot do its work says so."""
+"""The global options, and how a command reports an error."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from viewstamp.snapshots.errors import NoSuchGeneration
 from viewstamp.snapshots.generation import Generation
 
 GENERATION_SEPARATOR: Final = ":"
-# As `diff` does it: trouble is neither "the same" nor "different".
+# As in `diff`: trouble has an exit code of its own, beside "the same" and "different".
 EXIT_DIFFERENT: Final = EXIT_REFUSED
 EXIT_TROUBLE: Final = EXIT_USAGE
 # Enough digits of a digest to see that two differ.
@@ -137,7 +137,7 @@ def _opened(
             given.append(copies if number is None else Generation(copies, number))
             continue
         assert side.generation is not None, "a side without a directory is a number"
-        # One directory for both: what both need is downloaded once.
+        # Both sides share a directory, so files that both need are downloaded once.
         temporary = temporary or _temporary(stack)
         got = fetch(context, settings_of(context), side.generation, temporary)
         given.append(Generation(Copies([temporary]), got.generation))
@@ -188,7 +188,7 @@ def _compare(a: Generation, b: Generation, stages: tuple[int, ...], limit: int) 
 
 @contextmanager
 def _trouble_is_2() -> Iterator[None]:
-    """Whatever ends the comparison, bad files or a refusal of the cluster, is trouble."""
+    """Exit with "trouble" if bad files or a refusal of the cluster end the comparison."""
     try:
         yield
     except typer.Exit as ended:

@@ -246,7 +246,7 @@ def fetch(context: typer.Context, settings: Settings, generation: int, directory
             except StreamBroken as error:
                 failures.append(BadDownload(str(error), AGAIN))
             except OSError as error:
-                # Not the connection's: those are told by `run`.
+                # Not an error of the connection: `run` reports those.
                 failures.append(error)
 
         run(context, receive)

@@ -29,7 +29,8 @@ async def decided(
         try:
             while not (await asyncio.wait([waiting], timeout=INTERVAL_S))[0]:
                 if console.is_terminal and not console.quiet:
-                    # The outcome is what counts: a read that fails leaves the line as it is.
+                    # A failed read leaves the line as it is; only the outcome of the snapshot
+                    # matters.
                     with suppress(Refusal, ClientError):
                         line.update(told(generation, await sections_left(snapshots, generation)))
             return waiting.result()

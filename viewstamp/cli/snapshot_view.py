@@ -21,7 +21,7 @@ def read_view(settings: Settings, data: Path) -> CatalogView:
 
 
 def tell_age(settings: Settings, view: CatalogView) -> None:
-    """Tell on stderr of what moment the view is: it says nothing of what came later."""
+    """Print on stderr the moment that the view shows: it does not contain later changes."""
     if settings.as_json:
         age = {"op": view.op, "revision": view.revision, "written_at": timestamp(view.written_at)}
         typer.echo(json.dumps({"catalog_view": age}), err=True)

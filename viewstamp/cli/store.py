@@ -1,7 +1,7 @@
 """Earlier logins, by cluster, in a file that only its owner may read.
 
 A login belongs to a cluster, however its replicas are spelled: the addresses that were logged in at
-lead to it, one by one. An address that none was made at gets no token, whoever may listen there.
+lead to it, one by one. An address without a login gets no token, whoever may listen there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 DIRECTORY_MODE: Final = 0o700
 FILE_NAME: Final = "tokens.json"
-# Names of this machine: a login at one of them is one at all of them.
+# Names of this machine: a login at one of them holds at all of them.
 LOOPBACK: Final = "127.0.0.1"
 LOOPBACK_NAMES: Final = frozenset(("localhost", "[::1]", LOOPBACK))
 

@@ -15,7 +15,7 @@ from viewstamp.client.transport import bearer
 from viewstamp.limits import KIB
 
 SUBMIT_PATH: Final = "/viewstamp.api.submit.v1.SubmitService/Submit"
-# Nothing heard for so long while answers are due: the connection is taken for dead.
+# The connection counts as dead after so long without a message while answers are due.
 STALL_TIMEOUT_S: Final = 10.0
 STALL_CHECK_S: Final = 0.25
 # Nothing heard for so long, and then for twice as long and so on: other replicas are asked whether

@@ -53,7 +53,7 @@ class PendingCall:
     timeout_s: float = math.inf
 
     def wait_on(self, now: float) -> None:
-        """Wait as long as at first, from now on: the cluster gets on with such calls."""
+        """Begin the whole wait anew, because the cluster makes progress with such calls."""
         self.deadline = max(self.deadline, now + self.timeout_s)
 
 

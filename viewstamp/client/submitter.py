@@ -226,7 +226,8 @@ class Submitter:
 
     def _schedule_resend(self, delay_s: float) -> None:
         if self._resend_timer is None:
-            # What was told, and a little more, so that clients do not return as one.
+            # The pause that the cluster asked for, and a little more, so that clients do not
+            # return as one.
             pause_s = delay_s + self._resend_backoff.next_s()
             self._resend_timer = self._loop.call_later(pause_s, self._resend)
 
@@ -256,7 +257,7 @@ class Submitter:
                 self._trouble = str(error) or "no answer"
                 self._endpoints.advance()
             except (OSError, ValueError) as error:
-                # A certificate file that is gone, an address that is none.
+                # The certificate file is gone, or the address is not valid.
                 await self._give_up(CannotConnect(f"cannot connect to {self._endpoints}: {error}"))
             if not was_ended:
                 await asyncio.sleep(backoff.next_s())

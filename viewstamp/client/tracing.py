@@ -48,9 +48,9 @@ TRACE_PARENT_KEY: Final = "traceparent"
 
 NOT_TAKEN: Final = -1
 _CANCELLED: Final = "CANCELLED"
-# What follows the names of a method where one command went well, as OTLP JSON.
+# The part of a span, as OTLP JSON, behind the names of a method if one command succeeded.
 _OK_END: Final = f",{rpc.OUTCOME_OK},{otlp.integers_of('viewstamp.op', 'viewstamp.revision')}]"
-# What the client itself found out, and how spans call it.
+# Outcomes that the client itself found, and their names in spans.
 _OUTCOMES: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (OutcomeUnknown, "OUTCOME_UNKNOWN"),
     (TimedOut, "TIMED_OUT"),
@@ -141,7 +141,7 @@ class CallTrace:
         return (pattern % (*place, self.started_ns, self.ended_ns),)
 
     def _encoded(self) -> str:
-        """Return the span of a call that did not go as most do."""
+        """Return the span of a call for which there is no ready template."""
         names = rpc.rpc_names(self.full_name)
         return otlp.span_of(
             names.span_name,
@@ -175,7 +175,7 @@ class CallTrace:
 
 @cache  # as many as there are methods
 def _root_pattern(full_name: str) -> str:
-    """Return what `%` makes the span of a root call that went well of."""
+    """Return the template from which `%` makes the span of a root call that succeeded."""
     names = rpc.rpc_names(full_name)
     attributes = names.encoded.replace("%", "%%") + _OK_END
     head = otlp.shared("%s", "", SpanRole.CLIENT, attributes)

@@ -29,13 +29,13 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 
-# So often the replica is followed that another one names; then the list is gone on with. Two that
-# are cut off may name each other for ever.
+# How many named primaries are followed before the next of the list: two replicas that are cut off
+# may name each other for ever.
 HINTS_IN_A_ROW_MAX: Final = 2
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
-# What a unary read says that is answered where it arrives.
+# Metadata of a unary read that the replica answers where it arrives.
 STALE_METADATA: Final = (("viewstamp-consistency", "stale"),)
 
 
@@ -75,7 +75,7 @@ class Endpoints:
 
     @property
     def is_named(self) -> bool:
-        """Whether the present one is not of the list, but was named as the primary."""
+        """Whether the present one comes from another replica's hint, and not from the list."""
         return self._hint is not None
 
     @property
@@ -99,7 +99,7 @@ class Endpoints:
 
     @property
     def others(self) -> list[Endpoint]:
-        """Those of the list but the present one, in the order in which they come next."""
+        """The others of the list, in the order in which they come next."""
         begin = self._position % len(self._endpoints)
         following = self._endpoints[begin:] + self._endpoints[:begin]
         return [endpoint for endpoint in following if endpoint != self.current]

@@ -4,9 +4,9 @@ A number belongs to one parcel until the cluster has answered it; only then may 
 A request refused for good never got into the log, and neither did any after it: those wait until
 none of them is on the wire, and are numbered anew.
 
-So even what an earlier stream carried: once the present one was opened, the cluster takes nothing
-new from those before it, and a copy that was held up there claims no number. The session stays the
-same one, as it must: groups know their members by it.
+This holds for requests of earlier streams, too: once the present stream is open, the cluster takes
+nothing new from earlier ones, so a delayed copy there claims no number. The session stays the same
+one, as it must: groups know their members by it.
 """
 
 from __future__ import annotations

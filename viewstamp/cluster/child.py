@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> None:
     """Replace this process by the program in `arguments`, tied to the life of its parent."""
     supervisor_pid, program = int(arguments[0]), arguments[1:]
     library = ctypes.CDLL(None, use_errno=True)
-    # Killed, not asked: a process that hangs would stay behind, and what is durable is on disk.
+    # SIGKILL, because a process that hangs would stay behind; durable data is on disk.
     if library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != supervisor_pid:

@@ -119,7 +119,7 @@ def free_address(listen: str) -> str:
 def _bound_once(listen: str, host: str, port: int) -> str:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
-        # As servers do: connections of the past do not stand in the way, listeners do.
+        # As servers do: ended connections do not block the port, listeners do.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host.strip("[]"), port))

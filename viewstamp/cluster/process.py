@@ -37,7 +37,7 @@ LOG_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 LOG_CHECK_S: Final = 5.0
 _LOG_TAIL_BYTES: Final = 16 * 1024
 _CHILD: Final = Path(__file__).with_name("child.py")
-# Pausing does not end readiness; every other signal is meant to hurt.
+# A pause does not end readiness; every other signal does.
 _HARMLESS: Final = frozenset({signal.SIGSTOP, signal.SIGCONT})
 
 

@@ -71,7 +71,7 @@ def _getter(field: FieldDescriptor) -> Getter:
 
 
 def _plain_getter(field: FieldDescriptor) -> Getter:
-    """Return what gets values that stay as they are: most are, and exports get millions."""
+    """Return a function that gets values that need no conversion: most of an export's millions."""
     name = field.name
     if is_list(field):
         return lambda message: list(getattr(message, name))
@@ -81,7 +81,7 @@ def _plain_getter(field: FieldDescriptor) -> Getter:
 
 
 def _converter(field: FieldDescriptor) -> Callable[[Any], Any] | None:
-    """Return what makes a value for a row of one in a message, None if they are the same."""
+    """Return the function that converts a field's value for a row, None if none is needed."""
     if field.message_type is not None:
         return row_of
     if field.enum_type is not None:

@@ -224,7 +224,7 @@ def _is_torn(frame: Frame, extent: bytes) -> bool:
 
 
 def _padding(length: int, *, filled: bool) -> bytes:
-    """What lies between a content of `length` bytes and the end of its last sector."""
+    """The padding between a content of `length` bytes and the end of its last sector."""
     size = FRAME_BYTES + length
     fill_bytes = _units_end(size) - size if filled else 0
     return (_FILL * fill_bytes).ljust(padded_bytes(size) - size, b"\0")

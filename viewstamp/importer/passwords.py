@@ -13,7 +13,7 @@ PASSWORD_RANDOM_BYTES: Final = 24
 
 
 class PasswordFileError(Exception):
-    """The file of passwords cannot be read or written; the message says why."""
+    """The password file cannot be read or written; the message says why."""
 
 
 class PasswordFile:

@@ -65,12 +65,12 @@ class UndoLog:
 
 
 class Followed(Generic[Key]):
-    """Rows of which it is known which ones changed since the last cut.
+    """Rows that record which of them changed since the last cut.
 
-    `changed` belongs to `freezing`: None unless the rows are in a section, else the first old value
-    of every row that was touched since the last cut, ABSENT where there was none. A change that was
-    taken back stays in it, with an old value that equals the one there. A row that came and went
-    since the cut is forgotten, so that what is short-lived takes no memory between cuts.
+    `changed` belongs to `freezing`: None unless the rows are in a section, else the first old
+    value of every row that was touched since the last cut, ABSENT where there was none. A change
+    that was taken back stays in it, with an old value that equals the one there. A row that came
+    and went since the cut is forgotten, so that short-lived rows take no memory between cuts.
     """
 
     __slots__ = ("changed",)
@@ -176,7 +176,7 @@ class Table(Followed[Key], Generic[Key, Value]):
 
 
 class TableIndex(Table[Key, Table[Item, Any]], Generic[Key, Item]):
-    """The items of each key, with a value each where they need one. A key without items has no row.
+    """The items of each key, each with a value if needed. A key without items has no row.
 
     An index is derived from rows of a section, and never part of one: its rows change.
     """
@@ -231,7 +231,7 @@ class DerivedRows(Generic[Key, Value]):
 
 
 class DerivedTable(Followed[Key], Generic[Key, Value]):
-    """Derived rows in a section. Whoever changes what they are made of notes it here before."""
+    """Derived rows in a section. Note a change here before you change their source."""
 
     __slots__ = ("rows",)
 

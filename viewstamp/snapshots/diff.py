@@ -31,7 +31,7 @@ from viewstamp.snapshots.views import textual
 
 SCANNED_ENTRIES_MAX: Final = 1024
 """So many entries are passed over on the way to the next one before it is sought by the index."""
-# What the same generation of two replicas of one cluster has in common, by name in the manifest.
+# The manifest's fields that must be equal in the same generation of two replicas of one cluster.
 CUT_FIELDS: Final = ("cluster_id", "cut_op", "cut_revision", "timestamp", "feature_level")
 
 
@@ -192,7 +192,7 @@ def _together(
 
 
 class _Lookup:
-    """Looks up entities of merged layers at ascending positions: near ones by going on to them."""
+    """Looks up entities of merged layers at ascending positions, and scans forward to near ones."""
 
     def __init__(self, readers: Sequence[Any]) -> None:
         self._readers = readers

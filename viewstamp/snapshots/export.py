@@ -86,7 +86,7 @@ def _prepare(directory: Path, *, overwrite: bool) -> None:
             f"{directory} holds {foreign[0].name}, which no export wrote",
             "choose another directory",
         )
-    # First what says that the export is whole: from here on it is not.
+    # `_SUCCESS` goes first: from here on the export is not whole.
     (directory / SUCCESS).unlink(missing_ok=True)
     sync_directory(directory)
     for path in there:

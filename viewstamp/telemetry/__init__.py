@@ -12,8 +12,8 @@
     metrics     the Prometheus page
     settings    flags, and one process's telemetry put together
 
-A process that is told nothing has logs alone. What costs time on the way of a command asks one
-question first: is it sampled? `docs/telemetry.md` lists spans, attributes, metrics and flags.
+A process that is told nothing has logs alone. Costly work on the way of a command is done only if
+the command is sampled. `docs/telemetry.md` lists spans, attributes, metrics and flags.
 """
 
 from viewstamp.telemetry.logs import LOG_LEVELS, JsonFormatter, configure_logging, fields

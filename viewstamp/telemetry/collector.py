@@ -25,7 +25,7 @@ INSECURE_SCHEME: Final = "http://"
 SECURE_SCHEME: Final = "https://"
 
 _HEX: Final = 16
-# How values of attributes are told. Whole numbers of 64 bits are text.
+# How OTLP JSON writes values of attributes. Integers of 64 bits are text.
 _VALUES: Final[Mapping[str, Callable[[Any], AttributeValue]]] = {
     "stringValue": str,
     "intValue": int,
@@ -79,7 +79,7 @@ def _sdk_span(told: Mapping[str, Any], resource: Resource) -> ReadableSpan:
         resource=resource,
         attributes=dict(map(_attribute, told.get("attributes", ()))),
         links=[Link(_context(**link)) for link in told.get("links", ())],
-        kind=SpanKind(kind - 1),  # OTLP keeps 0 for what is not told
+        kind=SpanKind(kind - 1),  # In OTLP, 0 means that the kind is not set.
         instrumentation_scope=_SCOPE,
         status=Status(StatusCode(status.get("code", 0)), status.get("message")),
         start_time=int(told["startTimeUnixNano"]),

@@ -79,4 +79,4 @@ class _Page(Collector):
         return self._families()
 
     def describe(self) -> Iterable[Metric]:
-        return ()  # what is there is known when somebody asks
+        return ()  # The families are known only when a page is requested.

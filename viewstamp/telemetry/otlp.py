@@ -24,11 +24,11 @@ TEXTS_CACHED: Final = 1_024
 # W3C trace flags of a span as OTLP carries them: it is sampled.
 FLAGS_SAMPLED: Final = 1
 
-# Of the longest lines the memory is given back.
+# The memory of longer lines is given back.
 KEPT_BYTES_MAX: Final = MIB
 # About 50 KB of text, small enough to be made in memory that was used just before.
 ROWS_TOGETHER: Final = 32
-# Where the values of a row go: characters that stand in no JSON text.
+# Placeholders for the values of a row: characters that occur in no JSON text.
 COLUMNS: Final = ("\x01", "\x02", "\x03", "\x04")
 _COLUMN: Final = re.compile(f"([{''.join(COLUMNS)}])")
 
@@ -88,7 +88,7 @@ def span_of(
 
 
 def shared(trace_id: str, parent_id: str, kind: int, attributes: str) -> str:
-    """Return what spans of one trace, parent and kind share; `attributes` is encoded or empty."""
+    """Return the text that spans of one trace, parent and kind share, given encoded attributes."""
     parent = f'"parentSpanId":"{parent_id}",' if parent_id else ""
     more = f'"attributes":{attributes},' if attributes else ""
     # The sum is a plain number: formatting an enum costs more than all the rest.
@@ -96,7 +96,7 @@ def shared(trace_id: str, parent_id: str, kind: int, attributes: str) -> str:
 
 
 def own(span_id: str, name: str, start_ns: int, end_ns: int) -> str:
-    """Return what follows what is shared, and ends the span."""
+    """Return the rest of a span behind its shared text, with its end."""
     return (
         f'"spanId":"{span_id}","name":{text_of(name)},'
         f'"startTimeUnixNano":"{start_ns}","endTimeUnixNano":"{end_ns}"}}'
@@ -155,7 +155,7 @@ def attributes_of(attributes: Mapping[str, Any]) -> str:
 
 
 def integers_of(*keys: str) -> str:
-    """Return what `%` makes attributes of, given whole numbers; without the brackets around it."""
+    """Return the template from which `%` makes attributes of integers, without brackets."""
     return ",".join(f'{{"key":"{key}","value":{{"intValue":"%s"}}}}' for key in keys)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Either says that somebody collects traces, and where.
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-# So long one export may take. A program that has done its work waits for the export that is under
+# How long one export may take. A program that has done its work waits for the export that is under
 # way, and for one of all that is left.
 EXPORT_TIMEOUT_S: Final = 2.0
 SPANS_WAITING_MAX: Final = 512

@@ -71,7 +71,7 @@ class FinishedSpan(NamedTuple):
         assert span.end_time is not None, "it is finished"
         text = otlp.span_of(
             span.name,
-            span.kind.value + 1,  # OTLP keeps 0 for what is not told
+            span.kind.value + 1,  # In OTLP, 0 means that the kind is not set.
             _context(span.context),
             "" if span.parent is None else format_span_id(span.parent.span_id),
             span.start_time,

@@ -1,4 +1,4 @@
-"""What spans say of an RPC: its name, its attributes, and how it ended."""
+"""The parts of a span that describe an RPC: its name, its attributes, and how it ended."""
 
 from __future__ import annotations
 
@@ -51,6 +51,6 @@ def refused_attributes(reason: Reason.ValueType) -> dict[str, AttributeValue]:
 
 
 def refused_status(reason: Reason.ValueType) -> SpanOutcome:
-    """Return the status of a refused call: an error where the cluster could not do better."""
+    """Return the status of a refused call: an error only if the cluster failed."""
     is_failure = reason in REASONS and status_code(reason) in _FAILURES
     return SpanOutcome.ERROR if is_failure else SpanOutcome.UNSET

@@ -80,7 +80,7 @@ def format_trace_parent(context: TraceContext) -> str:
 
 
 def context_in(text: str) -> TraceContext:
-    """Return what `format_trace_parent` has made a text of; for no other text."""
+    """Return the span in a text that `format_trace_parent` made; other texts are not allowed."""
     return TraceContext(text[TRACE_ID_PLACE], text[SPAN_ID_PLACE])
 
 
@@ -126,7 +126,7 @@ def new_root_trace_parent() -> str:
 
 
 def new_root_bits() -> int:
-    """Return what `root_of` makes the first span of a new trace of, when it is written."""
+    """Return the number from which `root_of` makes the first span of a new trace."""
     return _random.getrandbits(TRACE_ID_BITS + SPAN_ID_BITS)
 
 
@@ -137,7 +137,7 @@ def root_of(bits: int) -> TraceContext:
 
 
 def new_id_base() -> int:
-    """Return what `numbered_id` counts from: one random number for several spans of a trace."""
+    """Return the random number from which `numbered_id` counts the spans of a trace."""
     return _random.getrandbits(SPAN_ID_BITS - NUMBERED_ID_BITS) << NUMBERED_ID_BITS
 
 
@@ -183,10 +183,10 @@ class CallSampler:
         self.left = 0
 
     def begin_group(self) -> None:
-        """A call begins that belongs to no group: draw for it and those that follow it."""
+        """Begin a group with a call that belongs to none: draw for it and the calls that follow."""
         self.is_kept = self._draw() < self._ratio
         self.left = GROUP_CALLS_MAX
 
     def end_group(self) -> None:
-        """What began so far is sent: the next call is the first of a group."""
+        """End the group, because its calls are sent: the next call begins a new one."""
         self.left = 0

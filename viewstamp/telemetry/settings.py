@@ -30,7 +30,7 @@ SERVICE_PREFIX: Final = "viewstamp-"
 
 @dataclass(frozen=True, slots=True)
 class TelemetrySettings:
-    """What one process was told. Without directory and endpoint nothing is traced."""
+    """The telemetry settings of one process. Without directory and endpoint nothing is traced."""
 
     directory: Path | None = None
     trace_ratio: float = TRACE_RATIO
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(options: argparse.Namespace) -> TelemetrySettings:
-    """Return what was told. Raises ValueError for ratios beyond 0 to 1."""
+    """Return the settings in the parsed flags. Raises ValueError for ratios beyond 0 to 1."""
     for flag in ("trace_ratio", "prepare_trace_ratio"):
         value = getattr(options, flag)
         if not 0.0 <= value <= 1.0:
@@ -141,7 +141,7 @@ class Telemetry:
 
     @property
     def is_metered(self) -> bool:
-        """Whether anybody will ask for what is counted."""
+        """Whether anybody will read the metrics."""
         return self.settings.metrics_listen is not None
 
     def close(self) -> None:

@@ -18,8 +18,8 @@ from viewstamp.telemetry.spans import Notes
 SPANS_WAITING_MAX: Final = 32_768
 FLUSH_INTERVAL_MS: Final = 250
 # Encoded in one go, and what the last notes have more: a tenth of a millisecond for spans of
-# prepares, half of one where 128 commands were sampled together. So long the event loop of the
-# process may have to wait for the interpreter.
+# prepares, half of one where 128 commands were sampled together. The event loop of the process may
+# have to wait this long for the interpreter.
 SPANS_PER_GROUP_MIN: Final = 64
 # Between two groups. To let the interpreter go for a moment is not enough: whoever waits for it is
 # not awake before this thread has it again, and then waits for the interpreter's whole interval.
@@ -86,7 +86,7 @@ class Spool:
     def stop(self) -> None:
         """Take no more, and let the thread write what waits."""
         with self._lock:
-            self._is_closed = True  # before the last look into the queue
+            self._is_closed = True  # Set before the writer's last look into the queue.
         self._stop.set()
 
     def close(self) -> None:

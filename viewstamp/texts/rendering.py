@@ -30,8 +30,8 @@ _Part = tuple[str, str | None, str | None]
 def render(reason: int, case: str, details: Mapping[str, str]) -> str:
     """Return the text of a refusal, for people.
 
-    Whatever this build does not know, a case or a reason of a newer one or a detail that is not
-    there, is told in general words, with the details as they are.
+    A case or reason of a newer build, or a missing detail, gives a general text with the details
+    as they are.
     """
     template = table.TEXTS.get((reason, case))
     text = None if template is None else _filled(template, details)
