@@ -23,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         clients=options.clients,
         seconds=options.seconds,
         faults=faults,
+        flags=(*WorldOptions.flags, *options.flag),
     )
     failed = 0
     marks: Counter[str] = Counter()
@@ -67,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--clients", type=int, default=3)
     add("--seconds", type=int, default=10, help="virtual time under load")
     add("--faults", default=",".join(KINDS), help="kinds, separated by commas; empty for none")
+    add("--flag", action="append", default=[], help="a flag for every coordinator, as --flag=--x=1")
     add("--marks", action="store_true", help="print what was logged in all seeds, and how often")
     add("--verbose", action="store_true", help="print everything that happens")
     return parser

@@ -98,6 +98,7 @@ class WorldRun:
             faults.begin()
         world.run(lambda: False, options.seconds * NS_PER_S)
         faults.end()
+        self._heard.healed_ns = world.schedule.now_ns
         self.outcome.faults = faults.counts
         self._settle(callers, password)
 
@@ -190,6 +191,9 @@ class WorldRun:
     # --- Judges ---
 
     def _judge(self) -> None:
+        self.outcome.violations += [
+            f"a healthy cluster did not answer {call}" for call in self._heard.neglected
+        ]
         for key, operations in sorted(history.by_key(self._heard.operations).items()):
             history.demand_sequential_clients(operations)
             known = _known(operations)

@@ -15,6 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from testkit.oracles.history import Operation, SequentialModel
+from testkit.world.schedule import NS_PER_S
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.client import Client, connect
@@ -37,6 +38,8 @@ READS: Final = frozenset({GET})
 # A call has so long; its caller is then told that nobody knows what became of it.
 _PATIENCE_S: Final = (0.2, 1.0, 8.0, 30.0)
 _CONNECT_PATIENCE_S: Final = 120.0
+# A client notices within 10 s that nobody is at the other end, and then finds the primary.
+_HEALTH_NS: Final = 20 * NS_PER_S
 # How long callers of a client pause at most between two calls: some hardly do.
 _PAUSE_MS: Final = (2, 20, 100)
 
@@ -61,7 +64,16 @@ class Heard:
     operations: list[tuple[str, Operation]] = field(default_factory=list)
     unknown: int = 0
     """How many calls have an outcome that their caller does not know."""
+    healed_ns: int | None = None
+    """When the last fault ended."""
+    neglected: list[str] = field(default_factory=list)
+    """Calls that a healthy cluster did not answer."""
     created: Counter[str] = field(default_factory=Counter)
+
+    def gave_up(self, who: int, key: str, now_ns: int) -> None:
+        """Note that a call was not answered in time."""
+        if self.healed_ns is not None and now_ns - self.healed_ns > _HEALTH_NS:
+            self.neglected.append(f"client {who} on {key}, until {now_ns} ns")
 
     def next_partitions(self, key: str) -> int:
         """Return a number of partitions with which the key was never created."""
@@ -118,8 +130,10 @@ class Callers:
         try:
             output, revision = await self._answer(client, kind, key, argument)
         except TimedOut:
+            self._heard.gave_up(who, key, self._world.schedule.now_ns)
             return True  # it changed nothing, and told nothing
         except OutcomeUnknown:
+            self._heard.gave_up(who, key, self._world.schedule.now_ns)
             self._note(key, Operation(who, kind, argument, called_at))
             self._heard.unknown += 1
             return False

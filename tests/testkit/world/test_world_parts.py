@@ -19,6 +19,7 @@ import pytest
 
 from testkit.world.process import WorldProcess
 from testkit.world.schedule import NS_PER_MS, NS_PER_S
+from testkit.world.workload import Heard
 from testkit.world.world import World
 from viewstamp import grpc_transport
 
@@ -203,6 +204,16 @@ def test_blocking_is_refused(world: World) -> None:
     process.run(main)
     assert world.run(lambda: not process.is_alive, NS_PER_S)
     assert isinstance(ends[0], AssertionError)
+
+
+def test_only_a_healthy_cluster_owes_answers() -> None:
+    """A call may fail under faults and shortly afterwards; later it is a complaint."""
+    heard = Heard()
+    heard.gave_up(1, "key", 100 * NS_PER_S)
+    heard.healed_ns = 100 * NS_PER_S
+    heard.gave_up(2, "key", 110 * NS_PER_S)
+    heard.gave_up(3, "key", 130 * NS_PER_S)
+    assert [call.partition(" on ")[0] for call in heard.neglected] == ["client 3"]
 
 
 # --- The network ---
