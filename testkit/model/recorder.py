@@ -63,7 +63,7 @@ class RunRecorder:
 
     def stepped(self, replica: int, core: Any) -> None:
         """Keep what a step changed."""
-        state: ReplicaState = core._state
+        state: ReplicaState = core.state
         if state.status in UNSEEN or len(self.changes) >= self.changes_max:
             return
         now = self.observe(state, restarted=replica in self._restarted and bool(self.beginning))

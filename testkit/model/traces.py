@@ -71,7 +71,7 @@ def record(seed: int, changes_max: int) -> RunRecorder:
     """Run a seed, and return what changed on its replicas. Raises SeedFailure if the run fails."""
     simulation = Simulation(options_of(seed))
     recorder = RunRecorder(3, changes_max)
-    tell = simulation.checks._tell
+    tell = simulation.checks.tell
 
     def listen(hook: str, *arguments: Any) -> None:
         if hook == "started":
@@ -80,7 +80,7 @@ def record(seed: int, changes_max: int) -> RunRecorder:
             recorder.stepped(*arguments)
         tell(hook, *arguments)
 
-    simulation.checks._tell = listen  # type: ignore[method-assign]
+    simulation.checks.tell = listen  # type: ignore[method-assign]
     simulation.run()
     return recorder
 

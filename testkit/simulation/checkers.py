@@ -435,58 +435,58 @@ class Checks:
             for hook in HOOKS
         }
 
-    def _tell(self, hook: str, *arguments: Any) -> None:
+    def tell(self, hook: str, *arguments: Any) -> None:
         for listener in self._listeners[hook]:
             listener(*arguments)
 
     def started(self, replica: int, files: ReplicaFiles, machine: Machine) -> None:
         """A process opened its directory."""
-        self._tell("started", replica, files, machine)
+        self.tell("started", replica, files, machine)
         self.history.started(replica, files.journal, files.start.base_op)
 
     def ended(self, replica: int) -> None:
         """A process is gone."""
-        self._tell("ended", replica)
+        self.tell("ended", replica)
 
     def disk_lost(self, replica: int) -> None:
         """A disk was replaced by an empty one."""
-        self._tell("disk_lost", replica)
+        self.tell("disk_lost", replica)
         self.history.disk_lost(replica)
 
     def stepped(self, replica: int, core: vsr.Replica) -> None:
         """A core took a step."""
-        self._tell("stepped", replica, core)
+        self.tell("stepped", replica, core)
 
     def sent(self, replica: int, message: Any) -> None:
         """A replica sends a message."""
-        self._tell("sent", replica, message)
+        self.tell("sent", replica, message)
 
     def durable(self, replica: int, prepare: Any, machine: Machine) -> None:
         """An entry became durable."""
         self.history.became_durable(replica, prepare)
-        self._tell("durable", replica, prepare, machine)
+        self.tell("durable", replica, prepare, machine)
 
     def discarded(self, replica: int, op: int) -> None:
         """Entries above `op` are being discarded: from now on nothing relies on them here."""
-        self._tell("discarded", replica, op)
+        self.tell("discarded", replica, op)
         self.history.discards(replica, op)
 
     def committed(self, replica: int, prepare: Any) -> None:
         """A replica executes an entry."""
-        self._tell("committed", replica, prepare)
+        self.tell("committed", replica, prepare)
 
     def executed(self, replica: int, executed: Executed) -> None:
         """An entry went through all stages."""
-        self._tell("executed", replica, executed)
+        self.tell("executed", replica, executed)
 
     def asked(self, pending: SimulatedRequest | Read) -> None:
         """A client begins."""
-        self._tell("asked", pending)
+        self.tell("asked", pending)
 
     def acknowledged(self, request: SimulatedRequest, answer: Answer) -> None:
         """A client got its reply."""
-        self._tell("acknowledged", request, answer)
+        self.tell("acknowledged", request, answer)
 
     def read(self, read: Read, answer: Answer) -> None:
         """A client got what it read."""
-        self._tell("read", read, answer)
+        self.tell("read", read, answer)
