@@ -4,8 +4,8 @@
     python -m analytics --traces DIR --output DIR --follow
     spark-submit --master spark://host:7077 analytics/__main__.py --traces DIR --output DIR
 
-Exit codes: 0 done; 1 the data is too bad, or there is none: the message says which and what to do;
-2 wrong arguments; 130 interrupted.
+Exit codes: 0 done; 1 the data is missing or too bad, and the message says what to do; 2 wrong
+arguments; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from analytics.job import AnalysisOutcome, AnalysisRequest
 
 if not __package__:
-    # Started by spark-submit as a file, whose folder now stands first where modules are looked for.
+    # spark-submit starts this as a file and puts the file's folder first on the module path.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 APPLICATION: Final = "viewstamp-analytics"
 REPORT_FILE: Final = "report.html"
 EVERY_S_DEFAULT: Final = 10
 REFRESH_S_DEFAULT: Final = 60
-# What a shell says of a program that SIGINT ended.
+# The exit code that a shell reports for a program that SIGINT ended.
 EXIT_INTERRUPTED: Final = 130
 _AGO: Final = re.compile(r"(\d+)([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -67,7 +67,7 @@ def _do(options: argparse.Namespace) -> None:
 
 
 def _run(request: AnalysisRequest, options: argparse.Namespace) -> None:
-    """Analyse what there is, once."""
+    """Analyse the present data once."""
     from analytics import job, session, sizing
 
     job.check(request)
@@ -91,7 +91,7 @@ def _follow(request: AnalysisRequest, options: argparse.Namespace) -> None:
     told = functools.partial(_tell_outcome, request.output, as_json=options.json)
     spark = session.build(APPLICATION, options.master, heap_mb=options.heap_mb)
     try:
-        # After the session, which has a handler of its own.
+        # Install the handlers after the session starts, because it installs a handler of its own.
         with follow.stopped_by_signals() as stopping:
             follow.follow(spark, request, pace, _tell, told, stopping)
     finally:
@@ -175,7 +175,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    """Return a whole number, at least 1. Raises ValueError, as argparse has it."""
+    """Return a whole number, at least 1. Raises ValueError, as argparse expects."""
     if (number := int(text)) < 1:
         raise ValueError(text)
     return number
@@ -214,7 +214,7 @@ def _periods(texts: list[str] | None) -> Any:
 
 
 def time_us(text: str) -> int:
-    """Return a time in microseconds since 1970: ISO 8601 (UTC if it says nothing), or ago."""
+    """Return a time in microseconds since 1970, from ISO 8601 (default UTC) or an age like `2h`."""
     from analytics.session import AnalyticsError
 
     if ago := _AGO.fullmatch(text):

@@ -1,10 +1,10 @@
-"""The continuous form: traces are read as they grow, and the analysis is done again and again.
+"""Continuous analysis: reads traces as they grow, and repeats the analysis.
 
     Structured Streaming -> spans, quarantine          (every few seconds, exactly once)
-    these, and snapshots -> all other tables, report   (at an interval, if there is something new)
+    spans, snapshots -> all other tables, report       (at an interval, if there is something new)
 
-Both change tables, so they take turns. A signal ends it at any moment: what is under way is broken
-off, as a kill would do, and done again by the next run with the same output.
+Both change tables, so they take turns. A signal may end the process at any moment. It breaks off
+the work under way, as a kill would, and the next run with the same output repeats that work.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from analytics.otlp.ingest import Ingested
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-# How soon it is noticed that reading has failed.
+# How soon the process notices that reading has failed.
 LOOK_S: Final = 0.5
 
 
 class FollowError(AnalyticsError):
-    """Following cannot begin, or reading has failed: why, and what to do."""
+    """Following cannot begin, or reading has failed. The message says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class FollowPace:
 
 
 def check(request: job.AnalysisRequest) -> None:
-    """Raise FollowError if there is nothing that could be followed."""
+    """Raise FollowError if there is nothing to follow."""
     if not request.traces:
         raise FollowError("only traces can be followed: name their directory with --traces")
     for path in request.traces:
@@ -80,13 +80,14 @@ def follow(
     told: Callable[[job.AnalysisOutcome], None],
     stopping: threading.Event,
 ) -> None:
-    """Keep tables and report up to date until `stopping` is set; `told` hears of each analysis.
+    """Keep tables and report up to date until `stopping` is set; call `told` for each analysis.
 
-    Raises FollowError if reading fails. Data that is too bad is said, and looked at again.
+    Raises FollowError if reading fails. If the data is too bad, the process reports it and tries
+    again later.
     """
     from analytics.otlp import source, stream
 
-    # A batch may be as large, whatever there is by now.
+    # A batch may reach this size, however much input there is at the start.
     size_bytes = sizing.input_bytes(request.traces, request.snapshots)
     sizing.fit(spark, max(size_bytes, source.BATCH_BYTES_DEFAULT))
     turns = _Turns(progress, stopping)
@@ -110,7 +111,7 @@ def follow(
 class _Turns:
     """Lets one thread at a time change tables, and notes whether they have something new.
 
-    As a context it is a turn. After `stopping` is set there are no more turns.
+    Entering the context takes a turn. After `stopping` is set there are no more turns.
     """
 
     def __init__(self, progress: job.Progress, stopping: threading.Event) -> None:
@@ -129,7 +130,7 @@ class _Turns:
         self._lock.release()
 
     def batch(self, step: str, seconds: float | None) -> None:
-        """Hear of a batch; called in its turn."""
+        """Note that a batch was read. The batch calls this in its turn."""
         self.is_new = self.is_new or seconds is not None
         self.progress(step, seconds)
 
@@ -145,7 +146,7 @@ def _refresh_forever(
 ) -> None:
     """Analyse when it is time and there is something new, until stopped."""
     due = time.monotonic()
-    # What an earlier run had read, and perhaps not analysed, is new to this one.
+    # An earlier run may have read data without analysing it, so its table counts as new.
     turns.is_new = tables.exists(SPANS, request.output)
     generations: frozenset[Path] = frozenset()
     while not stopping.wait(LOOK_S):
@@ -161,7 +162,7 @@ def _refresh_forever(
 
 @contextlib.contextmanager
 def _broken_off(stopping: threading.Event) -> Iterator[None]:
-    """Raise what fails, unless `stopping` is set: then Spark ends, and all that asks it fails.
+    """Raise errors, unless `stopping` is set: Spark ends then, and every call to it fails.
 
     A signal to a whole process group ends Java at once, so that even stopping Spark fails.
     """
@@ -179,7 +180,7 @@ def _refresh(
     told: Callable[[job.AnalysisOutcome], None],
     stopping: threading.Event,
 ) -> None:
-    """Analyse once. Data that is too bad is told, and analysed again when there is more."""
+    """Analyse once. Report data that is too bad; the next new data starts another analysis."""
     try:
         with _broken_off(stopping), turns:
             told(job.analyse(spark, request, turns.progress, _measure))
@@ -188,7 +189,7 @@ def _refresh(
 
 
 def _measure(spark: SparkSession, request: job.AnalysisRequest) -> Ingested:
-    """Say how good the spans are that the stream has put into the table."""
+    """Measure the quality of the spans that the stream has put into the table."""
     from analytics.otlp import stream
 
     return stream.conclude(spark, request.output)

@@ -2,8 +2,9 @@
 
     spans -> trace tables        snapshots -> snapshot tables        all tables -> report
 
-What is missing is said and left out: traces without snapshots are analysed, and the other way
-round. The steps are a table, so that progress, order and failure are the same for each.
+The analysis reports and leaves out what is missing: it works on traces without snapshots, and on
+snapshots without traces. The steps are a table, so that progress, order and failure are the same
+for each.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ if TYPE_CHECKING:
     from analytics.traces import Period
 
 
-# The name of a notice: a copy of a snapshot's file was passed over.
+# The name of the notice that the reader passed over a copy of a snapshot file.
 SNAPSHOT_COPY: Final = "snapshot_copy"
-# Tables that are written at once.
+# How many tables are written at the same time.
 WRITERS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class AnalysisRequest:
-    """What to analyse, and where to.
+    """What to analyse, and where to write the result.
 
     `traces` are files and directories of OTLP JSON lines. `snapshots` is a data directory, its
     snapshots, or a download; `exports` are directories of `viewstamp snapshot export`. `since_us`
-    leaves older spans out; `compare` is (before, after); `picture` is of the report, as PNG.
+    leaves older spans out; `compare` is (before, after); `picture` is the PNG file of the report.
     """
 
     output: Path
@@ -65,16 +66,16 @@ class AnalysisOutcome:
     report: Path | None = None
 
 
-# Told of each step's name when it begins, and of how long it took when it ends.
+# Called with each step's name when it begins, and with its duration when it ends.
 Progress = Callable[[str, float | None], None]
 
 
-# What makes `spans`, and says how good they are.
+# Makes `spans`, and measures their quality.
 Reader = Callable[["SparkSession", AnalysisRequest], ingest.Ingested]
 
 
 def run(spark: SparkSession, request: AnalysisRequest, progress: Progress) -> AnalysisOutcome:
-    """Do all that the request asks for. Raises AnalyticsError with the way out."""
+    """Do all that the request asks for. Raises AnalyticsError, which says what to do."""
     check(request)
     sizing.fit(spark, sizing.input_bytes(request.traces, request.snapshots))
     with tables.claim(request.output):
@@ -84,7 +85,7 @@ def run(spark: SparkSession, request: AnalysisRequest, progress: Progress) -> An
 def analyse(
     spark: SparkSession, request: AnalysisRequest, progress: Progress, reader: Reader
 ) -> AnalysisOutcome:
-    """Do all steps. `reader` does the first one. The caller holds the output."""
+    """Do all steps; `reader` does the first. The caller holds `tables.claim` on the output."""
     outcome = AnalysisOutcome()
     for name, step, is_wanted in STEPS:
         if not is_wanted(request):
@@ -139,7 +140,7 @@ def _analyse_traces(
     with traces.tables(spans, compare=request.compare) as frames:
         measured = frames.pop(DATA_QUALITY.name)
         _write(frames, request, outcome)
-        # What traces tell of the data's quality joins what reading it told; a few dozen rows.
+        # The quality rows from the traces join those from reading: a few dozen rows.
         outcome.quality |= {row.metric: row.value for row in measured.collect()}
     tables.write_rows(spark, sorted(outcome.quality.items()), DATA_QUALITY, request.output)
 
@@ -155,7 +156,7 @@ def _analyse_snapshots(
         warnings.simplefilter("always", SnapshotCopyWarning)
         with snapshots.tables(spark, request.snapshots, spans, request.exports) as frames:
             _write(frames, request, outcome)
-    # Each view of the snapshots has looked at the same copies.
+    # Each view of the snapshots opened the same copies and warned of them again.
     told = dict.fromkeys(
         str(one.message) for one in caught if issubclass(one.category, SnapshotCopyWarning)
     )

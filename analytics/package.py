@@ -2,9 +2,9 @@
 
     python -m analytics.package viewstamp-analytics.zip
 
-`session.build` sends it to executors by itself; by hand it is needed where the driver has no
-checkout either: `spark-submit --py-files viewstamp-analytics.zip`. Third-party packages are not in
-it: every machine needs those of the extra `analytics`.
+`session.build` sends it to executors by itself; you need the file by hand only where the driver has
+no checkout either: `spark-submit --py-files viewstamp-analytics.zip`. Third-party packages are not
+in it: every machine needs those of the extra `analytics`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PARTS: Final = (
     "viewstamp/telemetry",
 )
 SUFFIXES: Final = frozenset({".py", ".css", ".js"})
-# The same code gives the same file, byte for byte; a zip knows no time before this.
+# The same code gives the same file, byte for byte. A zip cannot hold an earlier time than this.
 WRITTEN: Final = (1980, 1, 1, 0, 0, 0)
 
 

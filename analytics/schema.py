@@ -1,4 +1,4 @@
-"""Every table that analytics writes: its columns, its partitions, and the version of them all.
+"""Every table that analytics writes: its columns, its partitions, and the version of all tables.
 
 Times are integers of microseconds since 1970 UTC, durations doubles of microseconds; ids are
 lower-case hexadecimal. A column's type is Spark's name for it.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-# Raised when a column changes its name, type or meaning; readers refuse any other version.
+# Increased when a column changes its name, type or meaning; readers refuse any other version.
 SCHEMA_VERSION: Final = 1
 
 EVENT: Final = "STRUCT<time_us: BIGINT, name: STRING, attributes: MAP<STRING, STRING>>"
@@ -21,7 +21,7 @@ LINK: Final = (
     " attributes: MAP<STRING, STRING>>"
 )
 
-# What stands in `spans.service` where a producer names none, as OpenTelemetry has it.
+# The value of `spans.service` where a producer names none, as in OpenTelemetry.
 UNKNOWN_SERVICE: Final = "unknown_service"
 
 # `spans.kind` and `spans.status`, in the order of their numbers in OTLP.
@@ -31,7 +31,7 @@ STATUSES: Final = ("UNSET", "OK", "ERROR")
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
-    """A table: its name, its columns as `name TYPE, ...`, and what partitions it on disk."""
+    """A table: its name, its columns as `name TYPE, ...`, and its partition columns on disk."""
 
     name: str
     columns: str
@@ -124,9 +124,9 @@ SNAPSHOT_TENANTS: Final = TableSchema(
     "snapshot_tenants",
     "generation BIGINT, tenant STRING, kind STRING, entities BIGINT, bytes BIGINT",
 )
-# In entities: `per_hour` and `slope` (per generation) are medians of the slopes between any two
-# generations (Theil-Sen); `per_hour_low` to `per_hour_high` holds the true one at 95 %.
-# `confidence` is significant (that interval leaves 0 out), uncertain or too_few (generations).
+# Values count entities. `per_hour` and `slope` (per generation) are medians of the slopes between
+# any two generations (Theil-Sen); `per_hour_low` to `per_hour_high` is the 95 % interval.
+# `confidence` is significant (the interval leaves 0 out), uncertain or too_few (generations).
 GROWTH: Final = TableSchema(
     "growth",
     "section STRING, per_hour DOUBLE, forecast_24h DOUBLE, days_to_limit DOUBLE, slope DOUBLE,"

@@ -1,4 +1,4 @@
-"""The Spark session that all analyses run in, and clear words where it cannot start."""
+"""The Spark session for all analyses, with clear errors if it cannot start."""
 
 from __future__ import annotations
 
@@ -27,33 +27,36 @@ PACKAGE: Final = "viewstamp-analytics.zip"
 JAVA_REMEDY: Final = "install the Debian package `openjdk-17-jre-headless`, or set JAVA_HOME"
 SPARK_REMEDY: Final = "install the extra `analytics`: pip install 'viewstamp[analytics]'"
 
-# Some hundred thousand spans, of a shuffle and of Parquet files: so little that a task sorts them,
-# adds them up or holds one side of a join in its part of the heap, however many there are in all.
+# The bytes that a task reads from a shuffle or from Parquet files: some hundred thousand spans. A
+# task can sort these, add them up or hold one side of a join in its part of the heap, whatever the
+# total.
 TASK_PART: Final = "4m"
 TASK_FILES: Final = "8m"
-# What holds on every master. Values are Spark's own spelling.
+# The settings for every master, with values as Spark spells them.
 SETTINGS: Final[dict[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Days and minutes are those of UTC, wherever the job runs.
+    # Days and minutes are in UTC, wherever the job runs.
     "spark.sql.session.timeZone": "UTC",
-    # A producer may write an attribute twice; the later one is what it meant.
+    # A producer may write an attribute twice; the later value counts.
     "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # A row of spans can be large; a batch of the default 10,000 rows could be hundreds of MB.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
     "spark.sql.parquet.compression.codec": "zstd",
-    # A task writes spans of few days and services: with a file open for each, nothing is sorted.
+    # A task writes spans of few days and services: with an open file for each, it need not sort.
     "spark.sql.maxConcurrentOutputFileWriters": "16",
-    # What is kept for later makes room for work, and goes to disk, but for a fifth.
+    # Cached data makes room for work and goes to disk, except for a fifth.
     "spark.memory.storageFraction": "0.2",
     "spark.sql.files.maxPartitionBytes": TASK_FILES,
-    # Spans of few bytes on disk are many in memory: by the size of their files Spark would send
-    # millions to every task, and hold them in the driver. By what was moved it knows better.
+    # Few bytes on disk are many spans in memory. Judged by the size of files, Spark would send
+    # millions of spans to every task and hold them in the driver. The bytes of a shuffle are a
+    # better measure.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.adaptive.autoBroadcastJoinThreshold": TASK_PART,
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": TASK_PART,
-    # One side of a join is held in memory where none of its parts is larger; none is sorted then.
+    # If no partition of one side of a join is larger, Spark holds it in memory and sorts neither
+    # side.
     "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": TASK_PART,
 }
 # A local session talks to itself only, so a name that resolves elsewhere does not matter.
@@ -62,20 +65,20 @@ LOCAL_SETTINGS: Final[dict[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
 }
 MEMORY: Final = "spark.driver.memory"
-# All of Spark is one process, whose heap Java fills whatever the input: so it is what the work
-# needs, and no more. The first part is Spark's own (300 MiB that it keeps, plans, what is kept of
-# jobs); what a task sorts, joins and adds up goes to disk where it is more than its part.
+# A local session is one process, and Java fills its heap whatever the input, so the heap is only as
+# large as the work needs. The first part is for Spark itself (300 MiB reserve, plans, records of
+# jobs). A task that sorts, joins or adds up more than its part of the heap uses the disk.
 HEAP_BASE_MB: Final = 1024
 HEAP_CORE_MB: Final = 256
-# Less than this Spark refuses to start with.
+# Spark refuses to start with less than this.
 HEAP_MIN_MB: Final = 512
 _LOCAL: Final = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?")
-# Java compiles quickly and not well: half the time where all is over in a minute.
+# Java compiles quickly rather than well, which halves the time of an analysis of a minute.
 BRIEF_OPTIONS: Final = "-XX:TieredStopAtLevel=1"
 
 
 class AnalyticsError(Exception):
-    """A reason why no answer can be given: one line that says what is wrong and the way out."""
+    """The analysis cannot continue. One line says what is wrong and what to do."""
 
 
 def build(
@@ -88,11 +91,11 @@ def build(
 ) -> SparkSession:
     """Return the Spark session, started if there is none yet.
 
-    `master` is Spark's address (`local[4]`, `spark://host:7077`); without it the one that
-    spark-submit set is kept, else all cores of this machine are used. `settings` come last.
+    `master` is Spark's address (`local[4]`, `spark://host:7077`); without it, the address from
+    spark-submit counts, else all cores of this machine are used. `settings` override all others.
     `is_brief` says that there is little to do: a local session then starts its work sooner.
-    `heap_mb` is Java's heap in MiB; without it, a local session has `heap_mb_of` its cores.
-    Raises AnalyticsError where Java or pyspark is missing or too old, or the heap too small.
+    `heap_mb` is Java's heap in MiB; without it, a local session has `heap_mb_of` its cores. Raises
+    AnalyticsError where Java or pyspark is missing or too old, or the heap too small.
     """
     check_java()
     try:
@@ -123,10 +126,10 @@ def build(
 
 
 def overlook_end_of_java(server: socketserver.BaseServer) -> None:
-    """Have a server that Java alone talks to print no traceback where Java has ended.
+    """Let a server that only Java talks to print no traceback after Java has ended.
 
-    Where a signal ends Java first, the connection breaks off while the server reads. Whatever
-    needed Java tells the reason in its own words. All other errors are printed as before.
+    Where a signal ends Java first, the connection breaks off while the server reads. The caller
+    that needed Java reports the reason. All other errors are printed as before.
     """
     print_error = server.handle_error
 
@@ -138,10 +141,10 @@ def overlook_end_of_java(server: socketserver.BaseServer) -> None:
 
 
 def end(spark: SparkSession) -> None:
-    """Stop Spark; where Java has ended already, nothing is left to stop.
+    """Stop Spark; if Java has ended already, do nothing.
 
-    A signal to a whole process group ends Java, too, and so does a machine without memory: the
-    reason is told by whatever needed Java, not by its end.
+    A signal to a whole process group ends Java, too, and so does a lack of memory. The caller that
+    needed Java reports the reason.
     """
     from py4j.protocol import Py4JError
 
@@ -152,7 +155,7 @@ def end(spark: SparkSession) -> None:
 def settings_of(
     master: str, submitted: Mapping[str, str] | None = None, heap_mb: int | None = None
 ) -> dict[str, str]:
-    """Return Spark's settings on this master, where spark-submit was told `submitted`.
+    """Return Spark's settings on this master; `submitted` are the settings from spark-submit.
 
     Raises AnalyticsError if the heap cannot be had.
     """
@@ -162,7 +165,7 @@ def settings_of(
     if heap_mb is not None:
         _check_heap(heap_mb, is_launched=not submitted)
         chosen[MEMORY] = f"{heap_mb}m"
-    # What spark-submit was told stands.
+    # Settings from spark-submit take precedence.
     return {key: value for key, value in chosen.items() if key not in (submitted or {})}
 
 
@@ -223,7 +226,7 @@ def _share_packages() -> None:
 def _ship_packages(session: SparkSession) -> None:
     """Send this code to executors, which may run where it is not installed."""
     if package.is_packed():
-        # It came by `--py-files`, and so has gone to them already.
+        # `--py-files` has sent this code to the executors already.
         return
     # Executors that start later fetch it from here.
     directory = tempfile.mkdtemp(prefix="viewstamp-")
@@ -238,6 +241,6 @@ def _submitted() -> dict[str, str]:
     from pyspark import SparkContext
     from pyspark.conf import SparkConf
 
-    # Until Python has found the Java process that started it, SparkConf knows of nothing.
+    # SparkConf is empty until Python has found the Java process that started it.
     SparkContext._ensure_initialized()
     return dict(SparkConf().getAll())

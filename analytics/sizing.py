@@ -1,7 +1,7 @@
 """The size of the input, and the settings of Spark that follow from it.
 
-Spark's defaults are for large inputs: 200 partitions in every shuffle, of which each costs some
-milliseconds even if it is empty, and a compiler that pays after a minute.
+Spark's defaults are for large inputs: 200 partitions in every shuffle, each of which costs some
+milliseconds even if it is empty, and a compiler that pays off after a minute.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from viewstamp.limits import MIB
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Of OTLP JSON lines; about 75,000 spans, two seconds of walking traces on one core.
+# Bytes of OTLP JSON lines: about 75,000 spans, two seconds of walking traces on one core.
 PARTITION_BYTES: Final = 32 * MIB
-# More is of no use: each task of a shuffle writes a part for each partition of the next.
+# More partitions do not help: each task of a shuffle writes a part for each of them.
 PARTITIONS_MAX: Final = 10_000
 # JSON lines of spans are compressed to about a tenth.
 COMPRESSED_TIMES: Final = 10
-# Below this, most of the time is Java compiling what runs once.
+# Below this, most of the time goes into compiling Java code that runs once.
 BRIEF_BYTES: Final = 128 * MIB
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
@@ -30,8 +30,9 @@ SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 def input_bytes(traces: Iterable[Path], snapshots: Path | None) -> int:
     """Estimate the bytes of the input without compression.
 
-    A directory of snapshots holds three copies of what was compressed to about a third, so the sum
-    of its files is taken. What is absent or cannot be read counts as nothing; its reader tells.
+    A directory of snapshots holds three copies of data compressed to about a third, so the sum of
+    its files is the estimate. Absent or unreadable files count as nothing; their reader reports
+    them.
     """
     total = sum(map(_lines_bytes, files.find(traces)))
     if snapshots is not None:

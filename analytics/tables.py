@@ -1,9 +1,9 @@
 """Tables on disk: written beside the old ones and moved into place, read back checked.
 
     <output>/<table>/_schema.json               version, columns and partitions
-    <output>/<table>/_SUCCESS                   Spark's own mark: all tasks are done
-    <output>/<table>/date=…/service=…/*.parquet
-    <output>/.work/<run>/                       what a run has not finished
+    <output>/<table>/_SUCCESS Spark's own mark: all tasks are done
+    <output>/<table>/date=…/service=…/*.parquet <output>/.work/<run>/
+    unfinished work of a run
 
 A table is either the old or the new one, also after a kill at any moment; `claim` puts back what a
 killed run had moved aside. Java and the executors of a killed run may still write when the next run
@@ -42,10 +42,10 @@ class TableError(AnalyticsError):
 
 @contextlib.contextmanager
 def claim(output: Path) -> Iterator[None]:
-    """Hold the output for this process alone, after clearing up what a killed run left.
+    """Hold the output for this process alone, after cleaning up after a killed run.
 
-    Raises TableError if another process holds it, the directory cannot be made, or it holds
-    something else than tables, which would be mixed with them or replaced by them.
+    Raises TableError if another process holds it, the directory cannot be made, or it holds other
+    files than tables, which tables would mix with or replace.
     """
     work = output / WORK
     _check_foreign(output)
@@ -97,7 +97,7 @@ def write_rows(
     import pyarrow
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    # By way of Arrow no Python worker is started for them.
+    # With Arrow, Spark starts no Python worker for them.
     schema = to_arrow_schema(table.struct(), timezone="UTC")
     arrays = [
         pyarrow.array([row[place] for row in rows], type=field.type)
@@ -112,7 +112,7 @@ def publish(temporary: Path, table: TableSchema, output: Path) -> Path:
     (temporary / SUCCESS_FILE).touch()
     (temporary / SCHEMA_FILE).write_text(json.dumps(_description(table), indent=1) + "\n")
     final = output / table.name
-    # The next run looks for it here, whichever run this is.
+    # The name does not depend on the run, so the next run can find the old table here.
     replaced = _absent(output / WORK / REPLACED / table.name)
     # Between the two renames there is no table; `claim` then finds the old one and puts it back.
     if final.exists():
@@ -150,7 +150,7 @@ def check(table: TableSchema, output: Path) -> None:
 
 
 def conform(dataframe: DataFrame, table: TableSchema) -> DataFrame:
-    """Return the table's columns in order. Raises TableError if they are not what the table has."""
+    """Return the table's columns in order. Raises TableError if they differ."""
     want = {field.name: field.dataType.simpleString() for field in table.struct()}
     have = {field.name: field.dataType.simpleString() for field in dataframe.schema}
     wrong = [f"{name} is missing" for name in want if name not in have]
@@ -210,7 +210,7 @@ def _absent(path: Path) -> Path:
 def _clear_up(output: Path) -> None:
     """Put back tables that a killed run had moved aside, and delete its unfinished work.
 
-    Java of the killed run may still write there. The run after this one deletes what then remains.
+    Java of the killed run may still write there; the run after this one deletes such files.
     """
     work = output / WORK
     for replaced in sorted((work / REPLACED).glob("*")):

@@ -1,7 +1,7 @@
 """Lines of OTLP JSON parsed by Arrow: a block of lines at once, spans still as OTLP has them.
 
-Arrow is strict: a field of another type than its schema says refuses the whole block. What is not
-in the schema is passed over.
+Arrow is strict: a field of another type than its schema says refuses the whole block. Arrow ignores
+fields that are not in the schema.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _LINE: Final = pa.schema([("resourceSpans", pa.list_(_RESOURCE))])
 
 
 class OddError(Exception):
-    """A block has something that is left to `flatten`."""
+    """A block has something that only `flatten` handles."""
 
 
 def is_object(batch: pa.RecordBatch) -> Flags:
@@ -89,7 +89,7 @@ def is_object(batch: pa.RecordBatch) -> Flags:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """The spans of some lines, with the place of each one's scope, resource and line."""
+    """The spans of some lines, with the positions of the scope, resource and line of each."""
 
     spans: pa.StructArray
     scopes: pa.StructArray
@@ -126,7 +126,7 @@ def parse(batch: pa.RecordBatch) -> Parsed:
 
 
 def _bytes(text: pa.StringArray) -> bytes:
-    """Return the lines, one after the other. Raises OddError if they are no UTF-8."""
+    """Return the lines joined together. Raises OddError if they are not UTF-8."""
     offsets, data = _buffers(text)
     block = data[offsets[0] : offsets[-1]].tobytes()
     if not block.isascii():
@@ -138,7 +138,7 @@ def _bytes(text: pa.StringArray) -> bytes:
 
 
 def _buffers(text: pa.StringArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
-    """Return where texts begin in their bytes, and the last one's end; and the bytes."""
+    """Return the offsets at which texts begin, the end of the last one, and the bytes."""
     offsets = np.frombuffer(text.buffers()[1], np.int32)[text.offset :][: len(text) + 1]
     data = text.buffers()[2]
     return offsets, np.frombuffer(data, np.uint8) if data else np.zeros(0, np.uint8)

@@ -1,10 +1,10 @@
 """Usual lines become rows of `spans` by whole columns; the others are left to `flatten`.
 
-Most lines are as the OTLP specification writes them. Arrow parses those, and what `flatten` says of
-one span is done here for a block of lines at once, in a fraction of the time. A line with anything
-else is *odd*, and passed on as it is: no JSON, no span, another signal, numbers where text belongs
-or the other way round, arrays and maps as values, a key twice, ids or times that cannot be used.
-What is done here must be what `flatten` does: tests compare the two.
+Most lines are as the OTLP specification writes them. Arrow parses those, and this module does for a
+block of lines at once what `flatten` does for one span, in a fraction of the time. A line with
+anything else is *odd*, and goes to `flatten` unchanged: no JSON, no span, another signal, numbers
+where text belongs or the other way round, arrays and maps as values, a key twice, ids or times that
+cannot be used. The results must equal those of `flatten`; tests compare the two.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from analytics.otlp.arrow_json import (
 )
 from analytics.schema import KINDS, STATUSES, UNKNOWN_SERVICE
 
-# Where a row that is no span keeps what is known of it, in columns of `spans` of the same types.
+# A row that is not a span keeps these values in columns of `spans` of the same types.
 PACKED: Final = {
     "source": "instance",
     "split_start": "start_us",
@@ -37,7 +37,7 @@ PACKED: Final = {
     "problem": "name",
     "excerpt": "status_message",
 }
-# The same for an odd line: `name` says that it is one, and its problem is elsewhere.
+# The same for an odd line: `name` marks it as odd, and `rpc` has its problem.
 PACKED_ODD: Final = {
     "source": "instance",
     "split_start": "start_us",
@@ -49,17 +49,17 @@ ODD: Final = "odd"
 # After the columns of `spans`: whether it is the first row of its line, as `flatten` has it.
 IS_FIRST: Final = "is_first"
 
-# A block that Arrow refuses is tried again in so many parts; lines of those it refuses are odd.
+# A block that Arrow refuses is tried again in so many parts; the lines of refused parts are odd.
 PARTS: Final = 16
-# A block has few keys, so those of one span are bits of a number; with more they are sorted.
+# A block usually has few keys, so the keys of a span are bits of a number; else they are sorted.
 KEY_BITS: Final = 31
 TRACE_ID_DIGITS: Final = 32
 SPAN_ID_DIGITS: Final = 16
-# Of numbers in this range Java writes and Arrow writes the same text, unless they are whole.
+# Java and Arrow write numbers in this range as the same text, unless the numbers are whole.
 PLAIN_MIN: Final = 1e-3
 PLAIN_MAX: Final = 1e7
 INTEGER: Final = r"^-?[0-9]{1,18}$"
-# Java's regular expressions know more ends of lines than Arrow's.
+# Java's regular expressions recognise more line endings than Arrow's.
 LINE_ENDS: Final = "[\n\r\u0085\u2028\u2029]"
 
 
@@ -68,7 +68,8 @@ def rows(
 ) -> Iterator[pa.RecordBatch]:
     """Turn batches of `lines.COLUMNS` into rows of the schema: `spans`, and IS_FIRST.
 
-    Rows without a date are no spans: late ones (PACKED), or odd lines (PACKED_ODD).
+    A row without a date is not a span of the table, but a late span (PACKED) or an odd line
+    (PACKED_ODD).
     """
     for batch in batches:
         is_odd = ~is_object(batch)
@@ -102,7 +103,7 @@ def _parts(batch: pa.RecordBatch, count: int) -> Iterator[pa.RecordBatch]:
 class _Attributes:
     """Attributes of some owners, one list each: a map for each, and the value of one key.
 
-    `odd` says of each owner that there is something in its list that is left to `flatten`.
+    `odd` marks each owner whose list has something that only `flatten` handles.
     """
 
     def __init__(self, lists: pa.ListArray) -> None:
@@ -141,7 +142,7 @@ class _Attributes:
             firsts = (np.cumsum(self._sizes) - self._sizes)[some]
             if not len(some):
                 return some
-            # A bit that is there twice is in the union once, and twice in the sum.
+            # A bit that occurs twice counts once in the union and twice in the sum.
             is_odd = np.bitwise_or.reduceat(bits, firsts) != np.add.reduceat(bits, firsts)
             return np.asarray(some[is_odd])
         pairs = np.sort(self._owners * len(self._names) + self._codes)
@@ -241,7 +242,7 @@ def _columns(parsed: Parsed) -> tuple[dict[str, pa.Array], Flags]:
 
 
 def _about(resources: pa.StructArray) -> tuple[dict[str, pa.Array], Flags]:
-    """Return the columns that a resource decides, and which resources are odd."""
+    """Return the columns that come from the resource, and which resources are odd."""
     attributes = _Attributes(resources.field("resource").field("attributes"))
     service = _filled(attributes.get("service.name")).fill_null(UNKNOWN_SERVICE)
     names = {"instance": "service.instance.id"}
@@ -290,14 +291,14 @@ def _enum(numbers: pa.Int64Array, names: tuple[str, ...]) -> pa.StringArray:
 
 
 def _rpc(service: pa.StringArray, method: pa.StringArray, name: pa.StringArray) -> pa.StringArray:
-    """Return service/method where the span says so, else its name, by the rule of `flatten`."""
+    """Return service/method where the span has them, else its name, by the rule of `flatten`."""
     whole = pc.fill_null(pc.match_substring(method, "/"), False)
     full = pc.if_else(whole, method, pc.binary_join_element_wise(service, method, "/"))
     return pc.coalesce(full, name)
 
 
 def _stage(said: pa.StringArray, name: pa.StringArray) -> tuple[pa.StringArray, Flags]:
-    """Return the stage that a span says, or that its name says; and which names are odd."""
+    """Return the stage from a span's attribute or its name, and which names are odd."""
     encoded = name.dictionary_encode()
     names = encoded.dictionary
     after = pc.struct_field(
@@ -378,7 +379,7 @@ def _late(
 
 
 def _words(spans: pa.StructArray) -> pa.StringArray:
-    """Return what a reader needs to find spans in their lines, as `flatten` puts it."""
+    """Return the text by which a reader finds spans in their lines, in the form of `flatten`."""
     words = [
         pc.binary_join_element_wise(f"{name}=", spans.field(name), "") for name in flatten.WORDS
     ]

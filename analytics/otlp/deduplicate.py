@@ -1,8 +1,8 @@
-"""One row per span. Exporters retry, so a span may have been written more than once.
+"""Keeps one row per span. Exporters retry, so a span may have been written more than once.
 
-Of the copies of a span, (trace_id, span_id), the one that says most is kept. The choice is a total
-order over the content of rows, so it does not depend on files, partitions or batches: deduplicating
-in steps gives what deduplicating at once gives.
+Copies of a span have the same (trace_id, span_id); the one with the most information is kept. The
+choice is a total order over the content of rows, so it does not depend on files, partitions or
+batches: deduplicating in steps and at once gives the same rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BROADCAST_ROWS_MAX: Final = 500_000
 
 
 def key() -> Column:
-    """Return 64 bits for a span's id. Others may have the same: never decide by them alone."""
+    """Return 64 bits for a span's id. Two spans may share them: never decide by them alone."""
     from pyspark.sql import functions as f
 
     return f.xxhash64(*ID)
@@ -35,7 +35,7 @@ def key() -> Column:
 def deduplicate(rows: DataFrame, output: Path) -> DataFrame:
     """Return one row per span. `rows` has the columns of `spans`, in files: it is read again.
 
-    Rows that are single are neither sorted nor shuffled: only those that share a key with another.
+    Only rows that share a key with another row are sorted and shuffled.
     """
     keys = repeated(rows, output)
     return rows if keys is None else among(rows, keys)
@@ -44,7 +44,7 @@ def deduplicate(rows: DataFrame, output: Path) -> DataFrame:
 def repeated(rows: DataFrame, output: Path) -> DataFrame | None:
     """Return each `key` that more than one row has, None if there is no such key.
 
-    They are kept in the output's scratch space until the caller is done.
+    The keys stay in the output's scratch space until the caller deletes it.
     """
     from pyspark.sql import functions as f
 
@@ -70,7 +70,7 @@ def best(rows: DataFrame) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    # The last word is the whole content: no two different rows are equal.
+    # The whole content breaks the last ties, so no two different rows are equal.
     content = f.to_json(f.struct(*SPANS.column_names()))
     order = [filled().desc(), f.desc("duration_us"), content]
     place = f.row_number().over(Window.partitionBy(*ID).orderBy(*order))
@@ -78,7 +78,7 @@ def best(rows: DataFrame) -> DataFrame:
 
 
 def filled() -> Column:
-    """Return how much a span says: of two copies of one span the one that says more is kept."""
+    """Return how many values a span has: of two copies, the fuller one is kept."""
     from pyspark.sql import functions as f
 
     said = (

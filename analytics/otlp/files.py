@@ -21,15 +21,15 @@ MAGIC: Final = {b"\x1f\x8b": "gz", b"\x28\xb5\x2f\xfd": "zst"}
 MAGIC_BYTES_MAX: Final = 4
 PLAIN: Final = "plain"
 
-# What one task reads of a plain file: about 100,000 spans, so that cores end at the same time.
+# One task reads this much of a plain file (about 100,000 spans), so that cores end together.
 SPLIT_BYTES: Final = 64 * 1024 * 1024
-# A small input is divided among the cores, but not into pieces that are done before they begin.
+# A small input is divided among the cores, but not into tiny pieces that end at once.
 SPLIT_BYTES_MIN: Final = 1024 * 1024
 TASK_SPLITS_MAX: Final = 1000
 
 
 class NoInputError(AnalyticsError):
-    """There is nothing to analyse; says where was looked and what was expected."""
+    """There is nothing to analyse. The message says which places were searched, and for what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What will be read: splits for each task, the number of files, and those that cannot be.
+    """What will be read: splits for each task, the number of files, and the unreadable files.
 
     A file that cannot be opened is planned too: its task says so in one row.
     """
@@ -79,7 +79,7 @@ def plan(inputs: Sequence[Path], cores: int = 1) -> ReadPlan:
 def tasks(splits: Iterable[Split], task_bytes: int = SPLIT_BYTES) -> list[tuple[Split, ...]]:
     """Return the splits in groups of about `task_bytes`: ten thousand small files are few tasks.
 
-    The largest come first, so that none of them is waited for alone at the end.
+    The largest come first, so that no core waits for a large one at the end.
     """
     groups: list[tuple[Split, ...]] = []
     group: list[Split] = []

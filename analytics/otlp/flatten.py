@@ -1,8 +1,8 @@
 """Lines of OTLP JSON become rows: one per span, and one per line that holds none.
 
-A row is a span (`problem` is null), something skipped on purpose (SKIPPED), or something wrong
-that goes to quarantine with its reason. Nothing is dropped unseen: `is_first` marks one row of
-every line, so that lines can be counted.
+A row is a span (`problem` is null), something skipped on purpose (SKIPPED), or something wrong that
+goes to quarantine with its reason. Every line is accounted for: `is_first` marks one row of each,
+so that lines can be counted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-# Lines that are fine and hold no span.
+# Valid lines without a span.
 BLANK: Final = "blank"
 EMPTY: Final = "empty"
 SKIPPED: Final = (BLANK, EMPTY, *otlp_json.OTHER_SIGNALS.values())
@@ -31,11 +31,11 @@ INVALID_ID: Final = "invalid_id"
 INVALID_TIME: Final = "invalid_time"
 LATE: Final = "late"
 
-# Quotes inside a JSON string are escaped, so this can only be two objects on one line, of which
-# Spark would parse the first and forget the second.
+# Quotes inside a JSON string are escaped, so this matches only two objects on one line. Spark would
+# parse the first and ignore the second.
 JOINED: Final = '}{"resource'
 
-# Spans of ours that are stages by their name; those of services carry the stage's name after it.
+# Names of our spans that are stages; spans of services have the stage's name after this prefix.
 STAGE_SPANS: Final = ("queue", "journal", "replicate", "commit", "apply")
 STAGE_NAME: Final = "^(?:stage|apply) (.+)$"
 
@@ -97,7 +97,7 @@ def _excerpt(text: Column) -> Column:
 
 
 def _exploded(lines: DataFrame) -> DataFrame:
-    """Return one row per span, with what its resource and scope say about it."""
+    """Return one row per span, with the values of its resource and scope."""
     from pyspark.sql import functions as f
 
     keep = [f.col(name) for name in (*PLACE, "line_problem", "line_excerpt")]
@@ -113,12 +113,12 @@ def _exploded(lines: DataFrame) -> DataFrame:
     spans = scopes.select(*keep, f.posexplode_outer("scoped.spans").alias("at_2", "span"))
     first = [f.coalesce(f.col(name), f.lit(0)) == 0 for name in ("at_0", "at_1", "at_2")]
     marked = spans.withColumn("is_first", first[0] & first[1] & first[2])
-    # An empty envelope beside others is nothing; alone on its line it stands for the line.
+    # An empty envelope beside others is ignored; alone on its line it stands for the line.
     return marked.where(f.col("span").isNotNull() | f.col("is_first"))
 
 
 def _columns_of_resource(about: Column) -> list[Column]:
-    """Return the columns that a resource decides."""
+    """Return the columns that come from the resource."""
     from pyspark.sql import functions as f
 
     service = f.coalesce(f.nullif(about["service.name"], f.lit("")), f.lit(UNKNOWN_SERVICE))
@@ -131,7 +131,7 @@ def _columns_of_resource(about: Column) -> list[Column]:
 
 
 def _timed(spans: DataFrame) -> DataFrame:
-    """Add ids, times in nanoseconds and attributes, each computed once for what uses them."""
+    """Add ids, times in nanoseconds and attributes, so that each is computed once."""
     from pyspark.sql import functions as f
 
     return spans.select(
@@ -194,7 +194,7 @@ def _microseconds(nanoseconds: Column) -> Column:
 
 
 def _rpc(attributes: Column, name: Column) -> Column:
-    """Return service/method where the span says so, else its name."""
+    """Return service/method where the span has them, else its name."""
     from pyspark.sql import functions as f
 
     service, method = attributes["rpc.service"], attributes["rpc.method"]
@@ -204,7 +204,7 @@ def _rpc(attributes: Column, name: Column) -> Column:
 
 
 def _stage(attributes: Column, name: Column) -> Column:
-    """Return the stage that the span says, or that its name says."""
+    """Return the stage from the span's attribute or its name."""
     from pyspark.sql import functions as f
 
     named = f.nullif(f.regexp_extract(name, STAGE_NAME, 1), f.lit(""))
@@ -252,7 +252,7 @@ def _problem_of_span(start_us: Column, late_before_us: int | None) -> Column:
     """Return why a span cannot be used, or null; a row without one stands for an empty line."""
     from pyspark.sql import functions as f
 
-    # All zeros is no id, says the specification.
+    # The specification says that all zeros is not a valid id.
     valid = f.col("trace_id").rlike("^(?!0{32})[0-9a-f]{32}$") & f.col("span_id").rlike(
         "^(?!0{16})[0-9a-f]{16}$"
     )
@@ -265,7 +265,7 @@ def _problem_of_span(start_us: Column, late_before_us: int | None) -> Column:
 
 
 def _words_of_span() -> Column:
-    """Return what a reader needs to find the span in its line."""
+    """Return the text by which a reader finds the span in its line."""
     from pyspark.sql import functions as f
 
     words = [f.concat(f.lit(f"{name}="), f.col(f"span.{name}")) for name in WORDS]

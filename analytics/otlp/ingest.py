@@ -1,8 +1,8 @@
 """OTLP JSON lines become the tables `spans`, `quarantine` and `data_quality`.
 
-Lines are parsed once, into files that become those of the table, but for files with a span that
-was written more than once. A task reads about 64 MiB, so memory does not grow with the input, and
-nothing that grows with it is collected.
+Lines are parsed once, into files that become the table's files. Only files with a span that was
+written more than once are rewritten. A task reads about 64 MiB and the driver collects only small
+summaries, so memory does not grow with the input.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COUNTS: Final = ("lines", "spans_read", *(f"lines_{name}" for name in SKIPPED))
 
 @dataclass(frozen=True, slots=True)
 class StagedLines:
-    """Lines that were parsed: where their rows are, the rows, and what was counted meanwhile."""
+    """Parsed lines: the place of their rows, the rows, and the counts."""
 
     place: Path
     rows: DataFrame
@@ -58,7 +58,7 @@ def ingest(
     """Read files and directories of OTLP JSON lines; write the three tables.
 
     The caller holds `tables.claim(output)`. Spans that start before `late_before_us` are put into
-    quarantine. Raises NoInputError if there is no file. What is bad in files never raises: it is
+    quarantine. Raises NoInputError if there is no file. Bad content of files never raises: it is
     counted, and `quality.enforce` decides.
     """
     plan = files.plan(inputs, spark.sparkContext.defaultParallelism)
@@ -82,7 +82,7 @@ def stage(
 def _read(
     spark: SparkSession, plan: files.ReadPlan, place: Path, late_before_us: int | None
 ) -> DataFrame:
-    """Return what the tasks of a plan tell (`staging.COLUMNS`), one of Spark's for each."""
+    """Return the results of a plan's tasks (`staging.COLUMNS`); Spark runs one task for each."""
     numbers = spark.range(0, len(plan.tasks), 1, max(len(plan.tasks), 1))
     work = functools.partial(_stage_tasks, plan.tasks, place, span_schema()[0], late_before_us)
     return numbers.mapInArrow(work, staging.COLUMNS)
@@ -93,8 +93,8 @@ def _staged(
 ) -> StagedLines:
     """Let tasks write rows of `columnar` in the layout of `spans`; then `flatten` odd lines.
 
-    What is no span is in the partition without a date, which no span is in. What tasks tell is
-    collected: of 64 MiB of lines the names of a few files.
+    Rows that are not spans go to the partition without a date, which has no spans. The driver
+    collects the results of tasks: for 64 MiB of lines, the names of a few files.
     """
     from pyspark.sql import functions as f
 
@@ -121,7 +121,7 @@ def _stage_odd(odd: DataFrame, place: Path, late_before_us: int | None) -> dict[
 
     flat = flatten(odd, late_before_us)
     problem, is_first = f.col("problem"), f.col("is_first")
-    # A file that breaks off is a problem, but no line.
+    # A file that breaks off is a problem, but not a line.
     is_line = is_first & ~problem.eqNullSafe(lines.UNREADABLE)
     counts = {"lines": is_line, "spans_read": problem.isNull()} | {
         f"lines_{name}": is_first & problem.eqNullSafe(name) for name in SKIPPED
@@ -165,7 +165,7 @@ def count(staged: StagedLines) -> dict[str, int]:
 
 
 def quarantined(staged: StagedLines) -> DataFrame:
-    """Return the rows of `quarantine`, with line numbers, which only these are worth."""
+    """Return the rows of `quarantine`, with line numbers, which are too costly for all rows."""
     from pyspark.sql import functions as f
 
     bad = staged.rows.where("date IS NULL")
@@ -185,7 +185,7 @@ def conclude(spark: SparkSession, output: Path, counts: dict[str, int]) -> Inges
 
 
 def notices(values: dict[str, float], output: Path) -> Iterator[Notice]:
-    """Yield what a reader must know about data of this quality."""
+    """Yield the notices that follow from these quality rows."""
     for name, metric, text in NOTICES:
         if values[metric] > 0:
             yield Notice(name, text.format(count=int(values[metric]), output=output))
@@ -196,7 +196,7 @@ def notices(values: dict[str, float], output: Path) -> Iterator[Notice]:
         )
 
 
-# Name, the metric that gives rise to it, and the sentence.
+# The name of the notice, the metric that causes it, and the sentence.
 NOTICES: Final = (
     ("unreadable_file", "quarantined_unreadable_file",
      "{count} files cannot be read, or not to their end: see {output}/quarantine"),

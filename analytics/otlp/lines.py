@@ -1,7 +1,8 @@
 """Reads splits into Arrow batches of lines, without copying them one by one. Runs in tasks.
 
-Spark's own text source knows no line numbers, and reads zstd only where Hadoop's native library
-is there. A batch has one row per line, its newline included: JSON takes that for white space.
+Spark's own text source knows no line numbers, and reads zstd only where Hadoop's native library is
+installed. A batch has one row per line, its newline included: JSON treats the newline as white
+space.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from analytics.otlp.files import PLAIN, Split
 if TYPE_CHECKING:
     import pyarrow
 
-# Rows that leave a task: where the line is, its text, or why there is none. `split_start` is
-# where the first line of the split begins, in bytes; `line` counts from 0 from there.
+# Rows that leave a task: where the line is, and its text or the problem. `split_start` is where the
+# first line of the split begins, in bytes; `line` counts from 0 from there.
 COLUMNS: Final = "source STRING, split_start BIGINT, line BIGINT, text STRING, problem STRING"
 
 NAMES: Final = ("source", "split_start", "line", "text", "problem")
 PLACE: Final = ("source", "split_start", "line")
 
 BLOCK_BYTES: Final = 4 * 1024 * 1024
-# Of a damaged compressed file, this much before the damage is lost too.
+# In a damaged compressed file, this much before the damage is lost too.
 COMPRESSED_BLOCK_BYTES: Final = 256 * 1024
 # A line is one export of at most some thousand spans; more than this is not a line.
 LINE_BYTES_MAX: Final = 64 * 1024 * 1024
-# Instead of a line's number, where the problem is the file's.
+# Stands in place of a line number where the problem is the file's.
 WHOLE_FILE: Final = -1
 EXCERPT_BYTES: Final = 200
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -43,7 +44,7 @@ def read_all(splits: Iterable[Split]) -> Iterator[pyarrow.RecordBatch]:
 
 
 def read(split: Split) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the lines of a split; what cannot be read becomes a row with a problem, no error."""
+    """Yield the lines of a split. An unreadable part becomes a row with a problem, not an error."""
     line = 0
     blocks = Blocks(split)
     begin = split.start
@@ -57,14 +58,15 @@ def read(split: Split) -> Iterator[pyarrow.RecordBatch]:
                 yield _problem(split.path, begin, line, TOO_LONG, blocks.overlong)
                 line += 1
     except OSError as error:
-        # The file is damaged from here on; what was before is an answer all the same.
+        # The file is damaged from here on; the lines before are still good.
         yield _problem(split.path, begin, line or WHOLE_FILE, UNREADABLE, str(error).encode())
 
 
 class Blocks:
     """The bytes of a split in blocks of whole lines. Iterating raises OSError for a damaged file.
 
-    `overlong` is set together with a block after which a line was too long: its beginning.
+    `overlong` is the beginning of a line that is too long; it is set with the block before that
+    line.
     """
 
     def __init__(self, split: Split, line_bytes_max: int = LINE_BYTES_MAX) -> None:
@@ -73,7 +75,7 @@ class Blocks:
         self._line_bytes_max = line_bytes_max
         is_plain = split.compression == PLAIN
         self._block_bytes = BLOCK_BYTES if is_plain else COMPRESSED_BLOCK_BYTES
-        # How long a compressed file is once it is read is not known before.
+        # The decompressed length is unknown until the file has been read.
         self._end = split.end if is_plain else None
         self.overlong: bytes | None = None
         # Where the first line begins; known with the first block.
@@ -129,7 +131,7 @@ class Blocks:
 
 
 def _decompressed(raw: BinaryIO, compression: str) -> BinaryIO:
-    """Return the stream of what was compressed; it tells a cut file from one that ends."""
+    """Return the decompressed stream, which can tell a truncated file from a complete one."""
     import pyarrow
 
     name = {"gz": "gzip", "zst": "zstd"}[compression]
@@ -137,7 +139,7 @@ def _decompressed(raw: BinaryIO, compression: str) -> BinaryIO:
 
 
 def _skip_line(stream: BinaryIO) -> int:
-    """Read on to the next line; return how many bytes that were."""
+    """Read on to the next line; return the number of bytes skipped."""
     skipped = 0
     while piece := stream.readline(BLOCK_BYTES):
         skipped += len(piece)
@@ -231,6 +233,6 @@ class _Newlines:
                     self._count += block.count(b"\n")
                     self._position += len(block)
         except OSError:
-            # Rotated and deleted since: the row stays, its number is not known any more.
+            # The file was rotated and deleted meanwhile: the row stays, its line number is unknown.
             return None if position > 0 else 0
         return self._count

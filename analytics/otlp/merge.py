@@ -1,4 +1,4 @@
-"""Rows join a table that is there already, in one step and with no effect if they did before.
+"""Adds rows to an existing table in one step; adding the same rows again has no effect.
 
 The new table shares the files that did not change with the old one, by hard links. Only partitions
 that hold another copy of a new span are written again, and those of too many small files.
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MERGED: Final = "merged"
-# Where Spark puts rows without a date; no span is one of them.
+# Spark puts rows without a date here; every span has a date.
 NO_DATE: Final = "date=__HIVE_DEFAULT_PARTITION__"
-# Each merge adds files to the partitions it concerns; so many small ones are then made few.
+# Each merge adds files to its partitions; so many small files in one are combined.
 PARTITION_FILES_MAX: Final = 32
 # Below half of this a file is small.
 FILE_BYTES: Final = 128 * 1024 * 1024
-# So many tasks to a core end at about the same time, whichever files they write again.
+# With so many tasks for each core, all cores end at about the same time.
 TASKS_PER_CORE: Final = 4
-# File systems without hard links say one of these.
+# File systems without hard links raise one of these errors.
 NO_LINKS: Final = frozenset({errno.EPERM, errno.EXDEV, errno.ENOTSUP, errno.EMLINK})
 
 
 def adopt_spans(rows: DataFrame, place: Path, output: Path) -> None:
-    """Make staged files the table `spans`: those below the place; `rows` are the spans in them.
+    """Make the staged files below the place the table `spans`; `rows` are the spans in them.
 
-    Files that hold a span of which there is another copy are written again without it, and the
-    fullest copies into files of their own; all others become the table's as they are.
+    Files with a span that has another copy are written again without that span, and its fullest
+    copy goes into a new file. All other files move into the table unchanged.
     """
     adopted = tables.scratch(output, MERGED)
     adopted.mkdir()
@@ -61,7 +61,7 @@ def adopt_spans(rows: DataFrame, place: Path, output: Path) -> None:
 
 
 def merge_spans(fresh: DataFrame, output: Path) -> None:
-    """Add spans to the table `spans`, of two copies of one keeping the fuller. Read several times.
+    """Add spans to the table `spans`, keeping the fuller of two copies. Read several times.
 
     Merging the same rows again changes nothing, so a merge cut short may simply be repeated.
     """
@@ -94,7 +94,7 @@ def merge_quarantine(fresh: DataFrame, output: Path) -> None:
 def _colliding(fresh: DataFrame, place: Path) -> set[str]:
     """Return the partitions that may hold a copy of one of the spans, as paths in the table.
 
-    Reads the ids of all spans there are, and nothing else of them.
+    Reads the ids of all spans in the table, and no other column.
     """
     from pyspark.sql import functions as f
 
@@ -106,7 +106,7 @@ def _colliding(fresh: DataFrame, place: Path) -> set[str]:
 
 
 def _crowded(place: Path) -> set[str]:
-    """Return the partitions of so many small files that they are better written again."""
+    """Return the partitions with so many small files that writing them again pays."""
     counts: dict[str, int] = {}
     small = (path for path in place.rglob("*.parquet") if path.stat().st_size < FILE_BYTES // 2)
     for path in small:
@@ -142,7 +142,7 @@ def _without(rows: DataFrame, keys: DataFrame, place: Path, adopted: Path) -> se
         f.col("_metadata.row_index").alias("row"),
     )
     found = keyed.join(keys, "key", "left_semi").groupBy("path").agg(f.collect_list("row"))
-    # A number that is given stands; what is as small as this would end in one task.
+    # Spark keeps an explicit number of partitions; it would merge such small input into one task.
     tasks = found.repartition(rows.sparkSession.sparkContext.defaultParallelism * TASKS_PER_CORE)
     work = functools.partial(staging.rewrite, place.absolute(), adopted)
     told = tasks.mapInArrow(work, staging.REWRITTEN).collect()
@@ -151,7 +151,7 @@ def _without(rows: DataFrame, keys: DataFrame, place: Path, adopted: Path) -> se
 
 
 def _link_others(place: Path, merged: Path, is_wanted: Callable[[Path], bool]) -> None:
-    """Give the new table those files of the place that are wanted as they are."""
+    """Link the files of the place that stay unchanged into the new table."""
     for path in sorted(place.rglob("*.parquet")):
         if is_wanted(path):
             target = merged / path.parent.relative_to(place)

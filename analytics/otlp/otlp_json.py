@@ -2,8 +2,8 @@
 
 After the OTLP specification 1.x: field names in lowerCamelCase, ids in hexadecimal of either case,
 bytes in base64, 64-bit integers as strings or numbers, enums as numbers. Every scalar is declared
-STRING and cast later: Spark reads a BIGINT field that holds "123" as null. Fields that are not
-named here are ignored. Enums are also taken by name, as old producers write them.
+STRING and cast later: Spark reads a BIGINT field that holds "123" as null. Other fields are
+ignored. Enums may also be names, as old producers write them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 SCALARS: Final = ("stringValue", "boolValue", "intValue", "doubleValue", "bytesValue")
 
-# Arrays and maps are parsed to this depth inside a value; what is deeper stays OTLP's own JSON.
-# Each level doubles the expressions that Spark has to plan.
+# Arrays and maps are parsed to this depth inside a value; deeper values stay OTLP's own JSON. Each
+# level doubles the expressions that Spark has to plan.
 DEPTH_MAX: Final = 2
 
 CORRUPT: Final = "_corrupt"
-# Other signals may share a directory with traces. Of them only their presence is parsed.
+# Other signals may share a directory with traces. Only their presence is parsed.
 OTHER_SIGNALS: Final = {
     "resourceMetrics": "metrics",
     "resourceLogs": "logs",
@@ -63,7 +63,7 @@ LINE: Final = (
 
 
 def parse(text: Column) -> Column:
-    """Return the line as a struct of LINE; where it is no JSON, `_corrupt` is the text."""
+    """Return the line as a struct of LINE; if it is not JSON, `_corrupt` has the text."""
     from pyspark.sql import functions as f
 
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
@@ -155,5 +155,5 @@ def _quoted(text: Column) -> Column:
     from pyspark.sql import functions as f
 
     whole = f.to_json(f.struct(text.alias("v")))
-    # What stands around it: {"v":…}
+    # The length of the wrapper {"v":…} around the string.
     return f.when(text.isNotNull(), whole.substr(f.lit(6), f.length(whole) - f.lit(6)))

@@ -1,4 +1,4 @@
-"""How far the data can be trusted: measured, written as a table, refused where it is too bad."""
+"""Measures the quality of the data, writes it as a table, and refuses data that is too bad."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ REASONS: Final = (
 
 
 class QualityError(AnalyticsError):
-    """The data is too bad to draw conclusions from: every threshold that it misses."""
+    """The data is too bad for conclusions. The message names every threshold that it misses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """The most that a rate may be, in parts of one, and what to do where it is more."""
+    """The largest accepted rate, as a fraction, and what to do where a rate is larger."""
 
     most: float
     remedy: str
 
 
-# Of any producer's data, this much is usual; beyond it conclusions would be about the data.
+# The data of any producer has rates up to these; beyond them, conclusions would mislead.
 THRESHOLDS: Final[dict[str, Threshold]] = {
     "quarantine_rate": Threshold(0.05, "look into the table `quarantine`"),
     "duplicate_rate": Threshold(0.5, "name every file once, and find out who exports twice"),
@@ -53,7 +53,7 @@ def measure(spans: DataFrame, quarantine: DataFrame, counts: Mapping[str, int]) 
     """Return the rows of `data_quality`: `counts`, what the tables show, and the rates.
 
     `counts` has at least `spans_read`. Parents are found by 64-bit hashes of their ids: among 100
-    million spans the chance that one orphan is missed is about 1 in 1,000.
+    million spans, the chance of missing an orphan is about 1 in 1,000.
     """
     values = {name: float(value) for name, value in counts.items()}
     values |= _of_spans(spans) | _of_parents(spans) | _of_quarantine(quarantine)

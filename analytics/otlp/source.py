@@ -1,9 +1,9 @@
 """A streaming source of the lines that are appended to files, for Spark's Structured Streaming.
 
-Spark's own file source reads a file once, as it is when first seen; the file that a process is
-writing, and its new name after rotation, need a source that knows how far each file was read.
-An offset names files by what they are (`identify`), not by path: a rotated one goes on where it
-was.
+Spark's own file source reads a file once, as it is when first seen. A file that a process is
+writing, and that rotation renames, needs a source that knows how far it read each file. An offset
+names a file by its identity (`identify`), not by its path, so reading of a rotated file continues
+where it was.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "viewstamp-otlp"
 
-# A first line tells files apart: it holds ids of spans. Of a longer one, so much is looked at.
+# The first line identifies a file, because it holds ids of spans. At most this much of it counts.
 IDENTITY_BYTES: Final = 64 * 1024
 TAIL_BYTES: Final = 64 * 1024
-# A last line without its end is still being written, unless the file has been left alone so long.
+# A last line without its end is still being written, unless the file did not change for so long.
 SETTLED_MS_DEFAULT: Final = 60_000
 BATCH_BYTES_DEFAULT: Final = 1024 * 1024 * 1024
 UNREADABLE: Final = "unreadable"
@@ -92,7 +92,7 @@ class LinesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxBytes(self._batch_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Note what is there now: what comes later is left to another run."""
+        """Note the present ends of files: a later run reads what comes after them."""
         self._frozen = self._present()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -104,7 +104,8 @@ class LinesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = _end(start, identity)
             end = max(file["end"], begin)
             if left is not None:
-                # A line may not end here; the split that it begins in reads it to its end.
+                # A line may continue past this point; the split in which it begins reads it to its
+                # end.
                 part = begin + left if not file["whole"] else end if left > 0 else begin
                 end = min(end, part)
                 left = max(0, left - (end - begin))
@@ -151,26 +152,26 @@ class LinesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except OSError as error:
                 if isinstance(error, FileNotFoundError) and not path.is_symlink():
                     raise
-                # The task that reads it will say so in one row.
+                # The task that reads it reports the error in one row.
                 identity, end, whole = f"{UNREADABLE}:{path}", 1, True
             present[identity] = {"path": str(path), "end": end, "whole": whole}
         return present
 
     def _readable(self, path: Path) -> tuple[int, bool]:
-        """Return how far the file holds whole lines, and whether it can be read only in one."""
+        """Return how far the file holds whole lines, and whether it can only be read as a whole."""
         compression, size = files.probe(path)
         settled = time.time() * 1000 - path.stat().st_mtime * 1000 >= self._settled_ms
         if compression != files.PLAIN:
-            # A compressed file is complete once it is left alone, and unreadable before.
+            # A compressed file is complete once it stops changing, and unreadable before.
             return (size if settled else 0), True
         return (size if settled else _after_last_newline(path, size)), False
 
     def _locate(self, identity: str, path: str) -> Path:
-        """Return where the file is now: rotation may have renamed it since the offset was made."""
+        """Return the file's current path: rotation may have renamed it after the offset."""
         if identity.startswith(UNREADABLE) or _is(identity, Path(path)):
             return Path(path)
         found = (other for other in files.find(self._inputs) if _is(identity, other))
-        # If it is gone for good, its task will say so in one row.
+        # If it is gone for good, its task reports that in one row.
         return next(found, Path(path))
 
 
@@ -197,7 +198,7 @@ def _end(offset: dict[str, Any], identity: str) -> int:
 
 
 def _probed(path: Path) -> tuple[str, int]:
-    """Return compression and size; of a file that cannot be opened, something to fail on."""
+    """Return compression and size; for an unreadable file, values that let its task fail."""
     try:
         return files.probe(path)
     except OSError:

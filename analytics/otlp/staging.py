@@ -3,9 +3,10 @@
     <place>.unfinished/date=…/service=…/<attempt>-<n>.parquet    while tasks run
     <place>/date=…/service=…/<attempt>-<n>.parquet               once the driver knows of them
 
-By way of Java every value would be copied twice, and written by a slower writer. An attempt of a
-task has names of its own; files of one that failed, or that nobody waits for any more, are not
-among those that tasks tell of. `place` is seen by the driver and all workers under the same path.
+Through Java every value would be copied twice, and written by a slower writer. Each attempt of a
+task has file names of its own, and a task's result names its files. So the files of a failed or
+abandoned attempt are never among the named ones. `place` is seen by the driver and all workers
+under the same path.
 """
 
 from __future__ import annotations
@@ -28,28 +29,28 @@ from analytics.otlp.arrow_json import Integers
 from analytics.schema import SPANS
 from viewstamp.limits import MIB
 
-# What a task tells: the files that it wrote, below the place, and what it counted.
+# The result of a task: the files that it wrote, below the place, and its counts.
 COLUMNS: Final = "files ARRAY<STRING>, lines BIGINT, spans_read BIGINT, odd BIGINT"
 ODD: Final = "odd"
 COUNTS: Final = ("lines", "spans_read", ODD)
 _TOLD: Final = pa.schema(
     [("files", pa.list_(pa.string())), *((name, pa.int64()) for name in COUNTS)]
 )
-# What is told of a file that was written again: its address as Spark names it, and the new ones.
+# The result for a rewritten file: its address as Spark names it, and the new files.
 REWRITTEN: Final = "path STRING, files ARRAY<STRING>"
 _REWRITTEN: Final = pa.schema([("path", pa.string()), ("files", pa.list_(pa.string()))])
-# Beside the place and not in it: who writes there when all is over is not heard any more.
+# Tasks write beside the place and not in it, so a late writer cannot change finished files.
 UNFINISHED: Final = ".unfinished"
 # What Spark calls the folder of rows that have no value.
 NOTHING: Final = "__HIVE_DEFAULT_PARTITION__"
-# Rows that wait in a worker to be written together: of a usual task all of them.
+# Rows that wait in a worker to be written together; a usual task has no more.
 PENDING_BYTES_MAX: Final = 32 * MIB
 # Files that a task writes at once: its spans are of few days and services.
 FILES_MAX: Final = 16
 # So many rows of a file are read at once.
 ROWS_PER_BATCH: Final = 16_384
 COMPRESSION: Final = "zstd"
-# Nearly no two spans share these: a dictionary of them would be built in vain.
+# Spans rarely share these values, so a dictionary of them saves nothing.
 UNIQUE: Final = ("trace_id", "span_id", "parent_span_id", "start_us", "end_us", "duration_us")
 # What Spark escapes in the name of a folder, and NUL.
 ESCAPED: Final = frozenset({*map(chr, range(0x20)), "\x7f", *"\"#%'*/:=?\\{[]^"})
@@ -73,8 +74,8 @@ def rewrite(
 ) -> Iterator[pa.RecordBatch]:
     """Write files below the place to the target, without some rows. Runs in a worker.
 
-    A row that comes is a file's address as Spark names it, and the numbers of the rows to leave
-    out, from 0; one that is yielded has the columns of REWRITTEN.
+    An input row is a file's address as Spark names it, and the numbers of the rows to leave out,
+    from 0. A yielded row has the columns of REWRITTEN.
     """
     for batch in batches:
         for address, numbers in zip(*(one.to_pylist() for one in batch.columns), strict=True):
@@ -88,7 +89,7 @@ def rewrite(
 
 
 def finish(place: Path, names: Iterable[str]) -> None:
-    """Move the files that tasks told of to where they belong, and delete all others."""
+    """Move the files that tasks named to the place, and delete all others."""
     place.mkdir(exist_ok=True)
     for name in names:
         target = place / name
@@ -103,7 +104,7 @@ def local(address: str) -> Path:
 
 
 def unfinished(place: Path) -> Path:
-    """Return where files are that belong to the place once they are finished."""
+    """Return the directory for files that move to the place once they are finished."""
     return place.with_name(place.name + UNFINISHED)
 
 
@@ -124,7 +125,7 @@ class _Files:
         self._sizes: dict[str, int] = {}
 
     def add(self, folder: str, rows: pa.RecordBatch) -> None:
-        """Let rows be written into the folder, sooner or later."""
+        """Add rows for the folder; they are written once enough of them wait."""
         if folder not in self._pending:
             if len(self._pending) == FILES_MAX:
                 self._end(next(iter(self._pending)))
@@ -170,7 +171,7 @@ class _Files:
 
 
 def _without(path: Path, numbers: Integers) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file but those of these numbers."""
+    """Yield the rows of a file, except those with these numbers."""
     first = 0
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(ROWS_PER_BATCH):
@@ -190,7 +191,7 @@ def _counted(batch: pa.RecordBatch) -> Integers:
 
 
 def _divided(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the columns that are stored of the rows of each folder, with its name."""
+    """Yield each folder's name and the stored columns of its rows."""
     columns = [batch.column(name).dictionary_encode("encode") for name in SPANS.partition_by]
     values = [column.dictionary.to_pylist() for column in columns]
     codes = [column.indices.to_numpy().astype(np.int64) for column in columns]

@@ -1,8 +1,9 @@
 """The same tables, kept up to date while files grow: Structured Streaming over `source`.
 
-Exactly once: Spark's checkpoint names the bytes of each batch before it is read, so a batch that
-was cut short is read again the same; joining it to the tables again changes nothing (`merge`); what
-it counted is kept under the batch's number. All is below the output, so that it goes together:
+Each line counts exactly once. Spark's checkpoint names the bytes of each batch before it is read,
+so a batch that was cut short is read again with the same bytes. Merging it into the tables again
+changes nothing (`merge`), and its counts are kept under the batch's number. All files are below the
+output, so they are deleted together:
 
     <output>/.stream/checkpoint/        Spark's
     <output>/.stream/ledger/<n>.json    what batch n counted
@@ -53,10 +54,11 @@ def start(
     """Return a query that keeps `spans` and `quarantine` up to date; the caller awaits or stops it.
 
     Looks for new lines every `every_s` seconds; None reads what is there and ends. A last line
-    without its end, and a compressed file, wait until their file was left alone for `settled_ms`.
-    Tables change while `guard` is entered, and then alone; `progress` is told of each batch when it
-    begins, and how long it took. The caller holds `tables.claim(output)`; `conclude` writes
-    `data_quality`. Tables that no checkpoint speaks of are deleted: what is in them is not known.
+    without its end, and a compressed file, wait until the file did not change for `settled_ms`.
+    Tables change only while `guard` is entered; `progress` is called when a batch begins, and with
+    its duration when it ends. The caller holds `tables.claim(output)`; `conclude` writes
+    `data_quality`. Tables without a checkpoint are deleted, because nobody knows which lines are in
+    them.
     """
     if not (output / STATE / CHECKPOINT).is_dir():
         forget(output)
@@ -80,7 +82,7 @@ def start(
 
 
 def forget(output: Path) -> None:
-    """Delete how far files were read: the tables were written, or will be, in another way."""
+    """Delete the record of how far files were read, because another writer replaces the tables."""
     shutil.rmtree(output / STATE, ignore_errors=True)
 
 
@@ -123,7 +125,7 @@ def _enter(ledger: Path, number: int, counts: dict[str, int]) -> None:
     """Write the counts of a batch. They replace those of an earlier try."""
     ledger.mkdir(parents=True, exist_ok=True)
     if number == 0:
-        # A new checkpoint counts from the beginning, and reads everything again.
+        # A new checkpoint numbers batches from the beginning, and reads everything again.
         for path in ledger.glob("*.json"):
             path.unlink()
     temporary = ledger / f"{number}.new"

@@ -29,10 +29,10 @@ def write(tables_directory: Path, output: Path) -> Path:
     """Write the report on the tables to the file `output`; return its path.
 
     Tables that are missing, unfinished or of another version are named on the page. Raises
-    ReportError if the directory is none, or the file cannot be written.
+    ReportError if there is no such directory, or the file cannot be written.
     """
     html = page(load(tables_directory))
-    # Written beside and moved into place: a browser never sees half a page.
+    # The file is written under another name and moved into place: a browser never sees half a page.
     temporary = output.with_name(f".{output.name}.part")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)

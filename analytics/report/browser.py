@@ -35,17 +35,17 @@ FLAGS: Final = (
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 )
-# Far more than a page takes; a browser that is silent for so long will not answer any more.
+# A page takes far less; a browser that is silent for so long will not answer any more.
 ANSWER_SECONDS_MAX: Final = 120
 READ_BYTES: Final = 1 << 16
-# Above the descriptors that the browser is given, so that setting one cannot close another.
+# Above the descriptors that the browser gets, so that setting one cannot close another.
 DESCRIPTOR_MIN: Final = 10
 REQUESTS_DESCRIPTOR: Final = 3
 ANSWERS_DESCRIPTOR: Final = 4
 
 
 class Browser:
-    """A running browser with one page. `events` has what it told unasked, in order."""
+    """A running browser with one page. `events` has its unsolicited messages, in order."""
 
     def __init__(self, requests: int, answers: int) -> None:
         self.events: list[dict[str, Any]] = []
@@ -123,7 +123,7 @@ def program() -> str:
 
 @contextlib.contextmanager
 def running() -> Iterator[Browser]:
-    """Yield a browser with an empty page; it has ended, with all it started, on the way out."""
+    """Yield a browser with an empty page; end it and all that it started on exit."""
     path = program()
     with contextlib.ExitStack() as stack:
         # Processes of the browser may write there until the last of them has gone.
@@ -137,7 +137,7 @@ def running() -> Iterator[Browser]:
         try:
             process = _spawn(path, home, their_requests, their_answers)
         finally:
-            # The browser alone holds these, so that its end is seen as the end of the pipe.
+            # Only the browser holds these ends, so the pipe ends when the browser ends.
             os.close(their_requests)
             os.close(their_answers)
         stack.callback(_end, process)

@@ -42,7 +42,7 @@ SHOWN: Final = (
     Shown("quarantine", "Quarantine: what could not be read", "line_number"),
 )
 
-# Unit of a column by its name, where the name ends in none of SUFFIXES.
+# The unit of each column whose name ends in none of SUFFIXES.
 UNITS: Final[dict[str, str]] = {
     "window_start": "moment",
     "minute": "moment",
@@ -76,12 +76,12 @@ UNITS: Final[dict[str, str]] = {
     "bucket_log2_us": "name",
 }
 SUFFIXES: Final = (("_us", "us"), ("_bytes", "bytes"))
-# Unit of a plain column in the rows of a metric, by the metric's name.
+# The unit of a metric's values, by the end of the metric's name.
 METRIC_SUFFIXES: Final = (("_rate", "share"), ("_per_s", "per_s"), *SUFFIXES)
 
 
 def unit_of(column: str, metric: str = "") -> str:
-    """Return the unit in which a column of numbers is shown, in a row about a metric if any."""
+    """Return the unit in which a column of numbers is shown; a metric's row may have its own."""
     if metric and UNITS.get(column) == "plain":
         return next((unit for suffix, unit in METRIC_SUFFIXES if metric.endswith(suffix)), "plain")
     if column in UNITS:
@@ -90,7 +90,7 @@ def unit_of(column: str, metric: str = "") -> str:
 
 
 def title_of(column: str) -> str:
-    """Return a column's heading: its name without the unit, which stands at each value."""
+    """Return a column's heading: its name without the unit, since each value shows the unit."""
     for suffix in ("_log2_us", "_us"):
         column = column.removesuffix(suffix)
     return column.replace("_us_", "_").replace("_", " ")

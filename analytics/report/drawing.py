@@ -22,7 +22,7 @@ CHARACTER_WIDTH: Final = 6.6
 # Categories with a colour of their own; the rest shares one.
 COLOURS: Final = 8
 OTHER: Final = "other"
-# Of charts with a row for each name.
+# Sizes of charts with a row for each name.
 LABEL_WIDTH: Final = 128
 ROW_HEIGHT: Final = 24
 AXIS_HEIGHT: Final = 22
@@ -32,8 +32,8 @@ AXIS_HEIGHT: Final = 22
 class Drawing:
     """One plot: drawings of the same data for one column, and for two if it takes two.
 
-    `summary` says in words what is seen, for those who do not see it and those who want to know
-    what to look for. `legend` has pairs of a class and a name.
+    `summary` describes the plot in words, for readers who cannot see it or want to know what to
+    look for. `legend` has pairs of a class and a name.
     """
 
     key: str
@@ -46,7 +46,7 @@ class Drawing:
 
 @dataclass(slots=True)
 class Canvas:
-    """An SVG that grows by one element at a time; the first is the lowest."""
+    """An SVG that grows by one element at a time; later elements cover earlier ones."""
 
     width: float
     height: float
@@ -67,7 +67,7 @@ class Canvas:
         self._add("circle", cx=cx, cy=cy, r=r, **attributes)
 
     def path(self, points: str, **attributes: object) -> None:
-        """Add a path, `points` being its `d`."""
+        """Add a path; `points` is its attribute `d`."""
         self._add("path", d=points, **attributes)
 
     def text(
@@ -75,13 +75,13 @@ class Canvas:
     ) -> None:
         """Add a line of text that begins at x, or ends or centres there by `text_anchor`.
 
-        With a width it is cut to it.
+        With a width, the text is cut to it.
         """
         shown = words if width is None else fit(words, width)
         self.items.append(element("text", shown, x=x, y=y, **attributes))
 
     def svg(self, variant: str) -> Markup:
-        """Return the SVG. It is named by the heading and the words of its figure."""
+        """Return the SVG. The heading and the words of its figure are its accessible name."""
         return element(
             "svg",
             self.items,
@@ -98,7 +98,7 @@ class Canvas:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A way from values to places: linear, or logarithmic from a `low` above 0."""
+    """Maps values to places: linear, or logarithmic from a `low` above 0."""
 
     low: float
     high: float
@@ -107,7 +107,7 @@ class Scale:
     logarithmic: bool = False
 
     def __call__(self, value: float) -> float:
-        """Return the place of a value; beyond the ends it is that of the end."""
+        """Return the place of a value; values beyond an end get the place of that end."""
         low, high = self.low, self.high
         value = min(max(value, low), high)
         if self.logarithmic:
@@ -129,7 +129,7 @@ class RowChart:
         right: float,
         logarithmic: bool = False,
     ) -> None:
-        """Draw the axis. The scale leaves `right` free for what stands behind a bar."""
+        """Draw the axis. The scale leaves `right` free for the text behind a bar."""
         bottom = rows * ROW_HEIGHT + 6
         self.canvas = Canvas(NARROW, bottom + AXIS_HEIGHT)
         self._scale = Scale(*ends, LABEL_WIDTH + 8, NARROW - right, logarithmic)
@@ -146,7 +146,7 @@ class RowChart:
                 self.canvas.circle(self._scale(value), y, 5, class_=f"mark {kind}", data_tip=tip)
 
     def bar(self, place: int, name: str, value: float, told: str, kind: str, tip: str) -> None:
-        """Draw the value of a row as a bar, with what is told of it behind."""
+        """Draw the value of a row as a bar, with a text behind it."""
         x, y = self._scale(0), place * ROW_HEIGHT + 8
         length = max(self._scale(value) - x, 1)
         self._name(place, name)

@@ -25,7 +25,7 @@ from analytics.report.statements import (
 
 SECTIONS_TOLD_MAX: Final = 3
 CUTS_TOLD_MAX: Final = 2
-# How many times the baseline's p99 the p99 around a cut may be.
+# Ratios of the p99 around a cut to the baseline's p99 from which a finding is this grave.
 CUT_RATIO_NOTICE: Final = 1.2
 CUT_RATIO_WARNING: Final = 1.5
 CUT_RATIO_CRITICAL: Final = 3.0
@@ -103,7 +103,7 @@ def _growing(tables: Tables, row: dict[str, Any]) -> ReportFinding:
 
 
 def size(tables: Tables, names: Names) -> list[ReportFinding]:
-    """Return what the newest snapshot weighs, and its largest section."""
+    """Return the size of the newest snapshot, and its largest section."""
     generation = newest(tables, "snapshot_sections")
     if generation is None:
         return []
@@ -126,7 +126,7 @@ def size(tables: Tables, names: Names) -> list[ReportFinding]:
 
 
 def garbage(tables: Tables, names: Names) -> list[ReportFinding]:
-    """Return how much of the newest snapshot is waste, and what most of that is."""
+    """Return how much of the newest snapshot is waste, and the largest sort of waste."""
     generation = newest(tables, "garbage")
     if generation is None:
         return []
@@ -168,7 +168,7 @@ def tenants(tables: Tables, names: Names) -> list[ReportFinding]:
 
 
 def amplification(tables: Tables, names: Names) -> list[ReportFinding]:
-    """Return how many bytes of layers were written for each byte of the log, or else of changes."""
+    """Return the bytes of layers written for each byte of the log, else of the changes."""
     generation = newest(tables, "amplification")
     for column, what in (("ratio", " the bytes of its log"), ("changed_ratio", " what changed")):
         ratio = only(tables, "times", "amplification", column, generation=generation)
@@ -213,5 +213,5 @@ RULES: Final = (
 
 
 def _over(source: Source, column: str, table: str, where: tuple[tuple[str, object], ...]) -> Source:
-    """Return the source divided by the sum of a column of another choice of rows."""
+    """Return the source, divided by the sum of a column over another selection of rows."""
     return Source(source.table, source.column, source.where, source.aggregate, column, table, where)

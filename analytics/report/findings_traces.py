@@ -21,7 +21,7 @@ from analytics.report.statements import (
     total,
 )
 
-# How many RPCs a rule speaks of: who reads for a minute reads no more.
+# The largest number of RPCs in a finding: a reader with one minute reads no more.
 RPCS_TOLD_MAX: Final = 3
 ERROR_RATE_WARNING: Final = 0.01
 ERROR_RATE_CRITICAL: Final = 0.1
@@ -31,7 +31,7 @@ STRAGGLER_RATIO_NOTICE: Final = 3.0
 STRAGGLER_RATIO_WARNING: Final = 20.0
 UNAVAILABLE_WARNING_US: Final = 1_000_000
 UNAVAILABLE_CRITICAL_US: Final = 10_000_000
-# What the bands of `critical_path` have, in words.
+# The calls in each band of `critical_path`, in words.
 CALLS_OF_BAND: Final = {
     "p50": "usual calls",
     "p90": "slow calls",
@@ -50,7 +50,7 @@ class Trust(NamedTuple):
     words: str
 
 
-# Below `warning` a metric is as it should be, and is not told.
+# A metric below `warning` is as it should be, and gives no sentence.
 TRUST: Final = (
     Trust("trace_incomplete_rate", "share", 0.01, 0.2, " of traces miss a span"),
     Trust("orphan_rate", "share", 0.01, 0.2, " of child spans are orphans: their parent is absent"),
@@ -137,12 +137,12 @@ def saving(tables: Tables, names: Names) -> list[ReportFinding]:
 
 
 def stragglers(tables: Tables, names: Names) -> list[ReportFinding]:
-    """Return the stage that others wait for most often, if it is far slower than they are."""
+    """Return the stage that fan-outs most often wait for, if it is far slower than its siblings."""
     rows = tables["stragglers"].dropna(subset=["slowest_stage", "ratio"])
     rows = rows[rows["ratio"] >= STRAGGLER_RATIO_NOTICE]
     if rows.empty:
         return []
-    # Of stages that are named equally often, the first by name: idxmax keeps the first it meets.
+    # Ties go to the first stage by name, because idxmax keeps the first that it meets.
     stage = rows["slowest_stage"].value_counts().sort_index().idxmax()
     where = (("slowest_stage", stage),)
     ratio = largest(tables, "times", "stragglers", "ratio", slowest_stage=stage)
@@ -226,7 +226,7 @@ def trust(tables: Tables, names: Names) -> list[ReportFinding]:
 
 
 def truncated(tables: Tables, names: Names) -> list[ReportFinding]:
-    """Return the tables of which only the first rows were read: their numbers are too small."""
+    """Return the tables that were read only in part, so that their numbers are too small."""
     return [
         ReportFinding(
             WARNING,

@@ -1,4 +1,4 @@
-"""HTML and SVG built from values: whatever is not markup already is escaped.
+"""Builds HTML and SVG from values, and escapes all that is not markup already.
 
 Names in traces come from anywhere. They reach the page as text and attribute values only, never
 as tags, styles, scripts or addresses.
@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 VOID: Final = frozenset({"meta", "input", "br", "hr", "wbr"})
 # Control characters are not allowed in HTML; those that turn the direction of writing could make
-# a name look like another one. Both are shown as what they are: something odd.
+# a name look like another one. Both are replaced by a visible sign.
 UNFIT: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -48,7 +48,7 @@ def join(children: Child) -> Markup:
 def element(tag: str, *children: Child, **attributes: object) -> Markup:
     """Return an element.
 
-    In the names of attributes `_` stands for `-`, and one at the end is left out (`class_`). A
+    In the names of attributes `_` stands for `-`, and a `_` at the end is left out (`class_`). A
     value of None or False leaves the attribute out, True gives it no value; floats are cut to two
     decimals.
     """

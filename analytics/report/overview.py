@@ -10,7 +10,7 @@ import pandas as pd
 
 from analytics.report.reading import Tables
 
-# The order in which a command meets the stages; others come after these, by name.
+# The order in which a command meets the stages; other stages follow by name.
 STAGE_ORDER: Final = (
     "queue",
     "journal",
@@ -45,11 +45,12 @@ def names_of(tables: Tables) -> Names:
 
 
 def entries(tables: Tables) -> pd.DataFrame:
-    """Return a row per RPC, those first on which most time is spent, with the index 0, 1, ….
+    """Return a row per RPC, ordered by calls * p50_us descending, with the index 0, 1, ….
 
-    An RPC that several services saw is told by the one that saw most calls of it, and of those by
-    the one that waited longest: the caller. Columns: rpc, service, calls, errors, windows, the
-    medians over windows p50_us, p90_us, p99_us, and the maxima worst_p99_us and max_us.
+    For an RPC that several services saw, the row is of the service that saw most calls of it; ties
+    go to the service that waited longest: the caller. Columns: rpc, service, calls, errors,
+    windows, the medians over windows p50_us, p90_us, p99_us, and the maxima worst_p99_us and
+    max_us.
     """
     grouped = tables["rpc_red"].groupby(["rpc", "service"], as_index=False, observed=True)
     found = grouped.agg(

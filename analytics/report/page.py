@@ -24,7 +24,7 @@ from analytics.report.statements import Name, Part, ReportFinding
 TITLE: Final = "Viewstamp insight"
 Plot = Callable[[Tables, Names], Drawing | None]
 
-# Heading, its key, what stands there if nothing can be drawn, and the plots.
+# The heading, its key, the text if nothing can be drawn, and the plots.
 SECTIONS: Final[tuple[tuple[str, str, tuple[Plot, ...]], ...]] = (
     (
         "Requests",
@@ -53,7 +53,7 @@ SECTIONS: Final[tuple[tuple[str, str, tuple[Plot, ...]], ...]] = (
         ),
     ),
 )
-# Colour is never alone: each severity has a sign and is said in a word.
+# Colour alone carries no meaning: each severity also has a sign and a word.
 SIGNS: Final = {"critical": "✕", "warning": "!", "notice": "i", "good": "✓"}
 
 
@@ -102,7 +102,7 @@ def _hash(asset: str) -> str:
 
 
 def _asset(name: str) -> str:
-    """Return a file of the package that is put into the page as it is."""
+    """Return a file of the package that goes into the page unchanged."""
     return (resources.files("analytics.report") / "assets" / name).read_text(encoding="utf-8")
 
 
@@ -180,7 +180,7 @@ def _part(part: Part) -> Child:
 
 
 def _number(number: Number) -> Markup:
-    """Return a number with its unit, and in attributes its value and how to get it again."""
+    """Return a number with its unit; attributes have its value and how to compute it again."""
     source = number.source
     return element(
         "data",
@@ -204,7 +204,7 @@ def _conditions(where: Iterable[tuple[str, object]]) -> str:
 
 
 def _told(source: Source) -> str:
-    """Return for people where a number comes from."""
+    """Return in words where a number comes from."""
     how = {"only": "", "sum": "sum of ", "max": "maximum of ", "rows": "rows of "}
     column = f"{source.table}.{source.column}" if source.column else source.table
     conditions = " and ".join(f"{name} = {value}" for name, value in source.where)

@@ -32,12 +32,12 @@ BARS_DRAWN_MAX: Final = 8
 CUTS_DRAWN_MAX: Final = 12
 HEIGHT: Final = 240
 AXIS_LEFT: Final = 62
-# A column may be no wider than this, or one snapshot would fill the plot.
+# The largest width of a column; without it, a single snapshot would fill the plot.
 COLUMN_WIDTH_MAX: Final = 34
 
 
 def growth(tables: Tables, names: Names) -> Drawing | None:
-    """Draw the bytes of each section in each snapshot, one upon the other."""
+    """Draw the bytes of each section in each snapshot as stacked columns."""
     rows = tables["snapshot_sections"].dropna(subset=["generation", "bytes"])
     if rows.empty:
         return None
@@ -141,7 +141,7 @@ def cuts(tables: Tables, names: Names) -> Drawing | None:
 
 
 def garbage(tables: Tables, names: Names) -> Drawing | None:
-    """Draw the bytes of each sort of garbage in each snapshot, one upon the other."""
+    """Draw the bytes of each sort of garbage in each snapshot as stacked columns."""
     rows = tables["garbage"].dropna(subset=["generation", "what", "bytes"])
     if rows.empty or not rows["bytes"].sum():
         return None
@@ -189,7 +189,7 @@ def _newest_bars(tables: Tables, table: str, label: str, column: str, unit: str)
 
 
 def _thinned(rows: pd.DataFrame, most: int) -> pd.DataFrame:
-    """Return at most so many rows: the last, and others at equal distances before it."""
+    """Return at most so many rows: the last one, and rows at equal distances before it."""
     every = -(-len(rows) // most)
     return rows.iloc[::-every].iloc[::-1]
 

@@ -36,7 +36,7 @@ LINES_DRAWN_MAX: Final = 5
 VIEWS_DRAWN_MAX: Final = 12
 # Windows of a week are 10,000; a line with more points than pixels shows no more.
 POINTS_MAX: Final = {NARROW: 90, WIDE: 240}
-# Lines of more points have small ones without a rim, which would cut the line up.
+# Lines with more points get small dots without a rim, because rims would break up the line.
 DOTS_LARGE_MAX: Final = 40
 HEATMAP_COLUMNS_MAX: Final = 48
 # Shades of the heatmap, the first for the fewest calls.
@@ -62,7 +62,7 @@ def percentiles(tables: Tables, names: Names) -> Drawing | None:
 
 
 def _percentile_rows(rows: list[tuple[str, dict[str, Any], str]]) -> Markup:
-    """Return a row for each name with its percentiles; the last text is told behind them."""
+    """Return a row for each name with its percentiles, and the text behind them."""
     ends = decades([row[name] for _, row, _ in rows for name in PERCENTILES])
     chart = RowChart(len(rows), ends, log_ticks(*ends), "us", right=12, logarithmic=True)
     for place, (label, row, more) in enumerate(rows):
@@ -120,7 +120,7 @@ def _p99_lines(lines: list[tuple[str, pd.DataFrame]], width: int) -> Markup:
 
 
 def highest(line: pd.DataFrame, times: tuple[float, float], most: int) -> pd.DataFrame:
-    """Return at most so many windows: of those that would share a place, the one with the worst."""
+    """Return at most so many windows: of those that share a place, the one with the worst p99."""
     places = ((line["window_start"] - times[0]) * (most - 1)) // max(1.0, times[1] - times[0])
     worst = line.groupby(places)["p99_us"].idxmax()
     return line.loc[worst] if len(line) > most else line
@@ -241,7 +241,7 @@ def _heat(rows: pd.DataFrame) -> Markup:
     for row in records(counts):
         x, bucket = 58 + row["column"] * step, int(row["bucket_log2_us"])
         y = 6 + (high - bucket) * height
-        # By the root, so that a few slow calls are still seen beside many fast ones.
+        # The square root keeps a few slow calls visible beside many fast ones.
         shade = max(1, math.ceil(HEATMAP_SHADES * math.sqrt(row["count"] / most)))
         tip = f"{units.show(first + row['column'] * column_us, 'moment')}, "
         tip += f"{units.show(2.0**bucket, 'us')} to {units.show(2.0 ** (bucket + 1), 'us')}: "

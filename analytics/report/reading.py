@@ -1,7 +1,7 @@
 """Reads tables from disk into memory without Spark. It names missing ones and guesses nothing.
 
-The tables of analyses are small (per RPC and minute, per generation and section), `spans` is not:
-of it only the number of rows is read.
+The tables of analyses are small (per RPC and minute, per generation and section). `spans` is large,
+so only its number of rows is read.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from analytics.session import AnalyticsError
 
 # About 100 bytes per row in memory. A month of minutes of 40 RPCs is 1.7 million rows.
 ROWS_READ_MAX: Final = 2_000_000
-# Tables that may be as large as the input: only counted.
+# Tables that may be as large as the input: their rows are only counted.
 COUNTED_ONLY: Final = frozenset({schema.SPANS.name})
 ROWS: Final = "rows"
 
 
 class ReportError(AnalyticsError):
-    """The report cannot be made: which file is in the way, and what to do."""
+    """The report cannot be made. The message names the file in the way, and says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where a number on the page comes from, so that anybody can compute it again.
 
-    `column` of the rows of `table` in which every column of `where` has that value, put together
-    by `aggregate`: `only` (there is one row), `sum`, `max`, or `rows` (how many; the column does
-    not matter). With `over` the result is divided by the sum of that column over the same rows,
-    or over the rows of `over_table` that fit `over_where`.
+    The number is `column` over the rows of `table` that match every value of `where`, combined by
+    `aggregate`: `only` (there is one row), `sum`, `max`, or `rows` (how many; the column does not
+    matter). With `over` the result is divided by the sum of that column over the same rows, or over
+    the rows of `over_table` that fit `over_where`.
     """
 
     table: str
@@ -81,7 +81,7 @@ class Tables:
         return rows
 
     def number(self, unit: str, source: Source) -> Number:
-        """Return the number that the source tells, NaN if there is nothing to tell it from."""
+        """Return the number that the source describes, NaN if its rows are missing."""
         rows = self.select(source.table, source.where)
         if source.aggregate == ROWS:
             whole = not source.where
@@ -107,7 +107,7 @@ def load(directory: Path) -> Tables:
             rows[name], row_counts[name] = _load(table, directory)
         except tables.TableError as error:
             rows[name], row_counts[name] = _no_rows(table), 0
-            # Whoever reads the page elsewhere has another directory.
+            # The page names no directory, because its reader may have the tables elsewhere.
             problem = str(error).replace(f"{directory}/", "").replace(str(directory), "DIRECTORY")
             problems[name] = problem.removeprefix(f"{name} ")
     return Tables(rows, row_counts, problems)
@@ -123,7 +123,7 @@ def _load(table: schema.TableSchema, directory: Path) -> tuple[pd.DataFrame, int
         if table.name in COUNTED_ONLY:
             return _no_rows(table), row_count
         columns = list(column_names(table))
-        # Without a file there is no schema either; that is how an empty table may look.
+        # An empty table may have no file, and so no schema.
         missing = [name for name in columns if found.files and name not in found.schema.names]
         if missing:
             raise tables.TableError(f"{path} has no column {missing[0]}: write the table again")
@@ -154,7 +154,7 @@ def _no_rows(table: schema.TableSchema) -> pd.DataFrame:
 
 
 def _aggregate(values: Any, how: str) -> float:
-    """Return the values put together, NaN where there are none, or not one where one is due."""
+    """Return the combined values, NaN where there are none, or several where `only` expects one."""
     values = pd.to_numeric(values).dropna()
     if how == "only":
         return float(values.iloc[0]) if len(values) == 1 else math.nan

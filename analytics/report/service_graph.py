@@ -16,7 +16,7 @@ from analytics.report.markup import Markup
 from analytics.report.overview import Names, records
 from analytics.report.reading import Tables
 
-# The calls drawn are those of most time; beyond this nobody can follow a line.
+# At most this many calls are drawn, those with most time; with more, lines are hard to follow.
 EDGES_DRAWN_MAX: Final = 24
 BOX_HEIGHT: Final = 34
 BOX_WIDTH_MAX: Final = 190
@@ -51,7 +51,7 @@ def service_graph(tables: Tables, names: Names) -> Drawing | None:
 def layered(edges: list[tuple[str, str]]) -> Layers:
     """Return the services in layers, so that calls go from earlier to later layers.
 
-    Of a cycle, the call that closes it does not count; neither do calls to oneself.
+    Calls that close a cycle do not count, nor do calls of a service to itself.
     """
     callees: dict[str, list[str]] = defaultdict(list)
     called = set()
@@ -61,7 +61,7 @@ def layered(edges: list[tuple[str, str]]) -> Layers:
             called.add(child)
     depth: dict[str, int] = {}
     services = sorted({service for edge in edges for service in edge})
-    # Services that nobody calls come first; of a cycle that nobody enters, the first by name.
+    # Uncalled services come first; a cycle that nobody enters begins with its first name.
     for root in sorted(services, key=lambda service: (service in called, service)):
         if root not in depth:
             _descend(root, callees, depth)
@@ -72,7 +72,7 @@ def layered(edges: list[tuple[str, str]]) -> Layers:
 
 
 def shared_prefix(services: list[str]) -> str:
-    """Return what all services begin with, up to a dash or dot: it tells none from another."""
+    """Return the prefix that all services share, up to a dash or dot: it distinguishes none."""
     if len(services) < 2:
         return ""
     first, last = min(services), max(services)
@@ -81,7 +81,7 @@ def shared_prefix(services: list[str]) -> str:
 
 
 def _descend(root: str, callees: dict[str, list[str]], depth: dict[str, int]) -> None:
-    """Set the depths below a root; where two ways lead to a service the longer one counts."""
+    """Set the depths below a root; if two ways lead to a service, the longer one counts."""
     waiting = [(root, 0, frozenset[str]())]
     while waiting:
         service, at, above = waiting.pop()
@@ -122,7 +122,7 @@ def _drawn(calls: list[dict[str, Any]], layers: Layers, width: int) -> Markup:
     for call, curve in zip(calls, curves, strict=True):
         x, y = curve[-1]
         told = units.show(call["p99_us"], "us")
-        # At the called end curves lie apart; in wide drawings they arrive from the left.
+        # Curves are spread out at the called service; in wide drawings they arrive from the left.
         if is_wide:
             comes_from_above = curve[0][1] < y
             y += 16 if comes_from_above else -8

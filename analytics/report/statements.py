@@ -19,7 +19,7 @@ SEVERITIES: Final = (CRITICAL, WARNING, NOTICE, GOOD)
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name out of the data: an RPC, a stage, a section. `full` says what `short` leaves out."""
+    """A name from the data: an RPC, a stage, a section. `short` abbreviates `full`."""
 
     short: str
     full: str
@@ -39,7 +39,7 @@ class ReportFinding:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A question that is put to the tables. It is not put where one of `needs` has no row."""
+    """A question to the tables. It is not asked if one of the tables in `needs` has no row."""
 
     name: str
     needs: tuple[str, ...]
@@ -72,7 +72,7 @@ def same(value: object) -> Name:
 
 
 def graded(value: float, warning: float, critical: float) -> str:
-    """Return the severity of a value of which more is worse."""
+    """Return the severity of a value; larger values are worse."""
     if value >= critical:
         return CRITICAL
     return WARNING if value >= warning else NOTICE

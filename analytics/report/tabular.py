@@ -1,4 +1,4 @@
-"""Tables of the page: every value with its unit, to be sorted and filtered by the script."""
+"""Tables of the page: every value has its unit, and the script sorts and filters rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from analytics.report.markup import Markup, element
 from analytics.report.overview import Names, records
 from analytics.report.reading import Tables
 
-# A longer text is cut in the middle; half a screen of one attribute helps nobody.
+# A longer text is cut in the middle, since an attribute that fills the screen helps nobody.
 CELL_CHARACTERS_MAX: Final = 160
 
 
@@ -43,7 +43,7 @@ def table(tables: Tables, names: Names, shown: Shown) -> Markup:
 
 
 def _filter(key: str, count: int) -> Markup:
-    """Return the field that filters the rows, and how many are left. The script reveals it."""
+    """Return the field that filters the rows, and the count of rows. The script reveals it."""
     return element(
         "p",
         element("label", "Filter ", element("input", type="search", data_filter=f"{key}-grid")),
@@ -101,12 +101,12 @@ def _row(row: dict[str, Any], numeric: dict[str, bool], names: Names) -> Markup:
 
 
 def repr_of(value: float) -> str:
-    """Return all digits of a number: those of an integer, or the shortest that give the float."""
+    """Return all digits of a number: of an integer all, of a float the fewest that identify it."""
     return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 
 def _text(value: Any) -> str:
-    """Return a value that is no number, cut to a length that a row can bear."""
+    """Return a value that is not a number, cut to a length that fits a row."""
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         return units.ABSENT
     if isinstance(value, bool):

@@ -16,9 +16,9 @@ TIMES: Final = "\N{MULTIPLICATION SIGN}"
 MICROSECONDS_PER_SECOND: Final = 1_000_000
 SECONDS_PER_DAY: Final = 86_400
 DAYS_PER_YEAR: Final = 365
-# Past this, "in 400 years" tells an operator nothing that "over 100 years" does not.
+# Longer times read "over 100 years": "in 400 years" would tell an operator no more.
 YEARS_TOLD_MAX: Final = 100
-# Up to here every digit of a count is shown.
+# Counts up to this show every digit.
 COUNT_EXACT_MAX: Final = 9_999_999
 
 # (how many of the base unit, name), the largest first.
@@ -134,7 +134,7 @@ def show(value: float | None, unit: str) -> str:
 
 
 def _scaled(value: float, steps: tuple[tuple[int, str], ...]) -> str:
-    """Return the value in the largest step that it reaches, else in the smallest."""
+    """Return the value in the largest unit that it reaches, else in the smallest."""
     factor, unit = next((step for step in steps if abs(value) >= step[0]), steps[-1])
     scaled = value / factor
     # Whole numbers of the smallest step (0 B, 7 µs) have no decimals to show.

@@ -13,14 +13,14 @@ from analytics.report.statements import Name, Part
 
 
 class Sentence(NamedTuple):
-    """A finding: how grave it is (one of statements.SEVERITIES), and what was found."""
+    """A finding: its severity (one of statements.SEVERITIES) and its text."""
 
     severity: str
     text: str
 
 
 def sentences(tables_directory: Path) -> list[Sentence]:
-    """Return what the page on these tables says, the gravest first. Raises ReportError."""
+    """Return the findings on the page of these tables, the gravest first. Raises ReportError."""
     tables = load(tables_directory)
     return [
         Sentence(finding.severity, "".join(map(_told, finding.parts)) + ".")

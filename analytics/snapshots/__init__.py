@@ -41,9 +41,9 @@ def tables(
     """Yield the snapshot tables of every generation by name, to be written inside the context.
 
     `directory` is a data directory, its `snapshots`, or a download. `exports` add generations to
-    those there: to `snapshot_sections`, and so to `growth` and `restore_estimate`; without a
-    directory these are all. Without `spans`, the latency around cuts is left out. What is read
-    several times is kept in memory or on local disks.
+    `snapshot_sections`, `growth` and `restore_estimate`; without a directory, only these tables are
+    made. Without `spans`, the latency around cuts is left out. Data that is read several times is
+    kept in memory or on local disks.
     """
     from pyspark import StorageLevel
 
@@ -69,7 +69,7 @@ def tables(
 
 
 def _in_place(spark: SparkSession, directory: Path) -> tuple[dict[str, DataFrame], list[DataFrame]]:
-    """Return the tables that need snapshots themselves, and what is kept for them."""
+    """Return the tables that need snapshot directories, and the cached frames behind them."""
     from pyspark import StorageLevel
 
     from analytics import schema
@@ -93,7 +93,7 @@ def _in_place(spark: SparkSession, directory: Path) -> tuple[dict[str, DataFrame
 def _with_exports(
     spark: SparkSession, known: DataFrame | None, directory: Path | None, paths: Sequence[Path]
 ) -> DataFrame:
-    """Return the sections, those of exports too; of each generation what is named first."""
+    """Return the sections, those of exports too; of each generation only the first source named."""
     from analytics.snapshots import copies, exports
 
     there = set()

@@ -1,7 +1,7 @@
-"""A section as a chain of layers: cut into key ranges, merged, and compared with what was before.
+"""A section as a chain of layers: cut into key ranges, merged, and compared with an earlier state.
 
-A range of keys is read from every layer of the chain, so that whoever merges a range sees all that
-the chain says about it: later layers win, and a tombstone takes away what earlier ones hold.
+A range of keys is read from every layer of the chain, so a merge of the range sees every entry in
+it: later layers win, and a tombstone removes the entry of earlier layers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from viewstamp.format.section import Change, SectionEntry
 
 
 class Chain(NamedTuple):
-    """What leads to a section's state: the manifest that names the layers, and these."""
+    """The source of a section's state: a manifest and the layers that it names."""
 
     manifest: SnapshotManifest
     stage: int
@@ -75,9 +75,9 @@ def merged(layers: Sequence[CopiedLayer], within: KeyRange) -> Iterator[SectionE
 def changed_by_delta(
     older: Sequence[CopiedLayer], delta: CopiedLayer, within: KeyRange
 ) -> Iterator[Change]:
-    """Yield what a delta changes in the state that the older layers are.
+    """Yield what a delta changes in the state of the older layers.
 
-    Of the older layers only blocks that may hold an entity of the delta are read.
+    From older layers, it reads only blocks that may hold an entity of the delta.
     """
     entries = list(delta.entries(within))
     wanted = _holding([entry[:2] for entry in entries])

@@ -1,4 +1,4 @@
-"""What each generation changed, and what it cost to write that down."""
+"""What each generation changed, and the bytes written for these changes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def churn(changes: DataFrame) -> DataFrame:
     """Return churn: entities added, changed and removed by generation and section.
 
-    From the view `changes`. A section that did not change has zeros; one whose state before is not
-    known, because that generation was deleted, has no row.
+    From the view `changes`. A section that did not change has zeros. A section has no row if the
+    earlier generation was deleted, so that its earlier state is unknown.
     """
     return changes.groupBy("generation", "section").agg(
         *(f.sum(name).alias(name) for name in ("added", "changed", "removed"))
@@ -25,12 +25,12 @@ def churn(changes: DataFrame) -> DataFrame:
 def amplification(
     layers: DataFrame, changes: DataFrame, log_bytes: DataFrame | None = None
 ) -> DataFrame:
-    """Return amplification, from the views `layers` and `changes` of all generations there.
+    """Return amplification, from the views `layers` and `changes` of all present generations.
 
-    `layer_bytes` are those of the files that a generation is the first to name, of one copy: its
-    deltas, and bases that were merged since the generation before. `changed_bytes` are those of the
-    entries that made a difference, before compression. `log_bytes` (generation, log_bytes) says how
-    much journal lies between the cut and the one before; without it the column is null.
+    `layer_bytes` counts one copy of the files that a generation is the first to name: its deltas,
+    and bases that were merged since the generation before. `changed_bytes` counts the entries that
+    made a difference, before compression. `log_bytes` (generation, log_bytes) says how much journal
+    lies between the cut and the one before; without it the column is null.
     """
     written = _written(layers)
     changed_bytes = f.col("added_bytes") + f.col("changed_bytes") + f.col("removed_bytes")
@@ -55,8 +55,8 @@ def amplification(
 def _written(layers: DataFrame) -> DataFrame:
     """Return the bytes of layers that each generation is the first to name.
 
-    Of the oldest generation there, which may have taken layers over from deleted ones, only those
-    that bear its own number count.
+    The oldest generation may have taken layers over from deleted ones, so only its layers with its
+    own number count.
     """
     oldest = f.min("generation").over(Window.partitionBy())
     first = f.min("generation").over(Window.partitionBy("digest"))

@@ -1,4 +1,4 @@
-"""The columns of a kind of entity as Spark has them: those that an export has (docs/export.md).
+"""The columns of a kind of entity as Spark types: the columns of an export (docs/export.md).
 
 Integers of 64 bits unsigned are DECIMAL(20, 0), as Spark reads them from Parquet.
 """

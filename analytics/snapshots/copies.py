@@ -95,7 +95,7 @@ def decoded(manifest: bytes) -> SnapshotManifest:
 
 
 def first_good(paths: Iterable[Path], read: Callable[[Path], Result], name: str) -> Result:
-    """Return what `read` makes of the first copy it does not refuse, and warn of those before.
+    """Return the result of `read` for the first copy it does not refuse; warn of earlier copies.
 
     `read` refuses by FormatError or OSError. Raises SnapshotError naming each copy and why, if
     none is good: NewerSnapshotError if one of them is intact and of a later version.
@@ -130,7 +130,7 @@ def tell(bad: Iterable[UnusableCopy]) -> None:
 
 
 def _generations(names: Iterable[str]) -> Iterator[int]:
-    """Yield the generations of the manifests among files; temporary ones and others are none."""
+    """Yield the generations of the manifests among the files; ignore temporary and other files."""
     for name in names:
         try:
             yield generation_of(name)

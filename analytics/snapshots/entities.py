@@ -1,4 +1,4 @@
-"""Rows of entities: decoded, without secrets, or as the bare facts that most analyses need."""
+"""Rows of entities: decoded without secrets, or as the few facts that most analyses need."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BIGINT_MAX: Final = (1 << 63) - 1
 
 
 class GenerationCut(NamedTuple):
-    """What all rows of a generation have alike; the time is that of the log, since 1970."""
+    """What all rows of a generation share; the time comes from the log, since 1970."""
 
     generation: int
     cut_revision: int
@@ -92,7 +92,7 @@ FACTS_STRUCT: Final = struct(
     " expires_at_us BIGINT, is_grant BOOLEAN, bytes BIGINT"
 )
 
-# What the integers at the beginning of a key are.
+# The names of the integers at the beginning of a key.
 _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "sessions": ("session_id",),
     "credential_minimums": ("user_id",),
@@ -106,16 +106,16 @@ _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "consumer_groups": ("stream_id", "topic_id", "group_id"),
     "consumer_group_members": ("group_id", "session_id"),
 }
-# Kinds of which more than the key is needed.
+# Kinds whose facts need more than the key.
 _DECODED: Final = frozenset({"sessions", "users", "personal_access_tokens", "streams"})
 
 Ids = dict[str, int]
 
 
 def facts(cut: GenerationCut, stage: int, entry: SectionEntry) -> Iterator[Row]:
-    """Yield what an entity is about, then its grants, each with the entity that it names.
+    """Yield the facts of an entity, then its grants, each with the entity that it names.
 
-    Of kinds that this program does not know only the size is a fact.
+    An unknown kind yields only its size.
     """
     kind = kind_name(stage, entry.kind)
     ids = {
@@ -160,14 +160,14 @@ def _name(message: Message) -> str | None:
 
 
 def _expiry(message: Message) -> int | None:
-    """Return when a token ends; null for what never does."""
+    """Return when a token expires; null if it never does."""
     if not isinstance(message, PersonalAccessTokenEntity) or not message.expires_at:
         return None
     return min(message.expires_at, BIGINT_MAX)
 
 
 def _grants(user: UserEntity) -> Iterator[tuple[Ids, int]]:
-    """Yield what each grant of a user names, and its bytes without those of grants inside it."""
+    """Yield the target of each grant of a user, and its bytes without those of grants inside it."""
     for stream in user.permissions.streams:
         inner_bytes = sum(topic.ByteSize() for topic in stream.topics)
         named = {"stream_id": stream.stream.id}
@@ -196,6 +196,6 @@ def _message(stage: int, entry: SectionEntry) -> Message:
 
 
 def _as_text(value: object) -> str:
-    """Return bytes as hexadecimal text, which is all that JSON has no form for."""
+    """Return bytes as hexadecimal text; no other type needs a conversion to JSON."""
     assert isinstance(value, bytes), f"{type(value).__name__} has no form in JSON"
     return value.hex()

@@ -1,4 +1,4 @@
-"""Why a snapshot cannot be read, and what is said of a copy that was passed over."""
+"""Errors for unreadable snapshots, and the warning for a copy that was passed over."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from analytics.session import AnalyticsError
 
 
 class SnapshotError(AnalyticsError):
-    """A snapshot or an export cannot be read: which, why, and what to do."""
+    """A snapshot or an export cannot be read. The message names it, the reason and what to do."""
 
 
 class NewerSnapshotError(SnapshotError):

@@ -25,7 +25,7 @@ _COLUMNS: Final = SNAPSHOT_SECTIONS.columns
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A finished export. `tables` has what the manifest says of each, by kind, and `layers`."""
+    """A finished export. `tables` has the manifest's description of each kind, and of `layers`."""
 
     directory: Path
     manifest: Mapping[str, Any]
@@ -33,7 +33,7 @@ class Export:
 
     @property
     def generation(self) -> int:
-        """Which generation it is."""
+        """The generation of the export."""
         return int(self.manifest["generation"])
 
     def table(self, spark: SparkSession, name: str) -> DataFrame:

@@ -17,7 +17,7 @@ UNUSED_GRANTS: Final = "unused_grants"
 IDLE_USERS: Final = "idle_users"
 ALL: Final = (EMPTY_GROUPS, EXPIRED_TOKENS, UNUSED_GRANTS, IDLE_USERS)
 
-# A kind's part in a search: what is searched, and by which ids; `is_use` clears what has them.
+# A mark in a search: the sort of garbage and its ids. A mark with `is_use` clears equal marks.
 _MARK: Final = "STRUCT<what: STRING, a: BIGINT, b: BIGINT, is_use: BOOLEAN>"
 
 
@@ -47,10 +47,10 @@ def garbage(facts: DataFrame) -> DataFrame:
 
 
 def _marks() -> Column:
-    """Return what a fact is searched for, or is the use of; a use in any case makes a row.
+    """Return the marks of a fact: possible garbage, or a use of something.
 
-    The catalog's counters, which every generation has, see to it that all sorts have a row where
-    nothing is found.
+    Every use makes a row. Every generation has the catalog's counters, so every sort gets a row
+    even where nothing is found.
     """
     kind = f.col("kind")
     is_own = ~f.col("is_grant")

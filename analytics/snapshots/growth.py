@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 HOUR_US: Final = 3_600_000_000
 FORECAST_HOURS: Final = 24
 HOURS_PER_DAY: Final = 24
-# Two sides of the normal distribution leave out 5 %.
+# Beyond this on both sides lie 5 % of the normal distribution.
 NORMAL_QUANTILE: Final = 1.96
 GENERATIONS_MIN: Final = 4
 # The newest ones; slopes between any two of them are some 500,000.
@@ -30,13 +30,13 @@ GENERATIONS_MAX: Final = 1000
 SIGNIFICANT: Final = "significant"
 UNCERTAIN: Final = "uncertain"
 TOO_FEW: Final = "too_few"
-# A kind and a limit's name of what is followed as a whole.
+# The kind and the limit's name for a section that is followed as a whole.
 ANY: Final = ""
 WHOLE: Final = ""
 
 
 class Limit(NamedTuple):
-    """A limit of `viewstamp.limits` on what a section has of a kind, by a column's sum."""
+    """A limit of `viewstamp.limits` on the sum of a column over a section's rows of a kind."""
 
     section: str
     kind: str
@@ -56,7 +56,7 @@ LIMITS: Final = (
         limits.SESSION_REPLIES_BYTES_MAX,
     ),
 )
-# What is followed through the generations: each section as a whole, and what is limited.
+# The series over generations: each section as a whole, and each limited kind.
 SERIES: Final = (
     *(Limit(section, ANY, "entities", WHOLE, 0) for section in SECTION_NAMES.values()),
     *LIMITS,
@@ -66,8 +66,8 @@ SERIES: Final = (
 def growth(sections: DataFrame) -> DataFrame:
     """Return growth: one row per section, from snapshot_sections of several generations.
 
-    Rates are of entities. `days_to_limit` is that of the limit reached first by what grows, null
-    where nothing grows towards one.
+    Rates are of entities. `days_to_limit` is for the limit that is reached first, null where
+    nothing grows towards a limit.
     """
     series = _rates(_pairs(_series(_values(sections))))
     is_whole = f.col("limit_name") == WHOLE
@@ -95,7 +95,7 @@ def growth(sections: DataFrame) -> DataFrame:
 
 
 def _values(sections: DataFrame) -> DataFrame:
-    """Return the newest generations, with each series' value in a column; 0 for what is absent."""
+    """Return the newest generations, with each series' value in a column; absent values are 0."""
     is_of = [
         (f.col("section") == one.section)
         & (f.lit(one.kind == ANY) | f.coalesce(f.col("kind") == one.kind, f.lit(False)))
@@ -127,7 +127,7 @@ def _series(values: DataFrame) -> DataFrame:
 
 
 def _point(column: str) -> Callable[[Column], Column]:
-    """Return what takes one series' part of a generation."""
+    """Return a struct of one series' point in a generation."""
     return lambda point: f.struct(
         point["generation"].cast("double").alias("generation"),
         (point["timestamp_us"] / HOUR_US).alias("hours"),
@@ -157,7 +157,7 @@ def _pairs(series: DataFrame) -> DataFrame:
 
 
 def _slopes_after(name: str) -> Callable[[Column, Column], Column]:
-    """Return what gives the slopes from a point to all later ones; null between equal times."""
+    """Return a function from a point to its slopes to all later ones; null between equal times."""
 
     def slopes(point: Column, index: Column) -> Column:
         later = f.slice("points", index + 2, f.size("points"))

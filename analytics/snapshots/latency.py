@@ -1,4 +1,4 @@
-"""What snapshots cost those who wait: latency of commands around cuts against all other times."""
+"""The cost of snapshots for callers: latency of commands around cuts against all other times."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 CUT: Final = "cut"
 SNAPSHOT: Final = "snapshot"
-# A command that began so long before the cut may have waited for it, and queues that it left take
-# as long to drain.
+# A command that began so long before the cut may have waited for it, and the queues after a cut
+# take as long to drain.
 AROUND_US: Final = 1_000_000
-# Windows are looked up by the minute.
+# The join finds windows by the minute.
 BUCKET_US: Final = 60_000_000
 # A span that claims to last longer is cut off here; snapshots end after 120 s.
 WINDOW_US_MAX: Final = 600_000_000
-# Rank of a percentile, to one in so many.
+# The rank of a percentile is accurate to one row in so many.
 PERCENTILE_ACCURACY: Final = 10_000
 P99: Final = 0.99
 
@@ -26,7 +26,7 @@ P99: Final = 0.99
 def cut_latency(spans: DataFrame, *, around_us: int = AROUND_US) -> DataFrame:
     """Return cut_latency from the table `spans`.
 
-    A command is around a cut if it began within `around_us` before or after the spans `cut` of its
+    A command is around a cut if it began within `around_us` before or after the spans `cut` of a
     generation (`snapshot`, where no cut was traced). The baseline are the commands that began
     around no cut and during no snapshot. Commands are the spans of kind SERVER with rpc.system
     grpc.

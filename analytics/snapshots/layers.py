@@ -1,9 +1,9 @@
 """One layer out of several copies: every block is read from a copy in which it is good.
 
 Header, trailer and index of a copy are verified when it is opened, and each block when it is read,
-all by checksums that the index and the trailer tie together. That the file's digest is its name is
-not added up here, since every partition would read the whole file for it: `viewstamp snapshot
-verify` does that.
+all by checksums that the index and the trailer tie together. This module does not compare the
+file's digest with its name, since every partition would have to read the whole file: `viewstamp
+snapshot verify` does that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from viewstamp.format.layer import BlockLocation, LayerReader, decode_block
 from viewstamp.format.manifest import check_layer_belongs, layer_name
 from viewstamp.format.section import Position, SectionEntry
 
-# Before every entry of a section, and behind every one.
+# Positions before and after all entries of a section.
 FIRST: Final[Position] = (-1, b"")
 END: Final[Position] = (1 << 32, b"")
 
@@ -110,7 +110,7 @@ class CopiedLayer:
             return path, action(self._reader(path))
 
         good, result = first_good(self._paths, act, self._name)
-        # What was passed over is asked last from here on, so that it is told of once.
+        # A copy that was passed over is tried last from now on, so that it is reported once.
         first = self._paths.index(good)
         self._paths = self._paths[first:] + self._paths[:first]
         return result

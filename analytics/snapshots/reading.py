@@ -1,7 +1,7 @@
-"""Snapshots as DataFrames, checked in the driver before Spark is asked.
+"""Reads snapshots as DataFrames, after a check in the driver.
 
 Spark looks for files in processes of its own, whose errors arrive wrapped and whose warnings end in
-a log. Here the same look is taken first: errors are plain, and warnings are Python's.
+a log. This module opens the same files first, so that callers get plain errors and Python warnings.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def kind_named(name: str) -> tuple[int, int, KindInfo]:
 
 
 def selection_of(options: Mapping[str, str]) -> SnapshotSelection:
-    """Return what options select. Raises SnapshotError for what is not there or not understood."""
+    """Return what options select. Raises SnapshotError for absent things and unknown options."""
     unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
         raise SnapshotError(f"options {unknown} are unknown: there are {', '.join(OPTIONS)}")

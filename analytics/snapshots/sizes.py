@@ -18,11 +18,11 @@ USER_KINDS: Final = ("users", "personal_access_tokens", "sessions", "access", "c
 
 @dataclass(frozen=True, slots=True)
 class RestoreRates:
-    """How fast a snapshot is taken in: a part for each entity, and a part for each byte.
+    """The time to restore a snapshot: a part for each entity, and a part for each byte.
 
     The defaults were measured on one core of a small virtual machine for what `viewstamp.format`
-    does: read, check, decompress, merge, add up the digest. What a service then does with its
-    entities comes on top: give measured rates of your own for more than a lower bound.
+    does: read, check, decompress, merge, add up the digest. A service needs more time to load its
+    entities, so these rates give a lower bound: for a real estimate, give rates that you measured.
     """
 
     entities_per_s: float = 330_000
@@ -32,8 +32,8 @@ class RestoreRates:
 def tenants(facts: DataFrame) -> DataFrame:
     """Return snapshot_tenants: entities and bytes per stream and user, from the view `facts`.
 
-    What is in a stream is the stream's, what a user has is the user's. Bytes are those of the
-    entities that are there, before compression. Reads `facts` several times: persist it.
+    Entities in a stream count for the stream, those of a user for the user. Bytes count live
+    entities before compression. Reads `facts` several times: persist it.
     """
     own = facts.where(~f.col("is_grant"))
     key = ["generation", "group_id"]
@@ -75,8 +75,8 @@ def _tenant(word: str) -> Column:
 def restore_estimate(sections: DataFrame, rates: RestoreRates) -> DataFrame:
     """Return restore_estimate: seconds to take in each section, from snapshot_sections.
 
-    Sections are taken in one after the other at worst; the sum is the time of a restart, without
-    the journal behind the cut.
+    At worst, sections are restored one after the other, so their sum is the time of a restart,
+    without the journal behind the cut.
     """
     seconds = f.sum("entities") / f.lit(rates.entities_per_s) + f.sum("raw_bytes") / f.lit(
         rates.raw_bytes_per_s

@@ -1,6 +1,6 @@
 """The Spark data source `viewstamp-snapshot`: snapshot directories read in place.
 
-Spark plans and reads in Python processes of its own, so all that a partition needs travels with it.
+Spark plans and reads in Python processes of its own, so a partition carries all that it needs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FORMAT: Final = "viewstamp-snapshot"
 # Rows that are held in memory together.
 BATCH_ROWS: Final = 4096
-# Slices of one task, however small: each of them opens the layers of a section.
+# The most slices in one task, however small they are: each opens the layers of a section.
 SLICES_MAX: Final = 128
 
 
@@ -32,7 +32,7 @@ class SnapshotDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what `format` is given."""
+        """Return the name for `spark.read.format`."""
         return FORMAT
 
     def schema(self) -> StructType:
@@ -63,7 +63,7 @@ class SnapshotReader(DataSourceReader):
     """Divides a selection into partitions, and reads one."""
 
     def __init__(self, view: View, options: dict[str, str]) -> None:
-        """Look at nothing yet."""
+        """Keep the options; open no file yet."""
         self._view = view
         self._options = options
 

@@ -1,4 +1,4 @@
-"""What can be read of snapshots: columns, slices of it, and the rows of a slice.
+"""The views of snapshots: their columns, their slices, and the rows of a slice.
 
     entities   one row per entity; with the option `kind`, its fields as columns
     facts      one row per entity or grant: ids, expiry and bytes, for counting and joining
@@ -50,7 +50,7 @@ class SectionSlice:
     """A range of keys of one section of one generation.
 
     `manifest` and `before` are manifest files: of the generation, and of what it is compared with.
-    `work_bytes` says how much there is to do.
+    `work_bytes` estimates the work.
     """
 
     directories: tuple[Path, ...]
@@ -62,7 +62,7 @@ class SectionSlice:
 
 
 class View(NamedTuple):
-    """Columns, what slices a selection, and what makes the rows of a slice."""
+    """Columns, a function that slices a selection, and one that yields the rows of a slice."""
 
     struct: StructType
     plan: Callable[[SnapshotSelection], Iterable[SectionSlice]]
@@ -102,7 +102,7 @@ COUNTS: Final = 6
 
 
 def _plan_changes(selection: SnapshotSelection) -> Iterator[SectionSlice]:
-    """Yield ranges of the sections of each generation whose state before is known."""
+    """Yield ranges of the sections of each generation whose earlier state is known."""
     there = copies.generations(selection.directories)
     for manifest in selection.manifests():
         message = copies.decoded(manifest)
@@ -122,7 +122,7 @@ def _plan_section_changes(
     if is_rewritten and message.parent_generation and parent is None:
         return
     if _newest(chain) != message.generation:
-        # Nothing changed. An empty range says so, and its row is all zeros.
+        # Nothing changed: an empty range yields a row of zeros.
         yield SectionSlice(selection.directories, manifest, stage, 0, NOTHING)
         return
     before = parent if is_rewritten else None

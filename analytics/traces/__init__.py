@@ -1,4 +1,4 @@
-"""Traces become tables: each a pure function from DataFrames to a DataFrame.
+"""Turns traces into tables: each table is a pure function from DataFrames to a DataFrame.
 
     common      percentiles, stages of spans, bands of requests
     tree        one trace in plain Python: parents, clocks, children cut to parents
@@ -44,9 +44,9 @@ def tables(
 ) -> Iterator[dict[str, DataFrame]]:
     """Yield the trace tables of `spans` by name, to be written before the context ends.
 
-    `spans` is read several times: give what was read back from disk. Traces are walked once, and
-    kept in memory or on local disks until the context ends. `compare` is (before, after);
-    without it `comparison` is left out. `data_quality` has the part of the traces alone.
+    `spans` is read several times: pass a frame that reads from disk. Traces are walked once, and
+    kept in memory or on local disks until the context ends. `compare` is (before, after); without
+    it `comparison` is left out. `data_quality` has only the metrics of traces.
     """
     requests = walked(spans).persist(StorageLevel.MEMORY_AND_DISK)
     frames = {

@@ -26,13 +26,14 @@ class Cause:
 def root_cause(trace: Trace, parents: Sequence[int]) -> Cause | None:
     """Return the deepest failed span without a failed child, None where nothing failed.
 
-    Of equally deep ones the first to end. The way up goes on while the parents failed too.
+    Among equally deep ones, the first to end counts. The way up ends at the first parent that did
+    not fail.
     """
     failed = [place for place, error in enumerate(trace.errors) if error]
     if not failed:
         return None
     passed_on = {parents[place] for place in failed}
-    # In a circle of failed spans each has a failed child.
+    # In a cycle of failed spans, each has a failed child.
     began = [place for place in failed if place not in passed_on] or failed
     depths = _depths(parents)
     deepest = min(began, key=lambda at: (-depths[at], trace.ends_us[at], trace.span_ids[at]))
@@ -54,7 +55,7 @@ def _way_up(trace: Trace, parents: Sequence[int], place: int) -> list[str]:
 
 
 def _depths(parents: Sequence[int]) -> list[int]:
-    """Return how many spans are above each; 0 for those in circles."""
+    """Return how many spans are above each; 0 for those in cycles."""
     children: list[list[int]] = [[] for _ in parents]
     order: list[int] = []
     for place, parent in enumerate(parents):

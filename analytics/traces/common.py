@@ -28,7 +28,7 @@ BAND_ALL: Final = "all"
 MICROSECONDS_PER_SECOND: Final = 1_000_000
 MINUTE_US: Final = 60 * MICROSECONDS_PER_SECOND
 
-# The kinds of span in which a service takes up work that another process asked for.
+# The kinds of span in which a service does work that another process asked for.
 ENTRY_KINDS: Final = ("SERVER", "CONSUMER")
 # The kinds of span in which a service asks another for something.
 CALL_KINDS: Final = ("CLIENT", "PRODUCER")
@@ -50,8 +50,8 @@ def parent_id() -> Column:
 def key(*ids: str) -> Column:
     """Return 64 bits for ids, named `key`; null where one of them is.
 
-    To join by: they are moved and compared in a fraction of the time of text. That one span of
-    100 million is taken for another has a chance of about 1 in 1,000.
+    Joins use them, because Spark moves and compares them in a fraction of the time of text. Among
+    100 million spans, the chance that two share a key is about 1 in 1,000.
     """
     are_there = functools.reduce(operator.and_, (f.col(one).isNotNull() for one in ids))
     return f.when(are_there, f.xxhash64(*ids)).alias("key")
@@ -63,9 +63,10 @@ def is_error() -> Column:
 
 
 def stage() -> Column:
-    """Return what a span's time counts for, for spans of any producer.
+    """Return the stage of a span of any producer.
 
-    What takes up a request is its service; anything else is the `stage` it names, or its name.
+    A span that takes up a request counts for its service; any other span counts for the `stage` it
+    names, or for its name.
     """
     enters = f.col("kind").isin(*ENTRY_KINDS) | parent_id().isNull()
     return f.when(enters, f.col("service")).otherwise(f.coalesce("stage", "name"))
@@ -98,7 +99,7 @@ def spread(array: str, names: Iterable[str] = tuple(QUANTILES)) -> list[Column]:
 def banded(requests: DataFrame) -> DataFrame:
     """Return the requests with `band`, null below the median of their `rpc`, and the percentiles.
 
-    The join is on `rpc`, of which one may have nearly all requests. Adaptive execution either
+    The join is on `rpc`, and a single RPC may have nearly all requests. Adaptive execution either
     broadcasts the percentiles, or splits the crowded partition of the requests.
     """
     limits = requests.groupBy("rpc").agg(percentiles(f.col("duration_us")).alias("_at"))

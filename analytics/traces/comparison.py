@@ -1,4 +1,4 @@
-"""Two windows of time compared: what changed, and whether chance explains it.
+"""Compares two windows of time: what changed, and whether chance explains it.
 
 Tests, all two-sided, all computed from counts that Spark sums up:
 
@@ -27,8 +27,8 @@ from analytics.traces import common
 from analytics.traces.common import MICROSECONDS_PER_SECOND, QUANTILES
 
 SIGNIFICANCE_LEVEL: Final = 0.01
-# Below so many requests in a period, or hits or misses that are to be expected there, the normal
-# distribution is no good stand-in for the exact ones.
+# With fewer requests in a period, or fewer expected hits or misses, the normal distribution
+# approximates the exact one badly.
 REQUESTS_MIN: Final = 20
 EXPECTED_MIN: Final = 5.0
 # Bins of durations: exact below 64 us, above that 64 to each doubling, at most 1/64 wide.
@@ -38,7 +38,7 @@ BINS_PER_DOUBLING: Final = 2**BIN_BITS
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """From `start_us` up to and without `end_us`, in microseconds since 1970."""
+    """A period from `start_us` inclusive to `end_us` exclusive, in microseconds since 1970."""
 
     start_us: int
     end_us: int
@@ -94,7 +94,7 @@ def _values(sides: DataFrame) -> DataFrame:
 def _ranks(sides: DataFrame) -> DataFrame:
     """Return per RPC the U statistic, its ties, and how many lie above each percentile of both.
 
-    A request is a bin before it is moved, so a frequent RPC is a few thousand rows at most.
+    Requests are counted per bin before rows are moved, so an RPC has a few thousand rows at most.
     """
     bins = sides.groupBy("rpc", _bin().alias("bin")).agg(
         f.count_if(~f.col("is_after")).alias("before"), f.count_if("is_after").alias("after")

@@ -18,7 +18,7 @@ def errors(requests: DataFrame) -> DataFrame:
 
     `rpc` and `service` are those of the trace's root. The root cause is the deepest failed span
     without a failed child; `propagated_to` are the services above it that failed with it,
-    nearest first, joined by ' > ': '' if its caller coped.
+    nearest first, joined by ' > ': '' if its caller did not fail.
     """
     failed = requests.where(f.col("cause").isNotNull())
     groups = failed.groupBy(
@@ -34,8 +34,8 @@ def errors(requests: DataFrame) -> DataFrame:
 def exemplars(requests: DataFrame, per_band: int = EXEMPLARS_PER_BAND) -> DataFrame:
     """Return `exemplars`: per RPC and band, the traces to look at.
 
-    Of band p99 the slowest; of p50 and p90 the nearest to that percentile from above, since the
-    slowest of p50 would be nearly p90. Bands are those of `critical_path`, without `all`.
+    From band p99 the slowest; from p50 and p90 the nearest above that percentile, since the slowest
+    of p50 would be nearly p90. Bands are those of `critical_path`, without `all`.
     """
     in_tail = f.col("band") == "p99"
     duration = f.col("duration_us")

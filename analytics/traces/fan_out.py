@@ -1,4 +1,4 @@
-"""Spans that make several calls: the slowest call of each, and the median one."""
+"""Finds the slowest and the median call of each span that makes several calls."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ FAN_OUT: Final = pa.struct(
 
 
 def fan_outs(table: pa.Table, traces: Integers, trace_count: int) -> pa.ListArray:
-    """Return for each trace its fan-outs: spans that FAN_OUT_MIN calls or more name as parent.
+    """Return the fan-outs of each trace: spans that FAN_OUT_MIN or more calls name as parent.
 
-    `traces` has the trace of each row. Of calls that take equally long the one with the last name
-    of a stage is the slowest; the median is the lower one.
+    `traces` has the trace of each row. Among equally long calls, the last stage by name counts as
+    the slowest; of two medians the lower one counts.
     """
     is_call = pc.and_(table["call"], pc.is_valid(table["parent_id"]))
     rows = np.flatnonzero(is_call.to_numpy())
@@ -60,7 +60,7 @@ def fan_outs(table: pa.Table, traces: Integers, trace_count: int) -> pa.ListArra
 
 
 def _ranks(names: pa.StringArray) -> Integers:
-    """Return numbers that are in the order of the names."""
+    """Return the rank of each name in the order of names."""
     encoded = names.dictionary_encode()
     ranks = np.empty(len(encoded.dictionary), np.int64)
     ranks[pc.sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(ranks))

@@ -1,12 +1,12 @@
-"""Many small traces at once: what `tree` and `path` do for one, with arrays instead of loops.
+"""Does for many small traces at once what `tree` and `path` do for one, with arrays.
 
     place     the place of a span in the arrays; spans of a trace stand together, ordered by span id
     level     the spans that are equally deep, over all trees
     family    the children of one parent, together
 
 Plain Python needs some 50 us per span. Here each step is done for all traces together: one step per
-level, and one per child of the largest family, so traces of very many spans are better walked one
-by one. The rules, and the reasons for them, are in `tree` and `path`; the results are the same.
+level, and one per child of the largest family, so traces with very many spans are faster one by
+one. The rules, and the reasons for them, are in `tree` and `path`; the results are the same.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class Forest:
 class Paths:
     """The critical paths: microseconds for each stage on the path of each trace.
 
-    Rows are ordered by trace. `parallel` says of each trace whether work beside it was skipped.
+    Rows are ordered by trace. `parallel` tells for each trace whether the path skips work that ran
+    beside it.
     """
 
     traces: Integers
@@ -83,11 +84,11 @@ class Families:
     largest: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Keep the largest size: that many steps see every child."""
+        """Keep the largest size: so many steps visit every child."""
         self.largest = int(self.sizes[0]) if len(self.sizes) else 0
 
     def at(self, rank: int) -> Integers:
-        """Return the child of this rank of each family that has one; these are the first ones."""
+        """Return the child of this rank in each family that has one; such families come first."""
         reach = np.searchsorted(-self.sizes, -rank, side="left")
         return self.children[self.firsts[:reach] + rank]
 
@@ -96,7 +97,7 @@ def roots_of(spans: Spans) -> Integers:
     """Return the place of each trace's root, by the rule of `tree.root_of`."""
     traces = int(spans.traces[-1]) + 1
     tops = np.flatnonzero(spans.parents == NO_PARENT)
-    # Where parents go round in circles, every span is as good as a root.
+    # Where parents form a cycle, every span may be the root.
     topless = np.bincount(spans.traces[tops], minlength=traces) == 0
     if topless.any():
         tops = np.concatenate([tops, np.flatnonzero(topless[spans.traces])])
@@ -109,7 +110,7 @@ def some(spans: Spans, roots: Integers, wanted: Flags) -> tuple[Spans, Integers]
     """Return the spans and the roots of the wanted traces, places and traces numbered anew."""
     kept = wanted[spans.traces]
     places = np.append(np.cumsum(kept) - 1, NO_PARENT)
-    # The last of `places` answers for NO_PARENT, which is an index from the end.
+    # The last of `places` stands for NO_PARENT, because NO_PARENT indexes from the end.
     columns = {one.name: getattr(spans, one.name)[kept] for one in fields(spans)} | {
         "traces": (np.cumsum(wanted) - 1)[spans.traces[kept]]
     }
@@ -135,7 +136,7 @@ def grow(spans: Spans, roots: Integers) -> Forest:
         shifts[level] = _shifts(spans, level, parents, shifts[parents])
         starts[level] = np.maximum(starts[level] + shifts[level], starts[parents])
         ends[level] = np.minimum(ends[level] + shifts[level], ends[parents])
-        # What lies outside of its parent is left out, with all below it.
+        # A span outside of its parent is left out, with all below it.
         levels.append(level[starts[level] <= ends[level]])
     return Forest(roots, levels[:-1], above, starts, ends)
 
@@ -153,7 +154,7 @@ def _shifts(spans: Spans, children: Integers, parents: Integers, moved: Integers
     shift = np.where(slack < 0, late, parent_start + slack // 2 - start)
     shift[~spans.synchronous[children] | fits] = 0
     shift = np.where(spans.hosts[children] == spans.hosts[parents], moved, shift)
-    # One whose parent is missing hangs below the root with times of its own.
+    # A span whose parent is missing hangs below the root and keeps its own times.
     shift[spans.parents[children] == NO_PARENT] = 0
     return shift
 
@@ -192,9 +193,10 @@ def critical_paths(spans: Spans, forest: Forest) -> Paths:
 
 
 def _choose(forest: Forest, own: Integers, chosen: Flags, beside: Flags) -> None:
-    """Choose the children that their parents wait for, last ones first.
+    """Choose the children that their parents wait for, from the last one back.
 
-    What they take is taken from their parents' `own` time; parents of skipped ones are `beside`.
+    Their time is subtracted from `own` of their parents; parents of skipped children are marked in
+    `beside`.
     """
     if len(forest.levels) == 1:
         return
@@ -210,7 +212,7 @@ def _choose(forest: Forest, own: Integers, chosen: Flags, beside: Flags) -> None
         takes = end <= until[some]
         chosen[child] = takes
         parents = last_first.parents[some]
-        # What takes no time, just when another returned, is beside nothing.
+        # A child without length that ends when another returned ran beside nothing.
         beside[parents] |= ~takes & (start != returned[some])
         own[parents] -= np.where(takes, end - start, 0)
         until[some] = np.where(takes, start, until[some])

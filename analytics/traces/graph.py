@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 from analytics.schema import SERVICE_GRAPH
 from analytics.traces import common
 
-# Where a caller names what it called, in the order of how well it does.
+# Attributes in which a caller names what it called, the most precise first.
 PEER_ATTRIBUTES: Final = (
     "peer.service",
     "service.peer.name",
@@ -28,11 +28,11 @@ def service_graph(spans: DataFrame) -> DataFrame:
 
     A call is a span whose parent, or a span that it links to, is of another service, or is a
     call that the same service took up itself. A call that no span took up counts for the peer
-    that it names (PEER_ATTRIBUTES). A call fails, and takes as long, as the span that took it
-    up, else as the calling one.
+    that it names (PEER_ATTRIBUTES). Failure and duration of a call come from the span that took it
+    up, else from the calling span.
 
-    The join is on the span's id, of which there are no frequent ones but for a parent of very
-    many spans: adaptive execution splits the partition of its children.
+    The join is on the span's id. Only a parent of very many spans is frequent there, and adaptive
+    execution splits the partition of its children.
     """
     found = _found(spans)
     edges = found.select("parent", "child", "error", "duration_us").unionByName(
@@ -67,7 +67,7 @@ def _causes(spans: DataFrame) -> DataFrame:
         f.coalesce("links", f.array()),
         lambda link: f.struct(link["trace_id"].alias("trace_id"), link["span_id"].alias("span_id")),
     )
-    # A parent that is linked to as well has called once.
+    # A parent that is also linked to has called once.
     causes = f.array_distinct(f.concat(f.array(parent), linked))
     caused = spans.select(
         f.col("service").alias("child"),
@@ -88,8 +88,8 @@ def _to_peers(spans: DataFrame, found: DataFrame) -> DataFrame:
         common.is_error().alias("error"),
         "duration_us",
     )
-    # More than its key is asked of a call, so that the rows which Spark moves to find those that
-    # were taken up are the ones that it moves for the edges: then it moves them once.
+    # The condition needs more than a call's key, so that Spark can reuse the shuffle of the edges
+    # for the search for calls that were taken up: the rows move once.
     answered = found.groupBy("key").agg(
         f.bool_or("error").alias("failed"), f.max("duration_us").alias("longest_us")
     )

@@ -13,8 +13,8 @@ from typing import Final
 
 from analytics.traces.tree import Tree
 
-# Steps of what-if replays per trace, a step being one span. The stages with the most time on the
-# path come first; those that are left out count as no saving.
+# The most steps of what-if replays per trace; a step is one span. The stages with the most time on
+# the path come first; stages beyond the limit count as no saving.
 SAVING_STEPS_MAX: Final = 2_000_000
 
 
@@ -24,7 +24,7 @@ def critical_path(
     """Return the microseconds on the path per stage, and whether work beside it was skipped.
 
     Of children that return together the longest is on the path, then the one with the lowest
-    id. Times of 0 are in it: that a stage is on the path is worth knowing.
+    id. Stages with a time of 0 are included, since they are on the path too.
     """
 
     def last_first(place: int) -> tuple[int, int, str]:
@@ -43,7 +43,7 @@ def critical_path(
                 own += until - end
                 until, returned = start, end
                 to_visit.append(child)
-            # What takes no time, just when another returned, is beside nothing.
+            # A child without length that ends when another returned ran beside nothing.
             elif start != returned:
                 parallel = True
         own += until - tree.starts_us[parent]
@@ -56,8 +56,9 @@ def savings(
 ) -> dict[str, int]:
     """Return by how many microseconds the trace would be shorter if a stage took no time.
 
-    Per stage on the path. Without parallel work that is all its time; with it, another branch
-    may become the longest, so the trace is replayed without the stage.
+    The result has each stage on the path. Without parallel work, a stage saves all its time. With
+    parallel work, another branch may become the longest, so the trace is replayed without the
+    stage.
     """
     if not parallel:
         return dict(on_path)
@@ -101,7 +102,7 @@ def _replayed(
 def _duration(
     tree: Tree, parent: int, by_start: list[int], by_end: list[int], durations: list[int], own: int
 ) -> int:
-    """Return how long a span with children takes, given how long those take now.
+    """Return the duration of a span with children, from the new durations of these.
 
     A child waits for the parent's start and for each sibling that had returned before it began,
     then for the parent's own work in between; the parent waits for all. `own` is 0 if the

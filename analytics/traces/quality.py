@@ -1,4 +1,4 @@
-"""How far the traces can be trusted: what is missing in them, and what cannot be true."""
+"""Measures how far traces can be trusted: what is missing in them, and what is impossible."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def trace_quality(spans: DataFrame, requests: DataFrame) -> DataFrame:
     An orphan is a span whose parent is not there; an incomplete trace has one; a rootless trace
     has no span without parent. A skewed span answers a call and does not lie within it, which
     only clocks that disagree explain. An oversized trace is walked in part (TRACE_SPANS_MAX), so
-    its spans are looked at again, whole; where there is none, Spark leaves that out.
+    all its spans are counted here again; without such traces, Spark skips this step.
     """
     large = requests.where(f.col("seen").isNull()).select("trace_id")
     again = spans.join(f.broadcast(large), on="trace_id", how="left_semi")
@@ -56,7 +56,7 @@ def trace_quality(spans: DataFrame, requests: DataFrame) -> DataFrame:
 
 
 def _seen(spans: DataFrame) -> DataFrame:
-    """Return of each trace what the walk tells of those that it walks whole."""
+    """Return for each trace the counts that the walk gives for traces it walks whole."""
     traces = (
         _judged(spans)
         .groupBy("trace_id")

@@ -1,4 +1,4 @@
-"""Rate, errors and duration per RPC and service, and where in time which durations occur."""
+"""Rate, errors and duration per RPC and service, and a heatmap of durations over time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def latency_heatmap(requests: DataFrame) -> DataFrame:
     2^b up to and without 2^(b+1) us; bucket 0 those below 1 us too.
     """
     whole_us = f.greatest(f.floor("duration_us"), f.lit(1)).cast("bigint")
-    # The length in binary digits is exact where a logarithm would round.
+    # The number of binary digits is exact, while a logarithm would round.
     bucket = f.length(f.bin(whole_us)) - 1
     groups = requests.groupBy(
         "rpc",

@@ -1,8 +1,8 @@
 """What would be saved without a stage, for many small traces at once: `path.savings` with arrays.
 
-Traces are replayed as `path` does it, a stage at a time, but all of them together. In which order
-children begin and return does not depend on the stage that is left out, so it is a list of events,
-made once:
+Traces are replayed as in `path`, a stage at a time, but all of them together. The order in which
+children begin and return does not depend on the stage that is left out, so one list of events
+serves all replays:
 
     return    a sibling has returned; later ones that wait for it are ready then
     begin     a child begins when it is ready, after its parent's own work, and returns in the end
@@ -40,7 +40,7 @@ class Level:
 
 
 def savings(spans: Spans, forest: Forest, paths: Paths) -> Integers:
-    """Return for each row of the paths by how much its trace would be shorter without the stage."""
+    """Return for each row of the paths how much shorter its trace would be without the stage."""
     saved = paths.on_path_us.copy()
     rows = np.flatnonzero(paths.parallel[paths.traces])
     if not len(rows):
@@ -129,7 +129,7 @@ def _awaited(
     )
     begun = np.empty(len(forest.above), np.int64)
     begun[by_start] = np.arange(len(by_start))
-    # Of children without length that are there at the same time, one must have begun to return.
+    # Of children without length at the same time, one must begin before it can return.
     ranks = np.maximum(first, begun[by_end] + 1) - firsts[family]
     base = family * (len(by_start) + 1)
     return np.asarray(np.maximum.accumulate(base + ranks) - base)

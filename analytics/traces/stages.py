@@ -1,4 +1,4 @@
-"""Where the time of requests goes: per stage, on the critical path, to the slowest of several."""
+"""Where requests spend time: per stage, on the critical path, in the slowest of several calls."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ STRAGGLERS_PER_RPC: Final = 100
 def stage_latency(spans: DataFrame, requests: DataFrame) -> DataFrame:
     """Return `stage_latency`: the spans of an RPC's requests by stage.
 
-    `share` is `total_us` of the duration of all requests of the RPC. Spans lie within spans and
-    beside each other, so shares do not add up to 1; those of `critical_path` do.
+    `share` is `total_us` divided by the duration of all requests of the RPC. Spans lie within spans
+    and beside each other, so shares do not add up to 1; those of `critical_path` do.
 
     The join is on the trace. Adaptive execution splits the partition of a trace that has far
     more spans than others; the side of the requests has one row for it.
@@ -42,11 +42,12 @@ def critical_path(requests: DataFrame) -> DataFrame:
 
     `traces` counts the requests that the stage is on the path of. `on_path_us` and `saving_us`
     are means over all requests of the band, so that those of a band add up to its mean duration;
-    `share` is of that. A band has the requests from its percentile up to the next; `all` has all.
+    `share` is the fraction of that mean. A band has the requests from its percentile up to the
+    next; `all` has all.
     """
     bands = f.filter(f.array(f.lit(common.BAND_ALL), f.col("band")), lambda band: band.isNotNull())
     requests = common.banded(requests).select("rpc", f.explode(bands).alias("band"), "path")
-    # Both sums are reduced in each task, so that a band with most requests moves no more rows.
+    # Each task reduces both sums, so a band with most requests moves no more rows than another.
     sizes = requests.groupBy("rpc", "band").agg(
         f.count("*").alias("_requests"),
         f.sum(_sum_of("path", "on_path_us")).alias("_whole_us"),
@@ -73,8 +74,9 @@ def stragglers(requests: DataFrame, per_rpc: int = STRAGGLERS_PER_RPC) -> DataFr
     """Return `stragglers`: per RPC the fan-outs that lost most time to their slowest call.
 
     A fan-out is a span with at least FAN_OUT_MIN children that are calls to, or entries of,
-    services. The median is the lower one, so that of two calls the slow one is compared with the
-    fast one. `ratio` is null where the median is 0. Lost is `max_us - median_us`.
+    services. Of two middle values the lower one is the median, so of two calls the slow one is
+    compared with the fast one. `ratio` is null where the median is 0. The lost time is `max_us -
+    median_us`.
     """
     fan_outs = requests.select("trace_id", "rpc", f.inline("fan_outs"))
     order = [(f.col("median_us") - f.col("max_us")), f.col("trace_id"), f.col("parent_id")]

@@ -59,7 +59,7 @@ def root_of(trace: Trace, parents: Sequence[int]) -> int:
     """Return the place of the span that stands for the request.
 
     A span without a parent comes before one whose parent is missing, then the earliest, then the
-    longest. Where parents go round in circles, every span is as good as a root.
+    longest. Where parents form a cycle, every span may be the root.
     """
     tops = [place for place, parent in enumerate(parents) if parent == NO_PARENT]
 
@@ -77,8 +77,8 @@ def root_of(trace: Trace, parents: Sequence[int]) -> int:
 def tree_of(trace: Trace, parents: Sequence[int], root: int) -> Tree:
     """Return the tree below the root.
 
-    A span whose parent is missing hangs below the root: its time is better explained by itself
-    than by the root. What lies outside of its parent is left out, with all below it.
+    A span whose parent is missing hangs below the root, so that its time counts for its own stage
+    and not for the root's. A span outside of its parent is left out, with all below it.
     """
     below: list[list[int]] = [[] for _ in parents]
     for place, parent in enumerate(parents):
@@ -105,15 +105,15 @@ def tree_of(trace: Trace, parents: Sequence[int], root: int) -> Tree:
 def _shift(trace: Trace, child: int, parent: int, shifts: Sequence[int]) -> int:
     """Return by how many microseconds the child's clock must be moved to fit its parent's.
 
-    On the same host it is what the parent was moved by. Between hosts only a call that its
-    caller waits for must fit: it is centred, as if both ways took equally long; if it lasts
-    longer than the caller waited, it is moved only to not begin too early. The rule is Jaeger's
-    clock skew adjuster's.
+    On the same host, the child moves as far as its parent. Between hosts only a call that its
+    caller waits for must fit: it is centred, as if both ways took equally long; if it lasts longer
+    than the caller waited, it is moved only so that it does not begin too early. This is the rule
+    of Jaeger's clock skew adjuster.
     """
     if trace.hosts[child] == trace.hosts[parent]:
         return shifts[parent]
     start, end = trace.starts_us[child], trace.ends_us[child]
-    # The parent is looked at uncut: a cut says nothing about clocks.
+    # The parent's times here are uncut, because a cut says nothing about clocks.
     parent_start = trace.starts_us[parent] + shifts[parent]
     parent_end = trace.ends_us[parent] + shifts[parent]
     if not trace.synchronous[child] or (parent_start <= start and end <= parent_end):

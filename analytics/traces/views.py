@@ -14,8 +14,8 @@ VIEW_CHANGE_SPAN: Final = "view change"
 PREPARE_SPAN: Final = "prepare"
 VIEW_ATTRIBUTE: Final = "viewstamp.view"
 
-# A last prepare this long before a view change, or a first one this long after it, says that
-# nobody asked for anything, not that nobody was answered.
+# If the last prepare is this long before a view change, or the first one this long after it, there
+# were no requests: callers did not wait.
 IDLE_MIN_US: Final = 10 * common.MICROSECONDS_PER_SECOND
 
 _KEYS: Final = ("cluster_id", "view")

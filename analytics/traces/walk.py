@@ -1,7 +1,8 @@
-"""Every trace visited once: one row per trace, from which most trace tables follow.
+"""Visits every trace once and makes one row per trace, from which most trace tables follow.
 
-Spans are brought together by trace and streamed through Arrow. Small traces, which nearly all are,
-are walked many at a time (`forest`, `replay`); each of the others by itself (`tree`, `path`).
+Spans are brought together by trace and streamed through Arrow. Small traces, the great majority,
+are walked many at a time (`forest`, `replay`); each larger trace is walked by itself (`tree`,
+`path`).
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ from analytics.traces.tree import NO_PARENT, Trace, parents_of, tree_of
 # Of a larger trace, the spans without parent, the failed and then the longest are walked; the time
 # of the others counts for their parents. About 50 MB in a Python worker.
 TRACE_SPANS_MAX: Final = 100_000
-# Larger traces are walked one by one: each of their stages and children would be a step for all.
+# Larger traces are walked one by one: each of their stages and children would cost all traces a
+# step.
 FOREST_TRACE_SPANS_MAX: Final = 256
-# So many spans are walked together, and what is left of the last trace.
+# About so many spans are walked together, and the rest of the last trace with them.
 ROWS_PER_BATCH: Final = 65_536
 REASON_CHARACTERS_MAX: Final = 120
 REASON_UNKNOWN: Final = "unknown"
@@ -81,9 +83,9 @@ SENT_SCHEMA: Final = pa.schema(
         ("op", pa.int64()),
     ]
 )
-# Those that make up a `Trace`, in the order of its fields.
+# The columns that make up a `Trace`, in the order of its fields.
 _TRACE_COLUMNS: Final = SENT_SCHEMA.names[1:11]
-# Those of the root that are the trace's, in the order of WALKED_COLUMNS.
+# The root's columns that describe the trace, in the order of WALKED_COLUMNS.
 _ROOT_COLUMNS: Final = (
     *("trace_id", "rpc", "service", "start_us", "end_us", "duration_us", "error"),
 )
@@ -136,7 +138,7 @@ def _sent() -> list[Column]:
         f.coalesce(common.stage(), f.lit("")).alias("stage"),
         f.coalesce("service", f.lit("")).alias("service"),
         error.alias("error"),
-        # The text of what did not fail is of no use, and would be most of what is sent.
+        # The text of a span that did not fail is useless, and would be most of the data.
         f.when(error, reason()).alias("reason"),
         f.col("rpc"),
         f.coalesce("duration_us", f.lit(0.0)).alias("duration_us"),
@@ -160,7 +162,7 @@ def _whole_traces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         last = int(_firsts(table)[-1])
         if last > 0:
             yield table.slice(0, last)
-        # What is left may be the beginning of a trace without end, so it is cut each time.
+        # The rest may be the beginning of an endless trace, so it is cut each time.
         kept, fresh = _cut(table.slice(last)).to_batches(), 0
     if kept:
         yield _table(kept)
@@ -263,7 +265,7 @@ def _parents(table: pa.Table, traces: Integers) -> Integers:
     own, above = numbers[: len(traces)], numbers[len(traces) :]
     keys, wanted = (traces * len(encoded.dictionary) + one for one in (own, above))
     order = np.argsort(keys, kind="stable")
-    # Of several spans with one id, which no table of ours has, the last one is the parent.
+    # Our tables never have two spans with one id; elsewhere the last of them is the parent.
     found = np.searchsorted(keys[order], wanted, side="right") - 1
     rows = order[np.maximum(found, 0)]
     is_there = (above >= 0) & (found >= 0) & (keys[rows] == wanted)
@@ -313,7 +315,7 @@ def _causes(table: pa.Table, firsts: Integers, sizes: Integers) -> pa.Array:
 
 
 def _seen(spans: Spans, firsts: Integers, sizes: Integers) -> pa.StructArray:
-    """Return what each trace has that `quality` counts, null of those that may have been cut."""
+    """Return the counts for `quality` of each trace, null for traces that may have been cut."""
     has_parent = spans.parents != NO_PARENT
     above = np.where(has_parent, spans.parents, 0)
     outside = spans.starts_us < spans.starts_us[above]
