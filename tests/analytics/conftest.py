@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 GROUP = "spark"
 
 
-# Before the hook of xdist, which turns the marks into places.
+# This hook runs before the hook of xdist, which assigns tests to processes by these marks.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests of this folder into one group."""

@@ -1,6 +1,6 @@
-"""The report's page read back: its elements, and its numbers computed again from the tables.
+"""Reads the report's page back: its elements, and its numbers computed again from the tables.
 
-Nothing here is code of the report, so that a mistake in it is not made twice.
+This module uses no code of the report, so that it does not repeat the report's mistakes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Attributes = Mapping[str, str | None]
 
 MISSING = "\N{EN DASH}"
 TIMES = "\N{MULTIPLICATION SIGN}"
-# Unit as it is shown, and what one of it is in the unit of the table.
+# Each unit as shown, and its size in the unit of the table.
 FACTORS: dict[str, dict[str, float]] = {
     "us": {"µs": 1, "ms": 1e3, "s": 1e6, "min": 6e7, "h": 3.6e9},
     "s": {"µs": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600},
@@ -49,7 +49,7 @@ class Element:
 
 @dataclass(slots=True)
 class Page(HTMLParser):
-    """A page taken apart. `faults` has what is not well-formed."""
+    """A parsed page. `faults` lists what is not well-formed."""
 
     elements: list[Element] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
@@ -91,7 +91,7 @@ class Page(HTMLParser):
 
 
 def parse(html: str) -> Page:
-    """Return the page taken apart; what stays open at the end is a fault."""
+    """Return the parsed page; an element that stays open at the end is a fault."""
     page = Page()
     HTMLParser.__init__(page)
     page.feed(html)
@@ -101,7 +101,7 @@ def parse(html: str) -> Page:
 
 
 def wrong_numbers(page: Page, directory: Path) -> Iterator[str]:
-    """Yield a line for each number on the page that is not what the tables say."""
+    """Yield a line for each number on the page that differs from the tables."""
     for element in page.all("data"):
         told = {key: value or "" for key, value in element.attributes.items()}
         want = computed(told, directory)
@@ -128,7 +128,7 @@ def shows(text: str, unit: str, value: float) -> bool:
     if match is None:
         return False
     digits, factor = match[1].replace(",", ""), FACTORS[unit].get(match[2])
-    # What one of the last digit is worth.
+    # The value of one unit of the last digit.
     step = 10.0 ** int(Decimal(digits).as_tuple().exponent)
     return factor is not None and abs(float(digits) - value / factor) <= step * 0.5001
 
@@ -140,7 +140,7 @@ def _rows(directory: Path, table: str, where: Mapping[str, Any]) -> list[dict[st
 
 
 def _put_together(rows: list[dict[str, Any]], column: str, how: str) -> float:
-    """Return the column's values put together."""
+    """Return the combined values of the column."""
     if how == "rows":
         return float(len(rows))
     values = [float(row[column]) for row in rows if row[column] is not None]

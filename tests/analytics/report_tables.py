@@ -56,13 +56,13 @@ def write(directory: Path, name: str, rows: Sequence[Row]) -> Path:
 
 
 def read(directory: Path, name: str) -> list[dict[str, Any]]:
-    """Return the rows of a table as they are on disk, by no code of the report."""
+    """Return the rows of a table as they are on disk, without code of the report."""
     rows: list[dict[str, Any]] = pq.read_table(directory / name).to_pylist()
     return rows
 
 
 def sample(directory: Path) -> Path:
-    """Write every table as an hour of a busy cluster leaves it; return the directory."""
+    """Write every table for an hour of a busy cluster; return the directory."""
     for name, rows in (_traces() | _trouble() | _snapshots()).items():
         write(directory, name, rows)
     return directory
@@ -136,7 +136,7 @@ def _paths() -> list[Row]:
     means = {"p50": 3_600.0, "p90": 8_000.0, "p99": 14_000.0, "all": 4_400.0}
     for rpc, stages in shares.items():
         for place, (band, mean) in enumerate(means.items()):
-            # In slower bands the journal has less of the time, the first stage named more.
+            # In slower bands the journal takes less of the time, and the first stage takes more.
             shift = 0.03 * place if rpc == JOIN else 0.0
             for stage, share in stages.items():
                 share += shift if stage == "viewstamp-streams" else 0.0
@@ -211,7 +211,7 @@ def _traces() -> dict[str, Sequence[Row]]:
 
 
 def _trouble() -> dict[str, Sequence[Row]]:
-    """Return the rows of what went wrong, or changed."""
+    """Return the rows about failures and changes."""
     return {
         "stragglers": [
             {"rpc": CREATE, "op": 4_000 + n, "slowest_stage": "viewstamp-streams"}

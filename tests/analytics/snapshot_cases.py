@@ -21,7 +21,7 @@ HOUR_US = 3_600_000_000
 
 
 def arrow(directory: Path, view: str = "entities", **options: str) -> pyarrow.Table:
-    """Return a view as Spark's workers would read it, one partition behind the other."""
+    """Return a view as Spark's workers would read it, one partition after the other."""
     import pyarrow
     from pyspark.sql.pandas.types import to_arrow_schema
 

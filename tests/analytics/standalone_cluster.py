@@ -30,7 +30,7 @@ Found = TypeVar("Found")
 
 @dataclass
 class Worker:
-    """A worker: its process, and where it tells what it runs."""
+    """A worker: its process, and the address at which it lists its executors."""
 
     process: subprocess.Popen[bytes]
     ui: str
@@ -40,7 +40,7 @@ class Worker:
         return [str(one["id"]) for one in get(f"{self.ui}/json/")["executors"]]
 
     def kill(self) -> None:
-        """Kill it, and the executors that it started, as a machine would that loses power."""
+        """Kill the worker and the executors that it started, as a power failure would."""
         children = children_of(self.process.pid)
         for pid in (self.process.pid, *children):
             os.kill(pid, signal.SIGKILL)
@@ -110,7 +110,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 def environment(directory: Path) -> dict[str, str]:
     """Return the environment of every process: loopback alone, files in the directory.
 
-    What makes this checkout importable in the tests' own session is left out.
+    The setting that makes this checkout importable in the tests' own session is left out.
     """
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
         "SPARK_HOME": str(SPARK_HOME),
@@ -122,9 +122,9 @@ def environment(directory: Path) -> dict[str, str]:
 
 
 def bare_interpreter(directory: Path) -> Path:
-    """Return an interpreter that has third-party packages, and none of ours installed.
+    """Return an interpreter with third-party packages and without ours.
 
-    An editable install is a `.pth` file, which `-S` leaves aside.
+    An editable install is a `.pth` file, which `-S` ignores.
     """
     path = directory / "python-bare"
     packages = os.pathsep.join(entry for entry in sys.path if entry.endswith("-packages"))
@@ -141,13 +141,13 @@ def alive(made: SparkCluster) -> int:
 
 
 def get(address: str) -> Any:
-    """Return what a page of JSON says. Raises OSError while nobody answers."""
+    """Return the content of a page of JSON. Raises OSError while nobody answers."""
     with urllib.request.urlopen(address, timeout=REQUEST_S) as answer:
         return json.load(answer)
 
 
 def until(what: str, holds: Callable[[], Found | None]) -> Found:
-    """Ask until the answer is true, and return it; no answer, or none in JSON, counts as no."""
+    """Ask until the answer is true, and return it; a failure or bad JSON counts as false."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError, ValueError):
@@ -158,11 +158,11 @@ def until(what: str, holds: Callable[[], Found | None]) -> Found:
 
 
 def children_of(parent: int) -> list[int]:
-    """Return the processes that a process started and that are there still."""
+    """Return the children of a process that still run."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            # Behind the name, which is in brackets and may hold anything: state, parent.
+            # The state and the parent follow the name, which is in brackets and may hold any text.
             if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
                 found.append(int(path.parent.name))
     return found

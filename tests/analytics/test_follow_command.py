@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LOAD: Final = SpanLoad(3000, seed=5, duplicate_line_rate=0.1, spans_per_line=20)
 PARTS: Final = 3
 COMPARED: Final = (SPANS, QUARANTINE, RPC_RED)
-# A stream does not count files, and a batch knows nothing else.
+# A stream does not count files, so these metrics exist only in a batch.
 COUNTED_ELSEWHERE: Final = "files"
 
 
@@ -51,7 +51,7 @@ class Growing:
 
 
 class Following:
-    """The command, and what it says on stderr."""
+    """The command, and its lines on stderr."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         """Wrap the process."""
@@ -79,16 +79,16 @@ class Following:
 
     @property
     def said(self) -> str:
-        """Return all that was read of what it said."""
+        """Return all lines that were read from stderr."""
         return "".join(self._said)
 
 
 @contextlib.contextmanager
 def following(traces: Path, output: Path) -> Iterator[Following]:
-    """Start the command; it does not outlive the context."""
+    """Start the command; it ends with the context."""
     command = [sys.executable, "-m", "viewstamp.cli", "analyze", "--traces", str(traces)]
     command += ["--output", str(output), "--follow", "--refresh-seconds", "1"]
-    # Whoever waits for it reads stderr; nobody reads the other.
+    # The tests read stderr; nobody reads stdout.
     sink: IO[bytes]
     with (output.parent / "stdout").open("ab") as sink:
         process = subprocess.Popen(
@@ -156,7 +156,7 @@ def rows(spark: SparkSession, table: TableSchema, output: Path) -> list[str]:
 
 
 def quality(spark: SparkSession, output: Path) -> dict[str, float]:
-    """Return what is said of the data's quality."""
+    """Return the metrics of the data's quality."""
     found = tables.read(spark, DATA_QUALITY, output).collect()
     return {row.metric: row.value for row in found if row.metric != COUNTED_ELSEWHERE}
 
@@ -166,7 +166,7 @@ def quality(spark: SparkSession, output: Path) -> dict[str, float]:
     [((), "only traces can be followed"), ((Path("nowhere"),), "nowhere does not exist")],
 )
 def test_what_cannot_be_followed(traces: tuple[Path, ...], says: str, tmp_path: Path) -> None:
-    """Without traces, or where they are to come from a directory that is not there: an error."""
+    """Following without traces, or from an absent directory, is an error."""
     request = job.AnalysisRequest(tmp_path, traces=traces, snapshots=tmp_path)
     with pytest.raises(follow.FollowError, match=says):
         follow.check(request)

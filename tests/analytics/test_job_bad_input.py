@@ -54,7 +54,7 @@ def foreign_line(service: str, *spans: tuple[str, str, int, int]) -> str:
 
 @pytest.fixture
 def spoiled(tmp_path: Path) -> Path:
-    """Return traces of another system with all that can be wrong with files of lines.
+    """Return traces of another system with every fault that files of lines can have.
 
     shop calls stock, whose clock is 20 ms behind; one export was written twice, one line is cut.
     """
@@ -75,7 +75,7 @@ def rows(spark: SparkSession, table: TableSchema, output: Path) -> list[Row]:
 
 
 def names(outcome: job.AnalysisOutcome) -> set[str]:
-    """Return the names of what a reader must know."""
+    """Return the names of the notices."""
     return {notice.name for notice in outcome.notices}
 
 
@@ -83,7 +83,7 @@ def names(outcome: job.AnalysisOutcome) -> set[str]:
 def test_spoiled_traces_are_analysed_as_far_as_they_go(
     spark: SparkSession, spoiled: Path, tmp_path: Path
 ) -> None:
-    """Cut lines, foreign spans, skewed clocks, copies, lost files: each named, the rest right."""
+    """Cut lines, foreign spans, skewed clocks, copies, lost files are named; the rest is right."""
     request = job.AnalysisRequest(tmp_path / "out", traces=(spoiled,), check_quality=False)
     outcome = job.run(spark, request, lambda *_: None)
     expected = {"quarantined", "unreadable_file", "other_signals", "duplicates", "orphans"}
@@ -105,7 +105,7 @@ def test_spoiled_traces_are_analysed_as_far_as_they_go(
 def test_data_that_is_too_bad_fails_loudly(
     spark: SparkSession, spoiled: Path, tmp_path: Path
 ) -> None:
-    """The same traces with the checks on end the run, and the message names each that failed."""
+    """With the checks on, the same traces end the run, and the message names each failed check."""
     request = job.AnalysisRequest(tmp_path / "out", traces=(spoiled,))
     with pytest.raises(AnalyticsError, match=r"too bad to analyse: .*starts_before_parent_rate"):
         job.run(spark, request, lambda *_: None)
@@ -122,7 +122,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.long
 def test_bad_copy_and_exports(spark: SparkSession, data: Path, tmp_path: Path) -> None:
-    """A copy that is rotten is named and does without; an export adds the generation it has."""
+    """A damaged copy is named and not needed; an export adds its generation."""
     kept = tmp_path / "data"
     shutil.copytree(data, kept)
     exported = exported_to(tmp_path / "export", kept, generation=1)
@@ -158,12 +158,12 @@ def entities(sections: list[Row]) -> dict[tuple[Any, ...], int]:
 
 
 def unfinished(path: Path) -> None:
-    """Take away what says that an export is whole."""
+    """Delete the mark that an export is whole."""
     (path / "_SUCCESS").unlink()
 
 
 def unknown_version(path: Path) -> None:
-    """Let an export say that it is of a version to come."""
+    """Give an export the number of a future version."""
     manifest = json.loads((path / "manifest.json").read_text())
     (path / "manifest.json").write_text(json.dumps(manifest | {"schema_version": 99}))
 
@@ -183,7 +183,7 @@ def test_unfit_exports_are_refused(
     spoil: Callable[[Path], None],
     says: str,
 ) -> None:
-    """An export that is unfinished, unknown or not there ends the run with what to do."""
+    """An unfinished, unknown or absent export ends the run, and the message says what to do."""
     exported = exported_to(tmp_path / "export", data, generation=4)
     spoil(exported)
     request = job.AnalysisRequest(tmp_path / "out", exports=(exported,))
@@ -222,7 +222,7 @@ def test_nothing_there_is_an_error(
 def test_output_of_somebody_else_is_left_alone(
     spark: SparkSession, tmp_path: Path, present: tuple[str, ...], says: str
 ) -> None:
-    """A directory with other things in it, or with a table's name for them, is not written to."""
+    """The job does not write to a directory with other files, even if these have a table's name."""
     output = tmp_path / "out"
     for name in present:
         (output / name).parent.mkdir(parents=True, exist_ok=True)
@@ -236,7 +236,7 @@ def test_output_of_somebody_else_is_left_alone(
 def test_no_java_says_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without Java on PATH and without JAVA_HOME: exit code 1, one line, the package to install."""
+    """Without Java, the exit code is 1 and one line names the package to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     arguments = ["--traces", str(tmp_path), "--output", str(tmp_path / "out")]

@@ -1,4 +1,4 @@
-"""The code that executors get: whole, without anything beside it, and always the same."""
+"""The code that executors get is complete, needs no other files, and is always the same."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from analytics import package
 from tests.analytics.standalone_cluster import bare_interpreter
 
-# What drivers and executors begin with, and a file that is no module.
+# Imports the modules with which drivers and executors begin, and reads a file that is no module.
 IMPORTS = """
 import sys
 from importlib import resources
@@ -23,7 +23,7 @@ assert (resources.files("analytics.report") / "assets" / "report.js").read_text(
 
 
 def test_code_runs_from_one_file(tmp_path: Path) -> None:
-    """Where nothing of ours is installed, the file alone is importable, its assets with it."""
+    """Where our packages are not installed, the file alone provides the code and its assets."""
     packed = package.write_zip(tmp_path / "code.zip")
     command = [str(bare_interpreter(tmp_path)), "-c", IMPORTS, str(packed)]
     environment = os.environ | {"PYTHONPATH": str(packed)}
@@ -32,7 +32,7 @@ def test_code_runs_from_one_file(tmp_path: Path) -> None:
 
 
 def test_same_code_is_the_same_file(tmp_path: Path) -> None:
-    """Packed twice, once by the command of the documentation, the bytes are the same."""
+    """Two packings, one by the command of the documentation, give the same bytes."""
     packed = package.write_zip(tmp_path / "one.zip")
     command = [sys.executable, "-m", "analytics.package", str(tmp_path / "two.zip")]
     subprocess.run(command, cwd=package.ROOT, check=True)

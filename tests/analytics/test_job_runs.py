@@ -74,7 +74,7 @@ def test_wrong_arguments_are_told_before_anything_starts(
 
 
 def test_nothing_to_analyse_is_an_error(tmp_path: Path) -> None:
-    """Neither traces nor snapshots: the message says what to name."""
+    """A run without traces and snapshots is an error that says what to name."""
     nothing: SparkSession = None  # type: ignore[assignment]  # it is not asked for
     with pytest.raises(AnalyticsError, match="name directories of traces, of snapshots, or both"):
         job.run(nothing, job.AnalysisRequest(output=tmp_path), lambda *_: None)
@@ -82,7 +82,7 @@ def test_nothing_to_analyse_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_traces_become_tables_and_a_page(spark: SparkSession, tmp_path: Path) -> None:
-    """Every table of traces is there and readable; page and picture too; steps tell their time."""
+    """A run writes every table of traces, page and picture, and reports the time of each step."""
     made = spans.generate(tmp_path / "traces", spans.SpanLoad(spans=2_000, seed=3))
     steps: list[str] = []
     request = job.AnalysisRequest(

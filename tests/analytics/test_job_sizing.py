@@ -1,4 +1,4 @@
-"""How much there is to read decides into how much Spark divides it."""
+"""The size of the input decides into how many parts Spark divides it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_partitions_follow_the_input(size_bytes: int, cores: int, partitions: in
 
 
 def test_input_is_counted_as_it_is_read(tmp_path: Path) -> None:
-    """Compressed lines count for what they become; snapshots and what is absent count too."""
+    """The estimate counts compressed lines at full length, snapshots, and no absent file."""
     (tmp_path / "traces.jsonl").write_bytes(b"x" * 1000)
     packed = gzip.compress(b"y" * 1000)
     (tmp_path / "traces-1.jsonl.gz").write_bytes(packed)
@@ -67,6 +67,6 @@ def test_every_core_gets_a_part(tmp_path: Path, sizes: list[int], cores: int, ta
 
 
 def test_a_chosen_number_stands(spark: SparkSession) -> None:
-    """Partitions that somebody configured, as the tests' own session does, are left alone."""
+    """A configured number of partitions, as in the tests' own session, does not change."""
     assert sizing.fit(spark, 45 * GIB) == 1
     assert spark.conf.get(sizing.SHUFFLE_PARTITIONS) == "1"

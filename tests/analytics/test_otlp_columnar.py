@@ -1,4 +1,4 @@
-"""Lines read by whole columns give the rows that `flatten` gives of each."""
+"""Lines read by whole columns give the rows that `flatten` gives for each line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pair(key: str, **value: Any) -> dict[str, Any]:
     return {"key": key, "value": value}
 
 
-# What a producer may write and Arrow reads: no line of these may be odd.
+# Lines that a producer may write and Arrow reads: none of them may be odd.
 USUAL: list[dict[str, Any]] = [
     {},
     {"kind": 3, "status": {"code": 2, "message": "no answer"}, "flags": 4294967295},
@@ -71,7 +71,7 @@ USUAL: list[dict[str, Any]] = [
     {"unknownField": {"deep": [1, {"er": None}]}, "droppedAttributesCount": 1},
     {"startTimeUnixNano": "1600000000000000000", "name": "late"},
 ]
-# What is left to `flatten`.
+# Lines that only `flatten` handles.
 UNUSUAL: list[dict[str, Any]] = [
     {"kind": "SPAN_KIND_SERVER"},
     {"startTimeUnixNano": 1700000000000000000},
@@ -98,7 +98,7 @@ UNUSUAL: list[dict[str, Any]] = [
 
 
 def columns_of(row: Row) -> dict[str, Any]:
-    """Return the columns of `spans`, and the ones that both ways give of other rows."""
+    """Return the columns of `spans`, and the columns that both ways give for other rows."""
     return row.asDict(recursive=True)
 
 
@@ -147,7 +147,7 @@ def batch_of(texts: list[str]) -> list[pa.RecordBatch]:
 
 
 def test_usual_lines_are_what_flatten_says(spark: SparkSession) -> None:
-    """Whatever Arrow can read gives the same rows, alone on its line or beside other spans."""
+    """A span that Arrow can read gives the same rows, alone on its line or beside other spans."""
     names = {"service.name": "shop", "service.instance.id": "i", "viewstamp.replica_id": "2"}
     texts = [line_of({**SPAN, **written}, **names) for written in USUAL]
     many = json.loads(texts[0])

@@ -27,7 +27,7 @@ def spans_of(directory: Path) -> list[dict[str, Any]]:
 
 
 def test_traces_are_whole(tmp_path: Path) -> None:
-    """Ids are unique, every parent is there, and a child is inside of it if clocks agree."""
+    """Ids are unique, every parent is present, and a child lies within it if clocks agree."""
     done = generate(tmp_path, SpanLoad(5000, foreign_rate=0.1, error_rate=0.1))
     spans = spans_of(tmp_path)
     by_id = {(span["traceId"], span["spanId"]): span for span in spans}
@@ -55,7 +55,7 @@ def test_same_load_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_damage_is_as_counted(tmp_path: Path) -> None:
-    """Repeated and cut lines are there, in rotated files, in the numbers that are returned."""
+    """The rotated files have as many repeated and cut lines as the generator returns."""
     load = SpanLoad(
         5000, duplicate_line_rate=0.2, cut_line_rate=0.1, spans_per_line=20, rotate_bytes=100_000
     )

@@ -1,4 +1,4 @@
-"""Directories of lines become tables, whatever is wrong with some; bad data is refused."""
+"""Directories of lines become tables even if some lines are bad; too bad data is refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def write_spans(path: Path, *spans: dict[str, Any], service: str | None = "a") -
 
 
 def test_tables_are_what_plain_python_reads(spark: SparkSession, tmp_path: Path) -> None:
-    """Spans, quarantine and counts agree with a reader that knows nothing of Spark."""
+    """Spans, quarantine and counts agree with a reader in plain Python."""
     done = generate(tmp_path / "in", LOAD)
     users = tmp_path / "in" / "telemetry" / "viewstamp-users"
     text = (users / "traces.jsonl").read_bytes()
@@ -84,7 +84,7 @@ def test_tables_are_what_plain_python_reads(spark: SparkSession, tmp_path: Path)
 
 
 def test_fullest_copy_is_kept(spark: SparkSession, tmp_path: Path) -> None:
-    """Of three copies of a span, in two files, the one that says most is the row."""
+    """Of three copies of a span, in two files, the fullest one becomes the row."""
     spans: list[dict[str, Any]] = [
         {"spanId": "01" * 8, "name": "poor"},
         {"spanId": "01" * 8, "name": "rich", "kind": 2, "attributes": [{"key": "a"}]},
@@ -99,7 +99,7 @@ def test_fullest_copy_is_kept(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_quality_is_counted_by_hand(spark: SparkSession, tmp_path: Path) -> None:
-    """Orphans, skew, negative durations and nameless services are those of a case made by hand."""
+    """Orphans, skew, negative durations and nameless services of a small case are counted right."""
     early = {"startTimeUnixNano": "1700000000000000000"}
     parent = {"parentSpanId": "01" * 8}
     write_spans(
@@ -133,7 +133,7 @@ GOOD = dict.fromkeys(quality.THRESHOLDS, 0.0) | {"spans": 1.0, "lines": 1.0}
 
 @pytest.mark.parametrize("name", quality.THRESHOLDS)
 def test_each_threshold_can_fail(name: str) -> None:
-    """At its threshold a rate passes; above it the run fails and is told what to do."""
+    """A rate at its threshold passes; above it the run fails, and the message says what to do."""
     threshold = quality.THRESHOLDS[name]
     quality.enforce(GOOD | {name: threshold.most})
     with pytest.raises(quality.QualityError, match=name) as caught:
@@ -142,9 +142,9 @@ def test_each_threshold_can_fail(name: str) -> None:
 
 
 def test_unreadable_file_spoils_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
-    """Beside a file that cannot be opened and one that breaks off, the others are read.
+    """A file that cannot be opened and one that breaks off do not affect the other files.
 
-    They are another system's: a notice says what stays empty without our attributes.
+    The files come from another system: a notice says what stays empty without our attributes.
     """
     write_spans(tmp_path / "good.jsonl", {"spanId": "01" * 8})
     (tmp_path / "gone.jsonl").symlink_to(tmp_path / "nowhere")
@@ -161,7 +161,7 @@ def test_unreadable_file_spoils_nothing_else(spark: SparkSession, tmp_path: Path
 
 
 def test_only_rubbish_is_an_error_with_tables(spark: SparkSession, tmp_path: Path) -> None:
-    """Where no line is a trace the tables are written, empty or not, and the check is loud."""
+    """If no line is a trace, the tables are written and the check fails."""
     (tmp_path / "a.jsonl").write_text("rubbish\n")
     found = run(spark, [tmp_path], tmp_path / "out")
     assert tables.read(spark, QUARANTINE, tmp_path / "out").count() == 1

@@ -74,7 +74,7 @@ def test_compression_changes_nothing(
 def test_cut_archive_gives_what_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compress: Callable[[bytes], bytes]
 ) -> None:
-    """Of a compressed file without its end the lines before are kept, and the loss is a row."""
+    """A truncated compressed file keeps the lines before its end, and the loss is a row."""
     monkeypatch.setattr(lines, "COMPRESSED_BLOCK_BYTES", 1024)
     texts = [f"{hashlib.sha256(line).hexdigest()}\n" for line in LINES]
     path = tmp_path / "cut.jsonl"
@@ -87,14 +87,14 @@ def test_cut_archive_gives_what_it_has(
 
 
 def test_absent_file_is_one_row(tmp_path: Path) -> None:
-    """A file that cannot be opened is one row, which is about no line of it."""
+    """A file that cannot be opened is one row about the whole file."""
     ((number, text, problem),) = read(files.Split(str(tmp_path / "no.jsonl"), files.PLAIN, 0, 9))
     assert (number, problem) == (0, lines.UNREADABLE)
     assert "No such file" in text
 
 
 def test_overlong_line_is_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line beyond the limit is not gathered in memory: one row says so, the others are read."""
+    """A line beyond the limit is not held in memory: one row reports it; the others are read."""
     monkeypatch.setattr(lines, "BLOCK_BYTES", 16)
     monkeypatch.setattr(lines.Blocks.__init__, "__defaults__", (40,))
     path = tmp_path / "long.jsonl"

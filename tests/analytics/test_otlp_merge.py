@@ -1,4 +1,4 @@
-"""Rows that join a table later give the table that they would have given at once."""
+"""Rows added in two steps give the same table as rows added in one step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def spans(spark: SparkSession, output: Path, *rows: tuple[str, str, str]) -> Dat
         if field.name not in given.columns:
             column = filled.get(field.name, f.lit(None))
             given = given.withColumn(field.name, column.cast(field.dataType))
-    # Spans come from files: what is read again must be the same.
+    # Spans come from files, because a second reading must give the same spans.
     path = tables.scratch(output, "given")
     given.write.parquet(str(path))
     return spark.read.parquet(str(path))
@@ -50,7 +50,7 @@ def inodes(output: Path, service: str) -> set[int]:
 def test_merge_keeps_the_fullest_and_little_else_moves(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Copies meet across batches and partitions; partitions without one keep their files."""
+    """Copies are found across batches and partitions; other partitions keep their files."""
     with tables.claim(tmp_path):
         first = spans(spark, tmp_path, ("1", "a", "x"), ("2", "a", "abcd"), ("3", "b/%", "x"))
         merge.merge_spans(first, tmp_path)

@@ -1,4 +1,4 @@
-"""OTLP lines of any producer become typed rows; what cannot be used says why."""
+"""OTLP lines of any producer become typed rows; the row of an unusable one says why."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def line_of(span: dict[str, Any], **resource: str) -> str:
 
 
 def rows(spark: SparkSession, texts: list[str], late_before_us: int | None = None) -> list[Row]:
-    """Return what becomes of some lines, in their order."""
+    """Return the rows of some lines, in the order of the lines."""
     numbered = [("a.jsonl", 0, number, text, None) for number, text in enumerate(texts)]
     flat = flatten(spark.createDataFrame(numbered, lines.COLUMNS), late_before_us)
     return sorted(flat.collect(), key=lambda row: row.line)
@@ -98,9 +98,9 @@ def test_every_field_is_typed(spark: SparkSession) -> None:
     assert (link["trace_id"], link["span_id"], link["flags"]) == ("ab" * 16, "cd" * 8, 1)
 
 
-# What a producer writes, and what it is read as. One Spark job reads all of them.
+# A producer's span, and the row that it becomes. One Spark job reads all of them.
 READINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    # Nothing but what OTLP demands: a whole row all the same.
+    # The fields that OTLP requires, and no others, give a whole row.
     (
         {},
         {
@@ -136,7 +136,7 @@ READINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 def test_fields_are_read_as_all_write_them(spark: SparkSession) -> None:
-    """Bare spans, enums by number and by name, stages by name, odd times: all as they are meant."""
+    """Bare spans, enums by number and by name, stages by name and odd times are read as meant."""
     found = rows(spark, [line_of({**SPAN, **written}) for written, _ in READINGS])
     got = [{name: row[name] for name in READINGS[row.line][1]} for row in found]
     assert got == [meant for _, meant in READINGS]
@@ -179,7 +179,8 @@ def _nested(depth: int) -> st.SearchStrategy[tuple[dict[str, Any], Any]]:
 def test_every_kind_of_value_is_read(spark: SparkSession) -> None:
     """Scalars are read as their text, arrays and maps as the JSON that they mean."""
 
-    # Each example is many values: a Spark job costs more than they do, and so does each shrinking.
+    # Each example has many values, because a Spark job costs more than they do; so does each
+    # shrinking.
     @settings(max_examples=2, phases=[Phase.explicit, Phase.generate])
     @given(st.lists(_nested(2), min_size=30, max_size=60))
     def check(values: list[tuple[dict[str, Any], Any]]) -> None:
@@ -197,7 +198,7 @@ def test_every_kind_of_value_is_read(spark: SparkSession) -> None:
 
 
 def test_deepest_values_stay_otlp(spark: SparkSession) -> None:
-    """What is nested deeper than can be parsed is kept as the producer wrote it."""
+    """A value that is nested too deeply to be parsed is kept as the producer wrote it."""
     value: dict[str, Any] = {"stringValue": "x"}
     for _ in range(4):
         value = {"arrayValue": {"values": [value]}}
@@ -232,7 +233,7 @@ PROBLEMS: list[tuple[str, str]] = [
 
 
 def test_problems_are_named(spark: SparkSession) -> None:
-    """Each line or span that gives no row of `spans` gives one that says why."""
+    """Each line or span that gives no row of `spans` gives a row that says why."""
     found = rows(spark, [text for text, _ in PROBLEMS], late_before_us=1_650_000_000_000_000)
     assert [(PROBLEMS[row.line][0], row.problem) for row in found] == PROBLEMS
     assert all(row.is_first and row.excerpt is not None for row in found)

@@ -1,4 +1,4 @@
-"""Files that workers write of rows are those Spark would write, and only finished ones stay."""
+"""Workers write the same files that Spark would write, and only finished files stay."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DAY_NS = 86_400 * 10**9
 
 
 def staged(place: Path, batches: list[pa.RecordBatch]) -> dict[str, object]:
-    """Write rows of lines and finish; return what was told."""
+    """Write rows of lines and finish; return the results of the tasks."""
     rows = columnar.rows(ingest.span_schema()[0], None, batches)
     (told,) = (row for batch in staging.write(place, rows) for row in batch.to_pylist())
     staging.finish(place, told["files"])
@@ -52,7 +52,7 @@ def of_services(services: list[str], days: int = 1) -> list[pa.RecordBatch]:
 
 
 def test_folders_are_named_as_spark_does(spark: SparkSession, tmp_path: Path) -> None:
-    """Services of any name are in the folders in which Spark would write and look for them."""
+    """Services of any name are in the folders that Spark would use for them."""
     schema, columns = ingest.span_schema()
     batches = of_services(ODD_NAMES)
     told = staged(tmp_path / "ours", batches)
@@ -77,7 +77,7 @@ def test_folders_are_named_as_spark_does(spark: SparkSession, tmp_path: Path) ->
 
 
 def test_rows_are_read_back_as_they_were(spark: SparkSession, tmp_path: Path) -> None:
-    """Maps, events, links and nulls of every usual span are what Spark reads from the files."""
+    """Spark reads the maps, events, links and nulls of every usual span back from the files."""
     schema, columns = ingest.span_schema()
     names = {"service.name": "shop", "service.instance.id": "i"}
     batches = batch_of([line_of({**SPAN, **written}, **names) for written in USUAL])
@@ -94,7 +94,7 @@ def test_rows_are_read_back_as_they_were(spark: SparkSession, tmp_path: Path) ->
 def test_many_folders_keep_few_files_open(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pending_bytes: int
 ) -> None:
-    """However few files and rows may wait, each row is written once and each file is told of."""
+    """However few files and rows may wait, each row is written once and each file is reported."""
     monkeypatch.setattr(staging, "PENDING_BYTES_MAX", pending_bytes)
     monkeypatch.setattr(staging, "FILES_MAX", 3)
     services = [f"s{number}" for number in range(4)]
@@ -109,7 +109,7 @@ def test_many_folders_keep_few_files_open(
 
 
 def test_failed_attempts_leave_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """What an attempt had written before it failed is not beside what the next one wrote."""
+    """The files of a failed attempt do not stay beside the files of the next attempt."""
     place = tmp_path / "place"
     batches = of_services([f"s{number}" for number in range(2 * staging.FILES_MAX)])
     schema = ingest.span_schema()[0]
@@ -153,7 +153,7 @@ def test_files_are_written_again_without_some_rows(
     left_out: Iterable[int],
     kept: Iterable[int],
 ) -> None:
-    """Whoever wrote a file, the rows that are not left out stay as they were, in their folder."""
+    """Rewriting a file of any writer keeps the remaining rows unchanged, in their folder."""
     monkeypatch.setattr(staging, "ROWS_PER_BATCH", 3)
     place, target = tmp_path / "place", tmp_path / "target"
     schema, columns = ingest.span_schema()

@@ -1,4 +1,4 @@
-"""Tables kept up to date while files grow are the tables that one reading of all files gives."""
+"""Tables kept up to date while files grow equal the tables from one reading of all files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOAD = SpanLoad(
     2000, duplicate_line_rate=0.2, cut_line_rate=0.05, spans_per_line=20, rotate_bytes=200_000
 )
 BATCH_BYTES = 400_000
-# What a stream cannot know alike: it never counts files as such.
+# Metrics that differ for a stream, because it does not count files.
 COUNTED_ELSEWHERE = {"files"}
 
 
@@ -39,7 +39,7 @@ def contents(spark: SparkSession, output: Path) -> list[list[str]]:
 
 
 def follow(spark: SparkSession, inputs: Path, output: Path) -> None:
-    """Run the stream over what is there."""
+    """Run the stream over the present files."""
     with tables.claim(output):
         query = stream.start(spark, [inputs], output, settled_ms=0, batch_bytes=BATCH_BYTES)
         query.awaitTermination()
@@ -47,11 +47,11 @@ def follow(spark: SparkSession, inputs: Path, output: Path) -> None:
 
 @pytest.mark.long
 def test_stream_equals_batch(spark: SparkSession, tmp_path: Path) -> None:
-    """Read in many batches, over files that grow, rotate or are copied, the tables are the same."""
+    """Many batches over files that grow, rotate or are copied give the same tables as one."""
     generate(tmp_path / "in", LOAD)
     growing = tmp_path / "in" / "telemetry" / "viewstamp-coordinator" / "traces.jsonl"
     whole = growing.read_bytes()
-    # Cut inside a line: the rest of it comes later.
+    # The cut is inside a line, and the rest of the line comes later.
     growing.write_bytes(whole[: len(whole) // 2])
     with tables.claim(tmp_path / "out"):
         query = stream.start(spark, [tmp_path / "in"], tmp_path / "out", batch_bytes=BATCH_BYTES)
@@ -60,7 +60,7 @@ def test_stream_equals_batch(spark: SparkSession, tmp_path: Path) -> None:
     with growing.open("ab") as file:
         file.write(whole[len(whole) // 2 :])
     growing.rename(growing.with_name("traces-20261121T000000Z.jsonl"))
-    # All spans of the client come a second time, batches after the first.
+    # All spans of the client come a second time, in a later batch.
     client = tmp_path / "in" / "telemetry" / "viewstamp-client" / "traces.jsonl"
     client.with_name("traces-1.jsonl").write_bytes(client.read_bytes())
     follow(spark, tmp_path / "in", tmp_path / "out")
@@ -77,7 +77,7 @@ def test_stream_equals_batch(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_offsets_follow_a_file(tmp_path: Path) -> None:
-    """Whole lines are offered, up to the limit; a renamed file goes on where it was."""
+    """Offsets cover whole lines, up to the limit; a renamed file continues at its offset."""
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
     path = tmp_path / "traces.jsonl"
@@ -98,8 +98,8 @@ def test_offsets_follow_a_file(tmp_path: Path) -> None:
     assert sorted(file["end"] for file in third["files"].values()) == [4, 8]
 
 
-# A run that kills itself the second time it comes to a place: a module, a function of it, and
-# whether before or after it was called.
+# A run that kills itself at the second call of a function: its module, its name, and whether to die
+# before or after the call.
 KILLED = """
 import os, pathlib, signal, sys
 from analytics import session, tables

@@ -1,6 +1,6 @@
 """The page as a browser shows it: Debian's Chromium, headless, driven through pipes.
 
-A machine without it fails these tests with the package to install; they are never skipped.
+Without Chromium these tests fail and name the package to install; they are never skipped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.long
 WIDTHS_PX = (390, 768, 1280)
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 NOISE = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
-# What WCAG 2 asks of text at level AA.
+# The contrast that WCAG 2 requires of text at level AA.
 CONTRAST_MIN = 4.5
 
 NUMBERS = """
@@ -36,7 +36,7 @@ Array.from(document.querySelectorAll("data"), (element) => [
   element.getClientRects().length > 0,
 ])
 """
-# The lowest contrast of any visible text with what lies behind it, and that text.
+# The lowest contrast of any visible text with its background, and that text.
 CONTRAST = """
 (() => {
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
@@ -73,7 +73,7 @@ CONTRAST = """
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """Yield a running browser; a machine without one fails here with what to install."""
+    """Yield a running browser; without one, fail with the package to install."""
     with browser.running() as running:
         yield running
 
@@ -117,7 +117,7 @@ def requests(chromium: Browser) -> list[str]:
 def test_page_is_shown(
     chromium: Browser, page: Path, tables: Path, width_px: int, dark: bool
 ) -> None:
-    """At each width and in both schemes: true numbers, quiet console, no request, no overflow."""
+    """At each width and in both schemes: right numbers, quiet console, no request, no overflow."""
     chromium.open(page, width_px, dark=dark)
     numbers = evaluate(chromium, NUMBERS)
     assert len(numbers) > 40
@@ -171,7 +171,7 @@ def test_table_is_sorted(chromium: Browser, page: Path) -> None:
 
 
 def test_table_is_filtered(chromium: Browser, page: Path) -> None:
-    """Rows stay that have every word; their number is told."""
+    """The filter keeps the rows that have every word, and shows their number."""
     chromium.open(page, 1280, dark=False)
     left = evaluate(
         chromium,
@@ -240,7 +240,7 @@ WIDE_PLOTS = {"plot-p99-over-time", "plot-service-graph", "plot-growth"}
 
 
 def test_injected_script_would_be_refused(chromium: Browser, page: Path) -> None:
-    """Even if a name became markup, the page's policy would not run it, and it would be seen."""
+    """The page's policy refuses to run a script that a name injects, and the tests would see it."""
     planted = page.with_name("planted.html")
     markup = '<img src="x" onerror="document.title=1"><script>document.title=2</script></body>'
     planted.write_text(page.read_text("utf-8").replace("</body>", markup), encoding="utf-8")
@@ -281,7 +281,7 @@ def test_picture_that_cannot_be_written(
 
 
 def test_page_is_read_without_script(chromium: Browser, page: Path) -> None:
-    """Without JavaScript the page is drawn, with no control that would do nothing."""
+    """Without JavaScript the page is drawn, and shows no control that needs a script."""
     chromium.call("Emulation.setScriptExecutionDisabled", value=True)
     try:
         chromium.open(page, 390, dark=False)

@@ -1,4 +1,4 @@
-"""Units, scales and layers: what plots and numbers are made of."""
+"""Units, scales and layers: the parts of plots and numbers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_value_is_shown(value: float | None, unit: str, want: str) -> None:
 
 @given(st.sampled_from(sorted(FACTORS)), st.floats(0, 30_000))
 def test_shown_value_is_the_value(unit: str, value: float) -> None:
-    """Whatever is shown, read back with its unit, is the value to the digits shown."""
+    """A shown value, read back with its unit, equals the value to the digits shown."""
     assert shows(units.show(value, unit), unit, value)
 
 
@@ -88,7 +88,7 @@ def test_ticks_reach_the_value(high: float) -> None:
 
 
 def test_scale_stays_within_its_ends() -> None:
-    """A scale maps its ends to the places given, and what is beyond to the nearer one."""
+    """A scale maps its ends to the given places, and values beyond to the nearer end."""
     scale = drawing.Scale(1, 1000, 100, 400, logarithmic=True)
     assert [round(scale(value)) for value in (0.5, 1, 10, 1000, 9999)] == [100, 100, 200, 400, 400]
     assert drawing.Scale(5, 5, 0, 10)(5) == 5
@@ -113,7 +113,7 @@ def test_long_names_keep_both_ends() -> None:
     ],
 )
 def test_services_are_layered(edges: list[tuple[str, str]], want: list[list[str]]) -> None:
-    """A service stands behind all that call it, as far as they do not call in a circle."""
+    """A service stands behind all its callers, except where calls form a cycle."""
     assert service_graph.layered(edges) == want
 
 
@@ -128,12 +128,12 @@ def test_services_are_layered(edges: list[tuple[str, str]], want: list[list[str]
     ],
 )
 def test_shared_prefix_is_left_out(services: list[str], want: str) -> None:
-    """What all names begin with, up to a dash or dot, is the shared prefix."""
+    """The shared prefix is the common beginning of all names, up to a dash or dot."""
     assert service_graph.shared_prefix(services) == want
 
 
 def test_crowded_line_keeps_its_peaks() -> None:
-    """Of 10,000 windows few are drawn, and the worst one is among them."""
+    """From 10,000 windows few are drawn, and the worst one is among them."""
     windows = [{"window_start": float(n), "p99_us": float(n % 977)} for n in range(10_000)]
     windows[7_777]["p99_us"] = 5_000.0
     line = pd.DataFrame(windows)

@@ -1,4 +1,4 @@
-"""Names in traces come from anybody. None of them may become markup, style or script."""
+"""Names in traces may come from anybody, and must not become markup, style or script."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVENT = "on"
 
 
 def hostile(directory: Path) -> Path:
-    """Write the sample with every text made hostile; texts that differed still do."""
+    """Write the sample with every text made hostile; different texts stay different."""
     plain = report_tables.sample(directory / "plain")
     for path in sorted(plain.iterdir()):
         rows = [
@@ -35,7 +35,7 @@ def hostile(directory: Path) -> Path:
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
-    """With markup in every text the page has the elements that it has with plain names."""
+    """With markup in every text, the page has the same elements as with plain names."""
     tables = hostile(tmp_path)
     pages = [
         report_pages.parse(report.write(source, tmp_path / "page.html").read_text(encoding="utf-8"))

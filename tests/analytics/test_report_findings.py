@@ -1,4 +1,4 @@
-"""Each rule put to a table of a few rows: the sentence and how grave it is."""
+"""Each rule gives the right sentence and severity for a table of a few rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def grows(days: float | None, confidence: str = "significant") -> report_tables.
 
 
 def cut(generation: int, ratio: float, rpc: str = "S/Create") -> report_tables.Row:
-    """Return how a cut raised p99 above 10 ms."""
+    """Return a row of a cut that raised p99 above 10 ms."""
     known = {"generation": generation, "rpc": rpc, "ratio": ratio}
     return known | {"p99_us_baseline": 10_000.0, "p99_us_around": 10_000 * ratio}
 
@@ -45,7 +45,7 @@ def metric(name: str, value: float) -> report_tables.Row:
 
 
 def compared(ratio: float, *, significant: bool, metric: str = "p99_us") -> report_tables.Row:
-    """Return what became of 10 ms."""
+    """Return a comparison with 10 ms before."""
     known = {"rpc": "S/Create", "metric": metric, "before": 10_000.0, "after": 10_000 * ratio}
     return known | {"ratio": ratio, "p_value": 0.001, "significant": significant}
 
@@ -298,7 +298,7 @@ CASES: dict[str, tuple[Tables, list[tuple[str, str]]]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_rule_says(tmp_path: Path, name: str) -> None:
-    """The rule finds this much in these rows, and its numbers are those of the tables."""
+    """The rule gives these findings for these rows, and its numbers are those of the tables."""
     rows, want = CASES[name]
     for table, of_table in rows.items():
         report_tables.write(tmp_path / "tables", table, of_table)
@@ -310,14 +310,14 @@ def test_rule_says(tmp_path: Path, name: str) -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    """No rule is without a case above, and none needs a table that does not exist."""
+    """Every rule has a case above, and needs only tables that exist."""
     covered = {table for rows, _ in CASES.values() for table in rows}
     assert {table for rule in RULES for table in rule.needs} <= covered & TABLES.keys()
     assert len({rule.name for rule in RULES}) == len(RULES)
 
 
 def test_truncated_table_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a table with more rows than are read, the page says so as a warning."""
+    """A warning on the page names a table with more rows than are read."""
     monkeypatch.setattr("analytics.report.reading.ROWS_READ_MAX", 2)
     tables = tmp_path / "tables"
     report_tables.write(tables, "data_quality", [metric(f"m{n}", 0.0) for n in range(3)])

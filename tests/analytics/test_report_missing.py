@@ -1,4 +1,4 @@
-"""Tables that are absent, empty or unfit: the page says which, and shows what there is."""
+"""The page names tables that are absent, empty or unfit, and shows the others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def written(tables: Path) -> report_pages.Page:
 
 
 def test_nothing_at_all(tmp_path: Path) -> None:
-    """Of an empty directory the page names every table, and has no number and no plot."""
+    """For an empty directory, the page names every table and has no number and no plot."""
     (tmp_path / "tables").mkdir()
     page = written(tmp_path / "tables")
     assert missing(page).keys() == TABLES.keys()
@@ -44,7 +44,7 @@ def test_nothing_at_all(tmp_path: Path) -> None:
 
 
 def test_every_table_empty(tmp_path: Path) -> None:
-    """Tables without rows are named as such; nothing is said to be well."""
+    """Tables without rows are named as empty; the page does not call anything healthy."""
     for name in TABLES:
         report_tables.write(tmp_path / "tables", name, [])
     page = written(tmp_path / "tables")
@@ -73,7 +73,7 @@ def check_without(names: set[str], directory: Path) -> None:
 
 @pytest.mark.parametrize("name", ["rpc_red", "critical_path", "snapshot_sections"])
 def test_table_that_others_lean_on_may_be_missing(tmp_path: Path, name: str) -> None:
-    """Without a table of which numbers are put beside those of others, the rest is shown."""
+    """Without a table whose numbers are combined with those of others, the rest is shown."""
     check_without({name}, tmp_path)
 
 
@@ -85,7 +85,7 @@ def test_any_table_may_be_missing(tmp_path: Path, name: str) -> None:
 
 
 def test_every_value_may_be_null(tmp_path: Path) -> None:
-    """Tables whose rows are all null break nothing, and no number is made of them."""
+    """Tables whose values are all null break nothing, and give no number."""
     for name in TABLES:
         report_tables.write(tmp_path / "tables", name, [{}, {}])
     page = written(tmp_path / "tables")
@@ -97,7 +97,7 @@ def test_every_value_may_be_null(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", sorted(TABLES))
 def test_any_table_may_be_null(tmp_path: Path, name: str) -> None:
-    """One table whose rows are all null breaks nothing in what is said of the others."""
+    """A table whose values are all null breaks nothing in the findings on the others."""
     tables = report_tables.sample(tmp_path / "tables")
     (tables / name).rename(tmp_path / "elsewhere")
     report_tables.write(tables, name, [{}, {}])
@@ -117,7 +117,7 @@ def test_any_table_may_be_null(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_unfit_table_is_named(tmp_path: Path, spoil: Callable[[Path], object], why: str) -> None:
-    """A table that is unfinished, unknown or broken is named with what is wrong with it."""
+    """A table that is unfinished, unknown or broken is named with the reason."""
     spoil(report_tables.sample(tmp_path / "tables") / "growth")
     page = written(tmp_path / "tables")
     assert missing(page).keys() == {"growth"}
@@ -149,7 +149,7 @@ def test_program_writes_the_page(tmp_path: Path) -> None:
 
 
 def test_program_says_what_is_wrong(tmp_path: Path) -> None:
-    """Without tables, or with an output that cannot be written, the program says so in a line."""
+    """Without tables, or with an unwritable output, the program prints the reason in one line."""
     (tmp_path / "file").touch()
     for tables, output, why in (
         (tmp_path / "none", tmp_path / "a.html", "is no directory: name the one with the tables"),

@@ -30,19 +30,19 @@ def html(tables: Path) -> str:
 
 @pytest.fixture(scope="module")
 def page(html: str) -> report_pages.Page:
-    """Return the page on all tables, taken apart."""
+    """Return the parsed page on all tables."""
     return report_pages.parse(html)
 
 
 def test_page_is_well_formed(page: report_pages.Page) -> None:
-    """Every element is closed where it should be, and no id is there twice."""
+    """Every element is closed where it should be, and no id occurs twice."""
     assert page.faults == []
     ids = [e.attributes["id"] for e in page.elements if "id" in e.attributes]
     assert len(ids) == len(set(ids))
 
 
 def test_every_number_is_that_of_the_tables(page: report_pages.Page, tables: Path) -> None:
-    """Each number in headlines and findings, computed again from the tables, is what is shown."""
+    """Each number in headlines and findings equals the one computed again from the tables."""
     assert len(page.all("data")) > 40
     assert list(report_pages.wrong_numbers(page, tables)) == []
 
@@ -61,7 +61,7 @@ def test_wrong_number_is_seen(
 
 
 def test_all_parts_are_there(page: report_pages.Page) -> None:
-    """All tables have rows, so each is shown, nothing is missing, and every plot is drawn."""
+    """If all tables have rows, the page shows each table and draws every plot."""
     shown = {e.attributes["id"] for e in page.all("details")}
     assert shown == {f"table-{name}" for name in TABLES if name != "spans"}
     assert {shown.name for shown in columns.SHOWN} == TABLES.keys() - {"spans"}
@@ -85,7 +85,7 @@ def test_all_parts_are_there(page: report_pages.Page) -> None:
 
 
 def test_words_are_those_of_the_page(page: report_pages.Page, tables: Path) -> None:
-    """What is printed in a terminal is what stands on the page, finding by finding."""
+    """The words printed in a terminal equal those on the page, finding by finding."""
     items = [e for e in page.all("li") if "data-rule" in e.attributes]
     told = report.sentences(tables)
     assert len(told) == len(items) > 5
@@ -95,7 +95,7 @@ def test_words_are_those_of_the_page(page: report_pages.Page, tables: Path) -> N
 
 
 def raw_of(cell: report_pages.Element) -> float:
-    """Return the raw value of a cell; no number if it has none."""
+    """Return the raw value of a cell, NaN if it has none."""
     return float(cell.attributes.get("data-raw") or "nan")
 
 
@@ -107,14 +107,14 @@ def test_tables_have_semantics(page: report_pages.Page) -> None:
     told = [cell for cell in cells if cell.text != report_pages.MISSING]
     assert len(told) > 500
     assert [cell.text for cell in told if not math.isfinite(raw_of(cell))] == []
-    # What a page shows of a number that the tables lack is a dash, which sorts as no number does.
+    # The page shows an absent number as a dash, which sorts unlike any number.
     lacking = [cell for cell in cells if cell.text == report_pages.MISSING]
     assert lacking
     assert {cell.attributes.get("data-raw") for cell in lacking} == {None}
 
 
 def test_long_table_is_cut_and_says_so(page: report_pages.Page) -> None:
-    """Of 360 rows the first 200 by their measure are shown, and the page says so."""
+    """From 360 rows the first 200 by their measure are shown, and the page says so."""
     red = next(e for e in page.all("details") if e.attributes["id"] == "table-rpc_red")
     assert "The 200 with the largest p99, of 360." in red.text
     assert "200 shown" in red.text

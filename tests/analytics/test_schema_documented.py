@@ -1,4 +1,4 @@
-"""The page on analytics names every table with its columns, and the version of them all."""
+"""The page on analytics names every table with its columns, and the schema version."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_columns_are_on_the_page(table: TableSchema) -> None:
 
 
 def test_version_and_nested_types_are_on_the_page() -> None:
-    """So are the version, and what events and links are."""
+    """The page has the schema version and the types of events and links."""
     assert f"All tables have one schema version, now **{SCHEMA_VERSION}**." in PAGE
     assert EVENT in PAGE
     assert LINK in PAGE
@@ -28,5 +28,5 @@ def test_version_and_nested_types_are_on_the_page() -> None:
 
 @pytest.mark.parametrize("word", [*quality.REASONS, *(name for name, *_ in NOTICES)])
 def test_words_for_bad_input_are_on_the_page(word: str) -> None:
-    """Each reason of `quarantine`, and the name of each notice, is explained there."""
+    """The page explains each reason of `quarantine` and the name of each notice."""
     assert f"`{word}`" in PAGE

@@ -1,4 +1,4 @@
-"""Reading a chain of layers by key ranges says what a plain merge of the same layers says."""
+"""Reading a chain of layers by key ranges gives the same as a plain merge of the layers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from viewstamp.format.section import Position, SectionEntry
 from viewstamp.limits import KIB
 
 STAGE = 3
-# Two of them fill a block, so that few entries make many blocks.
+# Two such entries fill a block, so that few entries make many blocks.
 LARGE = 120 * KIB
 COPY = Path("snapshots", "copy-0")
 
@@ -35,7 +35,7 @@ generations = st.lists(
 
 
 def write(directory: Path, history: list[tuple[dict[Position, bytes | None], bool]]) -> list[State]:
-    """Write generations, some of them with chains merged after; return the state at each."""
+    """Write generations, and merge the chains of some afterwards; return the state at each."""
     writer = SnapshotWriter(directory, [COPY.name])
     states, state = [], State()
     for number, (changes, compacts) in enumerate(history, 1):
@@ -55,7 +55,7 @@ def write(directory: Path, history: list[tuple[dict[Position, bytes | None], boo
 def test_ranges_merge_to_the_whole(
     history: list[tuple[dict[Position, bytes | None], bool]], range_bytes: int
 ) -> None:
-    """Whatever the chain and the size of a range, ranges touch and together hold the state."""
+    """For any chain and any size of a range, ranges touch and together hold the state."""
     with TemporaryDirectory() as name:
         states = write(Path(name), history)
         directories = copies.copy_directories(Path(name) / COPY)
@@ -74,7 +74,7 @@ def test_ranges_merge_to_the_whole(
 def test_changes_are_those_of_the_states(
     history: list[tuple[dict[Position, bytes | None], bool]], range_bytes: int
 ) -> None:
-    """What a delta added, changed and removed is how the states before and after it differ."""
+    """The changes of a delta equal the differences between the states before and after it."""
     with TemporaryDirectory() as name:
         states = write(Path(name), history)
         options = {"generation": "all", "section": "streams", "partition_bytes": str(range_bytes)}

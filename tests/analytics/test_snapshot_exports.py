@@ -41,7 +41,7 @@ def exported(data: Path, tmp_path: Path) -> Path:
 
 
 def test_version_is_the_writers() -> None:
-    """The version that is read here is the one that is written."""
+    """The reader here accepts the version that the exporter writes."""
     assert exports.SCHEMA_VERSION == SCHEMA_VERSION
 
 
@@ -54,7 +54,7 @@ def test_unfinished_exports_are_refused(exported: Path) -> None:
 
 
 def test_lost_parts_are_named(exported: Path) -> None:
-    """A part that the manifest names and nobody finds is an error before Spark begins."""
+    """A missing part that the manifest names is an error before Spark begins."""
     (exported / "section=streams" / "kind=topics" / "part-00000.parquet").unlink()
     with pytest.raises(SnapshotError, match=r"kind=topics/part-00000\.parquet"):
         exports.open_export(exported)

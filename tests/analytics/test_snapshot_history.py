@@ -1,4 +1,4 @@
-"""The generator of snapshot histories writes what the tools of snapshots accept."""
+"""The generator of snapshot histories writes files that the snapshot tools accept."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_histories_follow_from_the_seed(tmp_path: Path) -> None:
 
 
 def test_histories_have_something_to_find(tmp_path: Path) -> None:
-    """There are deltas, merged bases, tombstones, grants that dangle and every kind of change."""
+    """Histories have deltas, merged bases, tombstones, dangling grants and every kind of change."""
     write_history(tmp_path, LIFE, seed=3)
     layers = rows(tmp_path, "layers", generation="all")
     assert any(not row["is_base"] and row["tombstones"] for row in layers)

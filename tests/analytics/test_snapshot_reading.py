@@ -1,4 +1,4 @@
-"""Snapshot directories are read in place: from good copies, without secrets, or not at all."""
+"""Snapshot directories are read in place, only from good copies, and without secrets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_entities_are_those_of_the_state(tmp_path: Path) -> None:
-    """Every entity of the newest state is there once, decoded, with its size."""
+    """Every entity of the newest state is read once, decoded, with its size."""
     writer = write_history(tmp_path, LIFE, seed=6)
     found = rows(tmp_path)
     want = [
@@ -110,7 +110,7 @@ def test_copies_with_different_bad_blocks_make_a_whole(tmp_path: Path) -> None:
 
 
 def test_bad_copy_is_told_of_once(tmp_path: Path) -> None:
-    """A copy that cannot be opened is warned of when planning and when reading, not per block."""
+    """A copy that cannot be opened gives a warning in planning and in reading, not per block."""
     large = {(2, bytes([key])): b"x" * 200 * KIB for key in range(5)}
     SnapshotWriter(tmp_path).snapshot({3: large}, timestamp_us=1)
     snapshot_cases.layer_paths(tmp_path, 0)[0].unlink()
@@ -120,7 +120,7 @@ def test_bad_copy_is_told_of_once(tmp_path: Path) -> None:
 
 
 def test_missing_copy_directory_is_told(directory: Path) -> None:
-    """A disk that is gone costs a warning, not an answer."""
+    """An absent copy directory causes a warning, and the answer is complete."""
     want = rows(directory)
     shutil.rmtree(directory / "snapshots" / "copy-0")
     with pytest.warns(SnapshotCopyWarning, match="copy-0"):
@@ -208,13 +208,13 @@ def test_downloaded_generation_is_one_copy(directory: Path) -> None:
     ],
 )
 def test_wrong_options_are_named(directory: Path, options: dict[str, str], complaint: str) -> None:
-    """What an option may not be is said, with what it may be."""
+    """The error for a wrong option names the option and the accepted values."""
     with pytest.raises(SnapshotError, match=complaint):
         rows(directory, **options)
 
 
 def test_directories_without_snapshots_are_named(tmp_path: Path) -> None:
-    """A directory with no copies, and copies without a manifest, are told from each other."""
+    """A directory without copies and copies without a manifest give different errors."""
     with pytest.raises(SnapshotError, match="holds no snapshots"):
         rows(tmp_path)
     SnapshotWriter(tmp_path)
@@ -223,7 +223,7 @@ def test_directories_without_snapshots_are_named(tmp_path: Path) -> None:
 
 
 def test_check_opens_every_layer(directory: Path) -> None:
-    """The look that the driver takes finds a layer whose copies cannot be opened."""
+    """The check in the driver finds a layer whose copies cannot be opened."""
     options = {"path": str(directory), "generation": "all"}
     reading.check(options)
     name = snapshot_cases.layer_paths(directory, 0)[-1].name

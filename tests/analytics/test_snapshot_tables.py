@@ -88,10 +88,10 @@ def test_sections_count_entities_and_bytes(directory: Path) -> None:
     found = rows(directory, "sections", generation="2", section="streams")
     by_kind = {row["kind"]: row for row in found}
     assert {kind: row["entities"] for kind, row in by_kind.items()} == {"streams": 2, "topics": 2}
-    # Of streams the base has both and the delta the renamed one.
+    # The base has both streams, and the delta has the renamed one.
     streams = [size(one, 8) for one in (STREAM_1, STREAM_2, StreamEntity(id=2, name="three"))]
     assert by_kind["streams"]["raw_bytes"] == sum(streams)
-    # Of topics the base has two, and the delta one and two tombstones.
+    # The base has two topics, and the delta has one topic and two tombstones.
     topics = [size(one, 16) for one in (TOPIC_11, TOPIC_21, TopicEntity(id=22, stream_id=2))]
     assert by_kind["topics"]["raw_bytes"] == sum(topics) + 2 * (12 + 16)
     layers = rows(directory, "layers", generation="2", section="streams")
@@ -148,14 +148,14 @@ def test_garbage_is_what_nobody_uses(spark: SparkSession, directory: Path) -> No
 
 @pytest.mark.long
 def test_no_garbage_is_said_too(spark: SparkSession, tmp_path: Path) -> None:
-    """A snapshot without garbage has a row of zeros for each sort."""
+    """A snapshot without garbage has a row of zeros for each sort of garbage."""
     SnapshotWriter(tmp_path).snapshot(changes_of([ROOT, COUNTERS]), timestamp_us=NOW_US)
     found = table(garbage.garbage(frame(spark, tmp_path, "facts")), "garbage")
     assert found == sorted([(1, what, 0, 0) for what in garbage.ALL], key=repr)
 
 
 def test_churn_counts_changes(spark: SparkSession, directory: Path) -> None:
-    """Added, changed and removed are told apart; what never was does not go; no change is 0."""
+    """Added, changed and removed entities are counted apart; a section without changes has 0."""
     changes = frame(spark, directory, "changes", generation="all")
     found = table(change.churn(changes), "churn")
     assert [row for row in found if row[1] in ("streams", "consumer_groups")] == sorted(
@@ -184,7 +184,7 @@ def test_amplification_counts_new_files(spark: SparkSession, directory: Path) ->
     }
     new_2 = per_generation[2].keys() - per_generation[1].keys()
     new_3 = per_generation[3].keys() - per_generation[2].keys()
-    # Of generation 3: a delta of streams and bases of the two sections that were merged.
+    # Generation 3 wrote a delta of streams, and bases of the two sections that were merged.
     assert (len(new_2), len(new_3)) == (2, 3)
     changed = {
         2: sum(
@@ -211,7 +211,7 @@ def test_amplification_counts_new_files(spark: SparkSession, directory: Path) ->
 def test_oldest_generation_did_not_write_what_it_took_over(
     spark: SparkSession, directory: Path
 ) -> None:
-    """Where earlier generations are gone, layers of theirs are not counted as new."""
+    """Layers of deleted generations do not count as new."""
     views = [frame(spark, directory, view, generation="5") for view in ("layers", "changes")]
     found = table(change.amplification(views[0], views[1]), "amplification", "layer_bytes")
     assert found == [(0,)]
@@ -233,7 +233,7 @@ def sections_of(spark: SparkSession, values: list[tuple[Any, ...]]) -> DataFrame
 def test_growth_is_the_median_slope(spark: SparkSession) -> None:
     """One outlier does not move the slope, and a limit is as far away as the slope says.
 
-    Streams grow by 2 an hour, but for generation 3; topics, of the same section, do not grow.
+    Streams grow by 2 an hour, except in generation 3; topics, in the same section, do not grow.
     """
     streams = {1: 100, 2: 104, 3: 5000, 4: 112, 5: 116, 6: 120}
     values = [(one, 2.0 * one, "streams", "streams", count) for one, count in streams.items()]
@@ -262,9 +262,9 @@ def test_growth_is_the_median_slope(spark: SparkSession) -> None:
 
 
 def test_growth_states_its_confidence(spark: SparkSession) -> None:
-    """Steady growth of four generations is significant; of three there is too little to say.
+    """Steady growth over four generations is significant; three generations are too few.
 
-    A kind that was not there before has grown from 0.
+    A new kind has grown from 0.
     """
     steady = [(one, float(one), "sessions", "sessions", 10 * one) for one in range(1, 5)]
     other = [(one, float(one), "users", "users", 1) for one in range(1, 5)]
@@ -287,7 +287,7 @@ def test_growth_states_its_confidence(spark: SparkSession) -> None:
 
 @pytest.mark.long
 def test_growth_of_one_generation_is_unknown(spark: SparkSession) -> None:
-    """From a single snapshot, and from none, nothing is made up."""
+    """A single snapshot, or none, gives no rates."""
     sections = sections_of(spark, points((1, 1.0, "users", "users", 5)))
     one = growth.growth(sections)
     assert {row[0:2] for row in table(one, "growth", "per_hour", "generations")} == {(None, 1)}
@@ -329,8 +329,8 @@ def work(name: str, start_us: int, duration_us: int, generation: int) -> tuple[A
 def test_cut_latency_compares_with_calm_times(spark: SparkSession) -> None:
     """Commands that began within a second of a cut are compared with those of quiet times.
 
-    What began while the snapshot was still written counts on neither side; replicas that cut the
-    same generation count their commands once.
+    Commands that began while the snapshot was still written count on neither side; replicas that
+    cut the same generation count their commands once.
     """
     spans = [
         work("snapshot", CUT_US, 5 * SECOND_US, 7),

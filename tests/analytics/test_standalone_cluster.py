@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 LOAD: Final = SpanLoad(6_000, seed=7, error_rate=0.05, duplicate_line_rate=0.1, cut_line_rate=0.02)
 LIFE: Final = StateLife(generations=4)
-# So many tasks have left results on a worker before it is killed.
+# A worker has results of so many tasks before it is killed.
 TASKS_BEFORE_KILL: Final = 10
-# The same doubles, added up in another order.
+# The tolerance for equal doubles that were added up in another order.
 RELATIVE: Final = 1e-9
 
 
@@ -102,7 +102,7 @@ def test_killed_worker_changes_nothing(
 def submission(
     cluster: standalone.SparkCluster, inputs: Path, directory: Path, ui: int
 ) -> list[str]:
-    """Return the command: the entry point as docs/analytics.md has it, and eyes to look in."""
+    """Return the command: the entry point of docs/analytics.md, with an event log and a UI."""
     bare = standalone.bare_interpreter(cluster.directory)
     (directory / "events").mkdir()
     settings = {
@@ -138,7 +138,7 @@ def at_work(
 
 
 def events(directory: Path) -> Iterator[dict[str, Any]]:
-    """Yield what Spark wrote down of the job, in order."""
+    """Yield the events that Spark logged for the job, in order."""
     for path in sorted(directory.rglob("events_*")):
         yield from map(json.loads, path.read_text().splitlines())
 
@@ -150,14 +150,14 @@ def is_removal(event: dict[str, Any], executor: str) -> bool:
 
 
 def task_executor(event: dict[str, Any]) -> str | None:
-    """Return on which executor a task began, if that is what the event says."""
+    """Return the executor on which a task began, if the event reports such a start."""
     if event["Event"] != "SparkListenerTaskStart":
         return None
     return str(event["Task Info"]["Executor ID"])
 
 
 def assert_same_tables(spark: SparkSession, made: Path, expected: Path) -> None:
-    """Hold every table against the expected one, row by row."""
+    """Compare every table with the expected one, row by row."""
     names = [name for name, table in TABLES.items() if tables.exists(table, expected)]
     assert len(names) > 15, names
     for name in names:
@@ -165,12 +165,12 @@ def assert_same_tables(spark: SparkSession, made: Path, expected: Path) -> None:
 
 
 def rows_of(spark: SparkSession, name: str, output: Path) -> list[Row]:
-    """Return the rows in an order that does not hang on the last digits of doubles."""
+    """Return the rows in an order that does not depend on the last digits of doubles."""
     return sorted(tables.read(spark, TABLES[name], output).collect(), key=order_of)
 
 
 def order_of(row: Row) -> list[str]:
-    """Return what rows are sorted by: exact values first, then rounded ones."""
+    """Return the sort key of a row: exact values first, then rounded ones."""
     values = [f"{value:.6g}" if isinstance(value, float) else str(value) for value in row]
     is_rounded = [isinstance(value, float) for value in row]
     return [
@@ -179,7 +179,7 @@ def order_of(row: Row) -> list[str]:
 
 
 def assert_same_rows(name: str, made: list[Row], expected: list[Row]) -> None:
-    """Hold two lists of rows against each other; doubles may differ in their last digits."""
+    """Compare two lists of rows; doubles may differ in their last digits."""
     assert len(made) == len(expected), name
     for one, other in zip(made, expected, strict=True):
         pairs = zip(one.asDict().items(), other, strict=True)

@@ -36,7 +36,7 @@ def reasons(spark: SparkSession, output: Path) -> list[str]:
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
 def test_schemas_are_sound(spark: SparkSession, table: TableSchema) -> None:
-    """Each table's columns can be parsed, are distinct, and contain those that partition it."""
+    """Each table's columns can be parsed, are distinct, and contain its partition columns."""
     names = table.column_names()
     assert len(names) == len(set(names))
     assert names[len(names) - len(table.partition_by) :] == table.partition_by
@@ -87,7 +87,7 @@ def test_killed_replacement_is_undone(spark: SparkSession, tmp_path: Path) -> No
 
 
 def test_runs_share_no_unfinished_work(tmp_path: Path) -> None:
-    """What Java of a killed run still writes is not mixed with the work of the next run."""
+    """Files that Java of a killed run still writes do not mix with the work of the next run."""
     script = "import pathlib, sys; from analytics.tables import scratch; "
     script += "print(scratch(pathlib.Path(sys.argv[1]), 'spans'))"
     command = [sys.executable, "-c", script, str(tmp_path)]

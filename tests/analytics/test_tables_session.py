@@ -69,9 +69,7 @@ def test_unfit_java_is_named(
     ],
 )
 def test_heap_is_that_of_the_cores(master: str, heap_mb: int | None, memory: str | None) -> None:
-    """A local session's heap follows from its cores alone, a cluster's driver has Spark's default;
-    whatever is asked for stands.
-    """
+    """The heap follows from the cores locally, is Spark's default on a cluster, or as asked for."""
     assert session.settings_of(master, heap_mb=heap_mb).get(session.MEMORY) == memory
 
 
@@ -81,7 +79,7 @@ def test_all_cores_are_those_of_this_process() -> None:
 
 
 def test_what_was_submitted_stands() -> None:
-    """spark-submit has started Java with its heap: no other is set, and none can be asked for."""
+    """spark-submit has started Java with its heap, so no other heap is set or accepted."""
     submitted = {session.MEMORY: "7g", "spark.sql.shuffle.partitions": "9"}
     chosen = session.settings_of("local[2]", submitted)
     assert not chosen.keys() & submitted.keys()
@@ -96,7 +94,7 @@ def test_what_was_submitted_stands() -> None:
 def test_the_end_of_java_prints_no_traceback(
     error: Exception, is_printed: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A connection that breaks off as Java ends is overlooked, and every other error is printed."""
+    """A connection that breaks off as Java ends is ignored, and every other error is printed."""
 
     class Reader(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -111,22 +109,22 @@ def test_the_end_of_java_prints_no_traceback(
 
 
 def test_too_small_a_heap_is_refused() -> None:
-    """Spark would say so in a page of Java; this is one line with the least that will do."""
+    """A heap that is too small gives one line that names the smallest sufficient heap."""
     with pytest.raises(session.AnalyticsError, match=f"at least {session.HEAP_MIN_MB}"):
         session.settings_of("local[2]", heap_mb=session.HEAP_MIN_MB - 1)
     assert session.settings_of("local", heap_mb=session.HEAP_MIN_MB)
 
 
 def test_java_has_the_heap_that_was_set(spark: SparkSession) -> None:
-    """The setting is the one that Java goes by: its heap is the 2 GiB of the tests' session."""
+    """Java uses the setting: its heap is the 2 GiB of the tests' session."""
     runtime = spark._jvm.java.lang.Runtime.getRuntime()  # type: ignore[union-attr]
     assert runtime.maxMemory() == 2048 * MIB
 
 
 def test_only_what_was_moved_decides_what_is_sent_to_all(spark: SparkSession) -> None:
-    """A million rows of few bytes on disk are not held in the driver to be joined.
+    """A join does not hold a million rows with few bytes on disk in the driver.
 
-    By the size of their file Spark would: it did with 2.5 million spans, and ran out of memory.
+    Judged by file size Spark would: it did with 2.5 million spans, and ran out of memory.
     """
     rows = spark.range(1_000_000).selectExpr("id AS key", "id DIV 1000 AS value")
     with tempfile.TemporaryDirectory() as directory:
@@ -140,7 +138,7 @@ def test_only_what_was_moved_decides_what_is_sent_to_all(spark: SparkSession) ->
 
 
 def test_parts_of_a_shuffle_are_small_enough_to_join_in_memory() -> None:
-    """Spark joins without sorting only where a part may be no larger than what fits."""
+    """Spark joins without sorting only where each part fits into memory."""
     part, fits = (
         session.SETTINGS[f"spark.sql.adaptive.{name}"]
         for name in ("advisoryPartitionSizeInBytes", "maxShuffledHashJoinLocalMapThreshold")
@@ -152,7 +150,7 @@ def test_parts_of_a_shuffle_are_small_enough_to_join_in_memory() -> None:
 def test_the_command_asks_for_its_heap(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: list[str]
 ) -> None:
-    """`--heap-mb` reaches the session, read once or followed; what cannot be is said in a line."""
+    """`--heap-mb` reaches the session, with or without `--follow`; a wrong size gives one line."""
     (tmp_path / "a.jsonl").write_text("{}\n")
     where = ["--traces", str(tmp_path), "--output", str(tmp_path / "out")]
     assert main([*where, *mode, "--heap-mb", "100"]) == 1

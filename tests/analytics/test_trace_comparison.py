@@ -1,4 +1,4 @@
-"""Two periods compared: tests of significance against ranks counted in plain Python."""
+"""Compares the tests of significance with ranks counted in plain Python."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def expected(before: Side, after: Side) -> dict[str, float | None]:
 @pytest.fixture(scope="module")
 def compared(spark: SparkSession) -> dict[tuple[str, str], Any]:
     """Return the rows by RPC and metric."""
-    # A request at the end of a period is in none.
+    # A request at the end of a period belongs to no period.
     rows = [("same", False, 1e9, at) for at in (BEFORE.end_us, AFTER.start_us - 1, AFTER.end_us)]
     for rpc, sides in CASES.items():
         for period, one in zip((BEFORE, AFTER), sides, strict=True):
@@ -154,7 +154,7 @@ def test_values_and_ratios(compared: dict[tuple[str, str], Any]) -> None:
 
 
 def test_what_is_significant(compared: dict[tuple[str, str], Any]) -> None:
-    """Planted changes are found, each in the metric that it changed; chance is not."""
+    """Each planted change is significant in its metric, and chance is not."""
     found = {key for key, row in compared.items() if row["significant"]}
     assert found == {
         *(("ranks", metric) for metric in ("mean_us", "p50_us")),

@@ -1,4 +1,4 @@
-"""Traces walked many at a time are what each of them is when it is walked by itself."""
+"""Traces walked many at a time give the same rows as traces walked one by one."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def walked(spans: list[Span], together: bool) -> list[dict[str, Any]]:
 @settings(max_examples=200)
 @given(st.lists(small_traces(), min_size=1, max_size=8))
 def test_together_is_one_by_one(traces: list[list[Span]]) -> None:
-    """Whatever times, hosts, parents and stages are, both ways give the same rows."""
+    """For any times, hosts, parents and stages, both ways give the same rows."""
     spans = [one | {"trace_id": f"t{n}"} for n, trace in enumerate(traces) for one in trace]
     assert walked(spans, together=True) == walked(spans, together=False)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_many_traces_are_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands of spans in several portions, among them circles, large and wide traces."""
+    """Both ways agree on thousands of spans in portions, with cycles, large and wide traces."""
     monkeypatch.setattr(walk, "ROWS_PER_BATCH", 1500)
     chance = random.Random(seed)
     spans = random_traces(seed, 400)
@@ -80,7 +80,7 @@ def test_many_traces_are_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) 
             )
             for at in range(size)
         ]
-        # Nobody's child: two that are each other's parents.
+        # Two spans that are each other's parents, so no root is above them.
         spans += [span(f"circle-{number}", f"c{at}", f"c{1 - at}", at, 10 - at) for at in range(2)]
     assert walked(spans, together=True) == walked(spans, together=False)
 

@@ -44,20 +44,20 @@ ROOT = span("t", "root", None, 0, 100)
     ("below", "on_path", "saving"),
     [
         ([], {"a": 100}, {"a": 100}),
-        # One after the other: what is on the path is what can be saved.
+        # Children one after the other: the saving of a stage is its time on the path.
         (
             [span("t", "x", "root", 10, 40), span("t", "y", "root", 50, 90)],
             {"a": 30, "x": 30, "y": 40},
             {"a": 30, "x": 30, "y": 40},
         ),
-        # Beside each other: the one that returns last is on the path, and saves what the other,
-        # which then is the last, leaves of it.
+        # Children beside each other: the one that returns last is on the path. Without it, the
+        # other returns last, which limits the saving.
         (
             [span("t", "x", "root", 10, 60), span("t", "y", "root", 10, 90)],
             {"a": 20, "y": 80},
             {"a": 20, "y": 30},
         ),
-        # Within each other, and a stage that occurs twice.
+        # Nested children, and a stage that occurs twice.
         (
             [span("t", "x", "root", 10, 90), span("t", "y", "x", 20, 50, name="root")],
             {"a": 20, "x": 50, "root": 30},
@@ -83,7 +83,7 @@ ROOT = span("t", "root", None, 0, 100)
             {"a": 40, "call": 20, "b": 30, "inner": 10},
             {"a": 40, "call": 20, "b": 30, "inner": 10},
         ),
-        # What outlasts its caller is moved to its caller's start, and cut.
+        # A call that outlasts its caller is moved to its caller's start, and cut.
         (
             [
                 span("t", "call", "root", 20, 40, kind="CLIENT"),
@@ -92,14 +92,14 @@ ROOT = span("t", "root", None, 0, 100)
             {"a": 80, "call": 0, "b": 20},
             {"a": 80, "call": 0, "b": 20},
         ),
-        # Nobody waits for a consumer, so its clock is believed: it ended with the root.
+        # Nobody waits for a consumer, so its times stay as they are: it ended with the root.
         (
             [span("t", "answer", "root", 90, 140, kind="CONSUMER", service="b")],
             {"a": 90, "b": 10},
             {"a": 90, "b": 10},
         ),
-        # A span whose parent is missing explains the root's time; circles and a second root
-        # outside of the first are left alone.
+        # A span whose parent is missing takes part in the root's time; cycles and a second root
+        # outside of the first are left out.
         (
             [
                 span("t", "orphan", "lost", 30, 50),
@@ -117,7 +117,8 @@ ROOT = span("t", "root", None, 0, 100)
             {"a": 100, "quorum": 0},
             {"a": 100, "quorum": 0},
         ),
-        # But not where another returned just then; nor is it work beside that.
+        # A span of no length is not on the path where another span returned at that time, nor is it
+        # parallel work.
         (
             [
                 span("t", "x", "root", 10, 40),
@@ -153,7 +154,7 @@ def test_deep_trace_needs_no_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     spans += [span("t", "beside", "s0", 0, depth, name="beside")]
     on_path, saving = walk(spans)
     assert on_path["s7"] == 2
-    # Of so many stages only some are replayed; the longest is.
+    # Only some of so many stages are replayed, the longest among them.
     assert saving[f"s{depth - 1}"] == on_path[f"s{depth - 1}"] == 7
     cause = root_cause(trace_of(spans), parents_of(trace_of(spans)))
     assert cause is not None
@@ -161,7 +162,7 @@ def test_deep_trace_needs_no_stack(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_wide_traces_are_replayed_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the budget is one replay, the stage with most time on the path gets it."""
+    """If the budget is one replay, the stage with most time on the path gets it."""
     spans = [
         ROOT,
         span("t", "x", "root", 0, 40),
@@ -192,7 +193,7 @@ def test_paths_are_longest_paths_of_events(spans: list[Span]) -> None:
     ("spans", "cause"),
     [
         ([ROOT], None),
-        # The deepest: not the failed sibling higher up, nor what failed because of it.
+        # The deepest failed span counts, not the failed sibling higher up, nor its failed parents.
         (
             [
                 span("t", "web", None, 0, 100, service="web", status="ERROR"),
@@ -204,7 +205,7 @@ def test_paths_are_longest_paths_of_events(spans: list[Span]) -> None:
             ],
             Cause("stock", "stock", "cart > web"),
         ),
-        # The caller coped: what is above it failed for another reason.
+        # The caller did not fail, so the spans above it failed for another reason.
         (
             [
                 span("t", "web", None, 0, 100, service="web", status="ERROR"),
@@ -213,7 +214,7 @@ def test_paths_are_longest_paths_of_events(spans: list[Span]) -> None:
             ],
             Cause("stock", "stock", ""),
         ),
-        # Equally deep: the first to fail.
+        # Of two equally deep spans, the first to fail counts.
         (
             [
                 span("t", "web", None, 0, 100, service="web", status="ERROR"),
@@ -222,7 +223,7 @@ def test_paths_are_longest_paths_of_events(spans: list[Span]) -> None:
             ],
             Cause("c", "first", "web"),
         ),
-        # Parents that go round in circles end the way up.
+        # A cycle of parents ends the way up.
         (
             [
                 span("t", "hen", "egg", 0, 100, service="b", status="ERROR"),

@@ -1,4 +1,4 @@
-"""What traces tell of the data's quality, whether the walk saw them whole or not."""
+"""The quality metrics of traces, whether the walk saw the traces whole or not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WHOLE_MAX = 3
 
 
 def test_spans_of_cut_traces_are_counted_again(spark: SparkSession) -> None:
-    """Whichever traces the walk may have cut, the rows are those of traces that it saw whole."""
+    """Traces that the walk may have cut give the same rows as traces that it saw whole."""
     spans = frame(spark, random_traces(11, 150)).cache()
     requests = walked(spans).cache()
     found = []
@@ -37,7 +37,7 @@ def test_spans_of_cut_traces_are_counted_again(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("batch_rows", [1, 2, 100])
 def test_what_may_be_cut_is_not_counted(monkeypatch: pytest.MonkeyPatch, batch_rows: int) -> None:
-    """A trace with as many spans as are walked may have had more: it says nothing of itself."""
+    """A trace with as many spans as the limit may be cut, so the walk gives no counts for it."""
     monkeypatch.setattr("analytics.traces.walk.TRACE_SPANS_MAX", WHOLE_MAX)
     monkeypatch.setattr("analytics.traces.walk.ROWS_PER_BATCH", 2)
     rows = [

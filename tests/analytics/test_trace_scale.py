@@ -19,7 +19,7 @@ CROWD = 20_000
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [2, 3])
 def test_tables_do_not_depend_on_partitions(spark: SparkSession, seed: int) -> None:
-    """Random traces, beside a trace of 20,000 spans, have the tables of plain Python."""
+    """Random traces beside a trace of 20,000 spans give the same tables as plain Python."""
     usual = random_traces(seed, 600)
     crowd = [
         span("crowd", "top", None, 0, 2 * CROWD, rpc="crowd", service="crowd"),

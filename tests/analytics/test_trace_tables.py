@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 Rows = dict[str, list["Row"]]
 
-# A shop, as any producer would write it. The cart is asked beside the payment, which takes longer.
+# A shop, as any producer would write it. It calls the cart and the payment in parallel; the payment
+# takes longer.
 SHOP: list[Span] = [
     span("shop", "1", None, 0, 100, kind="SERVER", service="web", name="GET /checkout"),
     span("shop", "2", "1", 10, 40, kind="CLIENT", service="web", name="call cart"),
@@ -106,7 +107,7 @@ QUEUE: list[Span] = [
     ),
 ]
 
-# Twice the same failure, once another: three services deep.
+# The same failure twice and another one once, each three services deep.
 FAILURES: list[Span] = [
     one
     for number in range(2)
@@ -192,7 +193,7 @@ def change(number: int, view: int, replica: int, start: int, end: int) -> Span:
     )
 
 
-# View 1 begins under load; view 3 in an idle cluster; view 4 is never used; view x is none.
+# View 1 begins under load, view 3 in an idle cluster; view 4 is never used; view x is not a view.
 VIEWS: list[Span] = [
     prepare(1, 0, 90),
     prepare(2, 0, 100),
@@ -259,7 +260,8 @@ def test_red_by_hand(tables: Rows) -> None:
     ]
     percentiles = ("p50_us", "p90_us", "p99_us", "max_us")
     assert of(tables["rpc_red"], *percentiles, rpc="uniform") == [(500.0, 900.0, 990.0, 1000.0)]
-    # Of a shop's request, what the other services took up is theirs; calls are nobody's.
+    # In the shop's request, each span that takes up work counts for its service; calls count for
+    # none.
     assert of(tables["rpc_red"], "service", "count", rpc="GetCart") == [("cart", 1)]
     assert of(tables["rpc_red"], "service", "count", rpc="call cart") == []
 
@@ -291,7 +293,7 @@ def test_stage_latency_by_hand(tables: Rows) -> None:
         ("coord", 1, 90.0, 1.0),
         ("journal", 1, 40.0, 40 / 90),
         ("queue", 1, 10.0, 10 / 90),
-        # Calling a stage is that stage; what its service did is the service.
+        # The call of a stage counts for that stage; the work of its service counts for the service.
         ("streams", 2, 30.0, 56 / 90),
         ("users", 2, 10.0, 16 / 90),
     ]
@@ -323,7 +325,7 @@ def test_service_graph_a_second_time(tables: Rows) -> None:
 
 
 def test_critical_path_by_hand(tables: Rows) -> None:
-    """What ran beside the payment is not on the path, and limits what is saved without payment."""
+    """Work beside the payment is not on the path, and limits the saving without payment."""
     rows = of(
         tables["critical_path"],
         "stage",
@@ -339,7 +341,7 @@ def test_critical_path_by_hand(tables: Rows) -> None:
         ("render", 1, 6.0, 6.0),
         ("web", 1, 24.0, 24.0),
     ]
-    # One request alone is its own p99.
+    # A single request is its own p99.
     bands = {band for (band,) in of(tables["critical_path"], "band", rpc="GET /checkout")}
     assert bands == {"all", "p99"}
 
@@ -404,7 +406,7 @@ def test_exemplars_by_hand(tables: Rows) -> None:
 
 
 def test_view_changes_by_hand(tables: Rows) -> None:
-    """Unavailable is from the last old prepare to the first new one, unless nobody asked."""
+    """Unavailability is from the last old prepare to the first new one, except in idle times."""
     columns = ("view", "replica", "start_us", "end_us", "unavailable_us")
     second = 1_000_000
     assert [
@@ -473,10 +475,10 @@ def test_frequent_rpcs_are_cut_before_they_are_moved(spark: SparkSession) -> Non
 
 @pytest.mark.parametrize(("count", "error"), [(4_999, 0), (200_000, 20)])
 def test_percentiles_are_within_their_error(spark: SparkSession, count: int, error: int) -> None:
-    """Of values in four tasks, few have exact percentiles; the rank of many is off by 1/10,000."""
+    """Few values in four tasks have exact percentiles; the rank for many is off by 1/10,000."""
     from pyspark.sql import functions as f
 
-    # Multiplied by a number without common factor, 1 to count come in another order.
+    # Multiplication by a coprime number puts 1 to count into another order.
     shuffled = ((f.col("id") * 387_420_489) % count + 1).cast("double")
     [[found]] = spark.range(0, count, 1, 4).agg(common.percentiles(shuffled)).collect()
     for value, share in zip(found, common.QUANTILES.values(), strict=True):

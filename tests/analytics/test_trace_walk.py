@@ -1,4 +1,4 @@
-"""Traces as they come from Spark: over several batches, and larger than what is walked."""
+"""Traces as they come from Spark: over several batches, and beyond the limit of the walk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def row(trace_id: str, span_id: str, parent: str | None, start: int, end: int) -
 
 
 def results(rows: list[tuple[Any, ...]], batch_rows: int) -> list[dict[str, Any]]:
-    """Return what the rows become, if they come in batches of so many."""
+    """Return the results for rows that come in batches of so many."""
 
     def batches() -> Iterator[pa.RecordBatch]:
         for first in range(0, len(rows), batch_rows):
@@ -36,7 +36,7 @@ def results(rows: list[tuple[Any, ...]], batch_rows: int) -> list[dict[str, Any]
 
 @pytest.mark.parametrize("batch_rows", [1, 2, 3, 100])
 def test_batches_may_cut_traces(batch_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trace is one row, wherever batches that come or go begin."""
+    """A trace gives one row, wherever input and output batches begin."""
     monkeypatch.setattr(walk, "ROWS_PER_BATCH", 2)
     rows = [
         one
@@ -59,7 +59,7 @@ def test_no_batches_no_rows() -> None:
 
 
 def test_huge_traces_are_walked_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time of spans beyond the limit is their parents'; the next trace is whole."""
+    """The time of spans beyond the limit counts for their parents, and the next trace is whole."""
     monkeypatch.setattr(walk, "TRACE_SPANS_MAX", 2)
     rows = [
         row("huge", "top", None, 0, 100),

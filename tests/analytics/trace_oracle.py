@@ -1,4 +1,4 @@
-"""The trace tables computed a second time, in plain Python and by other ways of thinking.
+"""Computes the trace tables a second time, in plain Python and by other algorithms.
 
 Small and slow: percentiles sort, the graph is a double loop, and the critical path is a longest
 path in a graph of events (each span's start and end), which may recurse.
@@ -30,7 +30,7 @@ def percentiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def stage(one: Span) -> str:
-    """Return what a span's time counts for."""
+    """Return the stage that a span's time counts for."""
     if one["kind"] in ("SERVER", "CONSUMER") or not one["parent_span_id"]:
         return str(one["service"])
     return str(one.get("stage") or one["name"])
@@ -117,7 +117,7 @@ def service_graph(spans: list[Span]) -> dict[Key, Key]:
 
 
 class Events:
-    """One trace as a graph of events: what each start and each end had to wait for."""
+    """One trace as a graph of events: the waits of each start and each end."""
 
     def __init__(self, trace: list[Span]) -> None:
         """Fit the spans into their parents and lay out the events."""
@@ -154,7 +154,7 @@ class Events:
         late: int = child["end_us"] - parent["end_us"] - moved
         if early <= 0 and late <= 0:
             return 0
-        # Both ways together take early + late less than nothing; each gets half.
+        # Both ways of the call together take -(early + late); each gets half.
         if early + late > 0:
             return max(early, 0)
         return early + (-(early + late)) // 2
@@ -164,7 +164,7 @@ class Events:
         return (*self.times[name], self.place[name])
 
     def waits(self, event: Event) -> tuple[list[Event], int, str]:
-        """Return what an event waits for, how long it comes after that, and in which span."""
+        """Return the events that an event waits for, the gap after them, and its span."""
         side, name = event
         if side == "end":
             children = self.children[name]

@@ -24,7 +24,7 @@ def span(
 ) -> Span:
     """Return a span from `start` to `end` in microseconds since EPOCH_US.
 
-    Without more it is an INTERNAL span of service `a`, named after its id, that went well.
+    By default, it is a successful INTERNAL span of service `a`, named after its id.
     """
     plain: Span = {
         "service": "a",
@@ -74,7 +74,7 @@ def random_traces(seed: int, count: int) -> list[Span]:
 
 def _random_trace(chance: random.Random, trace_id: str) -> list[Span]:
     """Return one trace, its root first."""
-    # All ends of spans differ, so that which child returned last is never a matter of taste.
+    # All ends of spans differ, so that it is always clear which child returned last.
     times = iter(chance.sample(range(1_000_000), 64))
     spans: list[Span] = []
     for place in range(chance.randint(1, 14)):
