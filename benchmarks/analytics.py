@@ -1,10 +1,10 @@
-"""What the analysis of traces costs: seconds for each phase and peak memory, by number of spans.
+"""Measures the analysis of traces: seconds for each phase and peak memory, by number of spans.
 
 `python -m benchmarks.analytics [--spans N ...] [--quick]` prints one JSON object. For each size the
 whole job runs in a process of its own, as `viewstamp analyze --master local[2]` does it: OTLP JSON
 lines to the table `spans`, then every trace table, the comparison of two periods among them, and
-the page. Then duckdb does what SQL can say of the same, in one process of its own
-(`analytics_duckdb`), so that it is known from where on Spark is the better tool. Generating the
+the page. Then duckdb computes what SQL can express of it, in one process of its own
+(`analytics_duckdb`), which shows from which size on Spark is the better tool. Generating the
 telemetry is not counted. Both must find the same numbers, else the run fails.
 """
 
@@ -34,20 +34,20 @@ from viewstamp.limits import MIB
 
 SPANS: Final = (1_000_000, 3_000_000, 10_000_000)
 QUICK_SPANS: Final = (200_000,)
-# What is generated at once, and used for every size; each part has a seed of its own.
+# The spans of one generated part; every size uses these parts, and each has a seed of its own.
 PART_SPANS: Final = 1_000_000
 CORES: Final = 2
-# Of 100 commands one fails, of 1000 lines one is sent again, and one in a hundred requests is
-# somebody else's.
+# Of 100 commands one fails, of 1000 lines one is sent again, and of 100 requests one belongs to
+# another system.
 LOAD: Final = {"error_rate": 0.01, "duplicate_line_rate": 0.001, "foreign_rate": 0.01}
 SAMPLE_S: Final = 0.5
 TARGET: Final = {"spans": 10_000_000, "must_s": 360.0, "aim_s": 180.0}
-# Peak memory at the largest size against that at the one before, for it to be called flat.
+# Memory is flat if the peak at the largest size is at most this multiple of the one before.
 FLAT_RATIO_MAX: Final = 1.15
-# What Java takes beside its heap: code, classes, threads, buffers; and a task's Python worker.
+# Memory of Java beside its heap (code, classes, threads, buffers), and of a task's Python worker.
 JAVA_MB, PYTHON_MB, WORKER_MB = 768, 192, 256
-# What the manual says that an analysis needs on so many cores, whatever the size: of each part the
-# most that was seen, and some more.
+# The memory that the manual states for so many cores, whatever the size: the most that each part
+# was seen to use, and a margin.
 MEMORY_MB: Final = session.heap_mb_of(CORES) + JAVA_MB + PYTHON_MB + WORKER_MB * CORES
 # Tables that both write, and the columns whose sums must be the same.
 AGREED: Final = {
@@ -60,7 +60,7 @@ AGREED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a process said, its time and CPU time, and its most memory, all with its children."""
+    """The output of a process, its time, CPU time and peak memory, all with its children."""
 
     told: dict[str, Any]
     seconds: float
@@ -109,7 +109,7 @@ def generate_parts(spans: int, part_spans: int, directory: Path) -> list[Path]:
 
 
 def measure(size: int, inputs: Sequence[Path], directory: Path) -> dict[str, Any]:
-    """Return what one size costs Spark and duckdb. Raises RuntimeError if they disagree."""
+    """Return the costs of one size with Spark and duckdb. Raises RuntimeError if they disagree."""
     found: dict[str, Any] = {"input_mb": round(_size(inputs) / 1e6)}
     outputs = {}
     for name in ("spark", "duckdb"):
@@ -129,7 +129,7 @@ def measure(size: int, inputs: Sequence[Path], directory: Path) -> dict[str, Any
 
 
 def watched(command: Sequence[str]) -> Measured:
-    """Run a program that prints JSON, and look at its memory. Raises RuntimeError if it fails.
+    """Run a program that prints JSON, and watch its memory. Raises RuntimeError if it fails.
 
     Memory is resident; what forked processes share counts once (proportional set size).
     """
@@ -180,11 +180,11 @@ def _sum(path: Path, column: str) -> int:
 
 
 def crossover(runs: dict[str, Any]) -> dict[str, Any]:
-    """Return what Spark takes against duckdb, in time that passed and in CPU time of all processes.
+    """Return Spark's time as a ratio to duckdb's: elapsed time, and CPU time of all processes.
 
-    The ratio at each size, and from how many spans on Spark needs less: by a straight line for each
-    through the smallest and the largest size; None if these never meet. CPU time is what to look at
-    where the machine had other work to do.
+    The result has the ratio at each size, and the number of spans from which Spark needs less:
+    where the straight lines through the smallest and the largest size meet, None if they never do.
+    If the machine had other work to do, use the CPU time.
     """
     return {measure: _crossing(runs, measure) for measure in ("total_s", "cpu_s")}
 
@@ -244,7 +244,7 @@ def _size(inputs: Sequence[Path]) -> int:
 
 
 def tell(text: str) -> None:
-    """Say how far it is."""
+    """Report progress."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -1,9 +1,9 @@
-"""The same tables by duckdb in one process, for `analytics`: `OUTPUT TRACES...`; prints JSON.
+"""Makes the same tables by duckdb in one process, for `analytics`: `OUTPUT TRACES...`; prints JSON.
 
-What SQL says well: the typed spans (Parquet, the same partitions), the check for repeated ones, RED
-with percentiles, stage latency, heatmap, service graph with links, orphans. What it does not do:
-quarantine with reasons, the fullest of several copies, critical path and savings, clocks that
-differ, root causes. Percentiles are exact; Spark's ranks are off by up to 1/10,000.
+SQL makes the typed spans (Parquet, the same partitions), the check for repeated ones, RED with
+percentiles, stage latency, heatmap, service graph with links, orphans. SQL leaves out: quarantine
+with reasons, the fullest of several copies, critical path and savings, clocks that differ, root
+causes. Percentiles are exact; Spark's ranks are off by up to 1/10,000.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 import duckdb
 
 THREADS: Final = 2
-# As much as Spark's Java may have.
+# As much memory as Spark's Java may have.
 MEMORY_LIMIT: Final = "4GB"
 LINE_BYTES_MAX: Final = 4 * 1024 * 1024
 
@@ -50,8 +50,8 @@ CREATE MACRO kind_of(number) AS
 CREATE MACRO status_of(number) AS coalesce(['OK', 'ERROR'][number], 'UNSET');
 """
 
-# Taking JSON apart step by step instead, with from_json of each span, took three times as long and
-# more than 5 GB for a million spans.
+# Parsing step by step instead, with from_json for each span, took three times as long and more than
+# 5 GB for a million spans.
 INGEST: Final = """
 COPY (
     WITH resources AS (
@@ -107,8 +107,8 @@ CREATE VIEW spans AS
         OVER (PARTITION BY trace_id, span_id ORDER BY cardinality(attributes) DESC) = 1;
 """
 
-# The root of each trace: without a parent first, then the first. Parents that are missing make
-# no difference to generated telemetry.
+# The root of each trace: spans without a parent come first, then the earliest. Generated telemetry
+# has no roots with missing parents.
 REQUESTS: Final = """
 CREATE TABLE requests AS
     SELECT trace_id, r.rpc AS rpc, r.start_us AS start_us, r.duration_us AS duration_us FROM (
@@ -174,7 +174,7 @@ TABLES: Final = {
 
 
 def main(arguments: list[str]) -> int:
-    """Do it, and print how long each part took."""
+    """Make the tables, and print how long each part took."""
     output, *traces = map(Path, arguments)
     output.mkdir()
     inputs = [str(path) for one in traces for path in sorted(one.rglob("*.jsonl"))]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from analytics.schema import TableSchema
 
 MASTER: Final = "local[2]"
-# The generator's commands begin here; a minute of them is there at every size.
+# The generator's commands begin at this time; every size has at least a minute of them.
 START_US: Final = START_NS // 1000
 PERIOD_US: Final = 5_000_000
 PERIODS: Final = (
@@ -28,7 +28,7 @@ PERIODS: Final = (
 
 
 def main(arguments: list[str]) -> int:
-    """Analyse, and print how long it took: in all, each step, and each table while others ran."""
+    """Analyse, and print the seconds of the run, of each step, and of each table beside others."""
     output, *traces = map(Path, arguments)
     request = job.AnalysisRequest(
         output=output,
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _timed_tables() -> dict[str, float]:
-    """Let each table that is written be timed; return where the seconds will be."""
+    """Time every table that is written; return the dictionary that gets the seconds."""
     write, seconds = tables.write, dict[str, float]()
 
     def timed(dataframe: DataFrame, table: TableSchema, output: Path) -> Path:

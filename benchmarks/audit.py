@@ -1,9 +1,9 @@
-"""What the audit log costs: prints one JSON object.
+"""Measures the cost of the audit log: prints one JSON object.
 
 `python -m benchmarks.audit [--rounds N] [--seconds S] [--only WORKLOAD ...]`. Two clusters, with
-the log and without, are started here and measured in turns, every other round in reverse. Judged is
-the processor time that all processes of a cluster spend per command, as ratios of each round: their
-median, and the interval that holds the true one in at least 90 of 100 runs.
+the log and without, are started here and measured in turns, every other round in reverse. The
+verdict is on the processor time that all processes of a cluster spend per command, as ratios of
+each round: their median, and the interval that holds the true median in at least 90 of 100 runs.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Two builds of Viewstamp under one benchmark, in turns: prints one JSON object.
+"""Runs one benchmark on two builds of Viewstamp in turns: prints one JSON object.
 
 `python -m benchmarks.builds --before COMMIT [--rounds N] BENCHMARK [OPTION ...]`, for example
 `python -m benchmarks.builds --before v1 benchmarks.commands --without-etcd --seconds 3`. The
 commit is checked out beside this tree. Each round runs the benchmark once in either tree, and the
-order changes from round to round, so that whatever else the machine does meets both. A ratio is
-this tree's figure over the other's, of one round. Progress goes to stderr.
+order changes from round to round, so that other load on the machine affects both. A ratio is this
+tree's figure divided by the other's, in one round. Progress goes to stderr.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The processor time that a command takes: prints a table, or one JSON object with `--json`.
+"""Measures the processor time of a command: prints a table, or one JSON object with `--json`.
 
 `python -m benchmarks.command_line [--rounds N] [--json]`. A cluster of one replica is started here.
-Each round runs every command once, as a process of its own, and the order turns round from round to
-round. Counted is what the process spends, user and system time together, from its start to its end:
-the cluster's own work is not in it. `python` is an interpreter that does nothing, the floor.
+Each round runs every command once, as a process of its own, and the order is reversed from round to
+round. The figure is the user and system time of the process from its start to its end, without the
+cluster's own work. `python` is an interpreter that does nothing, the floor.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TARGET_S: Final = 0.2  # for a command, and for TAB
 VIEWSTAMP: Final = (sys.executable, "-m", "viewstamp.cli")
 COMPLETION: Final = "_VIEWSTAMP_COMPLETE"
 
-# `{round}` makes a name new in each round. What `TAB` stands before is completed.
+# `{round}` makes a name new in each round. A case with `TAB` completes the words after it.
 CASES: Final = (
     "python",
     "--version",
@@ -113,7 +113,7 @@ async def run(rounds: int) -> dict[str, Any]:
             environment = os.environ | {
                 "VIEWSTAMP_ADDRESS": cluster.address,
                 "XDG_CONFIG_HOME": directory,
-                # Modules are compiled once, as they are where somebody has installed them.
+                # Modules are compiled before the measurement, as in an installation.
                 "PYTHONPYCACHEPREFIX": f"{directory}/compiled",
                 "PYTHONDONTWRITEBYTECODE": "",
             }

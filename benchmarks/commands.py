@@ -1,8 +1,8 @@
-"""Commands and reads against etcd, one replica and node or several: prints one JSON object.
+"""Compares commands and reads with etcd, on one replica or several: prints one JSON object.
 
 `python -m benchmarks.commands [--replicas N] [--quick] [--rounds N] [--seconds S] [--only WORKLOAD
 ...] [--without-etcd]`. Both are started here, on loopback, anew for each round, with their data in
-one temporary directory, and measured in turns, so that whatever else the machine does meets both.
+one temporary directory, and measured in turns, so that other load on the machine affects both.
 Progress goes to stderr.
 """
 
@@ -41,7 +41,7 @@ QUICK_ROUNDS: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class SystemPair:
-    """Both systems, running: where their leaders are, and their processes by name."""
+    """Both systems while they run: the addresses of their leaders, and their processes by name."""
 
     address: str
     password_file: Path
@@ -77,7 +77,7 @@ class CommandBench:
         return figures
 
     def about(self) -> dict[str, Any]:
-        """Return where, what and how was measured."""
+        """Return the machine, the versions and the options of the measurement."""
         etcd = self._pair.etcd
         about_etcd = {} if etcd is None else {"etcd": portable(etcd.command)}
         return {
@@ -98,12 +98,12 @@ class CommandBench:
 
 
 def portable(command: Sequence[str]) -> list[str]:
-    """Return a command line without the directories of this machine: last names alone."""
+    """Return a command line without directories of this machine: paths become their last names."""
     return [Path(word).name if Path(word).is_absolute() else word for word in command]
 
 
 def in_turns(workloads: Sequence[str]) -> Iterator[str]:
-    """Yield ours and etcd's by turns as long as both have some, each in their given order."""
+    """Yield ours and etcd's in turns, then the rest of the longer list, each in its given order."""
     queues = [
         [name for name in workloads if name.startswith(ETCD_PREFIX) is is_etcd]
         for is_etcd in (False, True)
@@ -123,7 +123,7 @@ async def told_by(command: Sequence[str]) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Return what matters about this machine."""
+    """Return the properties of this machine that affect the figures."""
     return {
         "cpus": os.cpu_count(),
         "cpu": _cpu_model(),
@@ -144,7 +144,7 @@ def _cpu_model() -> str:
 
 
 def versions(etcd: EtcdServer | None) -> dict[str, str]:
-    """Return what was measured with what."""
+    """Return the versions of the measured programs and of their libraries."""
     ours = {
         "python": platform.python_version(),
         "grpcio": version("grpcio"),
@@ -204,7 +204,7 @@ async def lone_pair(directory: Path, options: argparse.Namespace) -> AsyncIterat
 
 @asynccontextmanager
 async def group(directory: Path, options: argparse.Namespace) -> AsyncIterator[SystemPair]:
-    """Start several replicas, and as many nodes of etcd. Load goes to those who lead."""
+    """Start several replicas, and as many nodes of etcd. Load goes to the leaders."""
     replicas = LocalReplicas(directory / "viewstamp", options.replicas, "127.0.0.1:0")
     async with AsyncExitStack() as stack:
         etcd = None

@@ -1,10 +1,10 @@
-"""Where the time goes: CPU per command and per prepare of every process. Prints one JSON object.
+"""Measures the CPU time of every process per command and per prepare. Prints one JSON object.
 
 `python -m benchmarks.costs [--replicas N] [--seconds S] [--sample DIRECTORY] [WORKLOAD ...]`.
 Times are taken from the kernel in the middle of a run, prepares and commands from the cluster's
 status, so starting up and making streams do not count. With `--sample`, and `py-spy` in the PATH
 or beside this Python, the Python frames that hold the interpreter lock are sampled meanwhile, one
-raw file per process; sampling slows a process down, so its costs are better taken without.
+raw file per process; sampling slows a process down, so measure costs without it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LOAD: Final = "load"
 
 @dataclass(frozen=True, slots=True)
 class CostMoment:
-    """How far everything was at one time."""
+    """The counters of the cluster and of its processes at one time."""
 
     at_s: float
     op: int
@@ -54,7 +54,7 @@ class CostMoment:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What is looked at: where the primary is, and all processes by name."""
+    """The measured cluster: the address of the primary, and all processes by name."""
 
     address: str
     password: Path
@@ -63,7 +63,7 @@ class Running:
 
 @asynccontextmanager
 async def cluster_of(directory: str, replicas: int) -> AsyncIterator[Running]:
-    """Start a cluster of that many replicas, of which the first leads."""
+    """Start a cluster of that many replicas, the first of which leads."""
     if replicas == 1:
         async with LocalCluster(directory, "127.0.0.1:0") as alone:
             yield Running(alone.address, alone.root_password_path, lambda: alone.pids)
@@ -82,7 +82,7 @@ def pids_of(group: LocalReplicas) -> dict[str, int]:
 
 
 async def moment(client: library.Client, pids: Mapping[str, int]) -> CostMoment:
-    """Look at the cluster and the processes."""
+    """Read the counters of the cluster and the processes."""
     status = await client.status()
     times = {name: psutil.Process(pid).cpu_times() for name, pid in pids.items()}
     cpu_s = {name: (spent.user, spent.system) for name, spent in times.items()}
@@ -90,7 +90,7 @@ async def moment(client: library.Client, pids: Mapping[str, int]) -> CostMoment:
 
 
 def costs(before: CostMoment, after: CostMoment, reads: int) -> dict[str, Any]:
-    """Return what lay between; `reads` stand for commands where nothing was changed."""
+    """Return the costs between two moments; `reads` count as commands where nothing was changed."""
     seconds = after.at_s - before.at_s
     prepares, revisions = after.op - before.op, after.revision - before.revision
     commands = reads or revisions

@@ -1,7 +1,7 @@
-"""The part of etcd's gRPC face that is used: Put, Range, Txn; Snapshot, Status of Maintenance.
+"""The part of etcd's gRPC API that benchmarks use: Put, Range, Txn; Maintenance's Snapshot, Status.
 
-The messages are built from their field numbers, so that nothing of etcd's own is needed. Only what
-the benchmark sends is described; what etcd answers beside it is skipped as unknown fields.
+The messages are built from their field numbers, so that no files of etcd are needed. They describe
+only the fields that benchmarks use; other fields of answers are skipped as unknown.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class EtcdClient:
         )
 
     async def status(self) -> Any:
-        """Return what the node says of itself: who it is, and who leads."""
+        """Return the node's status: its id, and the leader's."""
         return await self._status(CLASSES["StatusRequest"](), timeout=STATUS_TIMEOUT_S)
 
     async def close(self) -> None:

@@ -55,7 +55,7 @@ class EtcdServer:
         return self
 
     async def wait_ready(self) -> None:
-        """Wait until it can be connected to, which a node can once its cluster has a leader."""
+        """Wait until it accepts connections, which a node does once its cluster has a leader."""
         async with grpc.aio.insecure_channel(self.address) as channel:
             await asyncio.wait_for(channel.channel_ready(), READY_TIMEOUT_S)
 
@@ -93,7 +93,7 @@ class EtcdServer:
         return {f"etcd-{self._name}": self.pid}
 
     def version(self) -> str:
-        """Return what etcd says its version is."""
+        """Return the version that etcd reports."""
         assert self.program is not None
         told = subprocess.run([self.program, "--version"], capture_output=True, check=True)
         return told.stdout.decode().splitlines()[0].removeprefix("etcd Version: ")
@@ -162,7 +162,7 @@ class EtcdCluster:
         return {name: pid for node in self.nodes for name, pid in node.pids.items()}
 
     async def leader(self) -> EtcdServer:
-        """Return the node that leads, as soon as one says so of itself."""
+        """Return the node that leads, as soon as one reports that it leads."""
         async with asyncio.timeout(READY_TIMEOUT_S):
             while True:
                 for node in self.nodes:

@@ -1,9 +1,9 @@
-"""How long nobody is answered when the primary is killed, beside etcd: prints one JSON object.
+"""Measures the outage after a kill of the primary, beside etcd: prints one JSON object.
 
 `python -m benchmarks.failover [--quick] [--kills N] [--without-etcd]`. Three replicas of ours and
-three nodes of etcd run on loopback with default settings. In turns each is called lightly by a few
-callers, and its leader gets SIGKILL and is started again at once, as a supervisor would. The window
-is the longest time around the kill in which no caller was answered. Progress goes to stderr.
+three nodes of etcd run on loopback with default settings. In turns, a few callers put a light load
+on each system. Its leader gets SIGKILL and is started again at once, as a supervisor would do. The
+window is the longest time around the kill in which no caller was answered. Progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ KILLS: Final = 20
 QUICK_KILLS: Final = 3
 REPLICAS: Final = 3
 CALLERS: Final = 5
-# Each caller rests so long after each answer: the machine is not to be the limit.
+# Each caller rests so long after each answer, so that the machine is not the limit.
 REST_S: Final = 0.01
 BEFORE_S: Final = 1.0
-# Longer than any window so far, so that what the old leader's return disturbs is seen as well.
+# Longer than any window so far, so that the load also sees the return of the old leader.
 AFTER_S: Final = 4.0
 CALL_TIMEOUT_S: Final = 60.0
-# A caller of etcd whose node forwarded to a leader that died would wait 7 s by default. It is given
-# up early, in etcd's favour, and the next node is asked; a put may be repeated.
+# A caller of etcd whose node forwarded to a leader that died would wait 7 s by default. In etcd's
+# favour, the caller gives up earlier and asks the next node; a put may be repeated.
 ETCD_ATTEMPT_S: Final = 0.2
 ETCD_PAUSE_S: Final = 0.01
 ETCD_RECONNECT_MS: Final = 50
@@ -51,18 +51,18 @@ STREAM: Final = "failover"
 
 
 class System(Protocol):
-    """What is hurt. `call` is one command of a caller, and returns once it is acknowledged."""
+    """A system under test. `call` is one command of a caller; it returns once acknowledged."""
 
     async def call(self, caller: int, step: int) -> None:
-        """Have one command done, whatever it takes."""
+        """Carry out one command, with as many attempts as it takes."""
         ...
 
     async def kill(self) -> float:
-        """Kill who leads, and return when, on the clock `time.perf_counter`."""
+        """Kill the leader; return the time of the kill on the clock `time.perf_counter`."""
         ...
 
     async def heal(self) -> None:
-        """Wait until all serve again."""
+        """Wait until all members serve again."""
         ...
 
 
@@ -101,7 +101,7 @@ class Etcd:
         self._at = list(range(len(clients)))
 
     async def call(self, caller: int, step: int) -> None:
-        """Put one key; at another node if this one does not do it."""
+        """Put one key; ask another node if this one fails."""
         request = PutRequest(key=f"{STREAM}-{caller}".encode(), value=str(step).encode())
         while True:
             client = self._clients[caller][self._at[caller] % REPLICAS]
@@ -126,7 +126,7 @@ class Etcd:
 
 @dataclass(slots=True)
 class FailoverLoad:
-    """Callers at work: when anybody was answered, and how long anybody waited at most."""
+    """Callers at work: the times of all answers, and the longest wait of a caller."""
 
     system: System
     answered_at: list[float] = field(default_factory=list)
@@ -135,7 +135,7 @@ class FailoverLoad:
     _progress: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def call(self, caller: int) -> None:
-        """Call until it is over. An even number of commands leaves nothing behind."""
+        """Call until the load ends. An even number of commands leaves nothing behind."""
         step = 0
         while not self.is_over or step % 2:
             called_at = time.perf_counter()
@@ -148,7 +148,7 @@ class FailoverLoad:
             await asyncio.sleep(REST_S)
 
     async def until_answered_after(self, moment: float) -> None:
-        """Wait until somebody was answered after a moment."""
+        """Wait until some caller gets an answer after this moment."""
         async with asyncio.timeout(CALL_TIMEOUT_S):
             while not self.answered_at or self.answered_at[-1] <= moment:
                 self._progress.clear()
@@ -156,7 +156,7 @@ class FailoverLoad:
 
 
 async def measure(system: System) -> Figures:
-    """Kill the leader under load, and return what the callers saw."""
+    """Kill the leader under load, and return the times that the callers saw."""
     load = FailoverLoad(system)
     async with asyncio.TaskGroup() as group:
         for caller in range(CALLERS):
@@ -182,7 +182,7 @@ def longest_gap_s(answered_at: Sequence[float], killed_at: float) -> float:
 
 
 def usual_gap_s(answered_at: Sequence[float], killed_at: float) -> float:
-    """Return the longest time between two answers before the kill: what is no failover."""
+    """Return the longest time between two answers before the kill, so without a failover."""
     return max(b - a for a, b in pairwise(answered_at) if b <= killed_at)
 
 
@@ -209,7 +209,7 @@ async def ours(directory: Path) -> AsyncIterator[Ours]:
 @asynccontextmanager
 async def theirs(cluster: EtcdCluster) -> AsyncIterator[Etcd]:
     """Connect the callers, each to all nodes."""
-    # By default a connection to a node that was away is tried again after a second.
+    # By default a client waits a second before it connects again to a node that was away.
     names = ("initial", "min", "max")
     options = [(f"grpc.{name}_reconnect_backoff_ms", ETCD_RECONNECT_MS) for name in names]
     clients = [

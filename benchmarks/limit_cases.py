@@ -30,7 +30,7 @@ ROOMY: Final = "roomy"
 TORN: Final = "torn"  # a topic whose partitions came in many runs
 TORN_RUNS: Final = 4_000
 LISTED: Final = 2_000
-GRANTED_STREAMS: Final = 8_000  # in one command: its bytes allow not many more
+GRANTED_STREAMS: Final = 8_000  # in one command, whose bytes do not allow many more
 GRANTEES: Final = 2_000
 GROUP_PARTITIONS: Final = 100_000
 MEMBERS: Final = 500
@@ -46,7 +46,7 @@ class Case:
     how: Mapping[str, Any] = field(default_factory=dict)
 
     def requests(self, count: int) -> list[Message]:
-        """Return a span of requests that change nothing where that can be asked for."""
+        """Return a span of requests, with `validate_only` set where a request has it."""
         made = [self.request(number) for number in range(count)]
         for request in made:
             if "validate_only" in request.DESCRIPTOR.fields_by_name:
@@ -60,12 +60,12 @@ def all_cases() -> dict[str, Case]:
 
 
 def by(name: str) -> Identifier:
-    """Return what names something by its name."""
+    """Return the identifier that holds a name."""
     return Identifier(name=name)
 
 
 def long_name(number: int) -> str:
-    """Return a name as long as it may be."""
+    """Return a name of the greatest length."""
     return f"{number:08}".ljust(NAME_BYTES_MAX, "x")
 
 
@@ -139,7 +139,7 @@ def _of_topic(request: Callable[..., Message], **fields: Any) -> Message:
 
 
 def _grant(driver: Driver) -> None:
-    """Give many users permissions on the full stream, which go with it."""
+    """Give many users permissions on the full stream, which a deletion of the stream deletes."""
     grant = users_pb2.StreamPermissions(stream=Identifier(id=1), read_stream=True)
     permissions = users_pb2.Permissions(streams=[grant])
     for user in range(1, GRANTEES + 1):
@@ -212,7 +212,7 @@ def _users() -> dict[str, Case]:
 
 
 def username(number: int) -> str:
-    """Return a username as long as it may be."""
+    """Return a username of the greatest length."""
     return f"{number:08}".ljust(limits.USERNAME_BYTES_MAX, "x")
 
 
@@ -306,7 +306,7 @@ def _assign(driver: Driver) -> None:
 
 
 def _fixed(driver: Driver, request: Message, **how: Any) -> Case:
-    """Return the case of a request that is sent again and again."""
+    """Return the case of a request that is repeated unchanged."""
 
     def same(_: int) -> Message:
         copy = type(request)()

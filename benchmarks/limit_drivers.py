@@ -1,4 +1,4 @@
-"""A machine of one domain that is given spans, and what each span cost: for `benchmarks.limits`."""
+"""Drives a machine of one domain with spans and measures each span, for `benchmarks.limits`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NS_PER_MS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a span cost: rows charged, bytes of results and refusals, time, refusals."""
+    """The cost of a span: rows charged, bytes of results and refusals, time, refusals."""
 
     count: int
     rows: int
@@ -41,7 +41,7 @@ class Meter:
         self.rows = 0
 
     def install(self) -> None:
-        """Count from now on."""
+        """Start to count."""
         charge = cost.Budget.charge
 
         def counted(budget: cost.Budget, revision: int, rows: int) -> None:
@@ -72,14 +72,14 @@ class Driver:
         return method.response.FromString(unframe(outcome.results)[0])
 
     def effect(self, **payload: Any) -> None:
-        """Tell what another stage decided."""
+        """Give the machine an effect of another stage."""
         self.revision += 1
         encoded = effects_pb2.EffectPayload(**payload).SerializeToString()
         item = pb.EffectItem(revision=self.revision, payload=encoded, timestamp=CLOCK_US)
         self._apply(pb.Item(effect=item))
 
     def measure(self, requests: list[Message], **how: Any) -> Cost:
-        """Return what a span of requests of one method costs."""
+        """Return the cost of a span of requests of one method."""
         method = self._method_of(requests[0])
         is_command = method.kind is routing.MethodKind.COMMAND
         item = (self._command if is_command else self._query)(method, requests, **how)

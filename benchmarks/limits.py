@@ -1,10 +1,11 @@
-"""What each RPC costs at worst, and every limit: writes the tables of `docs/limits.md`.
+"""Writes the tables of `docs/limits.md`: the worst cost of each RPC, and every limit.
 
 Method: for each method that a machine of a domain serves, its most expensive request
 (`benchmarks.limit_cases`) goes through the real machine in this process, once alone and once in the
-largest request there can be: as many of them as one request, one prepare or one read may hold. What
-the coordinator serves itself has its bound in words. `--constants` writes the limits alone, and
-`--check` says whether the tables name every RPC of the protos and every limit with its value.
+largest possible request: as many of them as one request, one prepare or one read may hold. The
+table describes in words the bound of each RPC that the coordinator serves itself. `--constants`
+writes the limits alone, and `--check` says whether the tables name every RPC of the protos and
+every limit with its value.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ DOCUMENT: Final = ROOT / "docs" / "limits.md"
 BEGIN, END = "<!-- {} begin -->", "<!-- {} end -->"
 # Framing and tags of one command in a request.
 COMMAND_OVERHEAD_BYTES: Final = 4
-# Reads in the largest request: beyond, all are refused once the answers fill a message.
+# Reads in the largest request: with more, all are refused once the answers fill a message.
 READS: Final = 1_000
 
 STALE: Final = "the limits as they are: run `python -m benchmarks.limits --constants`"
@@ -40,7 +41,7 @@ _READ_OF_A_REPLICA: Final = "served by one replica beside the log"
 _BETWEEN_PROCESSES: Final = "between our own processes; not for callers"
 _NOT_BUILT: Final = "not built: refused by the gateway, UNIMPLEMENTED"
 
-# What the coordinator serves itself, and what bounds it; by the method's name.
+# The bound of each method that the coordinator serves itself, by the method's name.
 IN_WORDS: Final = {
     **dict.fromkeys(
         ("RegisterSession", "ExpireSession", "CreateSnapshot", "DeleteSnapshot"), _ONE_ENTITY
@@ -75,7 +76,7 @@ IN_WORDS: Final = {
     "CheckAccess": "one look at a user's permissions",
 }
 
-# What limits a request of a method, beside the budgets that all commands have.
+# The limits on a request of a method, beside the budgets that all commands have.
 LIMITS_OF: Final = {
     "DeleteStream": "TOPICS_PER_STREAM_MAX",
     "DeleteTopic": "PARTITION_RUNS_PER_TOPIC_MAX",
@@ -161,7 +162,7 @@ def costs_table() -> str:
 
 
 def missing(text: str) -> list[str]:
-    """Return what a document lacks: RPCs, limits, and values that have changed."""
+    """Return the RPCs and limits that a document lacks, and the values that have changed."""
     costs, constants = (_between(text, name) for name in ("costs", "limits"))
     lacking = [method.full_name for method in methods() if f"| `{_short(method)}` |" not in costs]
     return lacking if constants == limits_table() else [*lacking, STALE]

@@ -1,9 +1,9 @@
-"""One measurement in a process of its own: prints one JSON object.
+"""Makes one measurement in a process of its own: prints one JSON object.
 
-`python -m benchmarks.load --help`. Every workload warms up, then counts what is answered within its
-duration. A failed call fails the measurement. The value of a put has 256 bytes, about what the
-record of a topic takes that a client of etcd would have to store; a CreateTopic has a name of 32
-bytes and says nothing else, or is as large as `--request-bytes` says.
+`python -m benchmarks.load --help`. Every workload warms up, then counts the answers within its
+duration. A failed call fails the measurement. The value of a put has 256 bytes, about as much as
+the record of a topic that a client of etcd would have to store. A CreateTopic has a name of 32
+bytes and no other field, or the size that `--request-bytes` sets.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WARM_UP_S: Final = 1.0
 CALLERS: Final = 256
 CONNECTIONS: Final = 8
 TRANSACTION_PUTS: Final = 128
-# In flight on both sides where batches are compared with transactions.
+# Commands in flight on both sides in the comparison of batches with transactions.
 BATCHED_IN_FLIGHT: Final = CALLERS * TRANSACTION_PUTS
 # Room for four million topics, which the fastest workload does not fill.
 STREAMS: Final = 1000
@@ -55,9 +55,9 @@ CREATE_TOPIC: Final = method_of(streams_pb2.CreateTopicRequest())
 
 
 class Copies:
-    """Copies of an encoded message that holds the number 0, each with a number of its own.
+    """Makes copies of an encoded message that holds the number 0; each copy gets its own number.
 
-    So the load on both sides costs little beside the servers, which share its processors.
+    Copying keeps the load generator cheap, because it shares its processors with the servers.
     """
 
     def __init__(self, encoded: bytes) -> None:
@@ -70,7 +70,7 @@ class Copies:
 
 
 class LoadTopics:
-    """Makes CreateTopic requests of one size, each for a topic that is not there yet.
+    """Makes CreateTopic requests of one size, each for a new topic.
 
     With `request_bytes` 0 names have 32 bytes.
     """
@@ -127,7 +127,7 @@ class LoadTopics:
 
 
 class LoadTarget:
-    """Where to send what, as the command line said."""
+    """The target and the options from the command line."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.address: str = options.address
@@ -144,7 +144,7 @@ class LoadTarget:
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[tuple[library.Client, LoadTopics]]:
-        """Yield a client and streams to make topics in, which are deleted in the end."""
+        """Yield a client and streams for topics; the streams are deleted in the end."""
         assert self.password_file is not None, "this workload needs --password-file"
         password = self.password_file.read_text().strip()
         client = await library.connect(
@@ -170,7 +170,7 @@ class LoadTarget:
 
 
 async def delete_streams(client: library.Client, stream_ids: Sequence[int]) -> None:
-    """Delete streams together. Full ones cost more than fits one log entry: the rest comes again.
+    """Delete streams together. Full streams may not fit one log entry: repeat for the rest.
 
     The first one always fits, so this ends.
     """
@@ -191,7 +191,7 @@ async def delete_streams(client: library.Client, stream_ids: Sequence[int]) -> N
 
 
 def answered(result: Any) -> Any:
-    """Return a result. Raises the refusal that it is instead."""
+    """Return a result. If it is a refusal, raise it."""
     if isinstance(result, library.Refusal):
         raise result
     return result
@@ -241,7 +241,7 @@ async def create_sequential_unary(target: LoadTarget) -> Samples:
 
 
 async def create_concurrent(target: LoadTarget) -> Samples:
-    """256 callers through the client library, which packs what waits."""
+    """256 callers through the client library, which packs waiting commands."""
     async with target.client() as (client, topics):
         samples = target.samples()
         await by_callers(samples, CALLERS, lambda: client.call(topics.request()))
@@ -249,7 +249,7 @@ async def create_concurrent(target: LoadTarget) -> Samples:
 
 
 async def create_unary(target: LoadTarget) -> Samples:
-    """256 unary calls in flight, by the generator that etcd is measured with."""
+    """256 unary calls in flight, by the same generator as for etcd."""
     async with target.client() as (_, topics):
         block = header_block(CREATE_TOPIC.path, target.address, await target.token())
         samples = target.samples()
@@ -261,9 +261,9 @@ async def create_unary(target: LoadTarget) -> Samples:
 async def submit_batches(target: LoadTarget, size: int) -> Samples:
     """Batches on Submit streams, the windows of several sessions kept full.
 
-    As many commands are in flight as etcd has puts in its transactions. Like those they are sent
-    encoded and answers are counted, so that neither side pays for a client library. A refusal fails
-    the measurement.
+    The number of commands in flight equals the number of puts in etcd's transactions. On both sides
+    requests are encoded beforehand and answers only counted, so that neither pays for a client
+    library. A refusal fails the measurement.
     """
     async with target.client() as (_, topics), AsyncExitStack() as stack:
         endpoint, token = library.Endpoint(target.address), await target.token()
@@ -340,7 +340,8 @@ class Puts:
     def __init__(self) -> None:
         self._numbers = count()
         self._value = os.urandom(VALUE_BYTES)
-        # Messages joined are one message: a transaction of one put is also a part of a larger one.
+        # Joined messages form one message, so a transaction of one put is also a part of a larger
+        # one.
         put = etcd.RequestOp(request_put=self._put(0))
         self._copies = Copies(etcd.TxnRequest(success=[put]).SerializeToString())
 
@@ -414,8 +415,8 @@ async def get_concurrent(target: LoadTarget) -> Samples:
     return samples
 
 
-# In the order in which they are measured. Reads come first: after large transactions a get of etcd
-# 3.4 is ten times slower for good, which is not what is to be compared here.
+# In the order of measurement. Reads come first: after large transactions a get of etcd 3.4 stays
+# ten times slower, which would distort the comparison.
 WORKLOADS: Final[dict[str, Callable[[LoadTarget], Coroutine[Any, Any, Samples]]]] = {
     "read_concurrent": read_concurrent,
     "create_sequential": create_sequential,
@@ -433,12 +434,12 @@ WORKLOADS: Final[dict[str, Callable[[LoadTarget], Coroutine[Any, Any, Samples]]]
 
 
 def percentile_ms(ordered: Sequence[float], percent: int) -> float:
-    """Return the latency, of ascending ones in seconds, that so many percent stay below."""
+    """Return a percentile in ms of ascending latencies in seconds."""
     return round(ordered[len(ordered) * percent // 100] * 1000, 3)
 
 
 def summary(samples: Samples) -> dict[str, float]:
-    """Return what was measured; latencies are per message, of which a batch is one."""
+    """Return the figures; latencies are per message, and a batch is one message."""
     ordered = sorted(samples.latencies_s)
     if not ordered:
         raise RuntimeError("nothing was answered while measuring")
@@ -463,7 +464,7 @@ def main() -> int:
     )
     settings.add_arguments(parser)
     options = parser.parse_args()
-    # What a generator keeps lives as long as it: to look for garbage in it costs and finds none.
+    # A load generator keeps its objects to its end, so a search for garbage costs and finds none.
     gc.disable()
     samples = asyncio.run(WORKLOADS[options.workload](LoadTarget(options)))
     print(json.dumps(summary(samples)))

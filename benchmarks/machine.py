@@ -1,8 +1,8 @@
-"""What the machine costs per command beyond its handler: prints one JSON object.
+"""Measures the cost of the machine per command beyond its handler: prints one JSON object.
 
 Method: spans of 1, 100 and 1000 CreateTopic commands run through a machine whose handler returns
-fixed bytes, against decoding the same span and calling the same handler bare. Best of several
-rounds, so that neighbours on the machine count as little as possible.
+fixed bytes, compared with decoding the same span and calling the handler directly. The best of
+several rounds counts, so that other load on the computer has little effect.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def nothing(state: Table[int, str], request: Any, call: Call) -> bytes:
 
 
 def one_put(state: Table[int, str], request: Any, call: Call) -> bytes:
-    """Handle a command with the least change there is."""
+    """Handle a command with the smallest possible change."""
     state.put(call.revision, "")
     return RESULT
 

@@ -1,10 +1,10 @@
-"""What the streams domain costs: prints one JSON object, microseconds per command.
+"""Measures the cost of the streams domain: prints one JSON object, microseconds per command.
 
 Method: CreateTopic spans of 1000 into 100 streams, streams named by name, either straight into the
 handler (decoding and undo included, as the runtime does it) or through the whole machine, where
 they are made in bulk; the same in spans of 100 with a topic for each stream in every span; then
-resolving, reading and the section of 100,000 topics with 1,000,000 partitions. Best of several
-rounds, so that neighbours on the machine count as little as possible.
+resolving, reading and the section of 100,000 topics with 1,000,000 partitions. The best of several
+rounds counts, so that other load on the computer has little effect.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def spans(options: streams_pb2.TopicOptions | None) -> list[bytes]:
 
 
 def mixed_spans() -> list[bytes]:
-    """Return spans that name every stream once, as callers do who know nothing of each other."""
+    """Return spans that name every stream once, as independent callers would."""
     return [
         framing.frame_all(
             api.CreateTopicRequest(
@@ -162,7 +162,7 @@ def loading(entities: list[tuple[int, bytes, bytes]]) -> None:
 
 
 def cutting(run: Callable[[Machine[StreamsState]], object], count: int) -> float:
-    """Return the best microseconds per topic of what follows a machine full of topics."""
+    """Return the best microseconds per topic of a run on a machine full of topics."""
     best = float("inf")
     for _ in range(ROUNDS):
         machine = filled_machine()
@@ -191,7 +191,7 @@ def filled_machine() -> Machine[StreamsState]:
 
 
 def read_whole(machine: Machine[StreamsState]) -> None:
-    """Freeze everything, and make blocks of it, compressed."""
+    """Freeze everything, and make compressed blocks of it."""
     machine.freezer.freeze(1, 1)
     frozen = machine.freezer.frozen
     assert frozen is not None

@@ -1,4 +1,4 @@
-"""What one message of gRPC costs, by event loop and poller: prints one JSON object.
+"""Measures the cost of one gRPC message by event loop and poller: prints one JSON object.
 
 `python -m benchmarks.messages [--rounds N] [--messages N]`. A client and a server, each a process,
 send a message of 500 bytes to and fro on one stream over a unix socket, as the coordinator and its
@@ -47,7 +47,7 @@ def cpu_s() -> float:
 
 
 async def serve(address: str) -> None:
-    """Send everything back until stdin is closed; say when it begins, and then the CPU time."""
+    """Send everything back until stdin is closed; print a line at first, the CPU time at last."""
 
     async def echo(_: Any, context: Any) -> None:
         while (message := await context.read()) is not grpc.aio.EOF:

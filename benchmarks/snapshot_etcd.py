@@ -1,4 +1,4 @@
-"""An etcd with as many keys as there are partitions: its snapshot, its restart, its memory."""
+"""Measures an etcd with a key per partition: its snapshot, its restart and its memory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def measure_etcd(directory: Path, keys: int, rounds: int) -> tuple[Rounds,
 
 
 async def fill_etcd(address: str, keys: int) -> bytes:
-    """Put so many keys, with values of 256 bytes; return one of the keys."""
+    """Put so many keys with values of 256 bytes; return one of the keys."""
     puts, client = Puts(), etcd_client.EtcdClient(address)
     left = -(-keys // TRANSACTION_PUTS)
     first = etcd_client.TxnRequest.FromString(puts.encoded_transaction())
@@ -112,5 +112,5 @@ def family_mb(pid: int) -> float:
 
 
 def tell(name: str, figures: Figures) -> None:
-    """Say on stderr what was measured."""
+    """Print figures to stderr."""
     print(f"{name}: {json.dumps(figures)}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What a cluster's snapshots left on disk, and what its coordinator's log says of compaction."""
+"""Reads the files of a cluster's snapshots, and the compactions in its coordinator's log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class WrittenFiles:
 
     @property
     def size_bytes(self) -> int:
-        """All that a restart reads."""
+        """The bytes that a restart reads."""
         return sum(self.files.values())
 
     def bytes_beside(self, earlier: WrittenFiles | None) -> int:
@@ -39,7 +39,7 @@ class WrittenFiles:
 class Compaction:
     """One section merged into a new base: seconds since its generation was adopted, and bytes.
 
-    What was merged before it, one section after another, is part of its time.
+    Its time includes the sections that were merged before it, one after another.
     """
 
     stage: int
@@ -48,7 +48,7 @@ class Compaction:
 
 
 def written(data_directory: Path, number: int) -> WrittenFiles:
-    """Return what a generation consists of. Raises SnapshotFilesError."""
+    """Return the files of a generation. Raises SnapshotFilesError."""
     copies = Copies(copy_directories(data_directory))
     generation = Generation(copies, number)
     path = next(copies.paths(manifest_file(number)))
@@ -65,7 +65,7 @@ def is_to_be_merged(data_directory: Path, number: int, stage: int) -> bool:
 
 
 def compactions(log: Path) -> list[Compaction]:
-    """Return every compaction that a coordinator's log tells of."""
+    """Return every compaction in a coordinator's log."""
     found, adopted = [], None
     for event in _events(log):
         if event["message"] == ADOPTED:
@@ -78,7 +78,7 @@ def compactions(log: Path) -> list[Compaction]:
 
 
 def adoptions(log: Path) -> dict[int, float]:
-    """Return when each generation was adopted, in seconds since 1970, as a log tells."""
+    """Return the time when each generation was adopted, in seconds since 1970, from a log."""
     return {
         event["fields"]["generation"]: _time(event).timestamp()
         for event in _events(log)
@@ -87,7 +87,7 @@ def adoptions(log: Path) -> dict[int, float]:
 
 
 def _events(log: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the events of a log; other lines are none."""
+    """Yield the events of a log; ignore other lines."""
     for line in log.read_text().splitlines():
         event = json.loads(line) if line.startswith("{") else {}
         if "message" in event:

@@ -1,7 +1,7 @@
-"""Load on what exists: UpdateTopic of topics drawn from all, by a number of callers. Prints JSON.
+"""Load on existing topics: callers send UpdateTopic for random topics. Prints JSON.
 
-A process of its own, so that whoever takes snapshots meanwhile shares nothing with it. With
-`--calls` it leaves behind when each call was sent and answered (`read_calls`).
+The load is a process of its own, so that it shares nothing with the process that takes snapshots.
+With `--calls` it writes the times when each call was sent and answered (`read_calls`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Call: TypeAlias = tuple[float, float]  # sent and answered, in seconds of the mo
 
 @dataclass(slots=True)
 class TimedSamples(Samples):
-    """Samples that know when each call was answered: seconds of the monotonic clock."""
+    """Samples with the time of each answer, in seconds of the monotonic clock."""
 
     answered_s: array[float] = field(default_factory=lambda: array("d"))
 
@@ -41,12 +41,12 @@ class TimedSamples(Samples):
             self.answered_s.append(now)
 
     def write(self, path: Path) -> None:
-        """Leave every call behind, for `read_calls`."""
+        """Write every call to a file, for `read_calls`."""
         path.write_bytes(self.answered_s.tobytes() + self.latencies_s.tobytes())
 
 
 def read_calls(path: Path) -> Sequence[Call]:
-    """Return when each call was sent and answered, as the load has left it behind."""
+    """Return the times when each call was sent and answered, from the file of the load."""
     values = array("d", path.read_bytes())
     half = len(values) // 2
     return [

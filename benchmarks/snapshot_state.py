@@ -23,13 +23,13 @@ GROUPS_PER_REQUEST: Final = 1000
 # Each password takes tens of milliseconds to hash.
 USERS_PER_REQUEST: Final = 20
 REQUESTS_AT_ONCE: Final = 4
-# Hashing on two processors, and replaying nothing: far beyond what one request takes.
+# A request hashes passwords on two processors, which takes far less than this.
 REQUEST_TIMEOUT_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much there is."""
+    """The size of the state."""
 
     streams: int
     topics_per_stream: int
@@ -39,7 +39,7 @@ class Size:
 
     @property
     def topics(self) -> int:
-        """Topics of all streams."""
+        """The number of topics in all streams."""
         return self.streams * self.topics_per_stream
 
 
@@ -66,7 +66,7 @@ class StateTopics:
         )
 
     def update(self, number: int, expiry_us: int) -> Message:
-        """Return a request that changes a topic if the expiry is not what it was."""
+        """Return a request that changes a topic if the expiry differs from the present one."""
         return streams_service_pb2.UpdateTopicRequest(
             stream=self._stream(number),
             topic=self._identifier(number),
@@ -86,7 +86,7 @@ class StateTopics:
         )
 
     def create_one_more(self, name: str) -> Message:
-        """Return a request that creates a topic that is not one of these."""
+        """Return a request that creates a topic beside these."""
         return streams_service_pb2.CreateTopicRequest(stream=self._streams[-1], name=name)
 
     def _stream(self, number: int) -> common_pb2.Identifier:

@@ -1,7 +1,7 @@
-"""Latency of commands while snapshots are taken, and without, in turns.
+"""Measures the latency of commands with and without snapshots, in turns.
 
-What the p99 of all commands says depends on how much of the time a snapshot is under way. So the
-p99 of only those commands is told, too, during which one was: from its cut to its adoption.
+The p99 of all commands depends on the share of time in which a snapshot is under way. So the
+figures include the p99 of the commands during a snapshot: from its cut to its adoption.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from viewstamp.client import Client
 from viewstamp.cluster import LocalCluster
 from viewstamp.cluster.local import COORDINATOR
 
-# Callers: some with nothing in their way, and as many as keep the cluster busy.
+# The numbers of callers: few without contention, and enough to keep the cluster busy.
 LOADS: Final[Mapping[str, int]] = {"light": 4, "saturated": 256}
-# Between two snapshots, where they come one after another and where people ask for them.
+# The pause between two snapshots: none, and one as between requests by people.
 PAUSES_S: Final[Mapping[str, float]] = {"during": 0.0, "paced": 1.0}
 Interval: TypeAlias = tuple[float, float]  # begin and end, in seconds of the monotonic clock
 _US_PER_S: Final = 1_000_000
@@ -50,7 +50,7 @@ class TimedSnapshot:
 
 
 class SnapshotTurns:
-    """Measures one load in turns; `add` is told of every row."""
+    """Measures one load in turns; `add` gets every row."""
 
     def __init__(
         self,
@@ -135,10 +135,10 @@ async def take(client: Client) -> TimedSnapshot:
 
 
 def intervals(taken: Sequence[TimedSnapshot], adopted_s: Mapping[int, float]) -> Sequence[Interval]:
-    """Return from when to when snapshots were under way, by the clock that calls are timed with.
+    """Return the interval of each snapshot, on the clock that times the calls.
 
-    `adopted_s` are the adoptions, in seconds since 1970; what is not in there ends when it was
-    decided.
+    `adopted_s` are the adoptions, in seconds since 1970; a snapshot without one ends at its
+    decision.
     """
     ahead_s = time.time() - time.perf_counter()
     ends = [adopted_s.get(one.generation, one.decided_s) for one in taken]
@@ -151,7 +151,7 @@ def intervals(taken: Sequence[TimedSnapshot], adopted_s: Mapping[int, float]) ->
 def beside(
     calls: Sequence[Call], taken: Sequence[TimedSnapshot], under_way: Sequence[Interval]
 ) -> Figures:
-    """Return the figures of the snapshots that were taken beside calls, and of those calls.
+    """Return the figures of the snapshots taken during calls, and of those calls.
 
     Snapshots before the first call and after the last one, when nothing else happens, do not count.
     """

@@ -1,4 +1,4 @@
-"""Snapshots of a large state, beside etcd's: prints one JSON object.
+"""Measures snapshots of a large state, beside etcd's: prints one JSON object.
 
 `python -m benchmarks.snapshots [--quick] [--rounds N] [--seconds S] [--only PART ...]
 [--without-etcd]`. A cluster is filled with 1,000,000 partitions in 100,000 topics, 10,000 groups
@@ -58,15 +58,15 @@ ROUNDS: Final = 3
 SECONDS: Final = 5.0
 QUICK_ROUNDS: Final = 1
 QUICK_SECONDS: Final = 2.0
-# What is measured after the state was built and the full snapshot was taken, in this order.
+# The parts that are measured in this order, after the state is built and the full snapshot taken.
 PARTS: Final = ("changes", *LOADS, "compaction", "restart")
-# Of all topics, in hundredths of a percent.
+# The changed part of all topics, in hundredths of a percent.
 CHANGED: Final[Mapping[str, int]] = {"1_percent": 100, "0.01_percent": 1}
 # Deltas of more than half of the base are merged.
 COMPACTED_SHARE: Final = 0.6
 COMPACTION_TIMEOUT_S: Final = 120.0
 ATTEMPT_TIMEOUT_S: Final = 5.0
-# No snapshot but those that are asked for.
+# Take no snapshot without a request.
 NO_TRIGGERS: Final = (
     *("--snapshot-commands", "0"),
     *("--snapshot-journal-bytes", "0"),
@@ -76,7 +76,7 @@ _PASSING: Final = frozenset({RetryVerdict.RETRY, RetryVerdict.RECONNECT, RetryVe
 
 
 class SnapshotBench:
-    """A filled cluster and what is measured of it."""
+    """A filled cluster and its measurements."""
 
     def __init__(
         self, cluster: LocalCluster, client: library.Client, options: argparse.Namespace
@@ -98,7 +98,7 @@ class SnapshotBench:
         return self._topics
 
     async def run(self, size: Size) -> None:
-        """Measure all of it, in an order in which nothing disturbs what comes after."""
+        """Measure all parts, in an order in which no part disturbs a later one."""
         started = time.perf_counter()
         self._topics = await build(self._client, size)
         self._add("build", {"seconds": round(time.perf_counter() - started, 1)})
@@ -140,7 +140,7 @@ class SnapshotBench:
         return {**used, "services_mb": round(services, 1), "total_mb": round(sum(used.values()), 1)}
 
     async def _snapshot(self) -> Figures:
-        """Take a snapshot; return what it wrote, of one copy, and how long it took."""
+        """Take a snapshot; return the bytes of one copy, and how long it took."""
         started = time.perf_counter()
         await take(self._client)
         seconds = time.perf_counter() - started
@@ -151,7 +151,7 @@ class SnapshotBench:
         return {"seconds": round(seconds, 3), "bytes": new, "chain_bytes": this.size_bytes}
 
     async def _changes(self, full: Figures) -> None:
-        """Change a part, and take a snapshot of that."""
+        """Change a part of the state, and take a snapshot of the change."""
         for part, hundredths in CHANGED.items():
             for where in ("random", "clustered"):
                 number = max(1, self.topics.count * hundredths // 10_000)
@@ -167,7 +167,8 @@ class SnapshotBench:
     async def _compaction(self) -> None:
         """Change more than half, and wait until the section was merged into a new base.
 
-        A small section is not merged before its deltas have some size: then change it once more.
+        The deltas of a small section must reach a minimum size before a merge; change it again
+        until then.
         """
         log = self._cluster.log_path(COORDINATOR)
         known = len(of_streams(log))
@@ -223,7 +224,7 @@ class SnapshotBench:
 
 
 def of_streams(log: Path) -> list[Compaction]:
-    """Return the compactions of the section that has the topics."""
+    """Return the compactions of the section with the topics."""
     return [one for one in compactions(log) if one.stage == routing_pb2.STAGE_STREAMS]
 
 
@@ -267,7 +268,7 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 async def measure_cluster(directory: Path, size: Size, options: argparse.Namespace) -> Rounds:
-    """Measure a new cluster; end it and leave its data to whoever owns the directory."""
+    """Measure a new cluster and end it; the owner of the directory deletes the data."""
     cluster = LocalCluster(
         directory / "viewstamp", "127.0.0.1:0", coordinator_arguments=NO_TRIGGERS
     )

@@ -1,4 +1,4 @@
-"""What Viewstamp must reach and aims at, each against what etcd did in the same run."""
+"""The figures that Viewstamp must reach and aims at, compared with etcd in the same run."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def judge(target: TargetRow, rounds: Mapping[str, list[Figures]]) -> dict[str, A
         reached, excelled = measured <= target.must, measured <= target.aim
     else:
         peers = [figures[target.figure] for figures in rounds[target.peer]]
-        # Round by round: what slows the machine down for a while slows both down.
+        # Ratios are taken in each round, because a slow period of the machine affects both systems.
         ratios = [one / other for one, other in zip(ours, peers, strict=True)]
         measured = median(ratios)
         reached, excelled = measured >= target.must, measured >= target.aim

@@ -1,17 +1,17 @@
-"""What traces and metrics cost: prints one JSON object.
+"""Measures the cost of traces and metrics: prints one JSON object.
 
 `python -m benchmarks.telemetry [--quick] [--rounds N] [--seconds S] [--only WORKLOAD ...]
 [--mode MODE ...]`. One cluster for each mode (off, 1 % of commands, all of them) is started here,
 on loopback. They are measured in turns, every other round in reverse (ABBA), so that neither a
-drift of the machine nor what came before favours one of them. After four rounds other processes
-take over, since what is by chance in one, such as the layout of its memory, stays for its life.
-Load and cluster have the same mode. Ratios are of each round; their median is judged, and beside it
-stands the interval that holds the true median in at least 90 of 100 runs. Where that is wider than
-what is to be told apart, more rounds are needed, not longer ones.
+drift of the machine nor the previous measurement favours one of them. After four rounds new
+processes start, because random properties of a process, such as the layout of its memory, stay for
+its life. Load and cluster have the same mode. Ratios are of each round. The verdict is on their
+median; the report adds the interval that holds the true median in at least 90 of 100 runs. If the
+interval is wider than the difference of interest, more rounds are needed, not longer ones.
 
-Beside throughput stands the CPU time that the processes of the cluster spend per command. Both
-depend on what else the machine does, since fuller prepares are cheaper. `direct` does not: it is
-the CPU time of one thread for all that telemetry adds to a command, without a cluster
+The report has throughput, and the CPU time that the processes of the cluster spend per command.
+Both depend on other load on the machine, since fuller prepares are cheaper. `direct` does not: it
+is the CPU time of one thread for all that telemetry adds to a command, without a cluster
 (`benchmarks.telemetry_direct`; `--direct` for nothing else).
 """
 
@@ -46,7 +46,7 @@ ROUNDS_TOGETHER: Final = 4  # with the same processes
 INTERVAL_CONFIDENCE: Final = 0.9
 QUICK_SECONDS: Final = 1.0
 QUICK_ROUNDS: Final = 2
-# Of throughput, at 1 %: what may be lost at most, and what is aimed at.
+# The largest accepted loss of throughput at 1 % sampling, and the loss to aim at.
 LOSS_MUST: Final = 0.05
 LOSS_AIM: Final = 0.02
 
@@ -80,7 +80,8 @@ async def measure(
     command = [sys.executable, "-m", "benchmarks.load", workload, "--seconds", str(seconds)]
     command += ["--address", cluster.address]
     command += ["--password-file", str(cluster.root_password_path)]
-    # The load's own files are beside those of its cluster, whose page it must not take.
+    # The load writes its own files beside those of its cluster, and must not use the cluster's
+    # port.
     own = settings_of(mode, cluster.data_directory.parent)
     command += arguments_of(TelemetrySettings(own.directory, own.trace_ratio))
     before_s, before_revision = cpu_seconds(cluster), await revision_of(cluster)
@@ -101,7 +102,7 @@ async def revision_of(cluster: LocalCluster) -> int:
 
 
 def cpu_seconds(cluster: LocalCluster) -> float:
-    """Return what all processes of a cluster have used."""
+    """Return the CPU seconds that all processes of a cluster have used."""
     times = [psutil.Process(pid).cpu_times() for pid in cluster.pids.values()]
     return sum(spent.user + spent.system for spent in times)
 
@@ -129,10 +130,10 @@ def compared(rounds: Sequence[dict[str, dict[str, float]]]) -> dict[str, Any]:
 
 
 def interval_of(ratios: Sequence[float]) -> tuple[float, float]:
-    """Return the narrowest pair of ordered values that holds the median of all there could be.
+    """Return the narrowest pair of ordered values that holds the true median.
 
-    With the confidence of INTERVAL_CONFIDENCE, whatever their distribution; of few values the
-    first and the last, which may hold it less often.
+    The confidence is INTERVAL_CONFIDENCE, whatever the distribution. Few values give the first and
+    the last one, which may hold the median less often.
     """
     ordered = sorted(ratios)
     count, outside, below = len(ordered), 0.0, 0

@@ -1,9 +1,9 @@
-"""What telemetry adds to a command, as CPU time of one thread, without a cluster.
+"""Measures what telemetry adds to a command, as CPU time of one thread, without a cluster.
 
 From the client's decision to the encoded lines, in requests of 128 commands that are alone in their
-prepare. `notes` is what processes do. `sdk` has the same spans by OpenTelemetry's tracer, sampled
-by its sampler and followed by its propagator, in each of the three processes; they are encoded by
-the same code. `collector` is what notes take to become the SDK's spans for its exporter.
+prepare. `notes` is the way of our processes. `sdk` makes the same spans with OpenTelemetry's
+tracer, sampler and propagator, in each of the three processes, and encodes them with the same code.
+`collector` is the cost of turning notes into the SDK's spans for its exporter.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Encode = Callable[[Sequence[Notes]], None]
 
 
 async def measured(rounds: int) -> dict[str, dict[str, float]]:
-    """Return µs for each command, by way and ratio: medians of rounds in which all ways take turns.
+    """Return µs per command for each way, and ratios: medians of rounds with all ways in turns.
 
     Every other round is in reverse.
     """
@@ -84,7 +84,7 @@ def timed(prepare: Callable[[int], None]) -> float:
 
 
 class Lined:
-    """Encodes notes as the thread does that writes files."""
+    """Encodes notes as the thread that writes files does."""
 
     def __init__(self) -> None:
         self._lines = Lines()
@@ -99,7 +99,7 @@ def exported(notes: Sequence[Notes]) -> None:
 
 
 class KeptNotes:
-    """Takes notes."""
+    """Collects notes."""
 
     def __init__(self) -> None:
         self.notes: list[Notes] = []
@@ -127,7 +127,7 @@ class Noted:
     def run(self, ratio: float) -> float:
         """Return µs for each command."""
         client = ClientTracing(self._recorder, Sampler(ratio))
-        # As many requests are sampled in each run, or the runs could not be compared.
+        # Each run samples the same number of requests, so that runs can be compared.
         every = round(1 / ratio) if ratio else 0
         draws = itertools.count(1)
         client.calls = CallSampler(0.5, lambda: float(not every or next(draws) % every > 0))
@@ -146,7 +146,7 @@ class Noted:
         self._kept.notes.clear()
 
     def _lead(self, request: submit_pb2.CommandRequest, op: int) -> None:
-        """Lead one request through the hooks, as gateway, driver and one stage do."""
+        """Pass one request through the hooks, as gateway, driver and one stage do."""
         watch, service = self._watch, self._service
         traces = self._gateway.packed(request, 1)
         header: Any = SimpleNamespace(op=op, view=0, first_revision=op, command_count=1, size=1)
@@ -176,7 +176,7 @@ class _Ended(SpanProcessor):
 
 
 class Sdk:
-    """The same spans by the SDK's tracer, begun and ended with the times that are known."""
+    """Makes the same spans with the SDK's tracer, with given start and end times."""
 
     def __init__(self) -> None:
         self._ended = _Ended()
@@ -243,7 +243,7 @@ class Sdk:
         return Link(server.get_span_context())
 
     def _there(self, span: Any) -> Context:
-        """Return a span as another process hears of it."""
+        """Return a span as another process receives it."""
         carrier: dict[str, str] = {}
         self._propagator.inject(carrier, set_span_in_context(span, Context()))
         return self._propagator.extract(carrier, Context())

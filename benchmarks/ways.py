@@ -1,9 +1,10 @@
-"""What a CreateTopic and a SnapshotDurable cross, and what the driver only passes on, as JSON.
+"""Prints as JSON what a CreateTopic and a SnapshotDurable cross, and what the driver only forwards.
 
 `python -m benchmarks.ways`. One replica and its services run in this process. A file counts if a
-function of it is called between the request and its answer, in every one of some commands, so that
-what happens to run beside one does not. A relay of a SnapshotDurable is a call that is open between
-the listener, which has decoded the message, and the orchestrator. Nothing is timed.
+function of it is called between the request and its answer, in every one of several commands, so
+that functions that run beside a command by chance do not count. A relay of a SnapshotDurable is a
+call that is open between the listener, which has decoded the message, and the orchestrator. Nothing
+is timed.
 """
 
 from __future__ import annotations
@@ -48,17 +49,17 @@ COMMANDS: Final = 8
 FOREVER_US: Final = 2**62
 CLOCK_US: Final = 1_000_000
 DEADLINE_S: Final = 30
-# Of a SnapshotDurable, as docs/adr/0024-short-ways.md promises.
+# The most relays of a SnapshotDurable, as docs/adr/0024-short-ways.md promises.
 RELAYS_MAX: Final = 2
-# Where a SnapshotDurable is decoded, and where it arrives.
+# The functions in which a SnapshotDurable is decoded and arrives.
 DECODED: Final = Listener.take.__code__
 ARRIVED: Final = LocalSnapshotOrchestrator.durable_elsewhere.__code__
-# Past the end of what an answer leaves to be done.
+# A wait that is longer than the work after an answer.
 SETTLING_S: Final = 0.3
 
 
 class WayTrace:
-    """Which functions are called while `is_on`, in every thread that begins after it."""
+    """Notes the functions that are called while `is_on`, in every thread that begins after it."""
 
     def __init__(self) -> None:
         self.is_on = False
@@ -69,7 +70,7 @@ class WayTrace:
         sys.setprofile(self._called)
 
     def take(self) -> tuple[frozenset[str], Counter[str]]:
-        """Return what was called, and forget it."""
+        """Return the noted functions, and forget them."""
         files, entered = frozenset(self.files), self.entered
         self.files, self.entered = set(), Counter()
         return files, entered
@@ -139,7 +140,7 @@ async def relays() -> list[str]:
 
 
 def _one_of_three(directory: Path) -> Coordinator:
-    """Return a replica that is put together, and not started."""
+    """Return a replica that is composed and not started."""
     arguments = [f"--data-directory={directory}", "--listen=127.0.0.1:0", "--replica-count=3"]
     arguments += [f"--service={name}=unix:{directory}/{name}.sock" for name in SERVICE_NAMES]
     arguments += [f"--peer={replica}=127.0.0.1:{replica}" for replica in (1, 2)]
@@ -183,10 +184,10 @@ async def _address(ready: Path, running: asyncio.Task[None]) -> str:
 
 
 def passed_on(source: str) -> tuple[int, list[str]]:
-    """Return how many methods there are, and those that only pass on.
+    """Return the number of methods, and the methods that only forward a call.
 
-    Such a one is a single expression: an attribute of a part, or a call of a part's method with
-    nothing but what it was given itself.
+    Such a method is a single expression: an attribute of a part, or a call of a part's method with
+    its own arguments alone.
     """
     tree = ast.parse(source)
     methods = [

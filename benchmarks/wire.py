@@ -1,9 +1,9 @@
 """A lean generator of unary gRPC calls, the same for every system that is measured.
 
 A general gRPC library in Python spends more on a call than etcd does, and would measure itself.
-This speaks just enough HTTP/2: header blocks are encoded once, bodies are sent within the
-connection's window, and of a response only its frames are looked at. A response that carries no
-data is a failure, since gRPC errors have trailers alone.
+This module speaks just enough HTTP/2: it encodes header blocks once, sends bodies within the
+connection's window, and reads only the frames of a response. A response that carries no data is a
+failure, since gRPC errors have trailers alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INITIAL_WINDOW_BYTES: Final = 65_535
 _WINDOW_BYTES_MAX: Final = 2**31 - 1
 _FRAME_BYTES_MAX: Final = 16_384
 _SETTING_INITIAL_WINDOW: Final = 4
-# Told again once so many bytes were read.
+# The window is updated once so many bytes were read.
 _WINDOW_REFILL_BYTES: Final = 2**29
 # Positions in HPACK's static table.
 _POST, _HTTP, _PATH, _AUTHORITY, _AUTHORIZATION, _CONTENT_TYPE = 0x83, 0x86, 4, 1, 23, 31
@@ -36,7 +36,7 @@ class CallFailed(Exception):  # noqa: N818 - reads as the sentence it is
 
 @dataclass(slots=True)
 class Samples:
-    """The latencies of what was answered while measuring, and how long that was."""
+    """The latencies of the calls that were answered during the measurement, and its duration."""
 
     warm_up_s: float
     duration_s: float
@@ -46,11 +46,11 @@ class Samples:
 
     @property
     def ends(self) -> float:
-        """When to send no more."""
+        """The time at which to stop sending."""
         return self.started + self.warm_up_s + self.duration_s
 
     def add(self, sent: float, now: float, commands: int = 1) -> None:
-        """Note an answer; what came while warming up, or too late, does not count."""
+        """Note an answer; answers during the warm-up, or too late, do not count."""
         if self.started + self.warm_up_s <= now < self.ends:
             self.latencies_s.append(now - sent)
             self.commands += commands
@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
         self._fail(f"the connection was lost: {error}")
 
     def data_received(self, data: bytes) -> None:
-        """Take the frames apart, and send a new call for each that was answered."""
+        """Parse the frames, and send a new call for each answered one."""
         self._read_bytes += len(data)
         buffer = self._buffer + data if self._buffer else data
         at, size = 0, len(buffer)

@@ -1,4 +1,4 @@
-"""What the benchmark of the analysis says about seconds and memory; peers that must agree."""
+"""The benchmark of the analysis judges seconds and memory, and compares the results of peers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks import analytics
 
 
 def run(total_s: float, peak_mb: float, cpu_s: float = 1.0) -> dict[str, Any]:
-    """Return what a size costs, duckdb as much as Spark."""
+    """Return the figures of one size, the same for duckdb and Spark."""
     cost = {"total_s": total_s, "cpu_s": cpu_s, "peak_mb": {"all": peak_mb}}
     return {"spark": cost, "duckdb": cost}
 
@@ -28,7 +28,7 @@ def verdicts(runs: dict[str, Any]) -> list[str]:
     ("total_s", "verdict"), [(180.0, "aim"), (180.1, "must"), (360.0, "must"), (360.1, "missed")]
 )
 def test_seconds_are_judged_at_the_size_of_the_target(total_s: float, verdict: str) -> None:
-    """Ten million spans are judged, and no other size is taken for them."""
+    """The target of ten million spans is judged at that size, and at no other."""
     assert verdicts({"10000000": run(total_s, 1.0)})[0] == verdict
     assert not any("all tables" in row["what"] for row in analytics.judged({"3": run(1.0, 1.0)}))
 
@@ -42,7 +42,7 @@ def test_seconds_are_judged_at_the_size_of_the_target(total_s: float, verdict: s
     ],
 )
 def test_memory_is_flat_between_the_largest_sizes(peaks: tuple[float, ...], verdict: str) -> None:
-    """The largest size is held against the one before it, whatever smaller ones took."""
+    """The largest size is compared with the one before it, whatever smaller ones took."""
     runs = {str(10**place): run(1.0, peak) for place, peak in enumerate(peaks)}
     (row,) = (row for row in analytics.judged(runs) if "against the one before" in row["what"])
     assert row["verdict"] == verdict
@@ -51,7 +51,7 @@ def test_memory_is_flat_between_the_largest_sizes(peaks: tuple[float, ...], verd
 
 @pytest.mark.parametrize(("over_mb", "verdict"), [(0.0, "aim"), (0.1, "missed")])
 def test_memory_is_held_against_what_is_promised(over_mb: float, verdict: str) -> None:
-    """Each size must do with the memory that the manual says an analysis needs."""
+    """Each size must need no more memory than the manual states."""
     promised = analytics.MEMORY_MB
     runs = {"1": run(1.0, promised + over_mb), "2": run(1.0, promised - 1.0)}
     (row,) = (row for row in analytics.judged(runs) if "any size" in row["what"])
@@ -86,7 +86,7 @@ def test_memory_of_a_program_is_watched_while_it_runs() -> None:
 
 
 def test_where_the_lines_cross() -> None:
-    """Spark begins behind and gains on duckdb: they meet where straight lines do, or never."""
+    """Spark begins behind duckdb and gains on it: they meet where straight lines meet, or never."""
     slow = {"spark": {"total_s": 100.0, "cpu_s": 90.0}, "duckdb": {"total_s": 10.0, "cpu_s": 10.0}}
     fast = {
         "spark": {"total_s": 190.0, "cpu_s": 900.0},

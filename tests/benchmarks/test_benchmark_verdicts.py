@@ -1,4 +1,4 @@
-"""What the benchmarks say about figures, and what they send to etcd."""
+"""The verdicts of benchmarks on figures, and their requests to etcd."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_ratios_are_taken_round_by_round() -> None:
 
 
 def test_systems_are_measured_in_turns() -> None:
-    """Ours and etcd's alternate, and what is left of either follows."""
+    """Ours and etcd's alternate, and the rest of the longer list follows."""
     assert list(in_turns(["a", "b", "c", "etcd_x"])) == ["a", "etcd_x", "b", "c"]
 
 
@@ -66,7 +66,7 @@ def test_requests_to_etcd_have_its_field_numbers() -> None:
     assert put.SerializeToString() == b"\x0a\x01k\x12\x01v"
     transaction = TxnRequest(success=[RequestOp(request_put=put)])
     assert transaction.SerializeToString() == b"\x12\x08\x12\x06\x0a\x01k\x12\x01v"
-    # Not serializable is linearizable, and the default.
+    # A range that is not serializable is linearizable, which is the default.
     assert RangeRequest(key=b"k").SerializeToString() == b"\x0a\x01k"
 
 
@@ -89,7 +89,7 @@ def test_topics_differ_in_name_alone(request_bytes: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 100, TOPICS_PER_STREAM_MAX + 1])
 def test_batches_hold_the_same_topics(size: int) -> None:
-    """Batches, which are made of copies, hold what single requests are, over ends of streams."""
+    """Batches, which are made of copies, hold the same requests as single ones, across streams."""
     singles, batches = (LoadTopics([7, 8_000, 9], request_bytes=0) for _ in range(2))
     for _ in range(2):
         assert unframe(batches.framed(size)) == [singles.encoded() for _ in range(size)]
@@ -98,7 +98,7 @@ def test_batches_hold_the_same_topics(size: int) -> None:
 
 
 def test_transactions_hold_the_same_puts() -> None:
-    """A transaction, which is made of copies, holds what would have come one by one."""
+    """A transaction, which is made of copies, holds the same puts as single requests."""
     puts = Puts()
     before = puts.request()
     made = [

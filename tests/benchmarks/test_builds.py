@@ -1,4 +1,4 @@
-"""Comparison of two builds: what is set against what."""
+"""The comparison of two builds compares the right figures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_ratios_are_taken_within_a_round() -> None:
 
 
 def test_figures_that_only_one_build_has_are_left_out() -> None:
-    """A workload that the older build did not know has nothing to be compared with."""
+    """A workload that the older build does not know is left out of the comparison."""
     new = Round(
         before={"create": {"per_s": 1.0}}, after={"create": {"per_s": 1.0}, "watch": {"per_s": 1.0}}
     )
@@ -36,7 +36,7 @@ def test_a_figure_of_zero_has_no_ratio() -> None:
 
 
 def test_the_order_changes_from_round_to_round() -> None:
-    """Neither build is always the first after the other one warmed the machine."""
+    """The build that runs first changes with each round, so neither always finds a warm machine."""
     assert [in_order(number)[0] for number in range(4)] == ["before", "after"] * 2
 
 
@@ -60,14 +60,14 @@ def test_a_benchmark_runs_in_the_tree_it_is_given(tmp_path: Path) -> None:
 def test_wrong_options_are_named(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The benchmark is not optional, and neither is a round."""
+    """A missing benchmark and a number of rounds below 1 are errors."""
     with pytest.raises(SystemExit):
         parse(arguments)
     assert complaint in capsys.readouterr().err
 
 
 def test_options_of_the_benchmark_stay_its_own() -> None:
-    """What follows the benchmark's name goes to the benchmark."""
+    """Options after the benchmark's name go to the benchmark."""
     options = parse(["--before", "HEAD", "benchmarks.commands", "--rounds", "1"])
     assert options.benchmark == ["benchmarks.commands", "--rounds", "1"]
     assert options.rounds == 5

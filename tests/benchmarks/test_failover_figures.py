@@ -1,4 +1,4 @@
-"""What the failover benchmark makes of the times at which callers were answered."""
+"""The failover benchmark derives its figures from the times of answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_windows(answered_at: list[float], killed_at: float, gap: float, usual: 
 
 
 def test_the_worst_is_judged_as_well_as_the_median() -> None:
-    """One bad kill among good ones misses the target of the worst, and not that of the median."""
+    """One bad kill among good ones misses the target of the worst, and meets that of the median."""
     kills: list[Figures] = [{"window_s": window} for window in (0.2, 0.1, 1.5)]
     assert summary(kills) == {"kills": 3, "median_window_s": 0.2, "worst_window_s": 1.5}
     worst, middle = report({"failover": kills})["targets"]

@@ -1,4 +1,4 @@
-"""The load's clean-up, when what it deletes together costs more than fits one log entry."""
+"""The load's clean-up works even if its deletions together do not fit one log entry."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class LeavingClient:
 
 
 async def test_what_costs_too_much_together_is_sent_again() -> None:
-    """Streams that do not fit beside others are deleted by later requests, each once."""
+    """Streams that do not fit into a request are deleted by later requests, each once."""
     client = LeavingClient(retry_delay_ms=1)
     await delete_streams(client, range(1, 9))  # type: ignore[arg-type]
     assert client.deleted == list(range(1, 9))
 
 
 async def test_what_is_refused_for_good_fails_the_measurement() -> None:
-    """A refusal that names no time to come again is raised."""
+    """A refusal without a time for a retry is raised."""
     with pytest.raises(library.Refusal, match="4100 rows"):
         await delete_streams(LeavingClient(), range(1, 9))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What the benchmark of snapshots makes, reads and judges."""
+"""The benchmark of snapshots makes, reads and judges the right things."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_topics_are_found_where_they_were_made() -> None:
 
 @pytest.mark.parametrize("clustered", [True, False])
 def test_parts_have_the_size_asked_for(clustered: bool) -> None:
-    """Every draw has as many topics as asked, no one twice; neighbours have no gap."""
+    """Every draw has as many topics as asked for, none twice; neighbours have no gap."""
     chance = random.Random(3)
     for count in (1, 10, 1000):
         numbers = list(chosen(1000, count, clustered=clustered, chance=chance))
@@ -69,7 +69,7 @@ def test_parts_of_the_state() -> None:
 
 
 def test_only_new_files_count() -> None:
-    """A generation has written what the one before did not have."""
+    """A generation has written the files that the one before did not have."""
     first = WrittenFiles({"1.manifest": 10, "aa": 1000, "bb": 200})
     second = WrittenFiles({"2.manifest": 11, "aa": 1000, "cc": 5})
     assert first.bytes_beside(None) == first.size_bytes == 1210
@@ -88,8 +88,7 @@ def test_written_files_are_those_on_disk(tmp_path: Path) -> None:
 
 
 def test_a_merge_is_foreseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The coordinator's own rule is asked about the section, and says whether there is a new base;
-    two layers of a few bytes are left alone."""
+    """The coordinator's rule tells whether a section gets a new base; two tiny layers do not."""
     replica = two_generations(tmp_path / "data")
     assert not is_to_be_merged(replica.path, 2, Stage.STREAMS)
     for first, expected in ((0, True), (1, False), (None, False)):
@@ -112,7 +111,7 @@ def test_adoptions_are_read_from_the_log(tmp_path: Path) -> None:
 
 
 def test_calls_come_back_as_they_were_timed(tmp_path: Path) -> None:
-    """What the load leaves behind are all calls that count, and no others."""
+    """The file of the load has all calls that count, and no others."""
     samples = TimedSamples(1.0, 5.0, started=10.0)
     samples.add(10.0, 10.5)  # while warming up
     samples.add(10.9, 11.25)
@@ -141,7 +140,7 @@ def test_calls_overlap_with_snapshots() -> None:
 
 
 def test_snapshots_before_the_load_do_not_count() -> None:
-    """While the load starts the cluster is idle: what snapshots took then is not told."""
+    """While the load starts, the cluster is idle, so snapshots of that time do not count."""
     taken = [TimedSnapshot(number, 0.1 * number, 0.0, 0.0) for number in range(1, 5)]
     under_way = [(0.0, 0.5), (0.9, 1.2), (1.4, 1.9), (3.5, 4.0)]
     calls = [(1.0 + index * 0.01, 1.005 + index * 0.01) for index in range(200)]
@@ -152,7 +151,7 @@ def test_snapshots_before_the_load_do_not_count() -> None:
 
 
 def test_snapshots_are_under_way_until_they_are_adopted() -> None:
-    """From the cut to the adoption; to the decision, if nobody has told of an adoption."""
+    """A snapshot lasts from the cut to the adoption, or to the decision if none is known."""
     now_s, here_s = time.time(), time.perf_counter()
     taken = [TimedSnapshot(1, 0.5, now_s, now_s + 1), TimedSnapshot(2, 0.5, now_s + 2, now_s + 3)]
     found = intervals(taken, {1: now_s + 1.5})
@@ -180,7 +179,7 @@ def test_compactions_are_read_from_the_log(tmp_path: Path) -> None:
 
 
 def test_every_target_is_judged_and_can_be_missed() -> None:
-    """Figures beyond a must miss it, figures below an aim reach it: no row is always green."""
+    """Figures beyond a must miss it, figures within an aim reach it: no row is always green."""
     bad: dict[str, list[Figures]] = {}
     good: dict[str, list[Figures]] = {}
     for target in SNAPSHOT_TARGETS:
@@ -191,7 +190,7 @@ def test_every_target_is_judged_and_can_be_missed() -> None:
 
 
 def test_etcd_sends_snapshots_in_blobs() -> None:
-    """A blob is field 3, what remains is field 2; the request has no field."""
+    """A blob is field 3, the remaining bytes are field 2; the request has no field."""
     response = etcd_client.CLASSES["SnapshotResponse"](remaining_bytes=1, blob=b"b")
     assert response.SerializeToString() == b"\x10\x01\x1a\x01b"
     assert etcd_client.SnapshotRequest().SerializeToString() == b""
@@ -199,7 +198,7 @@ def test_etcd_sends_snapshots_in_blobs() -> None:
 
 
 def test_options_have_defaults() -> None:
-    """Quick is shorter, and what is given wins."""
+    """`--quick` is shorter, and explicit options override it."""
     quick, given = parse(["--quick"]), parse(["--quick", "--rounds", "7"])
     assert (quick.rounds, given.rounds) == (1, 7)
     assert parse([]).rounds > quick.rounds
@@ -208,6 +207,6 @@ def test_options_have_defaults() -> None:
 
 
 def test_what_was_not_measured_is_not_judged() -> None:
-    """A run of some parts has rows for those alone."""
+    """A run of some parts has rows for these parts alone."""
     figures: dict[str, list[Figures]] = {"p99_during_light": [{"p99_ratio": 1.5}]}
     assert [row["verdict"] for row in report(figures)["targets"]] == ["must"]

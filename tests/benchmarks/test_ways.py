@@ -1,4 +1,4 @@
-"""What only passes on is found; the driver has nothing of the kind, and few hands lie on a way."""
+"""Methods that only forward are found; the driver has none, and ways have few relays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DOES_SOMETHING = (
     [(body, True) for body in PASSES_ON] + [(body, False) for body in DOES_SOMETHING],
 )
 def test_a_method_that_only_passes_on_is_found(body: str, is_found: bool) -> None:
-    """One expression that reads or calls a part, with what was given and nothing else."""
+    """A method that only forwards is one expression: it reads a part, or calls it unchanged."""
     source = (
         f'class Driver:\n    async def method(self, given):\n        """Say."""\n        {body}\n'
     )
@@ -35,7 +35,7 @@ def test_a_method_that_only_passes_on_is_found(body: str, is_found: bool) -> Non
 
 
 def test_the_driver_passes_nothing_on() -> None:
-    """Callers hold the part that does their work."""
+    """The driver has no method that only forwards, because callers hold the part itself."""
     methods, passing = passed_on((ROOT / DRIVER).read_text())
     assert methods and passing == []
 
