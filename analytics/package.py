@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-# What `analytics` may import of ours, and nothing else.
+# All of our modules that `analytics` may import.
 PARTS: Final = (
     "analytics",
     "viewstamp/__init__.py",

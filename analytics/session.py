@@ -93,8 +93,8 @@ def build(
 
     `master` is Spark's address (`local[4]`, `spark://host:7077`); without it, the address from
     spark-submit counts, else all cores of this machine are used. `settings` override all others.
-    `is_brief` says that there is little to do: a local session then starts its work sooner.
-    `heap_mb` is Java's heap in MiB; without it, a local session has `heap_mb_of` its cores. Raises
+    With `is_brief`, a local session starts sooner, at the price of speed in long work. `heap_mb` is
+    Java's heap in MiB; without it, a local session has `heap_mb_of` its cores. Raises
     AnalyticsError where Java or pyspark is missing or too old, or the heap too small.
     """
     check_java()
@@ -128,8 +128,8 @@ def build(
 def overlook_end_of_java(server: socketserver.BaseServer) -> None:
     """Let a server that only Java talks to print no traceback after Java has ended.
 
-    Where a signal ends Java first, the connection breaks off while the server reads. The caller
-    that needed Java reports the reason. All other errors are printed as before.
+    If a signal ends Java first, the connection breaks off while the server reads. The caller that
+    needed Java reports the reason. All other errors are printed as before.
     """
     print_error = server.handle_error
 

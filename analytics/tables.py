@@ -201,7 +201,7 @@ def _check_foreign(output: Path) -> None:
 
 
 def _absent(path: Path) -> Path:
-    """Delete what is at the path; its parent exists afterwards."""
+    """Delete the file or directory at the path; its parent exists afterwards."""
     shutil.rmtree(path, ignore_errors=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     return path

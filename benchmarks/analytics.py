@@ -37,7 +37,7 @@ QUICK_SPANS: Final = (200_000,)
 # The spans of one generated part; every size uses these parts, and each has a seed of its own.
 PART_SPANS: Final = 1_000_000
 CORES: Final = 2
-# Of 100 commands one fails, of 1000 lines one is sent again, and of 100 requests one belongs to
+# One of 100 commands fails, one of 1000 lines is sent again, and one of 100 requests belongs to
 # another system.
 LOAD: Final = {"error_rate": 0.01, "duplicate_line_rate": 0.001, "foreign_rate": 0.01}
 SAMPLE_S: Final = 0.5

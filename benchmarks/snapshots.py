@@ -93,7 +93,7 @@ class SnapshotBench:
 
     @property
     def topics(self) -> StateTopics:
-        """What there is."""
+        """The topics of the state."""
         assert self._topics is not None, "the cluster was not filled"
         return self._topics
 

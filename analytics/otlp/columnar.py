@@ -271,7 +271,7 @@ def _numbers(
 
 
 def _whole(text: pa.StringArray) -> Integers:
-    """Return times; an absent one is 0. Raises ArrowInvalid for what is no whole number."""
+    """Return times; an absent one is 0. Raises ArrowInvalid for other values."""
     return np.asarray(text.cast(pa.int64()).fill_null(0).to_numpy())
 
 
@@ -361,7 +361,7 @@ def _filled(text: pa.StringArray) -> pa.StringArray:
 
 
 def _odd(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return lines as rows that say that they are odd."""
+    """Return lines as rows that are marked as odd."""
     columns: dict[str, Any] = {place: batch.column(name) for name, place in PACKED_ODD.items()}
     columns["name"] = pa.repeat(pa.scalar(ODD), batch.num_rows)
     return _sparse(schema, batch.num_rows, columns)

@@ -1,8 +1,8 @@
 """Which files hold OTLP JSON lines, and the pieces of them that tasks read.
 
-A file is taken if its name says JSON lines (`traces.jsonl`, rotated `traces-<time>.jsonl` or
-`traces.jsonl.1`, compressed `.gz` or `.zst`), or if it is named itself. How it is compressed is
-read from its first bytes, not from its name.
+A file is read if its name has an ending of JSON lines (`traces.jsonl`, rotated
+`traces-<time>.jsonl` or `traces.jsonl.1`, compressed `.gz` or `.zst`), or if the request names the
+file itself. Its first bytes, not its name, tell the compression.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Split:
 class ReadPlan:
     """What will be read: splits for each task, the number of files, and the unreadable files.
 
-    A file that cannot be opened is planned too: its task says so in one row.
+    A file that cannot be opened is planned too: its task reports it in one row.
     """
 
     files: int

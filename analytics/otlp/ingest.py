@@ -116,7 +116,7 @@ def _staged(
 
 
 def _stage_odd(odd: DataFrame, place: Path, late_before_us: int | None) -> dict[str, int]:
-    """Add odd lines to what is staged; return what was counted."""
+    """Add odd lines to the staged rows; return their counts."""
     from pyspark.sql import functions as f
 
     flat = flatten(odd, late_before_us)
@@ -141,7 +141,7 @@ def _write(
     columns: Sequence[Column],
     is_wanted: Column,
 ) -> dict[str, int]:
-    """Add rows to what is staged; return how many there were for which each condition holds."""
+    """Add rows to the staged ones; return for each condition the number of rows that meet it."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 

@@ -44,7 +44,7 @@ LOOKS_MAX: Final = 10
 
 @dataclass
 class Piece(InputPartition):
-    """What one task reads: some splits."""
+    """The splits that one task reads."""
 
     splits: tuple[files.Split, ...]
 
@@ -143,7 +143,7 @@ class LinesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._look()
 
     def _look(self) -> dict[str, dict[str, Any]]:
-        """Return what is present. Raises FileNotFoundError if a file vanished meanwhile."""
+        """Return the present files. Raises FileNotFoundError if a file vanished meanwhile."""
         present: dict[str, dict[str, Any]] = {}
         for path in files.find(self._inputs):
             try:

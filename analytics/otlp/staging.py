@@ -41,7 +41,7 @@ REWRITTEN: Final = "path STRING, files ARRAY<STRING>"
 _REWRITTEN: Final = pa.schema([("path", pa.string()), ("files", pa.list_(pa.string()))])
 # Tasks write beside the place and not in it, so a late writer cannot change finished files.
 UNFINISHED: Final = ".unfinished"
-# What Spark calls the folder of rows that have no value.
+# The value in Spark's name for the folder of rows without a value.
 NOTHING: Final = "__HIVE_DEFAULT_PARTITION__"
 # Rows that wait in a worker to be written together; a usual task has no more.
 PENDING_BYTES_MAX: Final = 32 * MIB
@@ -52,7 +52,7 @@ ROWS_PER_BATCH: Final = 16_384
 COMPRESSION: Final = "zstd"
 # Spans rarely share these values, so a dictionary of them saves nothing.
 UNIQUE: Final = ("trace_id", "span_id", "parent_span_id", "start_us", "end_us", "duration_us")
-# What Spark escapes in the name of a folder, and NUL.
+# The characters that Spark escapes in the name of a folder, and NUL.
 ESCAPED: Final = frozenset({*map(chr, range(0x20)), "\x7f", *"\"#%'*/:=?\\{[]^"})
 
 

@@ -53,7 +53,7 @@ def start(
 ) -> StreamingQuery:
     """Return a query that keeps `spans` and `quarantine` up to date; the caller awaits or stops it.
 
-    Looks for new lines every `every_s` seconds; None reads what is there and ends. A last line
+    Looks for new lines every `every_s` seconds; None reads the present lines and ends. A last line
     without its end, and a compressed file, wait until the file did not change for `settled_ms`.
     Tables change only while `guard` is entered; `progress` is called when a batch begins, and with
     its duration when it ends. The caller holds `tables.claim(output)`; `conclude` writes

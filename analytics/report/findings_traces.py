@@ -207,7 +207,7 @@ def view_changes(tables: Tables, names: Names) -> list[ReportFinding]:
 
 
 def trust(tables: Tables, names: Names) -> list[ReportFinding]:
-    """Return what is wrong with the traces themselves, or that nothing is."""
+    """Return the faults of the traces themselves, or a finding that there are none."""
     known = set(tables["data_quality"]["metric"])
     values = [
         (row, only(tables, row.unit, "data_quality", "value", metric=row.metric))
@@ -234,7 +234,7 @@ def truncated(tables: Tables, names: Names) -> list[ReportFinding]:
                 f"Table {table} has ",
                 tables.number("count", Source(table, "", aggregate=ROWS)),
                 f" rows, of which the first {ROWS_READ_MAX:,} were read:"
-                " what is said of it is about these",
+                " its findings cover only these",
             ),
         )
         for table, row_count in tables.row_counts.items()

@@ -277,7 +277,7 @@ def _missing(tables: Tables) -> Markup | None:
     return element(
         "section",
         element("h2", "Not on this page"),
-        element("p", "Of these tables nothing is said above.", class_="muted"),
+        element("p", "The page above does not use these tables.", class_="muted"),
         element("ul", items, class_="missing"),
         id="missing",
     )

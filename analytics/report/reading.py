@@ -32,7 +32,7 @@ class ReportError(AnalyticsError):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a number on the page comes from, so that anybody can compute it again.
+    """The origin of a number on the page, so that anybody can compute it again.
 
     The number is `column` over the rows of `table` that match every value of `where`, combined by
     `aggregate`: `only` (there is one row), `sum`, `max`, or `rows` (how many; the column does not
@@ -62,7 +62,8 @@ class Number:
 class Tables:
     """The tables that could be read, and why the others could not.
 
-    `rows` has every known table, empty where there is none; `row_counts` counts what is on disk.
+    `rows` has every known table, empty where a table is absent; `row_counts` counts the rows on
+    disk.
     """
 
     rows: Mapping[str, pd.DataFrame]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def churn(changes: DataFrame) -> DataFrame:
     """Return churn: entities added, changed and removed by generation and section.
 
-    From the view `changes`. A section that did not change has zeros. A section has no row if the
+    Reads the view `changes`. A section that did not change has zeros. A section has no row if the
     earlier generation was deleted, so that its earlier state is unknown.
     """
     return changes.groupBy("generation", "section").agg(

@@ -99,7 +99,7 @@ class CopiedLayer:
     def _decode(self, reader: LayerReader, index: int) -> list[SectionEntry]:
         location = self.blocks[index]
         if reader.blocks is not self.blocks and reader.blocks[index] != location:
-            raise FormatError(f"its index says of block {index} other than that of another copy")
+            raise FormatError(f"its index and that of another copy disagree about block {index}")
         entries = decode_block(reader.read_block(index))
         if entries[0][:2] != location.first or entries[-1][:2] != location.last:
             raise FormatError(f"block {index} and the index disagree about its first or last entry")

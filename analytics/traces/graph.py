@@ -1,4 +1,4 @@
-"""Which service calls which, how often, how fast, and how often in vain."""
+"""Which service calls which, how often, how fast, and how many calls fail."""
 
 from __future__ import annotations
 
@@ -99,6 +99,6 @@ def _to_peers(spans: DataFrame, found: DataFrame) -> DataFrame:
 
 
 def _peer() -> Column:
-    """Return what a span says that it called, or null."""
+    """Return the peer that a span names as called, or null."""
     names = [f.nullif(f.col("attributes")[name], f.lit("")) for name in PEER_ATTRIBUTES]
     return f.coalesce(*names)

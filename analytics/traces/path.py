@@ -23,7 +23,7 @@ def critical_path(
 ) -> tuple[dict[str, int], bool]:
     """Return the microseconds on the path per stage, and whether work beside it was skipped.
 
-    Of children that return together the longest is on the path, then the one with the lowest
+    If children return together, the longest is on the path, and of equals the one with the lowest
     id. Stages with a time of 0 are included, since they are on the path too.
     """
 

@@ -1,4 +1,4 @@
-"""What would be saved without a stage, for many small traces at once: `path.savings` with arrays.
+"""The savings without a stage, for many small traces at once: `path.savings` with arrays.
 
 Traces are replayed as in `path`, a stage at a time, but all of them together. The order in which
 children begin and return does not depend on the stage that is left out, so one list of events
@@ -117,8 +117,8 @@ def _awaited(
 ) -> Integers:
     """Return for each child of `by_end` the rank, by start, of the first sibling that waits for it.
 
-    That one starts at or after its end, and waits for all that returned before it too. Where there
-    is none, it is the size of the family.
+    This sibling starts at or after the child's end, and waits for all that returned before it too.
+    Where there is none, it is the size of the family.
     """
     starts, ends = forest.starts_us[by_start], forest.ends_us[by_end]
     # Times as small numbers, so that family and time make one number to search for.
@@ -129,7 +129,7 @@ def _awaited(
     )
     begun = np.empty(len(forest.above), np.int64)
     begun[by_start] = np.arange(len(by_start))
-    # Of children without length at the same time, one must begin before it can return.
+    # A child without length must begin before it can return to siblings at the same time.
     ranks = np.maximum(first, begun[by_end] + 1) - firsts[family]
     base = family * (len(by_start) + 1)
     return np.asarray(np.maximum.accumulate(base + ranks) - base)

@@ -74,7 +74,7 @@ def stragglers(requests: DataFrame, per_rpc: int = STRAGGLERS_PER_RPC) -> DataFr
     """Return `stragglers`: per RPC the fan-outs that lost most time to their slowest call.
 
     A fan-out is a span with at least FAN_OUT_MIN children that are calls to, or entries of,
-    services. Of two middle values the lower one is the median, so of two calls the slow one is
+    services. Of two middle values the lower one is the median, and with two calls the slow one is
     compared with the fast one. `ratio` is null where the median is 0. The lost time is `max_us -
     median_us`.
     """

@@ -24,8 +24,8 @@ from analytics.traces.fan_out import FAN_OUT_COLUMNS, fan_outs
 from analytics.traces.forest import Flags, Integers, Spans
 from analytics.traces.tree import NO_PARENT, Trace, parents_of, tree_of
 
-# Of a larger trace, the spans without parent, the failed and then the longest are walked; the time
-# of the others counts for their parents. About 50 MB in a Python worker.
+# In a larger trace, the walk takes the spans without parent, the failed and then the longest ones;
+# the time of the others counts for their parents. About 50 MB in a Python worker.
 TRACE_SPANS_MAX: Final = 100_000
 # Larger traces are walked one by one: each of their stages and children would cost all traces a
 # step.
@@ -35,7 +35,7 @@ ROWS_PER_BATCH: Final = 65_536
 REASON_CHARACTERS_MAX: Final = 120
 REASON_UNKNOWN: Final = "unknown"
 
-# Where producers say why a span failed, the most telling first.
+# The places where producers say why a span failed, the most informative first.
 REASON_ATTRIBUTES: Final = (
     "viewstamp.reason",
     "error.type",

@@ -84,7 +84,7 @@ def test_tables_are_what_plain_python_reads(spark: SparkSession, tmp_path: Path)
 
 
 def test_fullest_copy_is_kept(spark: SparkSession, tmp_path: Path) -> None:
-    """Of three copies of a span, in two files, the fullest one becomes the row."""
+    """The fullest of three copies of a span, in two files, becomes the row."""
     spans: list[dict[str, Any]] = [
         {"spanId": "01" * 8, "name": "poor"},
         {"spanId": "01" * 8, "name": "rich", "kind": 2, "attributes": [{"key": "a"}]},

@@ -48,7 +48,7 @@ from tests.analytics.report_pages import FACTORS, shows
     ],
 )
 def test_value_is_shown(value: float | None, unit: str, want: str) -> None:
-    """A value is shown with three digits and its unit; what is no number is a dash."""
+    """A value is shown with three digits and its unit; a value that is not a number is a dash."""
     assert units.show(value, unit).replace(units.SPACE, " ") == want
 
 

@@ -75,7 +75,7 @@ def test_analyze_on_a_cluster(
 def test_killed_worker_changes_nothing(
     spark: SparkSession, inputs: Path, local: Path, cluster: standalone.SparkCluster, tmp_path: Path
 ) -> None:
-    """By spark-submit, with a worker and its executor killed in mid-job: the same tables."""
+    """A job under spark-submit whose worker and executor are killed writes the same tables."""
     ui = standalone.free_port()
     command = submission(cluster, inputs, tmp_path, ui)
     environment = standalone.environment(cluster.directory)

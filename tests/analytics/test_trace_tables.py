@@ -1,4 +1,4 @@
-"""The trace tables against numbers found by hand, and against a second computation.
+"""Compares the trace tables with numbers found by hand, and with a second computation.
 
 All cases are traces of one DataFrame, told apart by their RPC, so each table is computed once.
 """

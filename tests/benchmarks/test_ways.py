@@ -27,7 +27,7 @@ DOES_SOMETHING = (
     [(body, True) for body in PASSES_ON] + [(body, False) for body in DOES_SOMETHING],
 )
 def test_a_method_that_only_passes_on_is_found(body: str, is_found: bool) -> None:
-    """A method that only forwards is one expression: it reads a part, or calls it unchanged."""
+    """A method that only forwards is one expression: it reads a part, or hands it the call."""
     source = (
         f'class Driver:\n    async def method(self, given):\n        """Say."""\n        {body}\n'
     )
