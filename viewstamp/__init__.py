@@ -5,7 +5,8 @@
     async with await viewstamp.connect("localhost:7400", username="root", password=...) as client:
         created = await client.streams.create("orders")
 
-All of `__all__` is loaded on first use: servers import this package too, and cheaply.
+Names in `__all__` are loaded on first use, because servers import this package and need few of
+them.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 
 def authority_problem(path: Path) -> str:
     """Return what is wrong with the file of a certificate authority; nothing if it can be used."""
-    # Late: most connections are given none.
+    # Imported here because most connections need no such file.
     import ssl
 
     try:

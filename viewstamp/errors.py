@@ -107,17 +107,17 @@ REASONS: Final = MappingProxyType(
 )
 _OF_A_NEWER_BUILD: Final = (UNKNOWN, None)
 
-# Detail of a refusal that time cures; its gRPC status has a google.rpc.RetryInfo then, too.
+# A refusal with this detail may succeed later; its gRPC status also has a google.rpc.RetryInfo.
 _RETRY_DELAY_KEY: Final = "retry_delay_ms"
 _DELAY_DIGITS_MAX: Final = 9
 
 
 class Refusal(Exception):  # noqa: N818 - an outcome that machines decide, not a fault
-    """A request is refused: `reason` and `case` say why, `details` (key -> text) whom it concerns.
+    """A refused request: `reason` and `case` say why, `details` (key -> text) say what it concerns.
 
-    What machines decide is made by `of` and has no message: it is logged as data, for which
-    `viewstamp.texts` has words. A refusal at the edge may have a message; the details hold each of
-    its dynamic values, in order of mention. Details are clipped: none echoes a long name.
+    Machines make refusals with `of`, without a message: replicas log data, and `viewstamp.texts`
+    has the words. Code at the edge may write a message; the details repeat each dynamic value of
+    the message, in order of mention. Details are clipped, so none repeats a long name.
     """
 
     def __init__(self, reason: Reason.ValueType, message: str, /, **details: object) -> None:
@@ -133,14 +133,14 @@ class Refusal(Exception):  # noqa: N818 - an outcome that machines decide, not a
     def of(cls, reason: Reason.ValueType, case: str = "", /, **details: object) -> Refusal:
         """Return a refusal that may be logged; `viewstamp.texts.table` has its text.
 
-        `case` tells apart what the reason does not, in snake_case.
+        `case`, in snake_case, tells apart refusals that have the same reason.
         """
         refusal = cls(reason, "", **details)
         refusal.case = case
         return refusal
 
     def __repr__(self) -> str:
-        """Return the reason by its name, which a number does not tell."""
+        """Return the reason by its name, because its number says nothing to a reader."""
         return f"Refusal({self.name}, {self.message!r})"
 
     def __str__(self) -> str:
@@ -153,7 +153,7 @@ class Refusal(Exception):  # noqa: N818 - an outcome that machines decide, not a
 
     @property
     def message(self) -> str:
-        """What was wrong and what would be right, for people; rendered if none came with it."""
+        """The text for people: what was wrong and what would be right; made from the data if absent."""
         return self._message or render(self.reason, self.case, self.details)
 
     def with_details(self, **details: object) -> Refusal:
@@ -163,7 +163,7 @@ class Refusal(Exception):  # noqa: N818 - an outcome that machines decide, not a
         return refusal
 
     def to_error(self) -> errors_pb2.Error:
-        """Return the refusal as it is logged and kept: as data, without any message."""
+        """Return the refusal as replicas log and keep it: as data, without any message."""
         details = [errors_pb2.ErrorDetail(key=k, value=v) for k, v in self.details.items()]
         return errors_pb2.Error(reason=self.reason, details=details, case=self.case)
 
@@ -187,7 +187,7 @@ def details_of(error: errors_pb2.Error) -> dict[str, str]:
 
 
 def retry_delay_ms(refusal: Refusal) -> int:
-    """Return the delay in the details after which there may be room again; 0 if there is none."""
+    """Return the time after which there may be room again; 0 if the details do not say it."""
     text = refusal.details.get(_RETRY_DELAY_KEY, "")
     is_number = len(text) <= _DELAY_DIGITS_MAX and text.isascii() and text.isdecimal()
     return int(text) if is_number else 0

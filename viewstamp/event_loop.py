@@ -1,8 +1,7 @@
 """What coroutines run on in the processes of this project: uvloop, and gRPC's older poller.
 
-Both were chosen by measurement (ADR 16): a message of gRPC costs half as much, and takes half
-the time.
-This module must not import gRPC, which reads its environment when it is imported.
+Measurements led to both (ADR 16): a message of gRPC costs half as much, and takes half the time.
+This module must not import gRPC, because gRPC reads its environment when it is imported.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ import uvloop
 Result = TypeVar("Result")
 
 EXPERIMENTS_VARIABLE: Final = "GRPC_EXPERIMENTS"
-# Without these gRPC hands no event from thread to thread before Python hears of it.
+# Without these, gRPC passes no event from thread to thread before Python gets it.
 CLASSIC_POLLER: Final = "-event_engine_client,-event_engine_listener"
 
 
 def choose_classic_poller() -> None:
     """Have gRPC use its older poller, in this process and those it starts, unless told otherwise.
 
-    It counts only if gRPC was not imported yet.
+    This has an effect only before gRPC is imported.
     """
     os.environ.setdefault(EXPERIMENTS_VARIABLE, CLASSIC_POLLER)
 

@@ -45,7 +45,7 @@ def decode_varint(buffer: bytes, offset: int) -> tuple[int, int]:
 
 
 # Varints of up to two bytes, looked up: nearly all lengths, and most ids, are that short.
-# Joined of single bytes: a command of the command line waits for it.
+# The table is joined from single bytes, because each command of the command line waits for it.
 _BYTES = tuple(bytes((value,)) for value in range(0x100))
 _SHORT_VARINTS = (
     *_BYTES[:0x80],

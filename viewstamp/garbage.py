@@ -1,8 +1,8 @@
 """When to collect garbage: in quiet moments, and never over the whole state.
 
-Python's collector stops everything while it walks all objects, and a state has millions. So it
-does not run by itself: what survives a collection in a quiet moment is frozen (never walked
-again), and while commands flow only what is new is looked at.
+Python's collector stops everything while it walks all objects, and a state has millions. So it does
+not run by itself. Objects that survive a collection in a quiet moment are frozen: the collector
+never walks them again. While commands flow, it walks only new objects.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from viewstamp.limits import GARBAGE_INTERVAL_MS
 
 
 async def collect_when_quiet(activity: Callable[[], int]) -> None:
-    """Own the collector until cancelled; the number `activity()` grows with what makes garbage."""
+    """Control the collector until cancelled; the number from `activity` grows with garbage."""
     gc.disable()
     gc.collect()
     gc.freeze()
@@ -27,7 +27,7 @@ async def collect_when_quiet(activity: Callable[[], int]) -> None:
 
 
 def spare_what_is_there() -> None:
-    """Exclude what exists now, such as a loaded state, from collection if it is owned."""
+    """Freeze what is in memory, such as a loaded state, if `collect_when_quiet` runs."""
     if not gc.isenabled():
         gc.freeze()
 

@@ -1,7 +1,7 @@
-"""The one door to gRPC: every channel and every server of the asynchronous library is made here.
+"""The only maker of gRPC channels and servers: all of the asynchronous library are made here.
 
-Tests may put another transport in the place of `transport`, below everything that opens channels
-and serves. What stands in must raise `grpc.aio.AioRpcError` as the library does.
+Tests may replace `transport`, below everything that opens channels or serves. The other transport
+must raise `grpc.aio.AioRpcError` as the library does.
 """
 
 from __future__ import annotations

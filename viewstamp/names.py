@@ -16,7 +16,7 @@ CONTROL_CHARACTER: Final = "control_character"
 LENGTH: Final = "length"
 ENCODING: Final = "encoding"
 
-# C0, DEL and C1: invisible in lists and logs, and terminals act on them.
+# C0, DEL and C1 are invisible in lists and logs, and terminals act on them.
 CONTROL_CHARACTERS: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
@@ -25,8 +25,8 @@ def check_name(
 ) -> None:
     """Raise Refusal with `reason` unless `name` is a valid name.
 
-    Valid is UTF-8 of `bytes_min` to `bytes_max` bytes without control characters. `field` says
-    which it is where the reason does not.
+    Valid is UTF-8 of `bytes_min` to `bytes_max` bytes without control characters. `field` names the
+    field where several fields have the same reason.
     """
     check_length(name, reason=reason, bytes_min=bytes_min, bytes_max=bytes_max, field=field)
     control = CONTROL_CHARACTERS.search(name)

@@ -1,9 +1,9 @@
-"""Pages of lists: how many entries, and from where on.
+"""Pages of lists: how many entries each has, and where it begins.
 
 A page token is the last key of the page before and a tag of the list that it belongs to, in
-base64url; callers must not look inside. The tag covers the method and what the list is about: its
-parent, or its filter. A token of another list would name a place that means nothing there, so it
-is refused. The same in every domain.
+base64url; callers must not look inside. The tag covers the method and the subject of the list: its
+parent, or its filter. A token of another list is refused, because its place means nothing in this
+list. All domains use this module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from viewstamp.errors import Refusal
 
 ID_BYTES: Final = 8
 TAG_BYTES: Final = 4
-# Before every id and every name.
+# This key comes before every id and every name.
 BEFORE_ALL_IDS: Final = -1
 BEFORE_ALL_NAMES: Final = ""
 
@@ -39,16 +39,16 @@ def page_size(requested: int) -> int:
 
 
 class PagedList:
-    """One list and its tokens: of a method, and of whatever it lists the parts of.
+    """One list and its tokens; its method and its parents identify the list.
 
-    Parents are ids: under another name, or by its id, a parent is the same, and one that was
-    deleted and made again is another.
+    Parents are ids. So a renamed parent stays the same parent, and a parent that was deleted and
+    created again is a different one.
     """
 
     __slots__ = ("_method", "_parents")
 
     def __init__(self, method: str, *parents: int) -> None:
-        """Take the RPC's name, and the ids of parents, none of them for a list of all."""
+        """Take the RPC's name and the ids of the parents; a list of everything has no parents."""
         self._method = method
         self._parents = parents
 
@@ -83,7 +83,7 @@ class PagedList:
             raise _malformed() from error
 
     def _key(self, token: str) -> bytes:
-        """Return the key in a token. Raises Refusal MALFORMED_REQUEST for one of another list."""
+        """Return the key in a token. Raises Refusal MALFORMED_REQUEST if another list made it."""
         found = _decode(token)
         key, tag = found[:-TAG_BYTES], found[-TAG_BYTES:]
         if len(tag) < TAG_BYTES:

@@ -18,7 +18,7 @@ ARGON2_MEMORY_KIB: Final = 19 * limits.KIB
 ARGON2_PASSES: Final = 2
 ARGON2_LANES: Final = 1
 
-# The hash of nobody's password, made with the parameters above. A login under an unknown name is
+# The hash of nobody's password, made with the parameters above. A login with an unknown name is
 # compared with this hash, so that the answer takes as long as for a known name.
 UNKNOWN_USER_HASH: Final = (
     "$argon2id$v=19$m=19456,t=2,p=1"

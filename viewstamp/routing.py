@@ -29,7 +29,7 @@ class MethodKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One routed RPC: its option values and the messages it takes and gives."""
+    """One routed RPC: its option values, its request message and its response message."""
 
     full_name: str  # "viewstamp.api.streams.v1.StreamsService/CreateTopic"
     kind: MethodKind
@@ -53,7 +53,7 @@ class Method:
     """The gRPC path, for example `/viewstamp.api.streams.v1.StreamsService/CreateTopic`."""
 
     def __post_init__(self) -> None:
-        """Derive name and path, because they are read with each command."""
+        """Set the name and the path once, because each command needs them."""
         object.__setattr__(self, "name", self.full_name.rpartition("/")[2])
         object.__setattr__(self, "path", "/" + self.full_name)
 
@@ -68,7 +68,8 @@ def methods_of_file(file: FileDescriptor) -> Iterator[Method]:
 
 
 def _method(descriptor: MethodDescriptor) -> Method | None:
-    # Options of descriptors from another pool hold our extensions as unknown fields: parse anew.
+    # Options of descriptors from another pool hold our extensions as unknown fields, so parse
+    # again.
     options = descriptor_pb2.MethodOptions.FromString(
         descriptor.GetOptions().SerializeToString(deterministic=True)
     )

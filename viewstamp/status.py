@@ -69,10 +69,10 @@ def _refusal_in(info: error_details_pb2.ErrorInfo, message: str) -> Refusal:
 
 
 def _metadata(refusal: Refusal) -> dict[str, str]:
-    """Return the details as they fit into the metadata of every client, the first ones first."""
+    """Return as many details, from the first on, as fit into the metadata of every client."""
     metadata = {CASE_KEY: refusal.case} if refusal.case else {}
     number = iggy_code(refusal.reason)
-    if number is not None and IGGY_CODE_KEY not in refusal.details:  # a machine may know a closer
+    if number is not None and IGGY_CODE_KEY not in refusal.details:  # a machine may know better
         metadata[IGGY_CODE_KEY] = str(number)
     room_bytes = REFUSAL_METADATA_BYTES_MAX
     for key, value in refusal.details.items():

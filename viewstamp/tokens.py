@@ -3,10 +3,10 @@
 A token is `vsa2.<claims>.<signature>`, both in unpadded base64url. Claims are three big-endian
 64-bit integers: user id, stamp, expiry in microseconds since 1970. The stamp is the revision of
 the credentials that got the token, with TOKEN_STAMP set if these were a personal access token. The
-signature is HMAC-SHA256 under the cluster key over a label, the cluster id and the claims: a
-cluster that was given the key of another still refuses its tokens. The clock is an argument.
+signature is HMAC-SHA256 under the cluster key over a label, the cluster id and the claims. So a
+cluster refuses tokens of another cluster even if both have the same key. The clock is an argument.
 
-Tokens of the form `vsa1`, which named no cluster, are refused: whoever holds one logs in again.
+Tokens of the form `vsa1`, which named no cluster, are refused: their holders must log in again.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 
 ACCESS_TOKEN_PREFIX: Final = "vsa2."
-# Of tokens that were signed for any cluster with the same key.
+# The prefix of older tokens, which every cluster with the same key accepted.
 _FORMER_PREFIX: Final = "vsa1."
 
-# Everything derived from the cluster key has a label of its own, so that nothing made for one
-# purpose can be shown for another.
+# Everything derived from the cluster key has a label of its own, so that a value made for one
+# purpose is of no use for another.
 _LABEL: Final = b"viewstamp access token v2\x00"
 _CLAIMS: Final = struct.Struct(">QQQ")
 _CLAIMS_CHARACTERS: Final = 32
@@ -50,7 +50,7 @@ class AccessToken:
 
 
 class ClusterKeyError(ValueError):
-    """A cluster key that cannot be used; the message says which file, why, and what is right."""
+    """A cluster key that cannot be used; the message names the file, the fault and the remedy."""
 
 
 def sign(
@@ -67,7 +67,7 @@ def sign(
 
 
 def verify(cluster_key: bytes, cluster_id: bytes, token: str, now_us: int) -> AccessToken:
-    """Return what the token says. Raises Refusal UNAUTHENTICATED if it must not be believed."""
+    """Return the claims of the token. Raises Refusal UNAUTHENTICATED if it is not valid."""
     if token.startswith(_FORMER_PREFIX):
         raise Refusal(
             Reason.REASON_UNAUTHENTICATED,
@@ -82,7 +82,7 @@ def verify(cluster_key: bytes, cluster_id: bytes, token: str, now_us: int) -> Ac
             "token that Login or LoginWithToken returned.",
         )
     claims = base64.urlsafe_b64decode(shape[1])
-    # Texts are compared, not bytes: the last character of a signature has bits that say nothing.
+    # Texts are compared, not bytes: the last character of a signature has bits without a meaning.
     if not hmac.compare_digest(_encode(_signature(cluster_key, cluster_id, claims)), shape[2]):
         raise Refusal(
             Reason.REASON_UNAUTHENTICATED,

@@ -30,12 +30,12 @@ class AuditFiles:
         self._file_bytes_max = max(1, bytes_max // FILES)
         self._descriptor = -1
         self._size = 0
-        # Whether the file ends in half a line: it stays alone, and readers set it aside.
+        # Whether the file ends in half a line. The next append ends this line; readers ignore it.
         self._is_torn = False
         self._open()
 
     def append(self, lines: bytes) -> None:
-        """Append whole lines. Raises OSError; what could not be done is tried again next time."""
+        """Append whole lines. Raises OSError; the next call tries again what failed."""
         if self._size and self._size + len(lines) > self._file_bytes_max:
             self._rotate()
         if self._is_torn:
@@ -63,7 +63,7 @@ class AuditFiles:
         rotated = rotated_files(self._directory)
         number = 1 + (_number(rotated[-1]) if rotated else 0)
         current = self._directory / CURRENT
-        if current.exists():  # no file if an earlier call renamed it and could not open another
+        if current.exists():  # missing if a former rotation could not open a new file
             current.rename(self._directory / f"audit-{number:08}.jsonl")
         former = self._descriptor
         self._open()
@@ -74,7 +74,7 @@ class AuditFiles:
 
 
 def rotated_files(directory: Path) -> list[Path]:
-    """Return the files that are full, oldest first."""
+    """Return the full files, oldest first."""
     return sorted(directory.glob("audit-*.jsonl"))
 
 
@@ -126,7 +126,7 @@ def _tail(path: Path, file: IO[str], *, follows: bool) -> Iterator[dict[str, Any
         elif not line:
             if not follows or is_over:
                 return
-            # Read once more: lines may have been appended before the rotation.
+            # Read once more: lines may have been appended just before the rotation.
             is_over = _inode(path) != inode
             if not is_over:
                 yield None

@@ -16,25 +16,25 @@ from viewstamp.limits import MIB
 Record = dict[str, Any]
 
 RECORDS_WAITING_MAX: Final = 8_192
-# How many of these may be of callers without a name: they leave room for the others.
+# How many of these may be of callers without a name, so that room remains for other callers.
 STRANGERS_WAITING_MAX: Final = 2_048
 # Bytes of requests that all waiting records keep.
 WAITING_BYTES_MAX: Final = 32 * MIB
 # The most that is written at a time.
 LINES_TOGETHER_MAX: Final = 256
 BYTES_TOGETHER_MAX: Final = 16 * 1024
-# How long records gather before the thread writes them: each time it wakes it takes the interpreter
-# from the thread that answers callers.
+# How long records gather before the thread writes them. Each time the thread wakes, it takes the
+# interpreter from the thread that answers callers.
 GATHERING_S: Final = 0.1
 LOST: Final = "lost"
 # One part in this many of all bytes is for refusals of callers without a name.
 STRANGERS_SHARE: Final = 8
 
-# The function that makes a record, the bytes that it keeps until then, and whether it is of a
-# caller without a name. A plain tuple: one is made for each request.
+# The function that makes a record, the bytes that it keeps until then, and whether the caller has
+# no name. It is a plain tuple for speed, because each request makes one.
 _Waiting: TypeAlias = tuple[Callable[[], Record], int, bool]
 
-# Records are trees: nothing in them is in itself.
+# Records are trees, so there are no cycles to look for.
 _encoded = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _log = logging.getLogger(__name__)
 
@@ -65,8 +65,8 @@ class AuditLog:
     def add(self, made: Callable[[], Record], size: int, *, is_strangers: bool = False) -> None:
         """Queue a record for the thread that writes it. Never waits for the disk.
 
-        `size` is how many bytes are kept until then, `is_strangers` whether this was refused to
-        somebody without a name: anybody can cause as much of it.
+        `size` is the bytes kept until then. `is_strangers` says that a caller without a name was
+        refused; anybody can cause any number of such records.
         """
         with self._lock:
             if (
@@ -88,7 +88,7 @@ class AuditLog:
             self._lose(1)
 
     def close(self) -> None:
-        """Write what waits, and end."""
+        """Write the waiting records, and end."""
         with self._lock:
             self._is_closed = True
             self._changed.notify()
@@ -97,7 +97,7 @@ class AuditLog:
         self._strangers.close()
 
     def run(self) -> None:
-        """Write what is added, in the thread of the log, until it is closed."""
+        """Write the queued records, in the thread of the log, until the log is closed."""
         while (waiting := self._next()) is not None:
             for files, is_strangers in ((self._files, False), (self._strangers, True)):
                 self._write(
@@ -115,7 +115,7 @@ class AuditLog:
                 _log.error("the audit log could not be written: %s; %s lost", error, self.lost)
 
     def _made(self, make: Callable[[], Record]) -> Record:
-        """Return a record, or a record of the loss if it cannot be made."""
+        """Make a record; if this fails, return a record that says that one was lost."""
         try:
             return make()
         except Exception:
@@ -150,7 +150,7 @@ class AuditLog:
         self._untold += count
 
     def _lose_again(self, record: Record) -> None:
-        """Report a lost record later, with the losses that the record itself reported."""
+        """Count a record that was not written, and the records whose loss it reports."""
         if record.get("kind") == LOST:
             self._untold += record["records"]
         else:
@@ -169,7 +169,7 @@ def _lost(count: int) -> Record:
 
 
 def _portions(records: Iterable[Record]) -> Iterator[tuple[list[Record], bytes]]:
-    """Yield records and their lines in groups so small that no file grows far beyond its limit."""
+    """Yield groups of records and their lines, so small that no file outgrows its limit by far."""
     portion: list[Record] = []
     lines: list[str] = []
     size = 0

@@ -14,7 +14,7 @@ TEXT_CHARACTERS_MAX: Final = 256
 REQUEST_CHARACTERS_MAX: Final = 2_048
 VALUE_CHARACTERS_MIN: Final = 8
 LIST_ITEMS_MAX: Final = 8
-# Cached fields; all requests together have fewer.
+# Fields to cache: more than all requests have together.
 FIELDS_KNOWN_MAX: Final = 4_096
 
 
@@ -28,10 +28,10 @@ def told_request(kind: type[Message], encoded: bytes) -> dict[str, Any] | None:
 
 
 class _Field(NamedTuple):
-    """How the audit log shows a field."""
+    """How a field is recorded."""
 
     name: str
-    is_told: bool  # no secrets, and no bytes, which may hold anything
+    is_told: bool  # false for secrets, and for bytes, which may hold anything
     is_repeated: bool
     is_message: bool
 
@@ -48,13 +48,13 @@ def _field(descriptor: FieldDescriptor) -> _Field:
 
 
 class _Telling:
-    """Describes one request, as far as there is room."""
+    """Records one request, as far as there is room."""
 
     def __init__(self) -> None:
         self._room = REQUEST_CHARACTERS_MAX
 
     def plain(self, message: Message) -> dict[str, Any]:
-        """Return the fields that are set and may be shown."""
+        """Return the fields that are set and may be recorded."""
         told: dict[str, Any] = {}
         for descriptor, value in message.ListFields():
             name, is_told, is_repeated, is_message = _field(descriptor)
