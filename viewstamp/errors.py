@@ -153,7 +153,7 @@ class Refusal(Exception):  # noqa: N818 - an outcome that machines decide, not a
 
     @property
     def message(self) -> str:
-        """The text for people: what was wrong and what would be right; made from the data if absent."""
+        """The text for people: what was wrong and what would be right; rendered if absent."""
         return self._message or render(self.reason, self.case, self.details)
 
     def with_details(self, **details: object) -> Refusal:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 class ClusterError(Exception):
-    """The base of what the supervisor raises."""
+    """The base class of the supervisor's errors."""
 
 
 class PreflightError(ClusterError):
-    """The surroundings do not allow a start; one line says what to change."""
+    """The environment does not allow a start; one line says what to change."""
 
 
 class ClusterFailed(ClusterError):  # noqa: N818 - reads as the sentence it is

@@ -9,7 +9,7 @@ READY_TIMEOUT_S: Final = 60.0
 
 
 class Lifecycle(ABC):
-    """`async with` starts it, waits until it is ready, and stops it, also if one of these fails."""
+    """A cluster that `async with` starts, waits for and stops, also after a failed start."""
 
     @abstractmethod
     async def start(self) -> None:

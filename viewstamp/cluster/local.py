@@ -36,11 +36,10 @@ _PACKAGES: Final = Path(__file__).resolve().parents[2]
 class LocalCluster(Lifecycle):
     """A coordinator and a process for each service. A process that dies is restarted.
 
-    With port 0 in `listen` a free port is taken and kept. `programs` stand in for the real ones;
-    `adapt` changes each before it is started. `telemetry` goes to all of them, but for the
-    Prometheus page, which is the coordinator's.
-    All belong to this process: if it dies, the kernel kills them. Use `start`, `wait_ready`,
-    `stop`, or `async with`, which does all three.
+    With port 0 in `listen` a free port is taken and kept. `programs` replace the real ones; `adapt`
+    changes each before it is started. All processes get `telemetry`, but only the coordinator
+    serves the Prometheus page. If this process dies, the kernel kills all of them. Use `start`,
+    `wait_ready`, `stop`, or `async with`, which does all three.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class LocalCluster(Lifecycle):
         return self.data_directory / "log" / f"{name}.log"
 
     async def start(self) -> None:
-        """Check the surroundings and start all processes. Raises PreflightError.
+        """Check the environment and start all processes. Raises PreflightError.
 
         A stopped cluster may be started again; it keeps its address.
         """
@@ -112,7 +111,8 @@ class LocalCluster(Lifecycle):
             self._release()
             raise
         self._stopped = False
-        # Of an earlier run: whoever waits for the file must not take it for this run's.
+        # Remove the file of an earlier run: nobody who waits for this run's file may find the old
+        # one.
         (self.data_directory / "run" / "coordinator.json").unlink(missing_ok=True)
         programs = self._programs if self._programs is not None else self.real_programs()
         for program in map(self._adapt, programs):
@@ -125,7 +125,8 @@ class LocalCluster(Lifecycle):
     async def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Wait until every process is ready. Raises ClusterFailed, also for one that diverged.
 
-        The time begins anew whenever one makes progress: replaying a long log may take any time.
+        The timeout begins again whenever a process makes progress, because the replay of a long log
+        may take any time.
         """
         try:
             async with asyncio.timeout(timeout_s) as limit:
@@ -181,10 +182,10 @@ class LocalCluster(Lifecycle):
 
     def _child_environment(self) -> dict[str, str]:
         environment = dict(os.environ if self._environment is None else self._environment)
-        # The programs come from where this package came from, installed or not.
+        # The programs come from the same place as this package, installed or not.
         paths = [str(_PACKAGES), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-        # And from nowhere else: the current directory may have a `services`, or a `json.py`.
+        # They come from nowhere else: the current directory may have a `services`, or a `json.py`.
         environment["PYTHONSAFEPATH"] = "1"
         return environment
 

@@ -1,4 +1,4 @@
-"""What must hold before a cluster starts here; each miss is one line that says what to change."""
+"""Checks before a cluster starts here; each failure is one line that says what to change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ SECRET_MODE: Final = 0o600
 SUPERVISOR_LOCK: Final = "SUPERVISOR"
 COORDINATOR_LOCK: Final = "LOCK"
 KEY_FILE: Final = "cluster.key"
-# Of a lone replica, in the data directory itself; of several, beside a directory for each.
+# A lone replica has its superblock in the data directory itself; several replicas have the cluster
+# id there, beside a directory for each.
 SUPERBLOCK_FILE: Final = "superblock"
 CLUSTER_ID_FILE: Final = "cluster.id"
 
@@ -42,7 +43,7 @@ def prepare_directory(directory: Path) -> None:
 
 
 def check_holds_no_lone_replica(directory: Path) -> None:
-    """Raise PreflightError where a cluster of one replica lives, running or not."""
+    """Raise PreflightError if the directory holds a cluster of one replica, running or not."""
     if (directory / SUPERBLOCK_FILE).exists():
         raise PreflightError(
             f"{directory} holds a cluster of one replica, and would hold two clusters: start that"
@@ -51,7 +52,7 @@ def check_holds_no_lone_replica(directory: Path) -> None:
 
 
 def check_holds_no_replicas(directory: Path) -> None:
-    """Raise PreflightError where a cluster of several replicas lives, running or not."""
+    """Raise PreflightError if the directory holds a cluster of several replicas, running or not."""
     if (directory / CLUSTER_ID_FILE).exists():
         raise PreflightError(
             f"{directory} holds a cluster of several replicas, and would hold two clusters: start"
@@ -60,20 +61,21 @@ def check_holds_no_replicas(directory: Path) -> None:
 
 
 class DirectoryLock:
-    """Keeps other supervisors, and coordinators without one, out of a data directory."""
+    """Keeps other supervisors, and coordinators without a supervisor, out of a data directory."""
 
     def __init__(self, directory: Path) -> None:
         """Take the lock. Raises PreflightError if another process has it."""
         self._descriptor: int | None = _locked(directory, SUPERVISOR_LOCK)
         try:
-            # The coordinator's own lock: taken for a moment, to see whether one runs by itself.
+            # Take the coordinator's own lock for a moment, to see whether a coordinator runs by
+            # itself.
             os.close(_locked(directory, COORDINATOR_LOCK))
         except PreflightError:
             self.release()
             raise
 
     def release(self) -> None:
-        """Let the directory go."""
+        """Release the directory."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -98,8 +100,8 @@ def write_secret(path: Path, text: str) -> None:
         os.fsync(descriptor)
 
 
-# Below those that systems give to connections (RFC 6335, and Linux from 32768 on): a port of theirs
-# may be gone before the server binds it.
+# These ports are below those that systems give to connections (RFC 6335, and Linux from 32768 on):
+# a connection may take such a port before the server binds it.
 FREE_PORTS: Final = range(10_000, 32_768)
 FREE_PORTS_TRIED: Final = 64
 
@@ -119,7 +121,7 @@ def free_address(listen: str) -> str:
 def _bound_once(listen: str, host: str, port: int) -> str:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
-        # As servers do: ended connections do not block the port, listeners do.
+        # Servers set this, too: former connections do not block the port, but listeners do.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host.strip("[]"), port))
@@ -129,7 +131,7 @@ def _bound_once(listen: str, host: str, port: int) -> str:
 
 
 def socket_directory(directory: Path, names: tuple[str, ...]) -> Path:
-    """Return where the services' sockets go: in the directory, or a short one if that is long."""
+    """Return the services' socket directory: within `directory`, or a short one if that is long."""
     run = directory.resolve() / "run"
     longest = max(len(os.fsencode(run / f"{name}.sock")) for name in names)
     if longest <= limits.UNIX_SOCKET_PATH_BYTES_MAX:

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 RESTART_PAUSE_FIRST_S: Final = 0.05
 RESTART_PAUSE_MAX_S: Final = 2.0
-# Deaths in a row, none of them after having been ready, until the process is given up.
+# After so many deaths in a row before it was ready, a process is given up.
 FAILED_STARTS_MAX: Final = 5
 # The exit code of our programs when another try cannot help.
 EXIT_CANNOT_START: Final = 2
@@ -32,18 +32,18 @@ LOG_LINES_SHOWN: Final = 5
 # Only the end of a longer line is shown, where a traceback says what went wrong.
 LOG_LINE_CHARACTERS_SHOWN: Final = 1000
 LOG_FILE_MODE: Final = 0o600
-# A log beyond this begins anew; its former content is kept once, beside it.
+# A log that is larger begins again, empty; one file beside it keeps the former content.
 LOG_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 LOG_CHECK_S: Final = 5.0
 _LOG_TAIL_BYTES: Final = 16 * 1024
 _CHILD: Final = Path(__file__).with_name("child.py")
-# A pause does not end readiness; every other signal does.
+# These signals do not end readiness; all others do.
 _HARMLESS: Final = frozenset({signal.SIGSTOP, signal.SIGCONT})
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program: its name among its fellows, and its command line, absolute path first.
+    """A program: its name within the cluster, and its command line, absolute path first.
 
     It is ready once it prints a line on stdout that is a JSON object with a true `ready`. A growing
     number `applied` reports progress, for which the supervisor waits.
@@ -77,8 +77,8 @@ class Supervised:
         self._changed = changed
         self._process: asyncio.subprocess.Process | None = None
         self._failed_starts = 0
-        self._was_ready_now = False  # this incarnation
-        self._has_been_ready = False  # any of them
+        self._was_ready_now = False  # whether the present incarnation was ready
+        self._has_been_ready = False  # whether any incarnation was ready
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
 
@@ -164,7 +164,7 @@ class Supervised:
             await asyncio.sleep(LOG_CHECK_S)
             try:
                 await asyncio.to_thread(rotate_log, self.log_path)
-            except OSError as error:  # of a full disk: it grows no further either
+            except OSError as error:  # the disk is full, so the log does not grow either
                 logger.warning("%s could not be rotated: %s", self.log_path, error)
 
     async def _read_output(self, process: asyncio.subprocess.Process, log: IO[bytes]) -> None:
@@ -172,7 +172,7 @@ class Supervised:
         while True:
             try:
                 line = await process.stdout.readline()
-            except ValueError:  # longer than the reader's limit: no line of ours, and consumed
+            except ValueError:  # longer than the reader's limit, so not ours; it is consumed
                 continue
             if not line:
                 return
@@ -182,7 +182,7 @@ class Supervised:
     def _keep(self, line: bytes, log: IO[bytes]) -> None:
         try:
             log.write(line)
-        except OSError as error:  # of a full disk, on which a replica still serves
+        except OSError as error:  # the disk is full, but the replica still serves
             logger.warning("%s: a line is missing: %s", self.log_path, error)
 
     def _take(self, said: dict[str, Any]) -> None:
@@ -229,7 +229,7 @@ class Supervised:
 
 
 def last_lines(path: Path, count: int = LOG_LINES_SHOWN) -> list[str]:
-    """Return the last lines of a log, long ones cut at their start; none if there is no log."""
+    """Return the last lines of a log, without the start of long ones; none if there is no log."""
     if not path.exists():
         return []
     with path.open("rb") as file:
@@ -239,7 +239,7 @@ def last_lines(path: Path, count: int = LOG_LINES_SHOWN) -> list[str]:
 
 
 def rotate_log(path: Path, bytes_max: int = LOG_FILE_BYTES_MAX) -> bool:
-    """Begin a log anew that has grown beyond its limit; return whether it had.
+    """Empty a log that has grown beyond its limit; return whether it had.
 
     The process continues to write to the same file, which is emptied; lines written in that moment
     are lost. Raises OSError.

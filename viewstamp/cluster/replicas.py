@@ -28,18 +28,18 @@ from viewstamp.cluster.preflight import (
 from viewstamp.cluster.process import Program
 from viewstamp.telemetry.settings import TelemetrySettings
 
-# Replicas talk to each other so many ports above those where they listen for clients.
+# The port for peers is so many above the port for clients.
 PEER_PORT_OFFSET: Final = 100
 
 
 class LocalReplicas(Lifecycle):
-    """`count` replicas below one directory, in `replica-0` and so on. What dies is restarted.
+    """`count` replicas below one directory, in `replica-0` and so on. Dead processes are restarted.
 
-    The next `standbys`, in directories and at addresses that follow on theirs, have no vote.
-    Replica `i` listens for clients at the port of `listen` plus `i`, for its peers 100 above that;
-    with port 0 free ones are taken and kept. They share one cluster key and one cluster id, which
-    are made at the first start. `adapt` changes each program of each replica. `async with` starts
-    them, waits until each is ready, and stops them.
+    The `standbys` have the next directories and addresses, and no vote. Replica `i` listens for
+    clients at the port of `listen` plus `i`, and for its peers 100 above that; with port 0 free
+    ports are taken and kept. They share one cluster key and one cluster id, which are made at the
+    first start. `adapt` changes each program of each replica. `async with` starts them, waits until
+    each is ready, and stops them.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class LocalReplicas(Lifecycle):
         """Start all replicas. Raises PreflightError."""
         check_holds_no_lone_replica(self.data_directory)
         prepare_directory(self.data_directory)
-        # A lone replica that is starting here has no superblock yet, and has this lock.
+        # A lone replica that is starting here has this lock, and no superblock yet.
         self._lock = DirectoryLock(self.data_directory)
         if not self.replicas:
             self.replicas = self._make_replicas()
@@ -137,7 +137,7 @@ class LocalReplicas(Lifecycle):
                 arguments += ["--peer", f"{other}={address}"]
         for standby, address in enumerate(peers[self._count :], start=self._count):
             arguments += ["--standby", f"{standby}={address}"]
-        # One page for Prometheus cannot be served by all; each replica has one if it may choose.
+        # Replicas cannot share one port for Prometheus; with port 0 each of them serves a page.
         return LocalCluster(
             directory,
             listen,
@@ -156,7 +156,7 @@ class LocalReplicas(Lifecycle):
         )
 
     def _copy_key(self, directory: Path) -> None:
-        """Give a replica the cluster's key; a directory that has another one is not ours."""
+        """Give a replica the cluster's key; refuse a directory with another key."""
         key = (self.data_directory / KEY_FILE).read_text()
         try:
             write_secret(directory / KEY_FILE, key)
@@ -169,14 +169,14 @@ class LocalReplicas(Lifecycle):
 
     def _ensure_cluster_id(self) -> str:
         path = self.data_directory / CLUSTER_ID_FILE
-        with suppress(FileExistsError):  # of an earlier start
+        with suppress(FileExistsError):  # an earlier start made it
             write_secret(path, secrets.token_hex(limits.CLUSTER_ID_BYTES) + "\n")
         return path.read_text().strip()
 
 
 def _shifted(address: str, ports: int) -> str:
-    """Return the address so many ports on; port 0, which takes a free one, stays."""
+    """Return the address with `ports` added to its port; port 0, which takes a free one, stays."""
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or int(port) == 0:
-        return address  # what is no address at all is refused where it is used
+        return address  # the user of an invalid address refuses it
     return f"{host}:{int(port) + ports}"

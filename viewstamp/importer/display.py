@@ -18,7 +18,7 @@ from viewstamp.importer.report import Report
 
 @contextmanager
 def progress_bars(console: Console, plan: ImportPlan) -> Iterator[Told]:
-    """Show a bar for each kind of thing; yields what an import is to tell its progress to."""
+    """Show a bar for each kind of thing; yields the function that takes the progress."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -1,4 +1,4 @@
-"""Carries a plan out: creates what is missing, and counts what exists already."""
+"""Executes a plan: creates what is missing, and counts what exists already."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ TOPICS: Final = "topics"
 GROUPS: Final = "consumer groups"
 USERS: Final = "users"
 
-# Small enough that a progress bar moves, large enough that the way there and back does not matter.
+# Small enough that a progress bar moves, large enough that the round trip does not matter.
 COMMANDS_PER_REQUEST: Final = 64
 PARTITIONS_PER_TOPIC: Final = 1
-# Somebody else was faster, between our read and our command.
+# Somebody else created it between our read and our command.
 EXISTS: Final = frozenset(
     {Reason.REASON_STREAM_EXISTS, Reason.REASON_TOPIC_EXISTS, Reason.REASON_GROUP_EXISTS}
 )
 
-# Told what kind of thing was dealt with, and how many of them.
+# Called with the kind of the finished things, and their number.
 Progress = Callable[[str, int], None]
 
 

@@ -1,4 +1,4 @@
-"""What an import wants to exist, whatever catalogue it came from. Values, no I/O."""
+"""The entities that an import wants to exist, for every kind of catalogue. Values, no I/O."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """All that an import wants to exist, each once, in the order in which the catalogue has it.
+    """All entities that an import wants to exist, each once, in the order of the catalogue.
 
-    `entries` counts what the catalogue lists: `imported_entries` and the skipped ones make it up.
-    `topic_mentions` counts topics as the entries name them: more than `topics` if some repeat.
+    `entries` counts the entries of the catalogue: the sum of `imported_entries` and the skipped
+    ones. `topic_mentions` counts every mention of a topic: more than `topics` if some repeat.
     """
 
     source: str
@@ -51,7 +51,7 @@ class ImportPlan:
     # Producers, and the topics that each may send messages to.
     senders: dict[str, tuple[TopicKey, ...]]
     skipped_entries: tuple[Skipped, ...]
-    # Producers whose names cannot be usernames; their entries are imported all the same.
+    # Producers whose names cannot be usernames; their entries are still imported.
     skipped_producers: tuple[Skipped, ...] = ()
 
     @property

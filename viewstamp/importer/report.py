@@ -1,4 +1,4 @@
-"""What an import did, in numbers that must add up. Values, no I/O."""
+"""The results of an import, in numbers that must add up. Values, no I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from viewstamp.importer.plan import ImportPlan
 
 @dataclass(slots=True)
 class Counts:
-    """Of things of one kind: how many the plan has, and what became of each.
+    """Counts for one kind of thing: how many the plan has, and the outcomes.
 
     In a dry run `created` and `updated` count what would be.
     """
@@ -29,7 +29,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an import did, by kind of thing."""
+    """The results of an import, by kind of thing."""
 
     plan: ImportPlan
     dry_run: bool

@@ -1,4 +1,4 @@
-"""Producers as users who may send messages to their topics. Grants are added, never taken."""
+"""Producers as users who may send messages to their topics. Grants are added, never removed."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def _add_grants(
 
 
 def lacks_any(permissions: users_pb2.Permissions, wanted: Iterable[TopicIds | None]) -> bool:
-    """Return whether a grant to send is missing; a topic that does not exist yet lacks one."""
+    """Return whether a grant to send is missing; it is if the topic does not exist yet."""
     granted = {
         TopicIds(stream.stream.id, topic.topic.id)
         for stream in permissions.streams

@@ -54,7 +54,7 @@ def plan_of(catalogue: Any) -> ImportPlan:
 
 
 class _Builder:
-    """Collects what the entries want; dicts serve as sets that keep their order."""
+    """Collects the entities of all entries; dictionaries serve as sets that keep their order."""
 
     def __init__(self) -> None:
         self._imported = 0

@@ -1,13 +1,13 @@
 """Cuts: what changed since the last snapshot, frozen as references while the machine goes on.
 
-Tables of a section remember the first old value of each row that changes. A cut takes these, and
-the values of that moment beside them: rows are immutable, so nothing is copied but references. From
-that the section is encoded at leisure, as a delta against the last generation that was released.
+Tables of a section remember the first old value of each row that changes. A cut takes these old
+values and the present values. Rows are immutable, so a cut copies only references. Later the
+section is encoded from them in small steps, as a delta against the generation released last.
 
 A cut that was never released (its snapshot failed, or was overtaken) is folded into the next one,
-old values of the older one first, so that a chain of layers never has a hole. What each of them
-took is kept beside that: a replica may adopt the older one only after the newer was cut, and from
-then on the newer one is against it.
+and its old values win, so that a chain of layers never has a hole. The changes of each cut are kept
+as well: a replica may adopt the older cut after the newer one was taken, and from then on the older
+one is the base of the newer one.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Change: TypeAlias = tuple[int, bytes, bytes | None, bytes | None]
 
 # The key of a kind whose whole table is one entity.
 WHOLE_TABLE_KEY: Final = b""
-# Keys that are sorted at once: about as long as a slice of encoding may take.
+# Keys to sort at once; this takes about as long as a slice of encoding may take.
 SORTED_AT_ONCE: Final = 256
-# Cuts that are kept apart until they are released; of more the oldest become one. Of those not
-# released all but the last have failed, or are about to be adopted.
+# Unreleased cuts that are kept apart; if there are more, the oldest two become one. All unreleased
+# cuts but the last have failed, or are about to be adopted.
 CUTS_MAX: Final = 8
 
 
@@ -55,15 +55,15 @@ class Rows(Protocol):
 class RowKind(Generic[State]):
     """Entities of one kind: the rows of one table, each under a key of its own.
 
-    Where `whole_table` is set, all rows together are one entity with an empty key, which is there
-    as long as any row is; `encode` is then given all rows by key.
+    If `whole_table` is set, all rows together are one entity with an empty key, which exists as
+    long as any row exists; `encode` then gets all rows by key.
     """
 
     number: int  # as the protos state it
     table: Callable[[State], Any]  # Rows; a Table, for `entities`
     encode: Callable[[Any], bytes]  # a row, or all rows -> canonical bytes
     encode_key: Callable[[Any, Any], bytes] = lambda key, row: WHOLE_TABLE_KEY
-    # (key, row) -> what sorts like the encoded key; None if the table's keys do themselves.
+    # (key, row) -> a value that sorts like the encoded key; None if the table's keys do so.
     order: Callable[[Any, Any], Any] | None = None
     whole_table: bool = False
 
@@ -89,9 +89,9 @@ class RowKind(Generic[State]):
 
 @dataclass(frozen=True, slots=True)
 class FrozenTable:
-    """What one table had and has: `olds` by key of all that changed, and `news` by key.
+    """Old and present rows of one table, by key: `olds` holds those that changed.
 
-    `news` holds every row if `is_whole`, else the changed ones alone. Both may hold ABSENT.
+    `news` holds every row if `is_whole`, else only the changed ones. Both may hold ABSENT.
     """
 
     olds: Mapping[Any, Any]
@@ -99,7 +99,7 @@ class FrozenTable:
     is_whole: bool
 
     def behind(self, older: FrozenTable) -> FrozenTable:
-        """Return what changed since the older one began, as of this one."""
+        """Return the changes from the start of the older one to the end of this one."""
         news = self.news if self.is_whole else {**older.news, **self.news}
         is_whole = self.is_whole or older.is_whole
         return FrozenTable({**self.olds, **older.olds}, news, is_whole)
@@ -109,7 +109,7 @@ class FrozenTable:
 class Frozen(Generic[State]):
     """A section at a cut, as what changed against `base_generation`. Immutable.
 
-    `revision` is the last one that is in it.
+    `revision` is the last revision that it includes.
     """
 
     generation: int
@@ -121,22 +121,22 @@ class Frozen(Generic[State]):
     def walk(self) -> Iterator[Change | None]:
         """Yield the changes in ascending (kind, key) order, some with equal old and new bytes.
 
-        Yields None now and then, where the next change takes a while.
+        Yields None at times, before a change that takes long.
         """
         for kind, table in zip(self.kinds, self.tables, strict=True):
             yield from _whole(kind, table) if kind.whole_table else _rows(kind, table)
 
 
 class Freezer(Generic[State]):
-    """Follows what changes in one state, and freezes it at cuts.
+    """Tracks the changes of one state, and freezes it at cuts.
 
-    `base_generation` is the one released last, `frozen` the cut taken last unless it was released.
+    `base_generation` is the generation released last. `frozen` is the last cut, None once released.
     """
 
     def __init__(
         self, kinds: Iterable[RowKind[State]], state: State, base_generation: int | None = None
     ) -> None:
-        """Follow `state` from now on. Without a base, all that is there counts as changed."""
+        """Track `state` from now on. Without a base, all present rows count as changed."""
         self.frozen: Frozen[State] | None = None
         self.base_generation = base_generation or 0
         self._kinds = tuple(kinds)
@@ -148,7 +148,7 @@ class Freezer(Generic[State]):
             table.changed = dict.fromkeys(table.rows, ABSENT) if is_new else {}
 
     def freeze(self, generation: int, revision: int) -> Frozen[State]:
-        """Freeze the state as it is now. Costs what changed since the last cut.
+        """Freeze the present state. The cost grows with the changes since the last cut.
 
         Raises CutError unless generations ascend.
         """
@@ -168,8 +168,8 @@ class Freezer(Generic[State]):
     def release(self, generation: int) -> Frozen[State] | None:
         """Make a frozen generation the base, and forget what was frozen up to it; ignore any other.
 
-        A cut that came after it is against it from now on. Returns what it changed against the base
-        before, None for a generation that is not frozen here.
+        It is then the base of the cut after it. Returns its changes against the base before, or
+        None for a generation that is not frozen here.
         """
         for position, cut in enumerate(self._cuts):
             if cut.generation == generation:
@@ -181,7 +181,7 @@ class Freezer(Generic[State]):
 
 
 def folded(older: Frozen[State] | None, newer: Frozen[State]) -> Frozen[State]:
-    """Return what changed since the older one began, as of the newer one."""
+    """Return the changes from the start of the older one to the end of the newer one."""
     if older is None:
         return newer
     pairs = zip(newer.tables, older.tables, strict=True)
@@ -190,11 +190,11 @@ def folded(older: Frozen[State] | None, newer: Frozen[State]) -> Frozen[State]:
 
 
 def _freeze(kind: RowKind[State], table: Rows) -> FrozenTable:
-    """Take what changed in a table, and begin anew."""
+    """Take the changes of a table, and begin a new record of changes."""
     olds, table.changed = table.changed, {}
     assert olds is not None, "every table of a section is followed"
     rows = table.rows
-    # To copy all rows is several times faster per row than to look for some, unless they are made.
+    # A copy of all rows is several times faster per row than lookups, except for derived rows.
     if isinstance(rows, dict) and (kind.whole_table or len(olds) > len(rows) // 2):
         return FrozenTable(olds, rows.copy(), is_whole=True)
     return FrozenTable(olds, {key: rows.get(key, ABSENT) for key in olds}, is_whole=False)
@@ -219,7 +219,7 @@ def _rows(kind: RowKind[State], table: FrozenTable) -> Iterator[Change | None]:
     olds, news = table.olds, table.news
 
     def row_of(key: Any) -> Any:
-        """Return a row of this key: any, since what is in an entity's key never changes."""
+        """Return an old or present row of this key; both give the same key of an entity."""
         old = olds[key]
         return news[key] if old is ABSENT else old
 

@@ -38,18 +38,18 @@ class UndoLog:
             table.restore(key, old)
 
     def settle(self) -> None:
-        """Forget what can no longer be taken back: everything, unless a savepoint is open."""
+        """Forget the changes, so that nobody can revert them, unless a savepoint is open."""
         if self.savepoint is None:
             self.entries.clear()
 
     def open_savepoint(self) -> None:
-        """From here on `revert_savepoint` can take changes back. Savepoints do not nest."""
+        """Open a savepoint, to which `revert_savepoint` goes back. Savepoints do not nest."""
         if self.savepoint is not None:
             raise ValueError("a savepoint is already open: keep or revert it first")
         self.savepoint = len(self.entries)
 
     def keep_savepoint(self) -> None:
-        """Let the changes since the savepoint stand."""
+        """Keep the changes since the savepoint."""
         self._closed_savepoint()
         self.entries.clear()
 
@@ -65,12 +65,12 @@ class UndoLog:
 
 
 class Followed(Generic[Key]):
-    """Rows that record which of them changed since the last cut.
+    """Rows that know which of them changed since the last cut.
 
-    `changed` belongs to `freezing`: None unless the rows are in a section, else the first old
-    value of every row that was touched since the last cut, ABSENT where there was none. A change
-    that was taken back stays in it, with an old value that equals the one there. A row that came
-    and went since the cut is forgotten, so that short-lived rows take no memory between cuts.
+    `changed` belongs to `freezing`: None unless the rows are in a section, else the first old value
+    of every row that was touched since the last cut, ABSENT where there was none. A reverted change
+    stays in it, with an old value that equals the present one. A row that was inserted and removed
+    since the cut is forgotten, so that short-lived rows take no memory between cuts.
     """
 
     __slots__ = ("changed",)
@@ -84,7 +84,7 @@ class Followed(Generic[Key]):
             self.changed.setdefault(key, old)
 
     def note_gone(self, key: Key, old: object) -> None:
-        """Remember a row that is about to go."""
+        """Remember a row that is about to be removed."""
         changed = self.changed
         if changed is not None and changed.setdefault(key, old) is ABSENT:
             del changed[key]
@@ -116,7 +116,7 @@ class Table(Followed[Key], Generic[Key, Value]):
             self._inserted(key)
 
     def replace(self, key: Key, old: Value, value: Value) -> None:
-        """Replace a row that the caller has just read; `put` without looking for it again."""
+        """Replace a row that the caller has just read, without the lookup of `put`."""
         self._undo.entries.append((self, key, old))
         if self.changed is not None:
             self.changed.setdefault(key, old)
@@ -131,8 +131,8 @@ class Table(Followed[Key], Generic[Key, Value]):
         return old
 
     def restore(self, key: Key, old: object) -> None:
-        """Put back what was there before a change; only the undo log calls this."""
-        self.note(key, ABSENT)  # the row was forgotten if it had come since the last cut
+        """Restore the value before a change; only the undo log calls this."""
+        self.note(key, ABSENT)  # a row inserted since the last cut may have been forgotten
         if old is ABSENT:
             del self.rows[key]
         else:
@@ -231,7 +231,7 @@ class DerivedRows(Generic[Key, Value]):
 
 
 class DerivedTable(Followed[Key], Generic[Key, Value]):
-    """Derived rows in a section. Note a change here before you change their source."""
+    """Derived rows in a section. Code that changes their source must note the row here first."""
 
     __slots__ = ("rows",)
 

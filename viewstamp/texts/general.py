@@ -1,4 +1,4 @@
-"""What each reason says in general: for answers without the details that its own text needs."""
+"""A general text of each reason, for answers without the details that its own text needs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Texts from templates: never fails, and never returns more than a message may hold.
 
-A template names details in braces: `{limit}` as it is, `{stream!n}` as a name, which is quoted,
-with what cannot be printed escaped, unless it is a number (who asked by an id sees no quotes), and
-`{any_of!o}` as alternatives: a list with commas, joined by "or".
+A template names details in braces. `{limit}` inserts the detail as it is. `{stream!n}` inserts a
+name: quoted and escaped, but a number (an id) has no quotes. `{any_of!o}` inserts alternatives: a
+list with commas becomes text with "or".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from viewstamp.texts import general, table
 ELLIPSIS: Final = "\u2026"
 _ELLIPSIS_BYTES: Final = len(ELLIPSIS.encode())
 _UTF8_CHARACTER_BYTES_MAX: Final = 4
-# Templates kept in their parsed form: more than there are.
+# Parsed templates to keep: more than exist.
 _PARSED_MAX: Final = 1_024
 
 # A literal, and the detail that follows it, if any, with its conversion.
@@ -30,8 +30,8 @@ _Part = tuple[str, str | None, str | None]
 def render(reason: int, case: str, details: Mapping[str, str]) -> str:
     """Return the text of a refusal, for people.
 
-    A case or reason of a newer build, or a missing detail, gives a general text with the details
-    as they are.
+    If this build does not know the reason or the case, or a detail is missing, the text is general
+    and lists the details as they are.
     """
     template = table.TEXTS.get((reason, case))
     text = None if template is None else _filled(template, details)
@@ -43,7 +43,7 @@ def render(reason: int, case: str, details: Mapping[str, str]) -> str:
 
 
 def clipped(text: str, bytes_max: int) -> str:
-    """Return a text of at most `bytes_max` bytes of UTF-8; what is cut off leaves an ellipsis."""
+    """Return a text of at most `bytes_max` bytes of UTF-8; an ellipsis marks a cut."""
     if len(text) * _UTF8_CHARACTER_BYTES_MAX <= bytes_max:
         return text
     encoded = text.encode(errors="replace")
