@@ -43,7 +43,7 @@ CALL_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 10.0
 # How long `close` waits for outstanding commands and for the end of the session.
 CLOSE_TIMEOUT_S: Final = 2.0
-# Stands for "as the client was told at connect".
+# Means the timeout that was given to `connect`.
 DEFAULT_TIMEOUT: Final = -1.0
 
 
@@ -65,7 +65,7 @@ async def connect(
     `address` is one `host:port`, or those of several replicas. Give exactly one of `username` with
     `password`, `access_token`, `personal_access_token`. `timeout_s` is each call's deadline; None
     waits for ever. With `register_session` False the session is registered at the first command.
-    `telemetry` traces calls; it is the caller's, who closes it.
+    `telemetry` traces calls; the caller owns and closes it.
 
     Raises Refusal (INVALID_CREDENTIALS, UNAUTHENTICATED, SESSION_LIMIT, ...), CannotConnect.
     """
@@ -76,7 +76,7 @@ async def connect(
     endpoints = Endpoints(addresses, authority)
     tracing = None
     if telemetry is not None or "opentelemetry.trace" in sys.modules:
-        # Late: where neither the client nor the application traces, it needs none of it.
+        # Imported late: without tracing by the client or the application, it is not needed.
         from viewstamp.client.tracing import tracing_of
 
         tracing = tracing_of(telemetry)
@@ -99,8 +99,8 @@ class Client:
     Concurrent calls are packed into few messages, and sent again after a disconnect under the same
     request number: each command takes effect once. A call that fails raises `Refusal` (the cluster
     decided so), `TimedOut` (it changed nothing), `OutcomeUnknown` (its deadline passed after it was
-    sent) or `ClientClosed`. When the cluster ends the session, what was outstanding fails with
-    Refusal SESSION_EVICTED (its detail `outcome` is "unknown" if it had been sent before), and the
+    sent) or `ClientClosed`. When the cluster ends the session, outstanding calls fail with Refusal
+    SESSION_EVICTED (the detail `outcome` is "unknown" if the call had been sent before), and the
     next command registers a new session.
     """
 
@@ -125,7 +125,7 @@ class Client:
         """Close the client."""
         await self.close()
 
-    # Each domain is loaded at its first use: a command of the command line needs one of them.
+    # Each domain is loaded at its first use, because a command of the command line needs only one.
 
     @cached_property
     def users(self) -> Users:
@@ -178,7 +178,7 @@ class Client:
 
     @property
     def session_id(self) -> int:
-        """The session that carries commands now; 0 before the first."""
+        """The session that carries commands now; 0 before the first one."""
         return self._submitter.commands.session_id
 
     @property
@@ -195,8 +195,8 @@ class Client:
     ) -> Any:
         """Call the method of `request` and return its response, header included.
 
-        `consistency` matters to reads alone. Raises as the class says, TypeError for a message
-        that is no public method's request.
+        `consistency` matters to reads alone. Raises the errors of the class, and TypeError for a
+        message that is no request of a public method.
         """
         method = METHODS[type(request)]
         future = self._loop.create_future()
@@ -205,7 +205,8 @@ class Client:
             call.timeout_s = call.deadline - self._loop.time()
         if (tracing := self._tracing) is not None:
             calls = tracing.calls
-            # What `begin` does for nearly all calls, here: to call it takes 1 % of a client's time.
+            # This repeats what `begin` does for nearly all calls: a call of it takes 1 % of a
+            # client's time.
             if calls.left and not calls.is_kept and not tracing.context():
                 calls.left -= 1
             else:
@@ -238,8 +239,8 @@ class Client:
 
         A Refusal among the results changed nothing. One with `retry_delay_ms` in its details
         (COST_EXCEEDED, ANSWER_TOO_LARGE: too much for one log entry together with the others) may
-        succeed if it is sent again after that time; the client does not do that by itself, since
-        later commands may build on the order of these.
+        succeed if it is sent again after that time. The client does not do this by itself, because
+        later commands may depend on the order.
         """
         commands = [(method_of(request), request) for request in requests]
         if not commands:
@@ -257,8 +258,8 @@ class Client:
     ) -> list[Any]:
         """Apply 1 to 128 commands as one: all take effect at one revision, or none does.
 
-        Returns their responses. Raises the Refusal of the first that failed, with its index as
-        `part` in the details.
+        Returns their responses. Raises the Refusal of the first command that failed, with its index
+        as `part` in the details.
         """
         methods = [method_of(request) for request in requests]
         parts = [
@@ -314,7 +315,7 @@ class Client:
         expected_revision: int | None = None,
         validate_only: bool = False,
     ) -> Answer[cluster_pb2.SetClusterDescriptionResponse]:
-        """Say what the cluster is there for, which its status shows; "" for nothing.
+        """Set the description of the cluster, which its status shows; "" for none.
 
         Raises Refusal, ClientError.
         """

@@ -1,4 +1,4 @@
-"""Commands on their way: queued, numbered, answered or refused. No I/O."""
+"""Commands under way: queued, numbered, answered or refused. No I/O."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class ClientCommands:
         return any(request.on_wire for request in self.window.outstanding)
 
     def on_reply(self, reply: submit_pb2.CommandReply, *, can_renew: bool) -> RetryVerdict | None:
-        """Settle the request of an answer; return what else its refusal calls for, if anything."""
+        """Settle the request of an answer; return what else its refusal requires, if anything."""
         if not reply.HasField("error"):
             request = self.window.settle(reply.number)
             if request is not None:
@@ -84,23 +84,23 @@ class ClientCommands:
         return self._on_refused(request, refusal, in_log=reply.header.op > 0, can_renew=can_renew)
 
     def detach(self) -> None:
-        """Note that the stream has ended: what is outstanding goes over the next one."""
+        """Note that the stream has ended; outstanding requests go over the next one."""
         self.window.hold_all()
 
     def end_session(self, refusal: Refusal) -> None:
-        """Fail what is outstanding: the cluster refused the session, or will never answer."""
+        """Fail the outstanding requests: the cluster refused the session, or will never answer."""
         for request in self.window.outstanding:
             fail_request(request, refusal)
         self.start_session(0)
 
     def lose_session(self, why: str) -> None:
-        """Fail what is outstanding with OutcomeUnknown; the next command has a new session."""
+        """Fail the outstanding requests with OutcomeUnknown; the next command has a new session."""
         for request in self.window.outstanding:
             request.parcel.fail(self._outcome_unknown(request, why))
         self.start_session(0)
 
     def fail_waiting(self, error: Callable[[], Exception]) -> None:
-        """Fail what was never sent."""
+        """Fail the calls that were never sent."""
         fail_all(self.waiting, error)
         self.waiting.clear()
 
@@ -116,7 +116,7 @@ class ClientCommands:
         self.window = RequestWindow()
 
     def expire(self, now: float) -> float:
-        """Fail what has passed its deadline; return the earliest deadline left."""
+        """Fail the calls whose deadline has passed; return the earliest deadline left."""
         earliest = expire_owners(
             self.waiting,
             now,
@@ -131,7 +131,7 @@ class ClientCommands:
         return earliest
 
     def _costly_calls_get_on(self) -> None:
-        """Let calls go on waiting for their turn after other costly calls."""
+        """Extend the deadlines of calls that wait behind other costly calls."""
         now = asyncio.get_running_loop().time()
         sent = chain.from_iterable(r.parcel.owners for r in self.window.outstanding)
         for owner in chain(self.waiting, sent):
@@ -214,7 +214,7 @@ class ClientCommands:
 
 
 def fail_request(request: OutstandingRequest, refusal: Refusal) -> None:
-    """Refuse a request to its callers; say so if an earlier copy may have taken effect."""
+    """Refuse a request to its callers; say if an earlier copy may have taken effect."""
     if request.sends > 1 or (request.sends == 1 and not request.on_wire):
         request.parcel.fail(lambda: with_unknown_outcome(refusal, request.number))
     else:
@@ -224,7 +224,7 @@ def fail_request(request: OutstandingRequest, refusal: Refusal) -> None:
 def expire_owners(
     owners: Iterable[PendingCall | PackedBatch], now: float, error: Callable[[], Exception]
 ) -> float:
-    """Fail what has passed its deadline; return the earliest deadline left (infinity: none)."""
+    """Fail the owners whose deadline has passed; return the earliest one left, or infinity."""
     earliest = math.inf
     for owner in owners:
         if owner.future.done():

@@ -16,7 +16,7 @@ class Consistency:
     at_least_revision: int = 0
 
     def to_proto(self) -> common_pb2.Consistency:
-        """Return the level as it travels."""
+        """Return the level as a message."""
         if self.linearizable:
             return common_pb2.Consistency(linearizable=True)
         if self.at_least_revision:
@@ -26,7 +26,7 @@ class Consistency:
 
 # Includes every command acknowledged before the read began.
 LINEARIZABLE: Final = Consistency(linearizable=True)
-# Whatever the answering replica has applied; never waits.
+# Includes what the answering replica has applied; never waits.
 STALE: Final = Consistency(linearizable=False)
 
 

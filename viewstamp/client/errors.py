@@ -1,4 +1,4 @@
-"""Errors on the side of the client. A decision of the cluster is a `Refusal`."""
+"""Errors that the client itself raises. A decision of the cluster is a `Refusal`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from viewstamp.errors import Refusal
 
 
 class ClientError(Exception):
-    """The base of everything that this library raises beside `Refusal`."""
+    """The base class of all errors of this library except `Refusal`."""
 
 
 class CannotConnect(ClientError):  # noqa: N818 - reads as the sentence it is
-    """No cluster answered in time; the message says where, for how long, and what was seen.
+    """No cluster answered in time; the message names the addresses, the time and the cause.
 
-    `cause` is what the last attempt said about the connection.
+    `cause` is the cause that the last attempt found.
     """
 
     def __init__(self, message: str, cause: Trouble = Trouble.OTHER) -> None:
@@ -42,11 +42,11 @@ class OutcomeUnknown(ClientError):  # noqa: N818 - reads as the sentence it is
 
 
 class StreamBroken(ClientError):  # noqa: N818 - reads as the sentence it is
-    """A stream of answers broke off; what came before is good."""
+    """A stream of answers broke off; the answers before are valid."""
 
 
 class ProtocolError(ClientError):
-    """The cluster answered what the protocol does not allow."""
+    """The cluster gave an answer that the protocol does not allow."""
 
 
 def with_unknown_outcome(refusal: Refusal, request_number: int) -> Refusal:

@@ -12,7 +12,7 @@ from viewstamp.client.identifiers import Answer, Facade, Guards, group_name, pag
 
 
 class Groups(Facade):
-    """Groups of topics of streams, all by id or name. Errors: those of ConsumerGroupsService."""
+    """Groups of topics, all by id or name. ConsumerGroupsService documents the errors."""
 
     def create(
         self,
@@ -25,7 +25,7 @@ class Groups(Facade):
         ),
         validate_only: bool = False,
     ) -> Answer[service_pb2.CreateConsumerGroupResponse]:
-        """Create a group, with the uniform assignor unless said otherwise."""
+        """Create a group, by default with the uniform assignor."""
         request = service_pb2.CreateConsumerGroupRequest(
             **topic_name(stream, topic), name=name, assignor=assignor, validate_only=validate_only
         )
@@ -71,7 +71,7 @@ class Groups(Facade):
         member_epoch: int,
         owned_partitions: Iterable[int],
     ) -> Answer[service_pb2.HeartbeatConsumerGroupResponse]:
-        """Tell what the member still holds; learn what it should hold."""
+        """Report the partitions that the member still holds; return those that it should hold."""
         request = service_pb2.HeartbeatConsumerGroupRequest(
             **group_name(stream, topic, group),
             member_epoch=member_epoch,

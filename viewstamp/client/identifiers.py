@@ -11,7 +11,7 @@ from viewstamp.api.common.v1 import common_pb2
 from viewstamp.client.consistency import LINEARIZABLE, Consistency
 
 T = TypeVar("T")
-# What a method of a facade gives: await it for the response.
+# The result of a facade's method; await it for the response.
 Answer: TypeAlias = Coroutine[Any, Any, T]
 
 
@@ -30,7 +30,7 @@ class Facade:
 
 
 class Guards(TypedDict, total=False):
-    """What any change of an entity may be bound to, by keyword.
+    """Conditions that any change of an entity may have, by keyword.
 
     With `expected_revision` the change is refused unless the entity was last changed at that
     revision. With `validate_only` the answer is the same, and nothing changes.

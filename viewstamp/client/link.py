@@ -15,18 +15,18 @@ from viewstamp.client.transport import bearer
 from viewstamp.limits import KIB
 
 SUBMIT_PATH: Final = "/viewstamp.api.submit.v1.SubmitService/Submit"
-# The connection counts as dead after so long without a message while answers are due.
+# If an answer is due and nothing comes for this long, the connection counts as dead.
 STALL_TIMEOUT_S: Final = 10.0
 STALL_CHECK_S: Final = 0.25
-# Nothing heard for so long, and then for twice as long and so on: other replicas are asked whether
-# they lead. That is cheap, and a primary that is merely slow is not left for it.
+# If nothing comes for this long, then for twice as long and so on, the client asks other replicas
+# whether they lead. That is cheap, and the client does not leave a primary that is only slow.
 LOOK_ELSEWHERE_S: Final = 1.0
-# How long the reader may take to learn why the stream that the writer lost has ended.
+# How long the reader may take to learn why a stream ended whose writer failed.
 VERDICT_TIMEOUT_S: Final = 1.0
 # A refusal that overtakes the first message makes its writing fail, and grpc.aio then forgets the
 # refusal: the stream is opened again to hear it. It is a race, so a few times are enough.
 OPENINGS_MAX: Final = 4
-# Requests of so many bytes go out together: what a message costs by itself no longer counts then.
+# So many bytes of requests share a message; the cost of the message itself is then negligible.
 PACKED_BYTES_MAX: Final = 256 * KIB
 
 StreamCall = grpc.aio.StreamStreamCall[Any, Any]
@@ -70,7 +70,7 @@ async def with_first_message(
 class SubmitLink:
     """One open stream. `send` queues; answers go to `receive` as they come.
 
-    `look_elsewhere` is called when none has come for a while, though `is_waiting`.
+    `look_elsewhere` is called if `is_waiting` and no answer has come for a while.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class SubmitLink:
         self._outgoing: asyncio.Queue[submit_pb2.SubmitRequest] = asyncio.Queue()
         self._ended = asyncio.Event()
         self.has_stalled = False
-        """Whether nothing came for long though an answer was due."""
+        """Whether an answer was due and nothing came for long."""
         self._heard_at = asyncio.get_running_loop().time()
 
     def send(self, request: submit_pb2.SubmitRequest) -> None:
@@ -104,7 +104,7 @@ class SubmitLink:
         return self._ended.is_set()
 
     async def run(self) -> None:
-        """Serve until the stream ends or is ended. Raises grpc.aio.AioRpcError as it was told."""
+        """Serve until either side ends the stream. Raises grpc.aio.AioRpcError if it failed."""
         reader = asyncio.create_task(self._read())
         writer = asyncio.create_task(self._write())
         others = [asyncio.create_task(self._ended.wait()), asyncio.create_task(self._watch())]
@@ -135,7 +135,7 @@ class SubmitLink:
             waiting = deque([await self._outgoing.get()])
             while not self._outgoing.empty():
                 waiting.append(self._outgoing.get_nowait())
-            # In two halves: the cluster works on one while the other is on its way.
+            # Send in two halves: the cluster works on one while the other is under way.
             half = (len(waiting) + 1) // 2
             while waiting:
                 await self._call.write(next_message(waiting, half))

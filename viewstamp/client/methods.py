@@ -10,7 +10,7 @@ from viewstamp.routing import Method, methods_of_file
 
 
 class _Methods(dict[type[Message], Method]):
-    """The methods that callers may use, by the type of the request; read file by file, if asked."""
+    """The methods that callers may use, by the type of the request; files are read when needed."""
 
     def __missing__(self, request: type[Message]) -> Method:
         """Read the methods of the file that has the request. Raises TypeError if none takes it."""

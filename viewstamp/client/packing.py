@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 # More calls per message gain nothing and delay the first of them.
 CALLS_PER_REQUEST_MAX: Final = 128
-# What the coordinator adds to a request in the log (header, users, hashes) must fit as well.
+# A log entry must also hold what the coordinator adds to a request (header, users, hashes).
 REQUEST_BYTES_MAX: Final = limits.PREPARE_BODY_BYTES_MAX - 64 * limits.KIB
 
-# Passwords are hashed before a command is logged, tens of milliseconds each: a request of many
-# would be answered all at once and late; those that are answered show that the others get on.
+# Passwords are hashed before a command is logged, which takes tens of milliseconds each. A large
+# request would get its answers late and all at once; answers to small ones show progress.
 COSTLY_CALLS_PER_REQUEST_MAX: Final = 16
 
 Result = Message | Refusal
@@ -47,13 +47,13 @@ class PendingCall:
     framed: bytes
     future: asyncio.Future[Any]
     deadline: float  # of the event loop's clock, seconds
-    # Shares a request with nobody: a request that held it was refused as a whole.
+    # It must have a request of its own, because a shared request was refused as a whole.
     alone: bool = False
     trace: CallTrace | None = None  # if it is sampled
     timeout_s: float = math.inf
 
     def wait_on(self, now: float) -> None:
-        """Begin the whole wait anew, because the cluster makes progress with such calls."""
+        """Wait for the full timeout again, because the cluster makes progress with such calls."""
         self.deadline = max(self.deadline, now + self.timeout_s)
 
 
@@ -80,7 +80,7 @@ class Parcel:
 
     @property
     def is_costly(self) -> bool:
-        """Whether a command in it must be prepared by its owner before it is logged."""
+        """Whether a service must normalize a command in it before it is logged."""
         return any(method.normalize for method in self.methods)
 
     @property
@@ -118,7 +118,7 @@ class Parcel:
 
 
 def settle(future: asyncio.Future[Any], result: Result) -> None:
-    """Give a caller its response or raise its refusal there, unless it has gone."""
+    """Give a caller its response, or raise its refusal there, unless the caller has gone."""
     if future.done():
         return
     if isinstance(result, Refusal):

@@ -1,4 +1,4 @@
-"""Reads on their way. They change nothing, so they are simply asked again after a break. No I/O."""
+"""Reads under way. They change nothing, so they are asked again after a break. No I/O."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Asked:
 
 
 class ClientReads:
-    """The reads of one client, by consistency: different ones never share a request.
+    """The reads of one client; reads of different consistency never share a request.
 
     `has_others` tells whether there is another replica to ask.
     """
@@ -73,12 +73,12 @@ class ClientReads:
                 if parcel is not None:
                     requests.append(self._ask(parcel, consistency))
             if not queue:
-                # Each revision that a caller demands is a level of its own: keep none in vain.
+                # Each revision that a caller demands is a level of its own, so remove empty queues.
                 del self._waiting[consistency]
         return requests
 
     def on_reply(self, reply: submit_pb2.ReadReply) -> RetryVerdict | None:
-        """Settle the read of an answer; return what else its refusal calls for, if anything."""
+        """Settle the read of an answer; return what else its refusal requires, if anything."""
         asked = self._asked.pop(reply.read_id, None)
         if asked is None:
             return None
@@ -100,7 +100,8 @@ class ClientReads:
     def _verdict_on(self, refusal: Refusal) -> RetryVerdict:
         is_late = refusal.reason == Reason.REASON_READ_DEADLINE
         if is_late and self._has_others():
-            # Perhaps a primary that is cut off from its backups: another replica knows the new one.
+            # The primary may be cut off from its backups; another replica then knows the new
+            # primary.
             return RetryVerdict.RECONNECT
         return verdict_on(refusal)
 
@@ -123,7 +124,7 @@ class ClientReads:
         self._asked_count = 0
 
     def expire(self, now: float) -> float:
-        """Fail what has passed its deadline; return the earliest deadline left."""
+        """Fail the reads whose deadline has passed; return the earliest deadline left."""
         owners = [owner for queue in self._waiting.values() for owner in queue]
         owners += [owner for asked in self._asked.values() for owner in asked.parcel.owners]
         if not owners:

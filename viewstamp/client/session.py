@@ -59,7 +59,7 @@ class RawSession:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close the stream; the session lives on."""
+        """Close the stream; the session goes on."""
         await self.close()
 
     async def open(self) -> None:
@@ -106,7 +106,7 @@ class RawSession:
         return RawReply(submit_pb2.SubmitResponse.FromString(encoded), encoded)
 
     async def close(self) -> None:
-        """Close the stream; the session lives on."""
+        """Close the stream; the session goes on."""
         if self._call is not None:
             self._call.cancel()
         await self._channel.close()

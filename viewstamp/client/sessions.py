@@ -33,7 +33,7 @@ class Sessions(Facade):
     ) -> users_pb2.EndUserSessionsResponse:
         """End one session of a user, or all; of the caller if no user is named.
 
-        The session that carries this call lives on: `Client.close` ends that.
+        The session that carries this call goes on; `Client.close` ends it.
         """
         response: users_pb2.EndUserSessionsResponse = await self._client.call(
             users_pb2.EndUserSessionsRequest(

@@ -23,7 +23,7 @@ class StreamingCaller(FacadeClient, Protocol):
 
 
 class SnapshotApi(Facade):
-    """Snapshots as generations. Errors are those of the RPCs of SnapshotsService.
+    """Snapshots as generations. The RPCs of SnapshotsService document the errors.
 
     `client` makes the calls: over gRPC for a program, through the log of its own process for the
     gateway.
@@ -34,7 +34,7 @@ class SnapshotApi(Facade):
         *,
         retention: snapshots_pb2.RetentionClass.ValueType = snapshots_pb2.RETENTION_CLASS_LAST,
     ) -> Answer[snapshots_pb2.CreateSnapshotResponse]:
-        """Ask for a snapshot; the cut follows at once. `decided` waits for the rest."""
+        """Start a snapshot; the cut follows at once. `decided` waits for the outcome."""
         return self._client.call(snapshots_pb2.CreateSnapshotRequest(retention=retention))
 
     async def decided(self, generation: int) -> snapshots_pb2.Snapshot:
@@ -54,7 +54,7 @@ class SnapshotApi(Facade):
                 return found
 
     async def _waited(self) -> snapshots_pb2.Snapshot | None:
-        """Return the newest generation once it is decided, None if the wait was too long."""
+        """Return the newest generation once it is decided, None after a timeout."""
         try:
             return await self.current(wait=True)
         except Refusal as refusal:
@@ -106,15 +106,16 @@ class SnapshotApi(Facade):
         return int(response.generation)
 
     def delete(self, generation: int) -> Answer[snapshots_pb2.DeleteSnapshotResponse]:
-        """Delete a generation; never the last good one, and none under way."""
+        """Delete a generation; not the last completed one, and not one under way."""
         return self._client.call(snapshots_pb2.DeleteSnapshotRequest(generation=generation))
 
     def prune(
         self, *, keep_last: int, keep_daily: int = 0, validate_only: bool = False
     ) -> Answer[snapshots_pb2.PruneSnapshotsResponse]:
-        """Delete what is neither among the newest `keep_last` nor the newest of a recent day.
+        """Delete all but the newest `keep_last` generations and the newest of each recent day.
 
-        The response names what was deleted, or with `validate_only` what would be.
+        The response names the deleted generations; with `validate_only` those that would be
+        deleted.
         """
         request = snapshots_pb2.PruneSnapshotsRequest(
             keep_last=keep_last, keep_daily=keep_daily, validate_only=validate_only
@@ -132,16 +133,16 @@ class SnapshotApi(Facade):
 
 
 class ClientSnapshots(SnapshotApi):
-    """The same for a program, with the files of a snapshot as streams of messages."""
+    """Snapshots for a program, with the files of a snapshot as streams of messages."""
 
     def __init__(self, client: StreamingCaller) -> None:
         super().__init__(client)
         self._streams = client
 
     def verify(self, generation: int = 0) -> AsyncIterator[snapshots_pb2.VerifySnapshotResponse]:
-        """Have every copy of a generation looked at; 0 for the newest completed one.
+        """Verify every copy of a generation; 0 for the newest completed one.
 
-        Yields a message per file, and a last one (`file` empty) that says the whole.
+        Yields a message for each file, and a last one (`file` empty) about the whole generation.
         """
         return self._streams.stream(snapshots_pb2.VerifySnapshotRequest(generation=generation))
 

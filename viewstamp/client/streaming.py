@@ -1,6 +1,6 @@
 """Calls whose answer is a stream of messages. Each has a connection beside the Submit stream.
 
-They change nothing. A caller asks again for a stream that broke.
+They change nothing, so a caller may ask again after a stream broke.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from viewstamp.client.identifiers import Answer, Facade, Guards, identifier, pag
 
 
 class Streams(Facade):
-    """Streams by id or name. Errors are those of the RPCs of StreamsService."""
+    """Streams by id or name. The RPCs of StreamsService document the errors."""
 
     def create(
         self, name: str, *, validate_only: bool = False
@@ -90,7 +90,7 @@ class Topics(Facade):
         options: streams_pb2.TopicOptions | None = None,
         **guards: Unpack[Guards],
     ) -> Answer[service_pb2.UpdateTopicResponse]:
-        """Rename a topic or change options; what is absent stays."""
+        """Rename a topic or change options; absent arguments change nothing."""
         request = service_pb2.UpdateTopicRequest(
             **topic_name(stream, topic), name=name, options=options, **guards
         )

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# For login, registration and opening together.
+# The limit for login, registration and opening together.
 OPEN_TIMEOUT_S: Final = 10.0
-# For one replica to say that it leads.
+# The limit for one replica to say that it leads.
 LOOK_TIMEOUT_S: Final = 1.0
 KEEP_ALIVE_S: Final = limits.SESSION_IDLE_TIMEOUT_MS / 1000 / 5
 
@@ -109,7 +109,7 @@ class Submitter:
             ) from None
 
     async def close(self) -> None:
-        """End the stream. What still waits fails with ClientClosed."""
+        """End the stream. Waiting calls fail with ClientClosed."""
         self._closed = True
         for timer in (self._resend_timer, self._deadline_timer, self._keep_alive_timer):
             if timer is not None:
@@ -149,7 +149,7 @@ class Submitter:
             raise ClientClosed("the client is closed: connect again")
 
     def _schedule_pump(self) -> None:
-        # Calls made in the same turn of the loop are packed together; a lone one goes at once.
+        # Calls made in the same turn of the loop are packed together; a single call goes at once.
         if not self._pump_scheduled:
             self._pump_scheduled = True
             self._loop.call_soon(self._pump)
@@ -180,7 +180,7 @@ class Submitter:
         self._schedule_pump()
 
     def _keep_alive(self) -> None:
-        # An acknowledgement alone: it frees cached replies, and an idle session does not expire.
+        # Only an acknowledgement: it frees cached replies, and keeps an idle session from expiring.
         if self._link is not None and self.commands.session_id:
             self._link.send(self.commands.acknowledgement())
         self._keep_alive_timer = self._loop.call_later(KEEP_ALIVE_S, self._keep_alive)
@@ -226,8 +226,8 @@ class Submitter:
 
     def _schedule_resend(self, delay_s: float) -> None:
         if self._resend_timer is None:
-            # The pause that the cluster asked for, and a little more, so that clients do not
-            # return as one.
+            # The delay of the refusal, and a little more, so that clients do not all return
+            # together.
             pause_s = delay_s + self._resend_backoff.next_s()
             self._resend_timer = self._loop.call_later(pause_s, self._resend)
 
@@ -257,7 +257,7 @@ class Submitter:
                 self._trouble = str(error) or "no answer"
                 self._endpoints.advance()
             except (OSError, ValueError) as error:
-                # The certificate file is gone, or the address is not valid.
+                # The certificate file is missing, or the address is invalid.
                 await self._give_up(CannotConnect(f"cannot connect to {self._endpoints}: {error}"))
             if not was_ended:
                 await asyncio.sleep(backoff.next_s())
@@ -274,7 +274,7 @@ class Submitter:
             finally:
                 self._detach()
             if link.has_stalled:
-                # Perhaps a primary that its backups have left: another replica knows the new one.
+                # The backups may have left this primary; another replica then knows the new one.
                 self._endpoints.advance()
             return link.was_ended
 
@@ -316,9 +316,9 @@ class Submitter:
         self.reads.detach()
 
     async def _look_elsewhere(self) -> None:
-        """Go to another replica at once if that one leads: this one is cut off from the others.
+        """Go to another replica at once if that one leads, because then this one is cut off.
 
-        Commands are sent there again under the same numbers, so nothing is done twice.
+        Commands are sent there again under the same numbers, so none takes effect twice.
         """
         for endpoint in self._endpoints.others:
             if await self._leads(endpoint):
@@ -329,10 +329,10 @@ class Submitter:
     async def _leads(self, endpoint: Endpoint) -> bool:
         """Whether a replica leads: it opens a stream, and answers a linearizable read.
 
-        One that was cut off opens streams for reads as long as it has not noticed, but answers no
-        such read.
+        A primary that is cut off opens streams for reads until it notices, but answers no such
+        read.
         """
-        # Late: few clients ever look for another replica.
+        # Imported late: few clients ever look for another replica.
         from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 
         try:
@@ -342,7 +342,7 @@ class Submitter:
                 call.cancel()
                 await unary(channel, users_pb2.WhoAmIRequest(), access_token=token)
         except (TimeoutError, OSError, ProtocolError, Refusal, grpc.aio.AioRpcError):
-            return False  # whatever is wrong with it: there is no reason to go there
+            return False  # it has some fault, so there is no reason to go there
         return opened.cluster_id == self.cluster_id
 
     def _is_answer_due(self) -> bool:
@@ -381,7 +381,7 @@ class Submitter:
         self._endpoints.advance()
 
     async def _give_up(self, error: Refusal | CannotConnect) -> None:
-        """Fail every call, since trying again would change nothing; wait for another call."""
+        """Fail every call, because another attempt would change nothing; wait for another call."""
         if not self._opened.done():
             self._opened.set_exception(error)
         logger.warning("calls fail until this is resolved: %s", error)
@@ -398,7 +398,7 @@ class Submitter:
     # --- Deadlines ---
 
     def _arm_deadline(self, deadline: float) -> None:
-        # One timer, set for the earliest deadline: calls of equal patience cost it nothing.
+        # One timer, set for the earliest deadline; calls with equal timeouts do not move it.
         if deadline < self._deadline_armed:
             if self._deadline_timer is not None:
                 self._deadline_timer.cancel()

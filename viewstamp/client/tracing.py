@@ -1,7 +1,8 @@
 """CLIENT spans: one for each sampled call or batch, from the call to its result.
 
-A call within a span of the application is below that span, and sampled as it is. With telemetry of
-the client its span is noted; without, the application's own tracer provider has it.
+A call within a span of the application is a child of that span, and sampled if that span is. With
+telemetry of the client the span goes to its recorder; without, it goes to the application's own
+tracer provider.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ TRACE_PARENT_KEY: Final = "traceparent"
 
 NOT_TAKEN: Final = -1
 _CANCELLED: Final = "CANCELLED"
-# The part of a span, as OTLP JSON, behind the names of a method if one command succeeded.
+# The attributes after the names of a method if one command succeeded, as OTLP JSON.
 _OK_END: Final = f",{rpc.OUTCOME_OK},{otlp.integers_of('viewstamp.op', 'viewstamp.revision')}]"
-# Outcomes that the client itself found, and their names in spans.
+# Errors that the client itself found, and their names in spans.
 _OUTCOMES: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (OutcomeUnknown, "OUTCOME_UNKNOWN"),
     (TimedOut, "TIMED_OUT"),
@@ -78,9 +79,9 @@ class CallTrace:
     def __init__(
         self, trace_parent: str, parent_id: str, full_name: str, count: int, started_ns: int
     ) -> None:
-        """Begin; `parent_id` is empty for a root, `count` how many commands it holds.
+        """Begin; `parent_id` is empty for a root, `count` is the number of its commands.
 
-        `full_name` is that of the method, as in `Method.full_name`.
+        `full_name` is the name of the method, as in `Method.full_name`.
         """
         self.trace_parent = trace_parent
         self.parent_id = parent_id
@@ -88,19 +89,19 @@ class CallTrace:
         self.count = count
         self.started_ns = started_ns
         self.ended_ns = 0
-        # What is known once it has ended: the place of its first command that was taken, how many
-        # were refused, and as its outcome the reason of a refusal, or a text where there is none.
+        # Known at the end: the place of its first accepted command, the number of refused ones, and
+        # the outcome (the reason of a refusal, or a text if there is none).
         self.op = NOT_TAKEN
         self.revision = self.refused = 0
         self.outcome: Reason.ValueType | str = rpc.OK
-        self.span: Span | None = None  # that the application's tracer has begun for it
+        self.span: Span | None = None  # begun by the application's tracer
 
     def at(self, index: int, count: int) -> submit_pb2.CallTrace:
         """Return the trace as a request carries it."""
         return submit_pb2.CallTrace(index=index, count=count, trace_parent=self.trace_parent)
 
     def end(self, future: asyncio.Future[Any]) -> None:
-        """Note the outcome; nothing is noted after it."""
+        """Note the outcome, once: later calls change nothing."""
         self.ended_ns = time.time_ns()
         if not future.done() or future.cancelled():
             self.outcome = _CANCELLED
@@ -141,7 +142,7 @@ class CallTrace:
         return (pattern % (*place, self.started_ns, self.ended_ns),)
 
     def _encoded(self) -> str:
-        """Return the span of a call for which there is no ready template."""
+        """Return the span of a call that the pattern does not fit."""
         names = rpc.rpc_names(self.full_name)
         return otlp.span_of(
             names.span_name,
@@ -175,7 +176,7 @@ class CallTrace:
 
 @cache  # as many as there are methods
 def _root_pattern(full_name: str) -> str:
-    """Return the template from which `%` makes the span of a root call that succeeded."""
+    """Return the pattern that `%` turns into the span of a root call that succeeded."""
     names = rpc.rpc_names(full_name)
     attributes = names.encoded.replace("%", "%%") + _OK_END
     head = otlp.shared("%s", "", SpanRole.CLIENT, attributes)
@@ -186,7 +187,7 @@ def tracing_of(telemetry: Telemetry | None) -> ClientTracing | None:
     """Return the tracing of a client; None if neither the client nor its application traces."""
     if telemetry is not None and telemetry.recorder is not None:
         return ClientTracing(telemetry.recorder, telemetry.sampler)
-    if "opentelemetry.trace" not in sys.modules:  # so nothing is within a span
+    if "opentelemetry.trace" not in sys.modules:  # so there is no current span
         return None
     from opentelemetry import trace
 
@@ -197,12 +198,12 @@ class ClientTracing:
     """Decides which calls are sampled, and records how they ended."""
 
     def __init__(self, target: Recorder | Tracer, sampler: Sampler) -> None:
-        """Calls within a span that is current belong to its trace; `sampler` is for the others.
+        """Calls within a current span belong to its trace; `sampler` is for the others.
 
-        Calls are noted for a recorder, or are spans of a tracer. `context` returns what is current,
-        which is empty where no span is.
+        Calls become notes for a recorder, or spans of a tracer. `context` returns the current
+        context, which is empty without a span.
         """
-        # Late: without telemetry, a client needs none of it.
+        # Imported late: a client without telemetry needs none of it.
         from opentelemetry.context import get_current
         from opentelemetry.trace import get_current_span
 
@@ -228,7 +229,7 @@ class ClientTracing:
         return CallTrace(new_root_trace_parent(), "", full_name, count, time.time_ns())
 
     def _follow(self, parent: SpanContext, full_name: str, count: int) -> CallTrace | None:
-        """Begin the span of a call below a span that is current."""
+        """Begin the span of a call as a child of the current span."""
         parent_id, now_ns = f"{parent.span_id:016x}", time.time_ns()
         if self._tracer is None:
             context = TraceContext(f"{parent.trace_id:032x}", new_span_id())

@@ -1,4 +1,4 @@
-"""Channels, unary calls, and who the caller is."""
+"""Channels, unary calls, and the identity of the caller."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from viewstamp.client.tracing import ClientTracing
 
 UNARY_TIMEOUT_S: Final = 10.0
-# Reconnecting is paced by this library: each attempt has a channel of its own.
+# This library decides when to reconnect, so each attempt has a channel of its own.
 CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", limits.MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", limits.MESSAGE_BYTES_MAX),
     ("grpc.use_local_subchannel_pool", 1),
 )
 
-# How many named primaries are followed before the next of the list: two replicas that are cut off
-# may name each other for ever.
+# How many hints in a row the client follows before it goes on with its list. Two replicas that are
+# cut off may name each other for ever.
 HINTS_IN_A_ROW_MAX: Final = 2
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
-# Metadata of a unary read that the replica answers where it arrives.
+# Metadata of a unary read that the receiving replica answers from its own state.
 STALE_METADATA: Final = (("viewstamp-consistency", "stale"),)
 
 
@@ -70,12 +70,12 @@ class Endpoints:
 
     @property
     def current(self) -> Endpoint:
-        """The one to talk to."""
+        """The replica to talk to."""
         return self._hint or self._endpoints[self._position % len(self._endpoints)]
 
     @property
     def is_named(self) -> bool:
-        """Whether the present one comes from another replica's hint, and not from the list."""
+        """Whether the present one comes from a hint that named the primary, not from the list."""
         return self._hint is not None
 
     @property
@@ -85,31 +85,32 @@ class Endpoints:
 
     @property
     def has_others(self) -> bool:
-        """Whether there is anybody else to talk to."""
+        """Whether there is another replica to talk to."""
         return len(self._endpoints) > 1 or self._hint is not None
 
     def advance(self, hint: str | None = None) -> None:
-        """Go on to the replica that was named as the primary, else to the next one."""
+        """Go on to the replica that the hint names as the primary, else to the next one."""
         if hint and self._hints_in_a_row < HINTS_IN_A_ROW_MAX:
             self._hint = Endpoint(hint, self._endpoints[0].tls_ca)
             self._hints_in_a_row += 1
             return
-        # The one that named a primary in vain may be cut off itself: it is not asked again at once.
+        # The replica that gave a useless hint may be cut off itself, so it is not asked again at
+        # once.
         self._go_to(self._position + 1)
 
     @property
     def others(self) -> list[Endpoint]:
-        """The others of the list, in the order in which they come next."""
+        """The replicas of the list without the present one, in the order of their next turn."""
         begin = self._position % len(self._endpoints)
         following = self._endpoints[begin:] + self._endpoints[:begin]
         return [endpoint for endpoint in following if endpoint != self.current]
 
     def go_to(self, endpoint: Endpoint) -> None:
-        """Go on to one of the list."""
+        """Go on to a replica of the list."""
         self._go_to(self._endpoints.index(endpoint))
 
     def reached(self) -> None:
-        """The present one leads: hints led here, and later ones are followed anew."""
+        """Note that the present replica leads, so that later hints are followed again."""
         self._hints_in_a_row = 0
 
     def _go_to(self, position: int) -> None:
@@ -159,8 +160,8 @@ async def ask(
 ) -> Any:
     """Call the method of `request` at one endpoint after the other until a replica answers.
 
-    Goes to the primary that a replica names, and to the next endpoint if a replica does not answer
-    or cannot answer yet. Raises the last error of `unary`.
+    Goes on to the primary that a replica names, or to the next endpoint if a replica does not
+    answer or cannot answer yet. Raises the last error of `unary`.
     """
     names_left, others_left = HINTS_IN_A_ROW_MAX, len(endpoints.others)
     while True:
@@ -198,13 +199,14 @@ def bearer(access_token: str | None) -> Metadata:
 
 def refusal_in(error: grpc.aio.AioRpcError) -> Refusal | None:
     """Return the refusal that a failed call carries, or None if it carries none we know."""
-    # Late: most calls go well.
+    # Imported late: most calls succeed.
     from viewstamp.status import refusal_of
 
     try:
         return refusal_of(error)
     except ValueError:
-        # A status that contradicts itself, or a reason newer than this library: as good as none.
+        # A status that contradicts itself, or a reason newer than this library, counts as no
+        # refusal.
         return None
 
 
@@ -229,7 +231,7 @@ class Credentials:
 
 
 class AccessTokenSource:
-    """The access token in use; got by logging in, and again after it was refused."""
+    """The access token in use; a login gets it, and gets a new one after it was refused."""
 
     def __init__(self, credentials: Credentials, tracing: ClientTracing | None = None) -> None:
         self._credentials = credentials
@@ -251,12 +253,12 @@ class AccessTokenSource:
             return str(self._access_token)
 
     def forget(self) -> None:
-        """Forget a token that the cluster refused: the next one is got by logging in."""
+        """Forget a token that the cluster refused, so that the next call logs in."""
         assert self.can_renew, "an access token without credentials cannot be renewed"
         self._access_token = None
 
     def _login_request(self) -> Message:
-        # Late: who has an access token does not log in.
+        # Imported late: a caller with an access token does not log in.
         from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 
         credentials = self._credentials

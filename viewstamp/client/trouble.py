@@ -1,4 +1,4 @@
-"""The cause of a failed connection in plain words, told from the error of gRPC."""
+"""The cause of a failed connection in plain words, derived from the error of gRPC."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import grpc.aio
 
 
 class Trouble(Enum):
-    """Why no connection came about."""
+    """Why a connection failed."""
 
     NOBODY_LISTENS = "nothing listens at {address}"
     NAME_UNKNOWN = "the name in {address} is not known here"
@@ -23,8 +23,8 @@ class Trouble(Enum):
     OTHER = "{address} cannot be reached"
 
 
-# The first that gRPC's text contains decides. A server with TLS closes a connection without it,
-# and so does one that stops: which of them it was cannot be told.
+# The first text that gRPC's text contains decides. A server with TLS closes a connection without
+# TLS, and so does a server that stops; the error does not tell which of them it was.
 _SEEN: Final = (
     ("WRONG_VERSION_NUMBER", Trouble.NO_TLS),
     ("is not in peer certificate", Trouble.OTHER_NAME),

@@ -12,7 +12,7 @@ from viewstamp.client.identifiers import Answer, Facade, Guards, identifier, pag
 
 
 class Users(Facade):
-    """Users by id or name. Errors are those of the RPCs of UsersService."""
+    """Users by id or name. The RPCs of UsersService document the errors."""
 
     def create(
         self,
@@ -23,7 +23,7 @@ class Users(Facade):
         permissions: users_pb2.Permissions | None = None,
         validate_only: bool = False,
     ) -> Answer[service_pb2.CreateUserResponse]:
-        """Create a user, active unless said otherwise."""
+        """Create a user, by default an active one."""
         request = service_pb2.CreateUserRequest(
             username=username,
             password=password,
@@ -41,7 +41,7 @@ class Users(Facade):
         status: users_pb2.UserStatus.ValueType = users_pb2.USER_STATUS_UNSPECIFIED,
         **guards: Unpack[Guards],
     ) -> Answer[service_pb2.UpdateUserResponse]:
-        """Rename a user or change the status; what is not given stays."""
+        """Rename a user or change the status; absent arguments change nothing."""
         request = service_pb2.UpdateUserRequest(
             user=identifier(user), username=username, status=status, **guards
         )
@@ -66,8 +66,8 @@ class Users(Facade):
     ) -> Answer[service_pb2.ChangePasswordResponse]:
         """Change a password: one's own with the current one, another's with manage_users.
 
-        Ends every access token of that user, one's own included; unless they are kept, personal
-        access tokens and sessions, too.
+        Ends every access token of that user, even the caller's own. It also ends the user's
+        personal access tokens and sessions, unless they are kept.
         """
         request = service_pb2.ChangePasswordRequest(
             user=None if user is None else identifier(user),
@@ -113,14 +113,14 @@ class Users(Facade):
 
 
 class Tokens(Facade):
-    """Personal access tokens: the caller's, and those of others for who manages users."""
+    """Personal access tokens: the caller's own, and with manage_users those of others."""
 
     def create(
         self, name: str, *, expires_at: int = 0, validate_only: bool = False
     ) -> Answer[service_pb2.CreatePersonalAccessTokenResponse]:
         """Create a token; `expires_at` in microseconds since 1970, 0 for never.
 
-        The response holds the raw token, which is shown this once.
+        Only this response holds the raw token.
         """
         request = service_pb2.CreatePersonalAccessTokenRequest(
             name=name, expires_at=expires_at, validate_only=validate_only
@@ -130,7 +130,7 @@ class Tokens(Facade):
     def revoke(
         self, user: int | str, name: str, *, validate_only: bool = False
     ) -> Answer[service_pb2.DeleteUserTokenResponse]:
-        """Delete a token of any user; what that user's tokens got ends."""
+        """Delete a token of any user; ends that user's access tokens from personal ones."""
         request = service_pb2.DeleteUserTokenRequest(
             user=identifier(user), name=name, validate_only=validate_only
         )
@@ -139,7 +139,7 @@ class Tokens(Facade):
     def delete(
         self, name: str, *, validate_only: bool = False
     ) -> Answer[service_pb2.DeletePersonalAccessTokenResponse]:
-        """Delete a token; what the caller's tokens got ends."""
+        """Delete a token; ends the caller's access tokens from personal ones."""
         request = service_pb2.DeletePersonalAccessTokenRequest(
             name=name, validate_only=validate_only
         )

@@ -11,20 +11,20 @@ from viewstamp.errors import Refusal, retry_delay_ms
 
 BACKOFF_FIRST_S: Final = 0.01
 BACKOFF_MAX_S: Final = 1.0
-# Replicas that answer, but wait for a primary themselves, will soon have one.
+# Replicas that answer, but wait for a primary, will soon have one.
 ELECTION_BACKOFF_MAX_S: Final = 0.05
-# A replica that refused so often in a row for the moment may be cut off: another one may not be.
+# A replica that said so often in a row to try again may be cut off; another one may not be.
 RETRIES_BEFORE_MOVING: Final = 6
 # Detail of NOT_PRIMARY that says where the primary is.
 PRIMARY_DETAIL: Final = "address"
-# Nobody is made to wait for longer than this by a refusal.
+# No refusal makes a caller wait for longer than this.
 RETRY_DELAY_MAX_S: Final = 30.0
-# Detail of a replica that has yet to apply what another one answered: it will catch up.
+# Detail of a replica that has not yet applied what another one answered; it will catch up.
 LAGGING_DETAIL: Final = "last_applied"
 
 
 class RetryVerdict(Enum):
-    """What follows from a refusal."""
+    """What to do about a refusal."""
 
     RETRY = "send the same again, a little later"
     RECONNECT = "send the same again, to another replica"
@@ -47,11 +47,11 @@ VERDICTS: Final = MappingProxyType(
         Reason.REASON_NO_QUORUM: RetryVerdict.RETRY,
         Reason.REASON_OVERLOADED: RetryVerdict.RETRY,
         Reason.REASON_QUOTA_EXCEEDED: RetryVerdict.RETRY,
-        # Under its number it is sent again without harm.
+        # It is safe to send the request again under the same number.
         Reason.REASON_OUTCOME_UNKNOWN: RetryVerdict.RETRY,
-        # Said by the replica that leads: what replaced the stream was opened there.
+        # The primary said this: the newer stream was opened there.
         Reason.REASON_STREAM_REPLACED: RetryVerdict.REOPEN,
-        # Another request had the number: what became of this one nobody can say.
+        # Another request had the number, so nobody can say what happened to this one.
         Reason.REASON_REQUEST_NUMBER_REUSED: RetryVerdict.LOST,
         Reason.REASON_REQUEST_GAP: RetryVerdict.RETRY,
         Reason.REASON_UNAUTHENTICATED: RetryVerdict.RENEW,
@@ -60,7 +60,7 @@ VERDICTS: Final = MappingProxyType(
     }
 )
 
-# Refused for what one of several commands is, perhaps: the others deserve a request of their own.
+# One of several commands may be the cause, so each is sent again in a request of its own.
 BLAMES_CONTENT: Final = frozenset(
     {
         Reason.REASON_MALFORMED_REQUEST,
@@ -72,7 +72,7 @@ BLAMES_CONTENT: Final = frozenset(
 
 
 def verdict_on(refusal: Refusal) -> RetryVerdict:
-    """Return what follows from a refusal of a whole request."""
+    """Return what to do about a refusal of a whole request."""
     if LAGGING_DETAIL in refusal.details:
         return RetryVerdict.RETRY
     return VERDICTS.get(refusal.reason, RetryVerdict.FINAL)
@@ -99,7 +99,7 @@ class Backoff:
 
     def next_s(self) -> float:
         """Return how long to wait before the next attempt, in seconds."""
-        # Late: most connections come about at once.
+        # Imported late: most connections need no pause.
         import random
 
         pause_s = self._next_s * random.uniform(0.5, 1.0)
@@ -108,6 +108,6 @@ class Backoff:
         return pause_s
 
     def reset(self) -> None:
-        """Begin anew: an attempt succeeded."""
+        """Start again with the shortest pause, because an attempt succeeded."""
         self._next_s = BACKOFF_FIRST_S
         self.attempts = 0

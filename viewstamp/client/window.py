@@ -1,12 +1,12 @@
-"""Request numbers of one session: which are out, which must be sent again. No I/O, no clock.
+"""Request numbers of one session: the outstanding ones, and those to resend. No I/O, no clock.
 
 A number belongs to one parcel until the cluster has answered it; only then may it be acknowledged.
-A request refused for good never got into the log, and neither did any after it: those wait until
-none of them is on the wire, and are numbered anew.
+A request with a final refusal never got into the log, and neither did any request after it. The
+later ones wait until none of them is on the wire, and then get new numbers.
 
-This holds for requests of earlier streams, too: once the present stream is open, the cluster takes
-nothing new from earlier ones, so a delayed copy there claims no number. The session stays the same
-one, as it must: groups know their members by it.
+This holds for requests of an earlier stream, too: once the present stream is open, the cluster
+takes no new requests from earlier ones, so a delayed copy there claims no number. The session stays
+the same, because groups know their members by it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class OutstandingRequest:
     parcel: Parcel
     sends: int = 0
     on_wire: bool = False
-    # The token was renewed for it already: refused once more, it is refused for good.
+    # Whether the token was already renewed for it; then another refusal is final.
     renewed: bool = False
 
 
@@ -77,10 +77,10 @@ class RequestWindow:
         return request
 
     def settle(self, number: int) -> OutstandingRequest | None:
-        """Take out an answered request; None if it was answered before (a second copy's reply)."""
+        """Remove and return an answered request; None for the reply to a second copy."""
         request = self._take(number)
         if request is not None and self._hole is not None and number > self._hole:
-            # What follows the hole was accepted, so the cluster has counted the refused number.
+            # A request after the hole was accepted, so the cluster has counted the refused number.
             self._hole = None
         return request
 
@@ -96,7 +96,7 @@ class RequestWindow:
             self.hold(number)
 
     def drop(self, number: int) -> None:
-        """Remove a request that was refused finally. Its number was not used."""
+        """Remove a request with a final refusal. Its number was not used."""
         self._take(number)
         self._hole = number if self._hole is None else min(self._hole, number)
         self._close_hole()
@@ -104,7 +104,7 @@ class RequestWindow:
     def resend(self) -> list[OutstandingRequest]:
         """Return all that must be sent (again) now, ascending; they count as sent.
 
-        On a new stream only once it is open: before that, an earlier one may still be read from.
+        Call this only once a new stream is open: before, the cluster may still read an earlier one.
         """
         self._close_hole()
         if self._hole is not None:
