@@ -1,8 +1,8 @@
-"""The catalog view: which snapshots a replica knew of, in one SQLite file of its data directory.
+"""The catalog view: the snapshots that a replica knew, in one SQLite file of its data directory.
 
-The coordinator writes the file anew and renames it into its place whenever the catalog has changed.
-So a reader finds a whole file, the older or the newer one, whether the replica runs or not, and
-needs no right to write. The file decides nothing and may be deleted: the next start writes it.
+Whenever the catalog changes, the coordinator writes a new file and renames it into place. So a
+reader finds a whole file, the older or the newer one, whether the replica runs or not, and needs no
+write permission. No decision depends on the file, and it may be deleted: the next start writes it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _GENERATION: Final = (
 )
 _TASK: Final = ("stage", "applied_revision", "state_digest", "entities", "size_bytes")
 
-# States, retention classes and stages are named, for those who look with SQL.
+# States, retention classes and stages are names, for readers who use SQL.
 SCHEMA: Final = f"""
     PRAGMA journal_mode = OFF;
     PRAGMA synchronous = OFF;
@@ -63,7 +63,8 @@ _ENUMS: Final[Mapping[str, tuple[Any, str]]] = {
 class CatalogView:
     """What a replica knew at an op and its revision, written at `written_at` (us since 1970).
 
-    `snapshots` are newest first; `copies` names the directories that hold a generation verified.
+    `snapshots` are newest first; `copies` names the directories with a verified copy of a
+    generation.
     """
 
     op: int
@@ -87,7 +88,7 @@ class CatalogView:
 
 
 def inserts(view: CatalogView) -> Iterable[tuple[str, list[Sequence[Any]]]]:
-    """Yield each statement that fills the tables, with its rows."""
+    """Yield each statement that fills a table, with its rows."""
     yield _insert("view", 3), [(view.op, view.revision, view.written_at)]
     yield _insert("generations", len(_GENERATION)), [_row(s, _GENERATION) for s in view.snapshots]
     tasks = [(s.generation, *_row(task, _TASK)) for s in view.snapshots for task in s.tasks]
@@ -101,7 +102,7 @@ def read(directory: Path) -> CatalogView:
     path = directory / CATALOG_VIEW_FILE
     if not path.is_file():
         raise NoCatalogView(f"there is no catalog view {path}", _AGAIN)
-    # A file that is never changed in place: SQLite needs no lock, and looks for no log beside it.
+    # The file never changes in place, so SQLite needs no lock, and looks for no log beside it.
     address = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
     try:
         with closing(sqlite3.connect(address, uri=True)) as connection:

@@ -1,4 +1,4 @@
-"""The columns of entities as Arrow has them: the schemas of an export."""
+"""The columns of entities as Arrow types: the schemas of an export."""
 
 from __future__ import annotations
 

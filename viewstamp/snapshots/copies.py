@@ -65,7 +65,7 @@ def copy_directories(directory: Path) -> list[Path]:
 
 @dataclass(slots=True)
 class Copies:
-    """Copy directories in order of preference. `bad` collects what was passed over, by path."""
+    """Copy directories in order of preference. `bad` collects the bad copies, by path."""
 
     directories: Sequence[Path]
     bad: dict[Path, str] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Copies:
         )
 
     def generations(self) -> list[int]:
-        """Return every generation of which at least one manifest is there, ascending."""
+        """Return every generation that has at least one manifest, ascending."""
         found: set[int] = set()
         for directory in self.directories:
             manifests = directory / MANIFESTS
@@ -91,7 +91,7 @@ class Copies:
         return sorted(found)
 
     def resolve(self, generation: int) -> int:
-        """Return the generation meant; 0 stands for the newest. Raises NoSuchGeneration."""
+        """Return the number of a generation; 0 stands for the newest. Raises NoSuchGeneration."""
         known = self.generations()
         if generation in known:
             return generation
@@ -117,7 +117,7 @@ class Copies:
         )
 
     def _first_good(self, name: str, read: Callable[[Path], T]) -> T:
-        """Return what `read` makes of the first copy of a file that it does not refuse."""
+        """Return the result of `read` for the first copy of a file that `read` accepts."""
         bad: list[BadCopy] = []
         is_newer = False
         for path in self.paths(name):
@@ -183,7 +183,7 @@ class LayerFile:
     ) -> None:
         """Open and verify what a manifest names in a section. Raises BadCopyError, NewerCopyError.
 
-        Blocks are decoded as they are read; until then their bytes are known to be the right ones.
+        Blocks are decoded when they are read; their bytes are verified before.
         """
         self.path = path
         self.size_bytes = reference.size_bytes
@@ -206,7 +206,7 @@ class LayerFile:
             raise
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         os.close(self._descriptor)
 
     def _check_digest(self, expected: bytes) -> None:
@@ -231,7 +231,7 @@ class LayerFile:
 
 
 def _generations(names: Iterable[str]) -> Iterator[int]:
-    """Yield the generations of the manifests among files; temporary ones and others are none."""
+    """Yield the generations of the manifests among files; ignore temporary and other files."""
     for name in names:
         try:
             yield generation_of(name)

@@ -1,7 +1,8 @@
-"""What differs between two generations on disk, be they of one replica or of two.
+"""The differences between two generations on disk, of one replica or of two.
 
-Sections with equal digests and versions are equal and are not read. Of two chains with the same
-first layers only the rest is read, and the layers that both have where an entity is looked up.
+Sections with equal digests and versions are equal and are not read. If two chains begin with the
+same layers, only the other layers are read whole; the shared ones are read only where an entity is
+looked up.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from viewstamp.snapshots.generation import Generation
 from viewstamp.snapshots.views import textual
 
 SCANNED_ENTRIES_MAX: Final = 1024
-"""So many entries are passed over on the way to the next one before it is sought by the index."""
-# The manifest's fields that must be equal in the same generation of two replicas of one cluster.
+"""How many entries a lookup skips one by one before it uses the index."""
+# Fields of the manifest that are equal in the same generation of two replicas of one cluster.
 CUT_FIELDS: Final = ("cluster_id", "cut_op", "cut_revision", "timestamp", "feature_level")
 
 
 class Change(Enum):
-    """How an entity of A stands in B."""
+    """How an entity of A differs in B."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -53,7 +54,7 @@ class Pair(NamedTuple):
 
     @property
     def change(self) -> Change:
-        """What happened to it on the way from A to B."""
+        """How it changed from A to B."""
         if self.a is None:
             return Change.ADDED
         return Change.REMOVED if self.b is None else Change.CHANGED
@@ -63,7 +64,7 @@ class Pair(NamedTuple):
 class Difference:
     """An entity that differs. `fields` has the values in A and in B by the path of their names.
 
-    `is_withheld` tells that a field differs which is never shown: a secret, or one that this build
+    `is_withheld` says that a field differs that is never shown: a secret, or one that this build
     does not know.
     """
 
@@ -75,7 +76,7 @@ class Difference:
 
 
 def different_cut(a: SnapshotManifest, b: SnapshotManifest) -> dict[str, tuple[Any, Any]]:
-    """Return what differs in the cuts of two replicas; nothing to compare if A is not B's number.
+    """Return how the cuts of two replicas differ; empty if A and B have different numbers.
 
     Equal generations of one cluster are cut at one op, so a difference is one of the replicas.
     """
@@ -97,7 +98,7 @@ def different_stages(a: SnapshotManifest, b: SnapshotManifest) -> list[int]:
 
 
 def pairs(a: Generation, b: Generation, stage: int) -> Iterator[Pair]:
-    """Yield what differs in a section, in (kind, key) order.
+    """Yield the differences in a section, in (kind, key) order.
 
     Raises SnapshotFilesError, also if the digests differ and no entity does.
     """
@@ -142,7 +143,7 @@ def _digest(generation: Generation, stage: int) -> bytes:
 
 
 def _walk(stack: ExitStack, a: Generation, b: Generation, stage: int) -> Iterator[Pair]:
-    """Compare the layers that one side alone has. Ask shared ones where a side lacks an entry."""
+    """Compare the layers that only one side has; use the shared ones if a side lacks an entry."""
     of_a, of_b = (list(section_of(one.manifest, stage).layers) for one in (a, b))
     common = len(list(takewhile(_is_same_layer, zip(of_a, of_b, strict=False))))
     shared = _Lookup(_opened(stack, a, stage, of_a[:common]))
@@ -180,7 +181,7 @@ def _entries(
 def _together(
     left: Iterator[SectionEntry], right: Iterator[SectionEntry]
 ) -> Iterator[tuple[Position, tuple[SectionEntry | None, SectionEntry | None]]]:
-    """Yield what two ascending sequences have at each position, None where one has nothing."""
+    """Yield the entries of two ascending sequences at each position, None where one has none."""
     a, b = next(left, None), next(right, None)
     while a is not None or b is not None:
         position = min(one[:2] for one in (a, b) if one is not None)
@@ -192,7 +193,7 @@ def _together(
 
 
 class _Lookup:
-    """Looks up entities of merged layers at ascending positions, and scans forward to near ones."""
+    """Looks up entities of merged layers at ascending positions; near ones without the index."""
 
     def __init__(self, readers: Sequence[Any]) -> None:
         self._readers = readers
@@ -216,7 +217,7 @@ class _Lookup:
         return self._entry is not None and self._entry[:2] >= position
 
 
-# --- One of them, for people ---
+# --- One difference, for people ---
 
 
 def _decoded(stage: int, pair: Pair, canonical: bytes | None) -> Entity | None:

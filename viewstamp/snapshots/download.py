@@ -1,7 +1,7 @@
-"""A download of a generation: it turns chunks into a directory like a copy directory.
+"""A download of a generation: chunks become a directory like a copy directory.
 
-A file gets its name when it is whole, verified and durable. The manifest comes last. A download
-that broke can be repeated into the same directory, and keeps the files that are there.
+A file gets its name when it is whole, verified and durable. The manifest comes last. After a
+failure, a new download into the same directory keeps the files that are there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ AGAIN: Final = "download again; files that are whole are kept"
 
 
 class Download:
-    """Writes what arrives below `directory`. Use as a context, which closes what is open."""
+    """Writes the received files below `directory`. Use it as a context, which closes open files."""
 
     def __init__(self, directory: Path) -> None:
         """Make the directories. Raises OSError."""
@@ -46,14 +46,14 @@ class Download:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close a file that is under way; it stays without a name."""
+        """Close an unfinished file, which keeps its temporary name."""
         if self._file is not None:
             self._file.abandon()
 
     def receive(self, chunk: DownloadSnapshotResponse) -> None:
-        """Write a chunk. Raises BadDownload if it does not follow, or a file is not what it says.
+        """Write a chunk. Raises BadDownload if it is not the next one, or a file is not valid.
 
-        OSError if it cannot be written.
+        Raises OSError if it cannot be written.
         """
         if self._file is None:
             self._begin(chunk)
@@ -63,9 +63,9 @@ class Download:
             self._end(self._file)
 
     def finish(self) -> int:
-        """Return the generation when all of it arrived. Raises BadDownload if a file is missing.
+        """Return the generation at the end. Raises BadDownload if a file is missing.
 
-        `verify` tells whether all layers of the manifest are there.
+        It does not check that all layers of the manifest are there; `verify` does.
         """
         if self._file is not None:
             raise BadDownload(f"the download ends within {self._file.name}", AGAIN)
@@ -89,7 +89,7 @@ class Download:
 
 
 class _File:
-    """A file under way; chunks must follow without a gap."""
+    """An unfinished file; chunks must follow without a gap."""
 
     def __init__(self, path: Path, chunk: DownloadSnapshotResponse) -> None:
         self.path = path
@@ -168,7 +168,7 @@ def _check_manifest(path: Path, name: str) -> None:
     try:
         there = read_manifest(path, generation)
     except BadCopyError:
-        return  # none, or a bad one, which may be replaced
+        return  # there is none, or a bad one, which may be replaced
     if there.root != manifest.root:
         text = f"{path} is of another snapshot of this number, with root {there.root.hex()}"
         raise BadDownload(text, "choose another directory")
@@ -188,7 +188,7 @@ def _checked_name(name: str) -> Path:
 
 
 def _is_there(path: Path, chunk: DownloadSnapshotResponse) -> bool:
-    """Whether a layer is there whole. A manifest is always written: only its sender knows it."""
+    """Whether a layer is there whole. A manifest is always written: its name has no digest."""
     if path.parent.name != LAYERS or not path.is_file():
         return False
     if path.stat().st_size != chunk.file_bytes:

@@ -1,4 +1,4 @@
-"""Files that are there after a power failure once these functions return."""
+"""Durable files: once these functions return, the files survive a power failure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 
 
 def temporary_of(path: Path) -> Path:
-    """Return the name under which a file is written: begins with a dot, which Spark passes over."""
+    """Return the name under which a file is written: it begins with a dot, so Spark ignores it."""
     return path.with_name(f".{path.name}{TEMPORARY_SUFFIX}")
 
 
 def publish(file: IO[Any], path: Path) -> None:
-    """Give a file that was written under its temporary name its own. Its directory follows."""
+    """Give a file its own name in place of the temporary one. Its directory must be synced next."""
     file.flush()
     os.fsync(file.fileno())
     temporary_of(path).replace(path)

@@ -63,10 +63,10 @@ def kinds_of(stage: int) -> dict[int, KindInfo]:
 
 
 def selection(section: str, kind: str | None = None, key: str | None = None) -> EntitySelection:
-    """Return the selection that the words on a command line mean. Raises NoSuchEntity.
+    """Return the selection that arguments of a command line mean. Raises NoSuchEntity.
 
-    `kind` is a name (its last s may be left out); `key` the values of its key joined by slashes,
-    fewer of them for all keys that begin so, or hexadecimal bytes after 0x.
+    `kind` is a name (its last s may be left out). `key` is the values of its key joined by slashes,
+    the first of them for all keys that begin with these, or hexadecimal bytes after 0x.
     """
     stage = stage_of(section)
     if kind is None:
@@ -84,7 +84,7 @@ def selection(section: str, kind: str | None = None, key: str | None = None) -> 
 def select(generation: Generation, chosen: EntitySelection) -> Iterator[Entity]:
     """Yield the entities of a generation that were selected, in order. Raises SnapshotFilesError.
 
-    Reads no block before the first of them, and stops behind the last.
+    Reads no block before the first of them, and stops after the last.
     """
     start = (chosen.kind, chosen.key) if chosen.kind else None
     for entry in generation.entries(chosen.stage, start):
@@ -110,7 +110,7 @@ def decode_whole(stage: int, entry: SectionEntry) -> Message:
 
 
 def kind_of(stage: int, kind: int) -> KindInfo:
-    """Return what is known of a kind that a section holds. Raises BadSection if nothing is."""
+    """Return the description of a kind in a section. Raises BadSection for an unknown kind."""
     info = KINDS.get((stage, kind))
     if info is None:
         text = f"section {SECTION_NAMES[stage]} has entities of kind {kind}, unknown here"

@@ -1,4 +1,4 @@
-"""What can go wrong with snapshot directories, each with a reason and the next step."""
+"""Errors of snapshot directories, each with a reason and the next step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 class SnapshotFilesError(Exception):
     """Files cannot be used: `reason` for programs, `message`, and what to do in `next_step`.
 
-    `is_usage` says that nothing is wrong with any file: something else was to be asked for.
+    `is_usage` says that the files are fine and the request was wrong.
     """
 
     reason = "BAD_SNAPSHOT_FILES"
@@ -19,7 +19,7 @@ class SnapshotFilesError(Exception):
 
 
 class NoSuchDirectory(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is
-    """None of the copy directories is there."""
+    """None of the copy directories exists."""
 
     reason = "NO_SUCH_DIRECTORY"
     is_usage = True
@@ -58,13 +58,13 @@ class NewerFormat(SnapshotFilesError):  # noqa: N818 - reads as the sentence it 
 
 
 class BadSection(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is
-    """Intact files do not add up to what the manifest says, or hold what cannot be decoded."""
+    """Intact files do not match the manifest, or an entity in them cannot be decoded."""
 
     reason = "BAD_SECTION"
 
 
 class NoSuchEntity(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is
-    """A section, kind or key was named that cannot be."""
+    """A section, kind or key of this name is impossible."""
 
     reason = "NO_SUCH_ENTITY"
     is_usage = True
@@ -85,6 +85,6 @@ class AnalyticsMissing(SnapshotFilesError):  # noqa: N818 - reads as the sentenc
 
 
 class BadDownload(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is
-    """What came is not what the names promise."""
+    """The received data do not match their file names or the manifest."""
 
     reason = "BAD_DOWNLOAD"

@@ -1,8 +1,8 @@
 """Exports for analysis: a generation as Parquet tables, one per kind of entity, without secrets.
 
-The layout and the columns are documented in docs/export.md; SCHEMA_VERSION grows with each change
-of them that a reader could notice. `_SUCCESS` is written last, when everything else is durable: a
-directory without it is no export.
+docs/export.md describes the layout and the columns; SCHEMA_VERSION grows with each change of them
+that a reader could notice. `_SUCCESS` is written last, when everything else is durable: a directory
+without it is no export.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The rows written by table. A table has the name of its directory."""
+    """The number of rows written, by table. A table has the name of its directory."""
 
     directory: Path
     rows: Mapping[str, int]
@@ -48,10 +48,11 @@ class Exported:
 def export(
     generation: Generation, directory: Path, *, overwrite: bool, progress: Progress
 ) -> Exported:
-    """Write a generation to `directory`, in bounded memory; tell `progress` of entities written.
+    """Write a generation to `directory`, in bounded memory; report written entities to `progress`.
 
     Raises SnapshotFilesError: AnalyticsMissing; CannotExport if the directory is not empty and may
-    not be overwritten, or holds what is no export; BadSection if the layers do not add up.
+    not be overwritten, or holds other files than an export; BadSection if the layers do not match
+    the manifest.
     """
     tables.check_available()
     _prepare(directory, overwrite=overwrite)
@@ -69,7 +70,7 @@ def export(
 
 
 def _prepare(directory: Path, *, overwrite: bool) -> None:
-    """Leave an empty directory. Raises CannotExport rather than delete what is no export."""
+    """Empty the directory. Raises CannotExport rather than delete files that no export wrote."""
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=DIRECTORY_MODE)
         there = sorted(directory.iterdir())
@@ -86,7 +87,7 @@ def _prepare(directory: Path, *, overwrite: bool) -> None:
             f"{directory} holds {foreign[0].name}, which no export wrote",
             "choose another directory",
         )
-    # `_SUCCESS` goes first: from here on the export is not whole.
+    # Remove the mark of a whole export first, because the export is not whole from here on.
     (directory / SUCCESS).unlink(missing_ok=True)
     sync_directory(directory)
     for path in there:
@@ -111,7 +112,7 @@ def _is_of_export(path: Path) -> bool:
 def _export_section(
     generation: Generation, stage: int, directory: Path, progress: Progress
 ) -> list[dict[str, Any]]:
-    """Write every kind of a section; return what the manifest says of the tables."""
+    """Write every kind of a section; return the tables' part of the manifest."""
     tally = SectionTally()
     counted = _counted(generation.entries(stage), tally, progress)
     cut = _cut(generation.manifest)

@@ -14,7 +14,7 @@ from viewstamp.snapshots.errors import BadSection
 
 
 class Generation:
-    """Reads from the first good copy of each file; `copies.bad` tells which were passed over."""
+    """Reads from the first good copy of each file; `copies.bad` lists the bad copies before it."""
 
     def __init__(self, copies: Copies, number: int) -> None:
         """Read the manifest; 0 stands for the newest generation. Raises SnapshotFilesError."""

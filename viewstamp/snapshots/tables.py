@@ -15,16 +15,16 @@ from viewstamp.snapshots.columns import schema_of
 from viewstamp.snapshots.durable import publish, sync_directory, temporary_of
 from viewstamp.snapshots.errors import AnalyticsMissing, CannotExport
 
-# A row group is held in memory: it ends at so many rows, or so many bytes of encoded entities.
+# A row group is held in memory, so it ends at so many rows, or bytes of encoded entities.
 ROW_GROUP_ROWS_MAX: Final = 16_384
 ROW_GROUP_BYTES_MAX: Final = 8 * MIB
-# A part ends behind the row group with which it has so many bytes of encoded entities.
+# A part ends after the row group with which it reaches so many bytes of encoded entities.
 PART_BYTES: Final = 256 * MIB
 COMPRESSION: Final = "zstd"
 PART_PREFIX: Final = "part-"
 TABLE_SUFFIX: Final = ".parquet"
 
-# In front of every entity's own columns, and of those of a layer.
+# These columns come before every entity's own columns, and before those of a layer.
 GENERATION: Final = "generation"
 CUT_REVISION: Final = "cut_revision"
 TIMESTAMP: Final = "timestamp"
@@ -129,7 +129,7 @@ def _cut_columns() -> list[Any]:
 def _write_part(
     path: Path, schema: Any, group: _Group, rows: Iterator[tuple[Row, int]]
 ) -> tuple[int, _Group]:
-    """Write a row group and those that follow until the part is full; return rows and the next."""
+    """Write row groups until the part is full; return the number of rows and the next group."""
     from pyarrow import Table, parquet
 
     written = size_bytes = 0

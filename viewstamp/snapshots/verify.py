@@ -1,4 +1,4 @@
-"""Verification without a cluster: every copy of every file, then what the layers add up to."""
+"""Verification without a cluster: every copy of every file, then the merged layers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from viewstamp.snapshots.generation import Generation
 
 @dataclass(frozen=True, slots=True)
 class FileVerdict:
-    """The state of each copy of a file, by copy directory: "intact", or what is wrong."""
+    """The state of each copy of a file, by copy directory: "intact", or the fault."""
 
     file: str
     copies: tuple[str, ...]
@@ -38,7 +38,7 @@ class FileVerdict:
 
 @dataclass(frozen=True, slots=True)
 class GenerationVerdict:
-    """The whole: `is_intact` if the layers of good copies add up to what the manifest says.
+    """The verdict on the whole: `is_intact` if the layers of good copies match the manifest.
 
     `problems` also names bad copies that have a good one beside them.
     """
@@ -78,7 +78,7 @@ def verify(copies: Copies, number: int) -> Iterator[FileVerdict | GenerationVerd
 
 
 def check_sections(generation: Generation) -> list[str]:
-    """Recompute digest and counts of every section, and the root; return what does not fit."""
+    """Recompute digest and counts of every section, and the root; return the differences."""
     wrong: list[str] = []
     recomputed = SnapshotManifest()
     recomputed.CopyFrom(generation.manifest)
@@ -97,7 +97,7 @@ def check_sections(generation: Generation) -> list[str]:
 
 
 def compare(tally: SectionTally, section: SectionManifest) -> Iterator[str]:
-    """Yield how what was counted differs from what the manifest says of a section."""
+    """Yield how the counts of a section differ from the manifest."""
     digest = tally.digest.to_bytes()
     if digest != section.state_digest:
         yield f"its digest is {digest.hex()}, not {section.state_digest.hex()}"
@@ -143,7 +143,7 @@ def _problems(copies: Copies, name: str, found: list[str]) -> list[str]:
 
 
 def _disagreements(copies: Copies, number: int, found: list[str]) -> Iterator[str]:
-    """Yield a text per intact manifest that is not that of the first intact copy."""
+    """Yield a text for each intact manifest that differs from that of the first intact copy."""
     first: SnapshotManifest | None = None
     for path, verdict in zip(copies.paths(manifest_file(number)), found, strict=True):
         if verdict != INTACT:

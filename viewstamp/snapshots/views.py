@@ -35,7 +35,7 @@ def about(generation: Generation) -> dict[str, Any]:
 
 
 def sections_of(generation: Generation) -> list[dict[str, Any]]:
-    """Return what the manifest says of every section, its kinds and its layers, base first."""
+    """Return every section of the manifest, with its kinds and its layers, base first."""
     return [_section(stage, section) for stage, section in sections(generation.manifest)]
 
 

@@ -1,7 +1,7 @@
-"""Spans to a collector, by OTLP over gRPC, through OpenTelemetry's own exporter.
+"""Export of spans to a collector, by OTLP over gRPC, through OpenTelemetry's own exporter.
 
-It retries, and reads the usual environment variables (OTEL_EXPORTER_OTLP_HEADERS and so on). The
-text of spans is the one way in which they are told: here it is read back into the SDK's spans.
+It retries, and reads the usual environment variables (OTEL_EXPORTER_OTLP_HEADERS and so on). Notes
+give spans only as text, so this module reads the text back into the SDK's spans.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INSECURE_SCHEME: Final = "http://"
 SECURE_SCHEME: Final = "https://"
 
 _HEX: Final = 16
-# How OTLP JSON writes values of attributes. Integers of 64 bits are text.
+# Conversions of attribute values. OTLP JSON has 64-bit integers as text.
 _VALUES: Final[Mapping[str, Callable[[Any], AttributeValue]]] = {
     "stringValue": str,
     "intValue": int,
@@ -79,7 +79,7 @@ def _sdk_span(told: Mapping[str, Any], resource: Resource) -> ReadableSpan:
         resource=resource,
         attributes=dict(map(_attribute, told.get("attributes", ()))),
         links=[Link(_context(**link)) for link in told.get("links", ())],
-        kind=SpanKind(kind - 1),  # In OTLP, 0 means that the kind is not set.
+        kind=SpanKind(kind - 1),  # OTLP keeps 0 for an unspecified kind
         instrumentation_scope=_SCOPE,
         status=Status(StatusCode(status.get("code", 0)), status.get("message")),
         start_time=int(told["startTimeUnixNano"]),

@@ -1,4 +1,4 @@
-"""The span within which a task runs: OpenTelemetry's own, so that all who know it follow it."""
+"""The span within which a task runs: OpenTelemetry's own, so that other libraries follow it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HEX: Final = 16
 def make_current(span: TraceContext | None) -> None:
     """Let the rest of this task run within a sampled span, or within none.
 
-    Log lines carry it, and what the task begins is below it.
+    Log lines carry it, and spans that the task begins are its children.
     """
     attach(Context() if span is None else set_span_in_context(_known(span), Context()))
 

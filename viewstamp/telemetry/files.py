@@ -1,8 +1,8 @@
 """Rotated files of OTLP JSON lines.
 
 The newest is `traces.jsonl`. When it would grow beyond its limit it becomes
-`traces-<UTC timestamp>.jsonl` and is never written again; the oldest of those are removed. A line
-that a killed process left unfinished stays, alone in its line: readers set it aside. On request
+`traces-<UTC timestamp>.jsonl` and is never written again; the oldest of those are removed. An
+unfinished line of a killed process stays as a line of its own, and readers ignore it. On request
 rotated files are compressed, each as a whole: `traces-<UTC timestamp>.jsonl.zst`.
 """
 
@@ -22,12 +22,12 @@ from viewstamp.telemetry.otlp import Lines
 from viewstamp.telemetry.spans import Notes, texts_of
 
 FILE_BYTES_MAX: Final = 64 * MIB
-# Beside the newest: half a gigabyte for each process.
+# Files beside the newest: half a gigabyte for each process.
 ROTATED_FILES_MAX: Final = 7
 CURRENT_NAME: Final = "traces.jsonl"
 ROTATED_GLOB: Final = "traces-*.jsonl"
 COMPRESSED_SUFFIX: Final = ".zst"
-# A name that no reader of traces takes.
+# Readers of traces ignore this name.
 _PART_SUFFIX: Final = ".part"
 COMPRESSION_LEVEL: Final = 3
 LOCK_NAME: Final = ".lock"
@@ -42,7 +42,7 @@ class DirectoryTakenError(OSError):
 
 
 class TraceFiles:
-    """A sink that writes lines into a directory, which it has for itself."""
+    """A sink that writes lines into a directory that no other process uses."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class TraceFiles:
         rotated_files_max: int = ROTATED_FILES_MAX,
         compresses: bool = False,
     ) -> None:
-        """Make the directory and take it. Raises DirectoryTakenError, OSError.
+        """Make the directory and lock it. Raises DirectoryTakenError, OSError.
 
-        `compresses` is about files that are rotated from now on.
+        `compresses` concerns files that are rotated from now on.
         """
         self._directory = directory
         self._resource = resource
@@ -82,7 +82,7 @@ class TraceFiles:
             self._append(line)
 
     def close(self) -> None:
-        """Close the file and leave the directory to others."""
+        """Close the file and unlock the directory."""
         os.close(self._descriptor)
         os.close(self._lock)
 
@@ -104,7 +104,7 @@ class TraceFiles:
     def _rotate(self) -> None:
         current = self._directory / CURRENT_NAME
         rotated = self._rotated_path()
-        if current.exists():  # not if making a new one has failed the last time
+        if current.exists():  # missing if the last rotation failed
             current.rename(rotated)
         former = self._descriptor
         self._open()
@@ -129,7 +129,7 @@ class TraceFiles:
 
 
 def compress(path: Path) -> None:
-    """Replace a file by a compressed one. Readers see it when it is whole. Raises OSError.
+    """Replace a file by a compressed one, which readers see once it is whole. Raises OSError.
 
     If the process is killed meanwhile, the plain file is still there.
     """

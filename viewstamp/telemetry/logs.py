@@ -4,12 +4,12 @@
      "logger": "services.runtime.server", "message": "an Apply stream is open",
      "fields": {"coordinator_sequence": 7}}
 
-`exception` holds a traceback where there is one, `trace_id` and `span_id` the span that is current
-where that is sampled. Whatever varies goes into `fields`, so that messages can be counted. A line
-that a full disk cut short ends there; with room again a line says how many were lost.
+`exception` holds a traceback if there is one, `trace_id` and `span_id` the current span if it is
+sampled. All variable values go into `fields`, so that messages can be counted. A line that a full
+disk cut short ends there; once there is room, a line says how many were lost.
 
-What callers can cause again and again is not written again and again: of lines with one message
-only so many are written at once, and then a few a second. A line says how many were left out.
+Callers cannot flood the log: lines with the same message are written up to a limit at once, and
+then a few a second. The next line says how many were left out.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
-# Of lines with one message so many are written at once, and so many a second from then on.
+# How many lines with one message are written at once, and how many a second after that.
 LINES_AT_ONCE: Final = 200
 LINES_PER_SECOND: Final = 5
-# Messages that are counted apart. Those of libraries may vary; what is beyond shares one count.
+# Messages with a count of their own. Messages of libraries may vary; the others share one count.
 MESSAGES_COUNTED_MAX: Final = 1_000
 
 
@@ -54,7 +54,7 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         line["time"] = line["time"].removesuffix("+00:00") + "Z"
-        if "opentelemetry.trace" in sys.modules:  # or nothing can be within a span
+        if "opentelemetry.trace" in sys.modules:  # else there is no current span
             from viewstamp.telemetry.current import sampled_span
 
             if (span := sampled_span()) is not None:
@@ -79,7 +79,7 @@ class RepeatFilter(logging.Filter):
         self.counts: dict[tuple[str, str], _Repeats] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is written; its fields say how many like it were not."""
+        """Return whether the record is written; its fields count those left out before it."""
         if record.levelno <= logging.DEBUG:
             return True
         repeats = self._repeats_of((record.name, str(record.msg)))
@@ -96,7 +96,7 @@ class RepeatFilter(logging.Filter):
 
 
 class _Repeats:
-    """How often one message may still be written."""
+    """The budget of one message."""
 
     def __init__(self) -> None:
         self._room = float(LINES_AT_ONCE)
@@ -104,7 +104,7 @@ class _Repeats:
         self._left_out = 0
 
     def take(self, now_s: float) -> int | None:
-        """Return how many were left out since the last one, None if this one is, too."""
+        """Return how many were left out since the last line; None if this one is left out, too."""
         elapsed_s = now_s - self._as_of_s
         self._room = min(LINES_AT_ONCE, self._room + LINES_PER_SECOND * elapsed_s)
         self._as_of_s = now_s
@@ -119,7 +119,8 @@ class _Repeats:
 class LineHandler(logging.Handler):
     """Writes each record as one whole line to a file descriptor.
 
-    The buffers of `sys.stderr` would keep what a full disk refused, and mix it with later lines.
+    The buffers of `sys.stderr` would keep lines that a full disk refused, and mix them with later
+    lines.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -130,10 +131,10 @@ class LineHandler(logging.Handler):
         self._is_cut = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record; what could not be written is counted, and told once there is room."""
+        """Write the record; count a lost one, and report the count once there is room."""
         try:
             line = self.format(record).encode(errors="backslashreplace") + b"\n"
-        except Exception:  # what logging does with values that cannot be formatted
+        except Exception:  # logging reports values that cannot be formatted in this way
             self.handleError(record)
             return
         if not self._write((b"\n" if self._is_cut else b"") + line):

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-# 50 us to 10 s, three steps per decade: from an apply to a stage that is about to be given up.
+# 50 us to 10 s, three steps per decade: from one apply to a stage that is nearly given up.
 LATENCY_BOUNDS_NS: Final = (
     *(step * 10**power for power in range(5, 10) for step in (1, 2, 5)),
     10**10,
@@ -51,7 +51,7 @@ class MetricsPage:
     """Serves what `families` yield at `http://HOST:PORT/metrics`."""
 
     def __init__(self, listen: str, families: Sequence[Families]) -> None:
-        """Bind and serve. Raises OSError if the address cannot be had, ValueError if it is none."""
+        """Bind and serve. Raises OSError if binding fails, ValueError for an invalid address."""
         host, separator, port = listen.rpartition(":")
         if not (separator and host and port.isdecimal()):
             raise ValueError(f"--metrics-listen is {listen!r}: give HOST:PORT; port 0 takes any")
@@ -65,7 +65,7 @@ class MetricsPage:
         self.address = f"{host}:{self._server.server_port}"
 
     def close(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -79,4 +79,4 @@ class _Page(Collector):
         return self._families()
 
     def describe(self) -> Iterable[Metric]:
-        return ()  # The families are known only when a page is requested.
+        return ()  # the families are known only when the page is requested

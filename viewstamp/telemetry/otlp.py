@@ -1,9 +1,10 @@
-"""The OTLP JSON encoding: one TracesData per line, as the file exporter's specification has it.
+"""The OTLP JSON encoding: one TracesData per line, as the specification of the file exporter says.
 
 Ids are hexadecimal, enums are numbers, 64-bit integers are decimal strings, keys are
-lowerCamelCase, and nothing that is empty is written. A span's text is what several spans share,
-then what is its own: the order of keys does not matter, and encoding is most of what a sampled
-command costs. Spans that are alike but for a few values are made together, as rows of a table.
+lowerCamelCase, and empty fields are left out. Encoding is most of the cost of a sampled command,
+and the order of keys does not matter. So a span's text begins with a part that several spans share,
+and ends with its own part. Spans that differ only in a few values are made together, as rows of a
+table.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ TEXTS_CACHED: Final = 1_024
 # W3C trace flags of a span as OTLP carries them: it is sampled.
 FLAGS_SAMPLED: Final = 1
 
-# The memory of longer lines is given back.
+# The memory of longer lines is freed.
 KEPT_BYTES_MAX: Final = MIB
 # About 50 KB of text, small enough to be made in memory that was used just before.
 ROWS_TOGETHER: Final = 32
-# Placeholders for the values of a row: characters that occur in no JSON text.
+# The places for the values of a row: characters that no JSON text contains.
 COLUMNS: Final = ("\x01", "\x02", "\x03", "\x04")
 _COLUMN: Final = re.compile(f"([{''.join(COLUMNS)}])")
 
@@ -36,10 +37,10 @@ _quoted: Final = json.JSONEncoder(ensure_ascii=True).encode
 
 
 class Lines:
-    """Makes lines in memory that is kept: to get new memory for one takes longer than to fill it.
+    """Makes lines in memory that is kept: new memory for a line costs more than its content.
 
-    A line is as large as a prepare has sampled commands, a quarter of a megabyte where 128 have
-    been sent together.
+    A line grows with the sampled commands of a prepare: a quarter of a megabyte for 128 commands
+    that were sent together.
     """
 
     def __init__(self) -> None:
@@ -49,8 +50,8 @@ class Lines:
     def line_of(self, resource: Mapping[str, Any], spans: Iterable[str]) -> memoryview:
         """Return encoded spans of one process as a line, with its end. There must be at least one.
 
-        A text may hold several spans, with commas between them. The line is there until it is
-        released, which the caller has to do before the next one.
+        A text may hold several spans, with commas between them. The caller must release the line
+        before the next call.
         """
         if self._buffer.tell() > KEPT_BYTES_MAX:
             self._buffer = BytesIO()
@@ -88,26 +89,26 @@ def span_of(
 
 
 def shared(trace_id: str, parent_id: str, kind: int, attributes: str) -> str:
-    """Return the text that spans of one trace, parent and kind share, given encoded attributes."""
+    """Return the shared part of spans of one trace, parent and kind, and `attributes` (encoded)."""
     parent = f'"parentSpanId":"{parent_id}",' if parent_id else ""
     more = f'"attributes":{attributes},' if attributes else ""
-    # The sum is a plain number: formatting an enum costs more than all the rest.
+    # The sum is a plain number, because to format an enum costs more than all the rest.
     return f'{{"traceId":"{trace_id}",{parent}"flags":{FLAGS_SAMPLED},"kind":{kind + 0},{more}'
 
 
 def own(span_id: str, name: str, start_ns: int, end_ns: int) -> str:
-    """Return the rest of a span behind its shared text, with its end."""
+    """Return the own part of a span, which follows the shared part and ends the span."""
     return (
         f'"spanId":"{span_id}","name":{text_of(name)},'
         f'"startTimeUnixNano":"{start_ns}","endTimeUnixNano":"{end_ns}"}}'
     )
 
 
-@cache  # as many as there are kinds of spans, and methods
+@cache  # one for each kind of span, and for each method
 def pattern_of(*names: str) -> str:
-    """Return what `%` makes spans of: for each what is shared, its id, its start and its end.
+    """Return a pattern for `%`; each span takes its shared part, its id, its start and its end.
 
-    So several spans are made by one call, which is a third of what it costs to make them by `own`.
+    One use of it makes several spans, for a third of the cost of `own`.
     """
     texts = [_quoted(name).replace("%", "%%") for name in names]
     times = '"startTimeUnixNano":"%s","endTimeUnixNano":"%s"}'
@@ -117,10 +118,10 @@ def pattern_of(*names: str) -> str:
 def rows_of(text: str, *columns: Sequence[str]) -> Iterable[str]:
     """Yield `text` for each row, many rows at a time, with commas between them.
 
-    Each of `COLUMNS` in it stands for the row's value in that column. So many spans take a fraction
-    of what it takes to format one after another: no Python code runs for a single row.
+    Each of `COLUMNS` in it stands for the row's value in that column. This costs a fraction of
+    formatting one span after another, because no Python code runs for a single row.
     """
-    pattern = _COLUMN.split(text + ",")  # what is between values, and in turn with it the columns
+    pattern = _COLUMN.split(text + ",")  # constant texts and columns in turn
     width = len(pattern)
     places = [(place, COLUMNS.index(pattern[place])) for place in range(1, width, 2)]
     for start in range(0, len(columns[0]), ROWS_TOGETHER):
@@ -133,7 +134,7 @@ def rows_of(text: str, *columns: Sequence[str]) -> Iterable[str]:
 
 
 def links_of(links: Sequence[TraceContext]) -> str:
-    """Return links as a part of what is shared, empty where there is none."""
+    """Return links as a piece of the shared part, empty without links."""
     if not links:
         return ""
     texts = [f'{{"traceId":"{link.trace_id}","spanId":"{link.span_id}"}}' for link in links]
@@ -141,7 +142,7 @@ def links_of(links: Sequence[TraceContext]) -> str:
 
 
 def status_of(code: int, message: str) -> str:
-    """Return a status as a part of what is shared, empty where it is not set."""
+    """Return a status as a piece of the shared part, empty if it is not set."""
     if not code:
         return ""
     told = f',"message":{_quoted(message)}' if message else ""
@@ -155,20 +156,20 @@ def attributes_of(attributes: Mapping[str, Any]) -> str:
 
 
 def integers_of(*keys: str) -> str:
-    """Return the template from which `%` makes attributes of integers, without brackets."""
+    """Return a pattern for `%`, which takes integers and makes attributes, without the brackets."""
     return ",".join(f'{{"key":"{key}","value":{{"intValue":"%s"}}}}' for key in keys)
 
 
 @lru_cache(maxsize=TEXTS_CACHED)
 def text_of(text: str) -> str:
-    """Return a text, quoted. Names, outcomes and methods come again and again."""
+    """Return a text, quoted. It is cached, because names, outcomes and methods repeat."""
     return _quoted(text)
 
 
 def _value(value: Any) -> str:
     if type(value) is int:  # most of them
         return f'{{"intValue":"{value}"}}'
-    if isinstance(value, bool):  # before int, which it is as well
+    if isinstance(value, bool):  # before int, because a bool is an int, too
         return '{"boolValue":true}' if value else '{"boolValue":false}'
     if isinstance(value, int):
         return f'{{"intValue":"{value}"}}'

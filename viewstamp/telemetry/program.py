@@ -1,8 +1,8 @@
-"""Traces of a program that does one piece of work and ends, as `OTEL_*` variables ask for them.
+"""Traces of a program that does one piece of work and ends; `OTEL_*` variables configure them.
 
 Such a program is an application of OpenTelemetry like any other: the SDK's tracer provider is the
 global one, its sampler, its resource and its exporter read their variables, and `TRACEPARENT` names
-the span that the program runs below. The client follows what is current.
+the span that the program runs below. The client follows the current span.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
-# Either says that somebody collects traces, and where.
+# Each of these variables says where somebody collects traces.
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-# How long one export may take. A program that has done its work waits for the export that is under
-# way, and for one of all that is left.
+# The limit of one export. At its end a program waits for the export under way, and for one more
+# with the rest.
 EXPORT_TIMEOUT_S: Final = 2.0
 SPANS_WAITING_MAX: Final = 512
 _PARENT_VARIABLES: Final = {"traceparent": "TRACEPARENT", "tracestate": "TRACESTATE"}
 
 
 def traced_program(service_name: str, name: str) -> AbstractContextManager[object]:
-    """Return a context in which the program runs in a span of that name, if that is asked for."""
+    """Return a context that runs the program in a span of that name if variables ask for it."""
     if not any(map(os.environ.get, ENDPOINTS)):
         return nullcontext()
     try:
         from viewstamp.telemetry.work import working
-    except ModuleNotFoundError:  # a client alone: the variables may be there for other programs
+    except ModuleNotFoundError:  # no SDK; the variables may be for other programs
         return nullcontext()
     return _exported(service_name, working(name))
 
 
 def part(name: str) -> AbstractContextManager[object]:
-    """Return a context for a part of the work, in a span where the program is in one."""
+    """Return a context for a part of the work; it has a span if the program has one."""
     if "opentelemetry.trace" not in sys.modules:
         return nullcontext()
     from viewstamp.telemetry.work import working
@@ -59,7 +59,7 @@ def _exported(service_name: str, work: AbstractContextManager[object]) -> Iterat
 
 
 def _provider(service_name: str) -> TracerProvider:
-    """Return a provider that exports what waits at the exit of the process."""
+    """Return a provider that exports the waiting spans when the process exits."""
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider

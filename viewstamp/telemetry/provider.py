@@ -1,7 +1,7 @@
-"""OpenTelemetry's tracer provider, for the spans that are rare: starts, snapshots, transfers.
+"""OpenTelemetry's tracer provider, for rare spans: starts, snapshots, transfers.
 
-Its spans are recorded with the notes of commands, in one queue for each place: one limit, one
-count of what was dropped, one deadline at the end, one writer for each file.
+Its spans share the queue of each destination with the notes of commands: one limit, one count of
+dropped spans, one deadline at the end, one writer for each file.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from viewstamp.telemetry.spans import Attributes, Recorder
 
 
 class Provider:
-    """Who a process is, and its tracers.
+    """The resource (identity) of a process, and its tracers.
 
-    `resource` has what `OTEL_RESOURCE_ATTRIBUTES` says, too.
+    `resource` includes `OTEL_RESOURCE_ATTRIBUTES`.
     """
 
     def __init__(self, service_name: str) -> None:
-        """Begin for a process that knows no more than its name."""
+        """Begin for a process that knows only its name."""
         self.resource = Resource.create(
             {"service.name": service_name, "service.instance.id": str(uuid.uuid4())}
         )
-        # A trace that begins here is kept: it tells of rare work. Others are if their parent is.
-        # Whoever opened the recorder closes it, in time; at exit it would be too late.
+        # A trace that begins here is kept, because its work is rare. Others follow their parent.
+        # The code that opened the recorder closes it, because at exit it would be too late.
         self.tracers = TracerProvider(ParentBased(ALWAYS_ON), self.resource, shutdown_on_exit=False)
 
     def belongs_to(self, attributes: Attributes) -> None:
@@ -45,7 +45,7 @@ class Provider:
 
 
 class _Recorded(SpanProcessor):
-    """Hands finished spans to a recorder, in whatever thread they are finished."""
+    """Hands finished spans to a recorder, in the thread that finishes them."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -55,7 +55,7 @@ class _Recorded(SpanProcessor):
 
 
 class FinishedSpan(NamedTuple):
-    """A finished span of the SDK, as the note of one span. Events are left out: we have none."""
+    """A finished span of the SDK, as the note of one span. It leaves out events: we have none."""
 
     span: ReadableSpan
 
@@ -71,7 +71,7 @@ class FinishedSpan(NamedTuple):
         assert span.end_time is not None, "it is finished"
         text = otlp.span_of(
             span.name,
-            span.kind.value + 1,  # In OTLP, 0 means that the kind is not set.
+            span.kind.value + 1,  # OTLP keeps 0 for an unspecified kind
             _context(span.context),
             "" if span.parent is None else format_span_id(span.parent.span_id),
             span.start_time,

@@ -1,4 +1,4 @@
-"""The parts of a span that describe an RPC: its name, its attributes, and how it ended."""
+"""The attributes of an RPC in spans: its name, its service, and its outcome."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from viewstamp.telemetry.spans import AttributeValue, SpanOutcome
 
 OK: Final = "ok"
 OUTCOME_OK: Final = otlp.attributes_of({"viewstamp.outcome": OK})[1:-1]  # without brackets
-# The caller did nothing wrong: these are the cluster's failures. Other refusals are answers.
+# These are failures of the cluster, not faults of the caller. Other refusals are answers.
 _FAILURES: Final = frozenset({INTERNAL, UNAVAILABLE, DEADLINE_EXCEEDED})
 
 
 class RpcNames(NamedTuple):
-    """A method as spans name it."""
+    """The names of a method in spans."""
 
     span_name: str  # "StreamsService/CreateTopic"
     attributes: Mapping[str, AttributeValue]
     encoded: str  # the attributes as OTLP JSON, without the bracket at the end
-    pattern: str  # of a span with this name (`otlp.pattern_of`)
+    pattern: str  # `otlp.pattern_of` a span with this name
 
 
 @cache  # as many as there are methods
@@ -44,13 +44,13 @@ def rpc_names(full_name: str) -> RpcNames:
 
 
 def refused_attributes(reason: Reason.ValueType) -> dict[str, AttributeValue]:
-    """Return what a span says of a refusal."""
-    # A cluster that is newer than this library may have reasons of its own.
+    """Return the attributes of a refusal."""
+    # A cluster that is newer than this library may have new reasons.
     name = reason_name(reason) if reason in REASONS else str(int(reason))
     return {"viewstamp.outcome": name, "viewstamp.reason": name}
 
 
 def refused_status(reason: Reason.ValueType) -> SpanOutcome:
-    """Return the status of a refused call: an error only if the cluster failed."""
+    """Return the status of a refused call: an error if the cluster failed."""
     is_failure = reason in REASONS and status_code(reason) in _FAILURES
     return SpanOutcome.ERROR if is_failure else SpanOutcome.UNSET

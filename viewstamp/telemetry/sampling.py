@@ -1,8 +1,8 @@
-"""Which traces are kept, and how a trace goes on in another process (W3C Trace Context).
+"""Which traces are kept, and how a trace continues in another process (W3C Trace Context).
 
-Sampling is parent-based: whoever begins a trace decides for all of it, by a ratio. A `traceparent`
-that says "sampled" is followed, one that says "not sampled" is, too; without one the receiver
-begins a trace of its own, or does not.
+Sampling is parent-based: the process that begins a trace decides for all of it, by a ratio. The
+receiver of a `traceparent` follows it, whether it says "sampled" or "not sampled". Without a
+`traceparent` the receiver decides whether to begin a trace of its own.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from typing import Final, NamedTuple
 
 TRACE_ID_BITS: Final = 128
 SPAN_ID_BITS: Final = 64
-# Span ids that one holder may number itself, below one random number: sixteen for each command of
-# a prepare, and those of many visits to stages.
+# Low bits of a span id that one holder of a random number may count in: enough for sixteen spans
+# for each command of a prepare, and for those of many visits to stages.
 NUMBERED_ID_BITS: Final = 20
-TRACE_PARENT_CHARACTERS: Final = 55  # of one that this version makes
-# Where the ids stand in it.
+TRACE_PARENT_CHARACTERS: Final = 55  # of a `traceparent` that this version makes
+# The places of the ids in a `traceparent`.
 TRACE_ID_PLACE: Final = slice(3, 35)
 SPAN_ID_PLACE: Final = slice(36, 52)
-# Calls of a client that are sampled together, or not: those that are sent together.
+# Calls of a client that share one sampling decision, because they are sent together.
 GROUP_CALLS_MAX: Final = 128
-# Version 00; what a newer version appends may follow and is ignored.
+# Version 00; a newer version may append more, which is ignored.
 _TRACE_PARENT: Final = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})"
 )
 _SAMPLED_FLAG: Final = 1
-# Any number of those that `format_trace_parent` makes.
+# Any number of texts of `format_trace_parent`.
 _PLAIN_TRACE_PARENTS: Final = re.compile("(?:00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-01)*")
 
 
 class TraceContext(NamedTuple):
-    """A span as others name it: 32 and 16 lower-case hexadecimal digits."""
+    """A span as other processes name it: 32 and 16 lower-case hexadecimal digits."""
 
     trace_id: str
     span_id: str
@@ -47,7 +47,7 @@ class TraceParent(NamedTuple):
 
 
 def parse_trace_parent(text: str) -> TraceParent | None:
-    """Return what a `traceparent` says, None for one that is malformed: it is to be ignored."""
+    """Return the content of a `traceparent`; None for a malformed one, which must be ignored."""
     found = _TRACE_PARENT.fullmatch(text)
     if found is None:
         return None
@@ -65,9 +65,9 @@ def sampled_parent(text: str) -> TraceContext | None:
 
 
 def are_plain(trace_parents: Sequence[str]) -> bool:
-    """Whether all are such as `format_trace_parent` makes, so that `context_in` can read them.
+    """Whether all have the form of `format_trace_parent`, so that `context_in` can read them.
 
-    To ask for all at once takes a third of what it takes to look at each.
+    One check of all takes a third of the time of a check of each.
     """
     if set(map(len, trace_parents)) - {TRACE_PARENT_CHARACTERS}:
         return False
@@ -80,25 +80,25 @@ def format_trace_parent(context: TraceContext) -> str:
 
 
 def context_in(text: str) -> TraceContext:
-    """Return the span in a text that `format_trace_parent` made; other texts are not allowed."""
+    """Return the context in a text of `format_trace_parent`; no other text is allowed."""
     return TraceContext(text[TRACE_ID_PLACE], text[SPAN_ID_PLACE])
 
 
 def trace_ids_in(texts: Iterable[str]) -> list[str]:
-    """Return the traces of such texts."""
+    """Return the trace ids in texts of `format_trace_parent`."""
     return [text[TRACE_ID_PLACE] for text in texts]
 
 
 def span_ids_in(texts: Iterable[str]) -> list[str]:
-    """Return the spans of such texts."""
+    """Return the span ids in texts of `format_trace_parent`."""
     return [text[SPAN_ID_PLACE] for text in texts]
 
 
 _ROOT_BYTES: Final = (TRACE_ID_BITS + SPAN_ID_BITS) // 8
-_ZEROS: Final = "0" * 16  # an id may be all zeros where they are
+_ZEROS: Final = "0" * 16  # an id may be all zeros only in digits that hold these
 
 
-# Not the module's own generator: an application that seeds that one must not repeat our ids.
+# A generator of our own: an application that seeds the one of `random` must not repeat our ids.
 _random: Final = random.Random()
 
 
@@ -126,23 +126,23 @@ def new_root_trace_parent() -> str:
 
 
 def new_root_bits() -> int:
-    """Return the number from which `root_of` makes the first span of a new trace."""
+    """Return random bits, from which `root_of` later makes the first span of a new trace."""
     return _random.getrandbits(TRACE_ID_BITS + SPAN_ID_BITS)
 
 
 def root_of(bits: int) -> TraceContext:
-    """Return the same span each time; neither id is all zeros."""
+    """Return the first span for these bits, always the same one; neither id is all zeros."""
     span_id = bits & (1 << SPAN_ID_BITS) - 1
     return TraceContext(f"{bits >> SPAN_ID_BITS or 1:032x}", f"{span_id or 1:016x}")
 
 
 def new_id_base() -> int:
-    """Return the random number from which `numbered_id` counts the spans of a trace."""
+    """Return a base for `numbered_id`: one random number for several spans of a trace."""
     return _random.getrandbits(SPAN_ID_BITS - NUMBERED_ID_BITS) << NUMBERED_ID_BITS
 
 
 def numbered_id(base: int, number: int) -> str:
-    """Return the id of the `number`-th span that counts from `base`; numbers begin with 1."""
+    """Return the id of the `number`-th span above `base`; numbers begin with 1."""
     return f"{base + number:016x}"
 
 
@@ -150,7 +150,7 @@ class Sampler:
     """Samples the traces that begin here: keeps a `ratio` of them, from 0 to 1."""
 
     def __init__(self, ratio: float, draw: Callable[[], float] = _random.random) -> None:
-        """Raise ValueError for a ratio that is none. `draw` gives a number from 0 to below 1."""
+        """Raise ValueError for an invalid ratio. `draw` returns a number from 0 to below 1."""
         if not 0.0 <= ratio <= 1.0:
             raise ValueError(f"the trace ratio is {ratio}: give a number from 0 to 1")
         self.ratio = ratio
@@ -162,17 +162,18 @@ class Sampler:
 
 
 class CallSampler:
-    """Keeps a `ratio` of calls, by groups of those that travel together: all of a group, or none.
+    """Keeps a `ratio` of calls, by groups of calls that are sent together: all of a group, or none.
 
-    What a message and a prepare with sampled calls cost more they cost once, and what is done for
-    many at a time costs a fraction. A call that travels alone is drawn alone. Whatever the groups,
-    each call is kept with the probability `ratio`. No clock is asked: this is done in every call.
+    A message or a prepare with sampled calls has its additional cost only once, and work for many
+    calls at a time costs less for each. A call that is sent alone is drawn alone. Each call is kept
+    with the probability `ratio`, whatever the groups. This runs in every call, so it reads no
+    clock.
     """
 
     __slots__ = ("_draw", "_ratio", "is_kept", "left")
 
     def __init__(self, ratio: float, draw: Callable[[], float] = _random.random) -> None:
-        """`draw` gives a number from 0 to below 1.
+        """`draw` returns a number from 0 to below 1.
 
         A call belongs to the group while `left` is not 0, and takes one of it; `is_kept` is about
         the whole group. Otherwise it is the first of a group.
@@ -183,10 +184,10 @@ class CallSampler:
         self.left = 0
 
     def begin_group(self) -> None:
-        """Begin a group with a call that belongs to none: draw for it and the calls that follow."""
+        """Draw for a call that belongs to no group, and for the calls after it."""
         self.is_kept = self._draw() < self._ratio
         self.left = GROUP_CALLS_MAX
 
     def end_group(self) -> None:
-        """End the group, because its calls are sent: the next call begins a new one."""
+        """End the group, because its calls are sent; the next call is the first of a group."""
         self.left = 0

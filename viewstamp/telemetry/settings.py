@@ -1,4 +1,4 @@
-"""Flags, and the telemetry of one process put together from them."""
+"""Flags of telemetry, and the telemetry of one process that they describe."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 # One command of a hundred; docs/adr/0013 has what it costs.
 TRACE_RATIO: Final = 0.01
-TELEMETRY_DIRECTORY: Final = "telemetry"  # below a data directory, by default
+TELEMETRY_DIRECTORY: Final = "telemetry"  # the default, below a data directory
 SERVICE_PREFIX: Final = "viewstamp-"
 
 
 @dataclass(frozen=True, slots=True)
 class TelemetrySettings:
-    """The telemetry settings of one process. Without directory and endpoint nothing is traced."""
+    """The settings of one process. Without directory and endpoint nothing is traced."""
 
     directory: Path | None = None
     trace_ratio: float = TRACE_RATIO
@@ -42,7 +42,7 @@ class TelemetrySettings:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of telemetry to a process's parser."""
-    add = parser.add_argument_group("telemetry", "Off unless told otherwise.").add_argument
+    add = parser.add_argument_group("telemetry", "All of it is off by default.").add_argument
     add(
         "--telemetry-directory",
         type=Path,
@@ -52,13 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trace-ratio",
         type=float,
         default=TRACE_RATIO,
-        help="of traces that begin here, so many are kept: 0 to 1",
+        help="the share of the traces that begin here to keep: 0 to 1",
     )
     add(
         "--prepare-trace-ratio",
         type=float,
         default=1.0,
-        help="of prepares without a sampled command, so many have a span: 0 to 1",
+        help="the share of prepares without a sampled command that get a span: 0 to 1",
     )
     add(
         "--telemetry-compress",
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(options: argparse.Namespace) -> TelemetrySettings:
-    """Return the settings in the parsed flags. Raises ValueError for ratios beyond 0 to 1."""
+    """Return the settings of the flags. Raises ValueError for ratios beyond 0 to 1."""
     for flag in ("trace_ratio", "prepare_trace_ratio"):
         value = getattr(options, flag)
         if not 0.0 <= value <= 1.0:
@@ -102,12 +102,11 @@ def arguments_of(settings: TelemetrySettings) -> list[str]:
 class Telemetry:
     """The telemetry of one process. `service` is the name after `viewstamp-`.
 
-    `recorder` is None where nothing is traced, so that nobody needs to ask twice; `tracer` makes
-    no spans then. It is for what is rare.
+    `recorder` is None if nothing is traced. `tracer` is for rare spans; it makes none then.
     """
 
     def __init__(self, service: str, settings: TelemetrySettings) -> None:
-        """Open what was asked for. Raises OSError or ValueError with a message for the operator."""
+        """Open what the settings ask for. Raises OSError or ValueError, meant for the operator."""
         self.settings = settings
         self.sampler = Sampler(settings.trace_ratio)
         self.recorder: Recorder | None = None
@@ -127,7 +126,7 @@ class Telemetry:
             self._provider.belongs_to(told)
 
     def serve_metrics(self, families: Sequence[Families] = ()) -> str | None:
-        """Serve the page, if that was asked for; return its address. Raises OSError, ValueError."""
+        """Serve the page if it is wanted; return its address. Raises OSError, ValueError."""
         listen = self.settings.metrics_listen
         if listen is None:
             return None
@@ -135,17 +134,17 @@ class Telemetry:
         return self._page.address
 
     def speak_for_process(self) -> None:
-        """Let all spans of the process that are rare (`work`) be these; once in a process."""
+        """Make this tracer provider the global one, for rare spans (`work`); once in a process."""
         if self._provider is not None:
             trace.set_tracer_provider(self._provider.tracers)
 
     @property
     def is_metered(self) -> bool:
-        """Whether anybody will read the metrics."""
+        """Whether anybody will read the counts."""
         return self.settings.metrics_listen is not None
 
     def close(self) -> None:
-        """Write what waits, and serve no more."""
+        """Write the waiting spans, and stop serving."""
         for spool in self._spools:
             spool.stop()
         for spool in self._spools:
@@ -154,17 +153,18 @@ class Telemetry:
             self._page.close()
 
     def _trace(self, name: str) -> None:
-        # Late: loading the SDK takes as long as the rest of a service, its exporter longer.
+        # Imported late: to load the SDK takes as long as the rest of a service, its exporter
+        # longer.
         from viewstamp.telemetry.provider import Provider
 
         self._provider = Provider(name)
-        # No thread begins before all is open, so that a start that fails leaves none behind.
+        # No thread begins before all is open, so that a failed start leaves no thread behind.
         self._spools = [Spool(each, sink) for each, sink in self._sinks(name, self._provider)]
         self.recorder = Recorder(self._spools)
         self.tracer = self._provider.tracer_to(self.recorder)
 
     def _sinks(self, name: str, provider: Provider) -> list[tuple[str, Sink]]:
-        """Open where spans go, all or nothing. Raises OSError or ValueError."""
+        """Open all destinations of spans, or none. Raises OSError or ValueError."""
         settings = self.settings
         sinks: list[tuple[str, Sink]] = []
         with ExitStack() as opened:

@@ -1,10 +1,10 @@
 """Notes of finished spans, and the recorder that takes them.
 
-On the way of a command there are no open spans: whoever measures keeps what it needs, and hands it
-over when the work is done. So a command that is not sampled leaves nothing behind, and nothing on
-the hot path is entered or left. What is handed over are notes, which become the text of spans where
-they are written: many at a time, which costs a fraction of making each between two commands.
-Spans that are rare are the SDK's (`provider`).
+A command has no open spans. The code that measures keeps the values, and hands them over as notes
+when the work is done. So a command that is not sampled leaves nothing behind, and the hot path
+enters and leaves no spans. The writing thread turns notes into the text of spans, many at a time,
+which costs a fraction of making each span between two commands. Rare spans come from the SDK
+(`provider`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SpanOutcome(IntEnum):
 
 
 class Notes(Protocol):
-    """Notes of finished work, which do not change any more."""
+    """Notes of finished work, which no longer change."""
 
     @property
     def span_count(self) -> int:
@@ -44,7 +44,7 @@ class Notes(Protocol):
     def encoded(self) -> Iterable[str]:
         """Make the spans as OTLP JSON, in texts of one or several, with commas between them.
 
-        They are the same each time, in whatever thread.
+        The result is the same at each call, in every thread.
         """
         ...
 
@@ -63,7 +63,7 @@ class SpanTaker(Protocol):
 
 
 class Recorder:
-    """Hands notes to all who want them."""
+    """Hands notes to all takers."""
 
     def __init__(self, takers: Sequence[SpanTaker]) -> None:
         """Hand notes to `takers`.

@@ -14,17 +14,17 @@ from typing import Final, Protocol
 
 from viewstamp.telemetry.spans import Notes
 
-# About 20 MB; at 10,000 spans per second more than three seconds of a disk that stands still.
+# About 20 MB; at 10,000 spans per second enough for a disk that stalls for three seconds.
 SPANS_WAITING_MAX: Final = 32_768
 FLUSH_INTERVAL_MS: Final = 250
-# Encoded in one go, and what the last notes have more: a tenth of a millisecond for spans of
-# prepares, half of one where 128 commands were sampled together. The event loop of the process may
-# have to wait this long for the interpreter.
+# A group ends with the notes that reach this number. To encode it takes a tenth of a millisecond
+# for spans of prepares, half a millisecond if 128 commands were sampled together. The event loop of
+# the process may have to wait so long for the interpreter.
 SPANS_PER_GROUP_MIN: Final = 64
-# Between two groups. To let the interpreter go for a moment is not enough: whoever waits for it is
-# not awake before this thread has it again, and then waits for the interpreter's whole interval.
+# The pause between two groups. A momentary release of the interpreter is not enough: this thread
+# takes it again before a waiting thread is awake, which then waits for the whole switch interval.
 GROUP_REST_MS: Final = 0.5
-# With more of the queue in use there is no rest: better to disturb than to drop.
+# If more of the queue is in use, there is no pause: a disturbance is better than dropped spans.
 RESTING_SHARE_MAX: Final = 0.25
 CLOSE_TIMEOUT_MS: Final = 5_000
 
@@ -32,16 +32,17 @@ _log = logging.getLogger(__name__)
 
 
 class Sink(Protocol):
-    """Where groups of notes end up. Called by one thread."""
+    """The destination of groups of notes. One thread calls it."""
 
     def write(self, notes: Sequence[Notes]) -> None:
-        """Write a group. Raises OSError if that cannot be done: the group is dropped.
+        """Write a group. Raises OSError if that fails; the caller then drops the group.
 
-        Any other error is a defect of the sink. It costs its group alone, and is logged whole.
+        Any other error is a defect of the sink. It costs only its group, and is logged with its
+        traceback.
         """
 
     def close(self) -> None:
-        """Let go of what is held."""
+        """Release files and connections."""
 
 
 class Spool:
@@ -51,8 +52,8 @@ class Spool:
         """Start the thread; `name` is for logs."""
         self.name = name
         self.written = 0
-        # Who puts holds the lock for `_refused` and `_spans_put`; the others are the writer's own.
-        # Reentrant: a handler of a signal may end a span while its thread is in here.
+        # `put` holds the lock for `_refused` and `_spans_put`; only the writer uses the others.
+        # It is reentrant, because a signal handler may end a span while its thread is in `put`.
         self._lock = threading.RLock()
         self._refused = 0
         self._failed = 0
@@ -64,13 +65,13 @@ class Spool:
         self._is_closed = False
         self._stop = threading.Event()
         self._is_failing = False
-        # A process that ends without `close` gives up what waits here.
+        # A process that ends without `close` loses the waiting notes.
         self._thread = threading.Thread(target=self._run, name=f"telemetry-{name}", daemon=True)
         self._thread.start()
 
     @property
     def dropped(self) -> int:
-        """How many spans were given up: the queue was full, or the sink did not take them."""
+        """How many spans were dropped because the queue was full, or the sink failed."""
         return self._refused + self._failed
 
     def put(self, notes: Notes) -> None:
@@ -84,13 +85,13 @@ class Spool:
                 self._waiting.append(notes)
 
     def stop(self) -> None:
-        """Take no more, and let the thread write what waits."""
+        """Accept no more notes, and let the thread write the waiting ones."""
         with self._lock:
             self._is_closed = True  # Set before the writer's last look into the queue.
         self._stop.set()
 
     def close(self) -> None:
-        """Write what waits, and end the thread; what takes too long is given up."""
+        """Write the waiting notes, and end the thread; drop the rest after a timeout."""
         self.stop()
         self._thread.join(CLOSE_TIMEOUT_MS / 1000)
         if self._thread.is_alive():
@@ -125,10 +126,10 @@ class Spool:
         try:
             self._sink.write(group)
         except Exception as error:
-            # Whatever a sink meets costs its group: without this thread nothing would be written
-            # any more, and nobody would be told.
+            # Any error of a sink costs only its group: without this thread nothing more would be
+            # written, and nobody would learn of it.
             self._failed += count
-            if not self._is_failing:  # once, until it works again
+            if not self._is_failing:  # logged once, until the sink works again
                 is_expected = isinstance(error, OSError)
                 _log.warning(
                     "%s: spans are dropped: %s", self.name, error, exc_info=not is_expected

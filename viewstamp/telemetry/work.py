@@ -1,4 +1,4 @@
-"""Spans of work that is rare, by the tracer provider that the process has made the global one."""
+"""Spans of rare work, by the global tracer provider of the process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ tracer: Final = trace.get_tracer(SCOPE)
 
 
 def begun(name: str, attributes: Attributes | None = None, start_ns: int | None = None) -> Span:
-    """Begin a trace. The caller ends its span, which does not become the current one."""
+    """Begin a trace. The caller ends its span, which does not become the current span."""
     return tracer.start_span(name, Context(), attributes=attributes, start_time=start_ns)
 
 
@@ -25,11 +25,11 @@ def begun(name: str, attributes: Attributes | None = None, start_ns: int | None 
 def working(
     name: str, attributes: Attributes | None = None, *ends: type[BaseException]
 ) -> Iterator[Span]:
-    """Run the block in a span that is current meanwhile.
+    """Run the block within a span, which is the current span meanwhile.
 
-    What the block raises is the span's error, without its message, unless it is one of `ends`.
+    An exception of the block is the span's error, without its message, unless it is one of `ends`.
     """
-    # Events would hold messages of errors, and names of entities with them.
+    # Events would hold messages of errors, which name entities.
     with tracer.start_as_current_span(
         name, attributes=attributes, record_exception=False, set_status_on_exception=False
     ) as span:
