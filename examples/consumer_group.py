@@ -1,7 +1,8 @@
 """Share the partitions of a topic between two members of a consumer group: ADDRESS PASSWORD_FILE.
 
-A member is a client's session. A heartbeat tells what the member still holds and returns what it
-may hold. A partition moves only after the member that holds it has given it up.
+A member is a client's session. A heartbeat reports the partitions that the member holds, and
+returns those that it may hold. A partition moves only after the member that holds it has given it
+up.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ PARTITIONS = 6
 
 
 class Member:
-    """One member: it confirms what it was given until the group is balanced."""
+    """One member: it confirms its partitions until the group is balanced."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -3,14 +3,14 @@
 Starts a cluster in a directory of its own, imports the event stream catalogue of the Wikimedia
 Foundation, lets dozens of sessions join and leave its consumer groups while streams, topics,
 groups, users and tokens come and go, and kills the coordinator and each domain service with SIGKILL
-while at least 100 commands are in flight. Snapshots are taken all the while, and the coordinator
-and a domain service are killed once more in the middle of a cut. Then everything that was
-acknowledged is looked for, and the digests of the state must be those of the last snapshot's
-layers, of fresh processes that restart from it, and of fresh processes that are told the whole log.
-In the end the run's own traces and snapshots are analysed with Spark, and a report is left behind.
+while at least 100 commands are in flight. Meanwhile it takes snapshots, and it kills the
+coordinator and a domain service once more in the middle of a cut. Then it looks for everything that
+was acknowledged. The digests of the state must equal those of the last snapshot's layers, of fresh
+processes that restart from it, and of fresh processes that replay the whole log. In the end it
+analyses the run's own traces and snapshots with Spark, and leaves a report.
 
 Exit code: 0 if every promise was kept, 1 if not, or if the analysis fails, 130 if interrupted.
-Where Spark cannot run, or DEMO_ANALYTICS=0, a line says so, and the rest is judged as ever.
+If Spark cannot run, or DEMO_ANALYTICS=0, a line says so, and only the other promises count.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ from viewstamp.telemetry.settings import TELEMETRY_DIRECTORY, TelemetrySettings
 CATALOGUE: Final = Path(__file__).with_name("wikimedia_event_streams.json")
 SESSIONS: Final = 36
 DELAY_MAX_S: Final = 2.0
-# Snapshots are asked for so long after the last one, and due after so many commands.
+# A snapshot is requested so long after the last one, and is due after so many commands.
 SNAPSHOT_PAUSE_S: Final = 1.5
 SNAPSHOT_COMMANDS: Final = 2_000
 SNAPSHOTS_KEPT: Final = 100
-# Every call is traced: this run is to be looked at, not to be fast.
+# Every call is traced, because this run need not be fast, but worth a look.
 TRACE_RATIO: Final = 1.0
-# Left behind, below where the demonstration is started.
+# The run leaves these below the directory in which it was started.
 REPORT: Final = Path("var", "demo", "report.html")
 EXIT_KEPT: Final = 0
 EXIT_BROKEN: Final = 1
 EXIT_INTERRUPTED: Final = 130
-# What a run that cannot be brought to an end raises; anything else is a defect of this script.
+# Errors of a run that cannot be finished; any other error is a defect of this script.
 FAILURES: Final = (
     LoadFailed,
     AnalysisFailed,
@@ -115,13 +115,13 @@ class Demo:
 
     @property
     def imported(self) -> bool:
-        """Whether the import succeeded, and importing again found everything there."""
+        """Whether the import succeeded, and a second import found everything there."""
         first, again = self.imports
         changes = sum(counts.created + counts.updated for counts in again.kinds.values())
         return first.succeeded and again.succeeded and not changes
 
     async def run(self) -> bool:
-        """Do it, print it, and return whether every promise was kept. Raises FAILURES."""
+        """Run and print it, and return whether every promise was kept. Raises FAILURES."""
         cancel_on_signals()
         self._console.rule("Viewstamp: a demonstration")
         self._console.print(f"seed {self._seed}, directory {self._directory}")
@@ -136,7 +136,7 @@ class Demo:
         return report.succeeded and self.imported
 
     def report(self) -> None:
-        """Analyse what the run left behind, if Spark can run here, and print what it shows."""
+        """Analyse the run's traces and snapshots, if Spark can run here; print the findings."""
         if not self.analysis.left_out:
             command = f"viewstamp analyze --data-directory {self._data}"
             self._console.print(f"analysing this run, as by: {command}", soft_wrap=True)

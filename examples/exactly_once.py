@@ -1,7 +1,7 @@
 """Retry a command exactly once, with a session of one's own: ADDRESS PASSWORD_FILE.
 
-The client library does this by itself. This is what it does below: each request has a number, and
-the cluster keeps the reply of a number. A repeated number gets the same reply, byte for byte.
+The client library does this by itself. This example shows how: each request has a number, and the
+cluster keeps the reply of a number. A repeated number gets the same reply, byte for byte.
 """
 
 from __future__ import annotations

@@ -133,14 +133,14 @@ def _enum(enum: EnumDescriptorProto, comments: Comments, path: Path, outer: str)
 
 
 def _kind(method: MethodDescriptorProto) -> str:
-    """Return what a method is to the gateway: a command, a query, or neither of them."""
+    """Return the kind of a method for the gateway: a command, a query, or neither of them."""
     if method.options.HasExtension(routing_pb2.command):
         return "command"
     return "query" if method.options.HasExtension(routing_pb2.query) else "direct"
 
 
 def _code(method: MethodDescriptorProto) -> str:
-    """Return the code and the feature level of a routed method, to follow on its kind."""
+    """Return the code and the feature level of a routed method, as text after its kind."""
     kind = _kind(method)
     if kind == "direct":
         return ""
@@ -172,7 +172,7 @@ def _type(full_name: str, is_stream: bool = False) -> str:
 
 
 def _short(package: str) -> str:
-    """Return the part of a package's name that tells it from the others."""
+    """Return the part of a package's name that distinguishes it from the others."""
     return package.removeprefix(PACKAGE).split(".")[0]
 
 
@@ -181,5 +181,5 @@ def _title(name: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a comment in which nothing is taken for HTML or for a link."""
+    """Return a comment escaped, so that no part of it counts as HTML or as a link."""
     return text.replace("<", "&lt;").replace("[", "\\[").replace("*", "\\*").replace("_", "\\_")

@@ -1,7 +1,7 @@
-"""Hold every pure package to its share of tested branches, each by itself.
+"""Require a share of tested branches from each pure package.
 
-The total alone would let a well tested package hide a poor one, and a package that was never
-imported would not show at all.
+A total for all packages would let a well tested package hide a poor one, and would not show a
+package that was never imported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 BRANCHES_MIN_PERCENT = 95
 ROOT = Path(__file__).resolve().parents[1]
-# What is measured is judged, so the list of packages stands once.
+# The gate judges the packages that coverage measures, so their list exists only once.
 PURE_PACKAGES: tuple[str, ...] = tuple(
     tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["coverage"]["run"]["source"]
 )
@@ -23,7 +23,7 @@ PURE_PACKAGES: tuple[str, ...] = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many lines and branches a package has, and how many of them tests took."""
+    """How many lines and branches a package has, and how many of them tests ran."""
 
     lines: int = 0
     lines_covered: int = 0

@@ -1,4 +1,4 @@
-"""Generate `viewstamp/api` from `protos`, or check that what is committed is what they yield.
+"""Generate `viewstamp/api` from `protos`, or check that the committed files match them.
 
 The whole of `viewstamp/api` is output: `--check` reports every file that is absent, different or
 not generated at all. Proto package paths equal Python package paths, so nothing is rewritten.
@@ -90,7 +90,7 @@ def write(expected: dict[Path, bytes], root: Path) -> None:
 
 
 def _protoc(protos: Path, outputs: list[str], files: list[str]) -> None:
-    """Run protoc on the files; raise ProtocError with its words if it refuses."""
+    """Run protoc on the files; raise ProtocError with protoc's message if it fails."""
     bin_directory = Path(sys.executable).parent
     command = [sys.executable, "-m", "grpc_tools.protoc"]
     command += [f"--proto_path={path}" for path in (protos, BUNDLED_PROTOS, COMMON_PROTOS)]

@@ -1,6 +1,6 @@
-"""Tell in one line per miss what this machine lacks; runs before any environment exists.
+"""Print a line for each thing that this machine lacks; runs before any environment exists.
 
-Standard library only. Each line names the Debian package, or the step, that mends it.
+Standard library only. Each line names the Debian package, or the step, that helps.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def check_java(version_text: str | None) -> list[str]:
 
 
 def java_version() -> str | None:
-    """Return what `java -version` prints, or None where there is no Java."""
+    """Return the output of `java -version`, or None if there is no Java."""
     java = shutil.which("java")
     if java is None:
         return None

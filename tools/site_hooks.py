@@ -1,8 +1,8 @@
-"""Hooks of mkdocs: pages that stand elsewhere in the repository, and the API reference.
+"""Hooks of mkdocs: pages from other folders of the repository, and the API reference.
 
-The pages at the root of the repository belong to the site too. Their links are written for readers
-of the repository, so each is turned into the site's own; a link to a file that is no page becomes
-plain text. A link to nothing stays as it is, and `mkdocs build --strict` fails because of it.
+The pages at the root of the repository belong to the site, too. Their links are written for readers
+of the repository, so each becomes a link of the site; a link to a file that is no page becomes
+plain text. A broken link stays as it is, and `mkdocs build --strict` fails because of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROOT_PAGES: Final = {
     "benchmarks/README.md": "benchmarks.md",
 }
 REFERENCE: Final = "reference"
-# Directories that links of the repository may name, and the page that stands for each.
+# Directories that links of the repository may name, and the page for each.
 DIRECTORY_PAGES: Final = {"protos": "reference/index.md", "docs/adr": "adr/README.md"}
 LINK: Final = re.compile(r"(?<!\\)\[(?P<text>[^\]]+)\]\((?P<target>[^)\s]+)\)")
 SITE_TO_REPOSITORY: Final = {page: name for name, page in ROOT_PAGES.items()}
@@ -52,7 +52,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def site_link(page: str, link: re.Match[str]) -> str:
-    """Return a link of the repository as the page has to write it."""
+    """Return the site's form of a link of the repository."""
     target, hash_sign, anchor = link["target"].partition("#")
     if not target or "://" in target:
         return link[0]

@@ -1,13 +1,13 @@
 """The on-disk formats of Viewstamp: pure readers and writers.
 
-Everything here turns values into bytes and bytes into values, and does nothing else: no clock,
-no randomness, no files. The coordinator, the command line and the Spark application read the same
-formats through the same code, and each module's docstring is precise enough to write a second
-reader from. Shared conventions:
+Everything here only turns values into bytes and bytes into values: no clock, no randomness, no
+files. The coordinator, the command line and the Spark application read the same formats through the
+same code, and each module's docstring is precise enough to write a second reader from. Shared
+conventions:
 
 * integers are unsigned and little-endian;
 * checksums are BLAKE3 truncated to its first 16 bytes, digests are the full 32 bytes;
-* reserved bytes are written as zero and checked to be zero, so that no flipped bit goes unseen;
+* reserved bytes are written as zero and checked to be zero, so that every flipped bit is found;
 * every structure begins with a checksum and has a magic number and a format version at a place
   that no later version will move, so that an old reader can say "too new" rather than "corrupt".
 """
@@ -18,8 +18,8 @@ CHECKSUM_BYTES = 16
 
 
 class FormatError(ValueError):
-    """Bytes that are not what they claim to be. The message says what is wrong and where."""
+    """Bytes that are not valid. The message says what is wrong and where."""
 
 
 class FormatVersionError(FormatError):
-    """Intact bytes of a format version that this build does not know: never to be called rot."""
+    """Intact bytes of a format version that this build does not know. They are not rot."""

@@ -61,7 +61,7 @@ _HEADER = struct.Struct("<16s4sHHIIII")
 _ENTRY = struct.Struct("<IIHH")
 assert _HEADER.size == BLOCK_HEADER_BYTES
 assert _ENTRY.size == ENTRY_HEADER_BYTES
-# Before every entry.
+# The header of every entry.
 _START: Final[Position] = (-1, b"")
 
 
@@ -105,7 +105,7 @@ class BlockHeader(NamedTuple):
 class BlockBuilder:
     """Encodes entries into raw blocks.
 
-    Whoever uses it takes a block whenever one is full, and at the end what is left:
+    The caller takes a block whenever one is full, and the rest at the end:
 
         for entry in entries:
             builder.add(entry)
@@ -124,12 +124,12 @@ class BlockBuilder:
 
     @property
     def size_bytes(self) -> int:
-        """Raw bytes that were added and not taken."""
+        """Raw bytes that were added and not yet taken."""
         return self._raw_bytes + (len(self._full.raw) if self._full else 0)
 
     @property
     def is_full(self) -> bool:
-        """Whether a block waits to be taken: the last entry did not fit into it any more."""
+        """Whether a block waits to be taken, because the last entry did not fit into it."""
         return self._full is not None
 
     def add(self, entry: SectionEntry) -> None:
@@ -158,7 +158,7 @@ class BlockBuilder:
         self._last = here
 
     def take_raw(self) -> RawBlock:
-        """Hand out the full block, or else what was added since; ValueError if there is nothing."""
+        """Return the full block, or else the entries added since; ValueError if there are none."""
         block = self._full
         if block is not None:
             self._full = None
@@ -202,7 +202,7 @@ def raw_blocks(entries: Iterable[SectionEntry]) -> Iterator[RawBlock]:
 
 def compress(raw: RawBlock) -> Block:
     """Make the block of encoded entries: the costly part. Any thread may call it."""
-    import zstandard  # late: a client that reads no blocks does without it
+    import zstandard  # imported late: a client that reads no blocks does not need it
 
     frame = zstandard.ZstdCompressor(
         level=ZSTD_LEVEL, write_content_size=True, write_checksum=False, write_dict_id=False
@@ -258,7 +258,7 @@ def decode_block(data: bytes) -> list[SectionEntry]:
             raise FormatError(
                 f"zstd frame states {content_bytes} bytes, the block {header.raw_bytes}"
             )
-        # The size stated is what is allocated, and all that is ever written to.
+        # Exactly the stated size is allocated, and nothing is written beyond it.
         raw = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise FormatError(f"zstd frame of the block is damaged: {error}") from error

@@ -1,8 +1,9 @@
 """Entities as rows: the columns of a message, and their values.
 
-Columns follow the descriptor: a nested message is a structure, a repeated field a list, an enum its
-value's name in lower case without the prefix, bytes that identify something hexadecimal text.
-Fields marked debug_redact have no column at all. docs/export.md has the columns of every kind.
+Columns follow the descriptor. A nested message becomes a structure, a repeated field a list, an
+enum the name of its value in lower case without the prefix. Bytes that identify something become
+hexadecimal text. Fields marked debug_redact have no column at all. docs/export.md has the columns
+of every kind.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Final
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-# Bytes with such names identify something: people and joins want them as text.
+# Bytes with such names identify something: people and joins need them as text.
 _HEX_NAMES: Final = frozenset({"nonce", "root", "parent_root"})
 _HEX_SUFFIXES: Final = ("_id", "digest", "checksum")
 
@@ -71,7 +72,7 @@ def _getter(field: FieldDescriptor) -> Getter:
 
 
 def _plain_getter(field: FieldDescriptor) -> Getter:
-    """Return a function that gets values that need no conversion: most of an export's millions."""
+    """Return a fast getter of values that need no conversion, because most values need none."""
     name = field.name
     if is_list(field):
         return lambda message: list(getattr(message, name))
@@ -81,7 +82,7 @@ def _plain_getter(field: FieldDescriptor) -> Getter:
 
 
 def _converter(field: FieldDescriptor) -> Callable[[Any], Any] | None:
-    """Return the function that converts a field's value for a row, None if none is needed."""
+    """Return the function that converts a message's value for a row, None if none is needed."""
     if field.message_type is not None:
         return row_of
     if field.enum_type is not None:

@@ -1,9 +1,9 @@
 """State digests: one number that two replicas agree on exactly if their states agree.
 
 The digest of a section is the sum modulo 2**256 of one 256-bit BLAKE3 hash per entity. A sum does
-not depend on the order of its terms, and a term can be taken out again, so a section's digest is
-kept up to date from what changed alone (minus the old value, plus the new one) and does not depend
-on how the section is split into layers.
+not depend on the order of its terms, and a term can be subtracted again. So a change updates a
+section's digest (minus the old value, plus the new one), and the digest does not depend on how the
+section is split into layers.
 
 The hash of an entity covers, without gaps (integers little-endian):
 

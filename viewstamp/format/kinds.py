@@ -1,11 +1,11 @@
-"""Kinds of entities: what the sections hold, for tools that look into snapshots.
+"""Kinds of entities: the content of the sections, for tools that read snapshots.
 
 The machines do not need this table; they know their own entities. Command line, export and analysis
-read sections of all stages by it. The entity protos state kinds and keys, and the tests hold this
-table to them.
+read sections of all stages by it. The entity protos state kinds and keys, and the tests compare
+this table with them.
 
-A key is made of the fields named, in their order: an integer is 8 bytes big-endian, text is UTF-8
-and always the last. So keys order as their fields do. Counters have the empty key.
+A key consists of the named fields, in their order: an integer is 8 bytes big-endian, text is UTF-8
+and always the last. So keys have the order of their fields. Counters have the empty key.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class KindInfo(NamedTuple):
     name: str
     """Unique over all sections: the name of its table in an export."""
     message: type[Message]
-    """What its canonical bytes encode."""
+    """The message that its canonical bytes encode."""
     key_fields: tuple[str, ...]
     """Fields that make the key; a dot leads into a message."""
 
@@ -133,7 +133,7 @@ def redacted(message: MessageT) -> MessageT:
 
 
 def withheld(message: MessageT) -> MessageT:
-    """Return a copy of nothing but what `redacted` leaves out: to be compared, never shown."""
+    """Return a copy of only what `redacted` leaves out. Compare it, but never show it."""
     copy = type(message)()
     copy.CopyFrom(message)
     _withhold(copy)
@@ -161,7 +161,7 @@ def _redact(message: Message) -> None:
 
 
 def _withhold(message: Message) -> None:
-    """Clear all that may be shown, and messages in which nothing else was."""
+    """Clear all that may be shown, and messages that are empty without it."""
     secret = _secret_fields(message.DESCRIPTOR)
     for field, _ in message.ListFields():
         if field.name in secret:

@@ -2,7 +2,7 @@
 
 A layer file is a header, blocks, an index of the blocks, and a trailer; the byte tables are in
 `viewstamp.format.layer_parts` and `viewstamp.format.block`. This module writes and reads whole
-files. It does no input or output: a writer returns the bytes to append, a reader is given a
+files. It does no input or output: a writer returns the bytes to append, and a reader gets a
 function that reads.
 """
 
@@ -82,7 +82,7 @@ class LayerWriter:
 
     @property
     def header(self) -> LayerHeader:
-        """Whose layer it is."""
+        """The header of the layer."""
         return self._header
 
     @property
@@ -179,12 +179,12 @@ class LayerReader:
 
     @property
     def header(self) -> LayerHeader:
-        """Whose layer it is."""
+        """The header of the layer."""
         return self._header
 
     @property
     def blocks(self) -> Sequence[BlockLocation]:
-        """Where its blocks are, in order."""
+        """The places of its blocks, in order."""
         return self._blocks
 
     @property
@@ -208,7 +208,7 @@ class LayerReader:
         return self._totals.raw_bytes
 
     def read_block(self, index: int) -> bytes:
-        """Return a block as stored: the one that the index names, verified but not decompressed.
+        """Return a block as stored, verified against the index but not decompressed.
 
         Raises FormatError saying what is wrong, and IndexError.
         """

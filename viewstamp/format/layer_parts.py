@@ -72,9 +72,9 @@ offset size trailer, the last 104 bytes of the file
 ====== ==== ================================================================================
 
 The trailer names the checksums of header and index, and the index those of the blocks, so a part of
-another layer cannot pass for one of this. A reader verifies header, trailer, index and then each
-block it needs. Within a part the order is: length, magic, checksum, version, reserved bytes,
-numbers. The file's name is its digest: BLAKE3 (32 bytes) of all its bytes.
+another layer is never accepted. A reader verifies header, trailer, index and then each block it
+needs. Within a part the order is: length, magic, checksum, version, reserved bytes, numbers. The
+file's name is its digest: BLAKE3 (32 bytes) of all its bytes.
 
 A later format version keeps the extent of the header and the places of its checksum, magic and
 version, so a reader can tell "too new" from "corrupt".
@@ -117,7 +117,7 @@ _HEADER_RESERVED: Final = bytes(12)
 
 @dataclass(frozen=True, slots=True)
 class LayerHeader:
-    """Whose layer a file is. `cluster_id` is 16 bytes, `stage` a number of routing.v1.Stage."""
+    """The header of a layer. `cluster_id` is 16 bytes, `stage` a number of routing.v1.Stage."""
 
     cluster_id: bytes
     stage: int
@@ -155,7 +155,7 @@ class Totals(NamedTuple):
 
 
 class Trailer(NamedTuple):
-    """Where the index is, what the blocks add up to, and what header and index are."""
+    """The place of the index, the totals of the blocks, and the checksums of header and index."""
 
     index_offset: int
     index_bytes: int
@@ -208,7 +208,7 @@ def check_location(
 
 
 def _is_range(location: BlockLocation) -> bool:
-    """Whether first and last entry are those of so many entries."""
+    """Whether first and last entry are possible for so many entries."""
     if max(len(location.first[1]), len(location.last[1])) > KEY_BYTES_MAX:
         return False
     return (
@@ -223,7 +223,7 @@ def _seal(checked: bytes) -> bytes:
 
 
 def _verify(part: bytes, name: str, magic: bytes) -> bytes:
-    """Verify what all parts share; return the checksum. Raises FormatError."""
+    """Verify the fields that all parts share; return the checksum. Raises FormatError."""
     checksum, found, version, reserved = _COMMON.unpack_from(part)
     if found != magic:
         raise FormatError(f"{name} magic is {found!r}, must be {magic!r}")

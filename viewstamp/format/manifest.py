@@ -1,4 +1,4 @@
-"""Manifest files: what one generation is made of, framed and checked.
+"""Manifest files: the sections and layers of one generation, framed and checked.
 
 A manifest file is a frame of 48 bytes followed at once by an encoded SnapshotManifest
 (`protos/viewstamp/api/snapshots/v1/manifest.proto`) and nothing else. Integers are unsigned and
@@ -36,12 +36,12 @@ offset size root preimage
 +8     32   state digest
 ====== ==== ================================================================================
 
-The root says what the state is and where it was cut. Layers, views and parents are not part of it,
-since replicas that agree may differ in how their sections are layered. The feature level says which
-sections there are: five at levels 1 to 3.
+The root identifies the state and its cut. It does not include layers, views and parents, because
+replicas that agree may have different layers. The feature level determines the sections: five at
+levels 1 to 3.
 
 A reader verifies in this order: length, magic, checksum, version, reserved bytes, the message's own
-format version, unknown fields, canonical encoding, and then what must hold of any manifest
+format version, unknown fields, canonical encoding, and then the rules for any manifest
 (`docs/snapshot-files.md`, "Manifest").
 """
 
@@ -84,8 +84,8 @@ assert _FRAME.size == FRAME_BYTES
 _LAYER_NAME = re.compile(rf"([0-9a-f]{{64}}){re.escape(LAYER_SUFFIX)}")
 _MANIFEST_NAME = re.compile(rf"([0-9]{{20}}){re.escape(MANIFEST_SUFFIX)}")
 
-# Stage number and field of each section. Sections are found by their type, and stand in the order
-# of their stages, in the message as in the pipeline.
+# Stage number and field of each section, found by the type of the field. In the message as in the
+# pipeline, sections have the order of their stages.
 _SECTION_FIELDS: Final[tuple[tuple[int, str], ...]] = tuple(
     zip(
         sorted(stage for stage in routing_pb2.Stage.values() if stage),
@@ -137,7 +137,7 @@ def sections(manifest: SnapshotManifest) -> Iterator[tuple[int, SectionManifest]
 
 
 def section_of(manifest: SnapshotManifest, stage: int) -> SectionManifest:
-    """Return the section of a stage, for reading or, in a manifest under way, for filling in.
+    """Return the section of a stage, to read it or, in an unfinished manifest, to fill it in.
 
     Raises KeyError for a stage that has none.
     """
@@ -146,7 +146,7 @@ def section_of(manifest: SnapshotManifest, stage: int) -> SectionManifest:
 
 
 def root_of(manifest: SnapshotManifest) -> bytes:
-    """Return the root of a manifest, 32 bytes; its field `root` is not looked at.
+    """Return the root of a manifest, 32 bytes, without regard to its field `root`.
 
     Raises FormatError for a section without a digest of 32 bytes, or one that is missing.
     """
@@ -171,7 +171,7 @@ def root_of(manifest: SnapshotManifest) -> bytes:
 
 
 def encode_manifest(manifest: SnapshotManifest) -> bytes:
-    """Return the bytes of a manifest file; `manifest.root` must be what `root_of` says.
+    """Return the bytes of a manifest file; `manifest.root` must equal the result of `root_of`.
 
     Raises FormatError for a manifest that `decode_manifest` would refuse.
     """
@@ -245,7 +245,7 @@ def _unframe(data: bytes) -> bytes:
 
 
 def _check(manifest: SnapshotManifest) -> None:
-    """Raise FormatError unless all that must hold of any manifest holds."""
+    """Raise FormatError unless the manifest satisfies the rules for any manifest."""
     if manifest.format_version != MANIFEST_VERSION:
         raise FormatVersionError(
             f"manifest format version {manifest.format_version} is unknown, this build reads "

@@ -1,7 +1,7 @@
-"""Merging layers: what a chain of layers says about each entity.
+"""Merging layers: the last entry of a chain of layers for each entity.
 
-Later layers win; a tombstone says that the entity is gone. Merging a base and its deltas gives the
-section; merging deltas alone, with their tombstones kept, gives one delta that does the same.
+Later layers win; a tombstone says that the entity was deleted. Merging a base and its deltas gives
+the section; merging deltas alone, with their tombstones kept, gives one delta that does the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ def merge(
     """Yield the last entry of each (kind, key), ascending; `layers` come base first.
 
     Tombstones are left out unless they are to be kept. Nothing is read ahead beyond one entry per
-    layer. Raises FormatError at the first entry of a layer that is not behind the one before it.
+    layer. Raises FormatError at the first entry of a layer that does not come after the one before
+    it.
     """
     ranked = [_ranked(layer, rank) for rank, layer in enumerate(layers)]
     last_kind, last_key = -1, b""

@@ -303,7 +303,7 @@ def decode_header(buffer: bytes | memoryview) -> SealedHeader:
         timestamp,
         size,
     )
-    # The layout itself bounds the widths; the numbers are what is left to judge.
+    # The layout bounds the widths, so only the numbers are left to check.
     reason = _invalid_numbers(header)
     if reason is not None:
         raise FormatError(f"prepare header is impossible: {reason}")

@@ -2,8 +2,8 @@
 
 A segment is a file of a fixed, sector-aligned size, written with zeros before its first use. Its
 first sector (4,096 bytes) is the segment header; records follow, each beginning at a sector
-boundary and padded with zeros to the next one. A record never crosses segments: where the next one
-does not fit, the rest of a segment stays zero and the log goes on in the segment of the next
+boundary and padded with zeros to the next one. A record never crosses segments: if the next one
+does not fit, the rest of the segment stays zero and the log goes on in the segment of the next
 number. All integers are unsigned and little-endian.
 
 Segment header (the rest of its sector is zero):
@@ -45,33 +45,34 @@ offset size field
 72     8    reserved, zero
 ====== ==== ================================================================================
 
-The checksum binds a frame to its place. A misdirected write, a segment under another's name and a
-frame that somebody hid inside a command's payload (the random journal_id is never told to anyone)
-are therefore invalid. The frame names op and identity a second time, so that a prepare whose own
-bytes are damaged can still be asked for from a peer by (op, checksum).
+The checksum binds a frame to its place. So a misdirected write, a segment under the name of another
+one, and a frame hidden inside a command's payload are invalid (the random journal_id is secret).
+The frame repeats op and identity, so that a replica can ask its peers by (op, checksum) for a
+prepare whose own bytes are damaged.
 
 **Torn or rotten.** A disk writes a unit of 512 bytes whole or not at all, and a segment held zeros
-before. So a record whose write a crash cut short has units that are still all zeros although they
-were not written so. That tells it from a record that rotted later: no journal ever acknowledged it.
-(One that a disk wrote elsewhere leaves zeros, too. Its frame is valid for the place where the zeros
-are, and so tells.) Two rules make it so. The last unit of the content is filled up with the byte
-0xFF (the units behind it are zeros), and the frame counts the units that are *thin*: those with
-fewer than 16 bytes other than zero, which rot of a few bytes could blank. More units of zeros than
-thin ones prove a tear (`DamagedRecord.torn`). The first unit holds the frame and is never thin. A
-tear stays unproven if it took no more units than there are thin ones that are not blank, as does
-every tear of a record of version 1, which is filled up with zeros and counts nothing.
+before. If a crash cuts the write of a record short, some units are still all zeros although their
+content is not. This distinguishes a torn record, which no journal ever acknowledged, from one that
+rotted later. (A record that a disk wrote to another place leaves zeros, too. It can be recognized,
+because its frame is valid only for the place of the zeros.) Two rules are needed. The last unit of
+the content is filled up with the byte 0xFF (the units after it are zeros). The frame counts the
+*thin* units: those with fewer than 16 bytes other than zero, which rot of a few bytes could make
+blank. If there are more units of zeros than thin units, the record is torn (`DamagedRecord.torn`).
+The first unit holds the frame and is never thin. A tear stays unproven if it affects no more units
+than there are thin ones that are not blank. Tears of records of version 1 are never proven, because
+version 1 fills up with zeros and counts no thin units.
 
 Kinds of content:
 
 * prepare: the bytes described in `viewstamp.format.prepare`.
 * cut: empty. Records of lower sequence whose op is above `op` no longer belong to the log: a view
   change replaced them.
-* repaired: pairs of 8-byte integers (first sequence, last sequence), both inclusive. Whatever was
-  lost at these sequences has been made good from peers, and is no longer held against the log.
-* restart: the 16-byte checksum of the entry at `op`. A snapshot of the cluster covers all up to
-  `op`: no record of lower sequence belongs to the log any more, which goes on behind `op`.
+* repaired: pairs of 8-byte integers (first sequence, last sequence), both inclusive. The records
+  lost at these sequences were repaired from peers, and no longer count as a loss of the log.
+* restart: the 16-byte checksum of the entry at `op`. A snapshot of the cluster covers all entries
+  up to `op`. Records of lower sequence no longer belong to the log, which goes on after `op`.
 
-A frame's version and magic keep their places in later versions. `scan_segment` judges every sector
+Version and magic of a frame keep their places in later versions. `scan_segment` judges every sector
 of a segment: part of an intact record, of a damaged one, or blank.
 """
 
@@ -95,7 +96,7 @@ RECORD_VERSION = 2
 RECORD_VERSIONS_READ = (1, 2)
 FRAME_BYTES = 80
 UNIT_BYTES = 512
-# Rot of fewer bytes than this cannot make a unit that is not thin look as if it was never written.
+# Rot of fewer bytes than this cannot make a unit that is not thin look unwritten.
 THIN_BYTES = 16
 JOURNAL_ID_BYTES = 16
 CONTENT_BYTES_MAX = HEADER_BYTES + PREPARE_BODY_BYTES_MAX
@@ -123,7 +124,7 @@ class RecordKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """Whose segment a file is. Both ids are 16 bytes."""
+    """The journal and the number of a segment file. Both ids are 16 bytes."""
 
     cluster_id: bytes
     replica_id: int
@@ -136,7 +137,7 @@ class SegmentHeader:
 class Frame:
     """A record's frame without its checksum, which depends on where the record lies.
 
-    `thin_units` is counted by whoever encodes the record; None for one of version 1.
+    The encoder of the record counts `thin_units`; None for a record of version 1.
     """
 
     kind: RecordKind
@@ -162,10 +163,10 @@ class IntactRecord:
 class DamagedRecord:
     """Sectors that hold something, but no intact record.
 
-    `frame` is known if it verified, and then the extent is the record's own; otherwise the extent
-    is one sector, of which nothing can be told. `torn` says that units are still zeros which no
-    record has so: of a known frame, behind the first; otherwise the first of the sector, where a
-    frame would be.
+    `frame` is known if it verified; then the extent is that of the record. Otherwise the extent is
+    one sector of unknown content. `torn` says that units are still zeros that no whole record has
+    as zeros: units after the first if the frame is known, otherwise the first unit of the sector,
+    where a frame would be.
     """
 
     offset: int
@@ -205,7 +206,7 @@ def _thin_units(content: bytes) -> int:
     """Count the units after the first one that a few changed bytes could make blank."""
     if _ZEROS_OF_THIN not in content:
         return 0
-    # What fills the last unit up is not zero, so that only the content's own zeros count.
+    # The fill of the last unit is not zero, so only the content's own zeros count.
     return sum(
         UNIT_BYTES - content.count(0, start, start + UNIT_BYTES) < THIN_BYTES
         for start in range(UNIT_BYTES - FRAME_BYTES, len(content), UNIT_BYTES)
@@ -213,7 +214,7 @@ def _thin_units(content: bytes) -> int:
 
 
 def _is_torn(frame: Frame, extent: bytes) -> bool:
-    """Return whether units after the first are zeros that nobody wrote as zeros."""
+    """Return whether units after the first are zeros that were not written as zeros."""
     if frame.thin_units is None:
         return False
     end = _units_end(FRAME_BYTES + frame.length)
@@ -224,7 +225,7 @@ def _is_torn(frame: Frame, extent: bytes) -> bool:
 
 
 def _padding(length: int, *, filled: bool) -> bytes:
-    """The padding between a content of `length` bytes and the end of its last sector."""
+    """The bytes between a content of `length` bytes and the end of its last sector."""
     size = FRAME_BYTES + length
     fill_bytes = _units_end(size) - size if filled else 0
     return (_FILL * fill_bytes).ljust(padded_bytes(size) - size, b"\0")
@@ -236,7 +237,7 @@ def _is_zero(part: bytes) -> bool:
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
-    """The first sector of a segment; raises ValueError for a header that none may have."""
+    """The first sector of a segment; raises ValueError for a header that no segment may have."""
     if len(header.cluster_id) != CHECKSUM_BYTES or len(header.journal_id) != JOURNAL_ID_BYTES:
         raise ValueError("cluster_id and journal_id of a segment are 16 bytes each")
     if header.segment < 1 or header.segment_bytes % SECTOR_BYTES:
@@ -295,7 +296,7 @@ def _frame_checksum(journal_id: bytes, segment: int, offset: int, checked: bytes
 def encode_record(
     frame: Frame, content: bytes, *, journal_id: bytes, segment: int, offset: int
 ) -> bytes:
-    """A record as it lies at `offset` of `segment`, padded to whole sectors, in today's version."""
+    """The bytes of a record for `offset` of `segment`, in whole sectors, in the newest version."""
     if len(content) != frame.length:
         raise ValueError(f"the frame says {frame.length} bytes, the content has {len(content)}")
     checked = _FRAME.pack(
@@ -364,9 +365,9 @@ def decode_frame(buffer: bytes, *, journal_id: bytes, segment: int, offset: int)
 
 
 def claimed_sequence(buffer: bytes) -> int | None:
-    """The sequence named by what looks like a frame, wherever it lies; None if nothing does.
+    """The sequence in bytes that look like a frame of any place; None if they do not.
 
-    Nothing is verified: that takes the place for which the record was made.
+    Nothing is verified, because that needs the place for which the record was made.
     """
     if len(buffer) < FRAME_BYTES:
         return None

@@ -1,8 +1,8 @@
-"""A section in motion: the entries of its layers, what changed, and what it all adds up to.
+"""A section and its changes: the entries of layers, and the running digest and counts.
 
 A section is the state of one stage: entities, each of which has a kind (1, 2, 3 ...), a key that is
 unique in its kind, and canonical bytes. A layer holds entries: the new bytes of an entity, or a
-tombstone in the place of one that is gone. All of it is ordered by (kind, key), keys as bytes.
+tombstone for a deleted one. Everything is ordered by (kind, key), keys as bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from viewstamp.format.digest import StateDigest
 
-# Kind and key: where an entry stands in the order of its section.
+# Kind and key: the place of an entry in the order of its section.
 Position: TypeAlias = tuple[int, bytes]
 # Kind, key, old canonical bytes, new canonical bytes; None where there is no entity. A sequence of
 # changes is strictly ascending by (kind, key).
@@ -60,8 +60,8 @@ class SectionTally:
     def add(self, change: Change) -> SectionEntry | None:
         """Count a change; return its entry for a layer, or None if old and new are equal.
 
-        Raises ValueError if it takes away an entity of a kind that has none: then the change does
-        not belong to this base.
+        Raises ValueError if it removes an entity of a kind that has none, because then the change
+        does not belong to this base.
         """
         kind, key, old, new = change
         if old == new:
