@@ -11,21 +11,21 @@ from typing import Final
 
 EXIT_INTERRUPTED: Final = 130
 
-# Loading modules makes many objects and no garbage, so the collector need not look often.
+# Modules make many objects and no garbage, so the default number of collections is useless.
 OBJECTS_PER_COLLECTION: Final = 100_000
 
-# Modules that a client does without, and the extra that brings them.
+# Modules that a client does not need, and the extra that installs them.
 EXTRAS: Final = dict.fromkeys(("opentelemetry", "prometheus_client", "zstandard"), "server")
 
 
 def main() -> None:
     """Run the command line and exit with its code."""
     gc.set_threshold(OBJECTS_PER_COLLECTION)
-    # There is no garbage at the end either, where the interpreter looks at every object twice.
+    # At the end there is no garbage either, but the interpreter would walk every object twice.
     atexit.register(gc.freeze)
-    # The error says more about a failed connection than gRPC's log lines.
+    # gRPC's log of a failed connection says less than the error does.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    # Frames and colours are for a terminal; in a pipe, help and errors are plain lines.
+    # Help and errors have frames and colours on a terminal, and are plain lines in a pipe.
     is_terminal = sys.stdout.isatty() and sys.stderr.isatty()
     os.environ.setdefault("TYPER_USE_RICH", str(int(is_terminal)))
     try:
@@ -41,14 +41,14 @@ def main() -> None:
 
 def _traced() -> AbstractContextManager[object]:
     if not any(name.startswith("OTEL_EXPORTER_OTLP") for name in os.environ):
-        return nullcontext()  # Even a closer look takes some time.
+        return nullcontext()  # a closer check would take time
     from viewstamp.telemetry.program import traced_program
 
     return traced_program("viewstamp-cli", "viewstamp")
 
 
 def _name_extra(error: ModuleNotFoundError) -> None:
-    """Name the extra that brings the missing module, and exit. Reraises if no extra brings it."""
+    """Name the extra that installs the missing module, and exit. Raises the error without one."""
     extra = EXTRAS.get((error.name or "").partition(".")[0])
     if extra is None:
         raise error

@@ -32,9 +32,9 @@ def login(
 ) -> None:
     """Log in and keep the access token for this cluster.
 
-    It holds at every address that was given, alone or in a list; the authority of --tls-ca is kept
-    with it, in $XDG_CONFIG_HOME/viewstamp/tokens.json, which only you may read. After `viewstamp
-    up`, root's password is in the file `root_password` of the data directory.
+    Later commands use it at each of the given addresses, alone or in a list. It is kept with the
+    authority of --tls-ca in $XDG_CONFIG_HOME/viewstamp/tokens.json, which only you may read. After
+    `viewstamp up`, root's password is in the file `root_password` of the data directory.
     """
     settings = settings_of(context)
     request: Message
@@ -85,7 +85,8 @@ def logout(
 ) -> None:
     """End the access token kept for this cluster, and forget it.
 
-    With it end all that were got in the same way: by the password, or by personal access tokens.
+    This also ends all access tokens that were got in the same way: with the password, or with
+    personal access tokens.
     """
     settings = settings_of(context)
     store = TokenStore()
@@ -93,7 +94,7 @@ def logout(
         stored = store.get(settings.addresses)
     except ValueError as error:
         fail(settings, "NOT_LOGGED_IN", str(error))
-    # Forgotten first: whatever the cluster says, nobody finds it here any more.
+    # Remove it first, so that it is gone from here whatever the cluster answers.
     was_there = store.remove(settings.addresses)
     is_ended = stored is not None and not local and _end(as_logged_in(settings, stored), stored)
     if settings.as_json:

@@ -74,8 +74,8 @@ def analyze(
 ) -> None:
     """Turn traces and snapshots into tables and one page to read, with Spark.
 
-    Prints what was found in words, the gravest first. Exit codes: 0 done, 1 there is no data, it
-    is too bad, or Spark cannot run here: the message says which.
+    Prints the findings in words, the gravest first. Exit codes: 0 done, 1 there is no data, the
+    data are too bad, or Spark cannot run here: the message says which.
     """
     settings = settings_of(context)
     if importlib.util.find_spec("pyspark") is None:
@@ -94,7 +94,7 @@ def analyze(
 
 
 def _arguments(given: dict[str, Any], chosen: dict[str, bool]) -> list[str]:
-    """Return the options that have a value, with it, and those that are chosen."""
+    """Return the options that have a value, each with its value, and the chosen flags."""
     valued = [(name, str(value)) for name, value in given.items() if value is not None]
     return [part for pair in valued for part in pair] + [name for name in chosen if chosen[name]]
 

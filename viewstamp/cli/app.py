@@ -20,7 +20,7 @@ from viewstamp.cli.settings import (
     tell,
 )
 
-# Understood before and after the command; the second value says whether a value follows.
+# Options allowed before and after the command; True if a value follows the option.
 GLOBAL_OPTIONS: Final = {"--json": False, "--address": True, "--tls-ca": True, "--timeout": True}
 
 HELP: Final = """Manage the metadata of a streaming platform: users, streams, topics and groups.
@@ -37,18 +37,18 @@ a login).
 
 
 class RootGroup(TyperGroup):
-    """Loads the command that is called, and takes the global options wherever they stand.
+    """Loads the command that is called, and accepts the global options at any place.
 
     `viewstamp stream list --json` works, too.
     """
 
     def __init__(self, **attributes: Any) -> None:
-        """Know every command by its name and its help; none is loaded yet."""
+        """Begin with the name and the help of every command; none is loaded yet."""
         super().__init__(**attributes)
         self.commands.update(placeholders())
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
-        """Run a command and exit; tell a usage error as JSON where JSON is asked for."""
+        """Run a command and exit; with --json a usage error is JSON, too."""
         if "--json" not in (sys.argv[1:] if args is None else args):
             return super().main(args, *more, **options)
         try:
@@ -71,7 +71,7 @@ class RootGroup(TyperGroup):
 
 
 def hoist(arguments: list[str]) -> list[str]:
-    """Return the arguments with global options first; what follows `--` is left alone."""
+    """Return the arguments with global options first; arguments after `--` stay in place."""
     front: list[str] = []
     rest: list[str] = []
     queue = list(arguments)
@@ -100,9 +100,9 @@ app = typer.Typer(
 
 
 def tell_version(wanted: bool) -> None:
-    """Print the version and exit, if that is wanted."""
+    """Print the version and exit, if the option is given."""
     if wanted:
-        # Late: it takes a tenth of what a whole command may.
+        # Imported late: the import takes a tenth of the time that a whole command may take.
         from importlib import metadata
 
         typer.echo(f"viewstamp {metadata.version('viewstamp')}")

@@ -1,4 +1,4 @@
-"""`viewstamp audit`: who changed what, or was not let, as one replica has written it down."""
+"""`viewstamp audit`: who changed what, or was refused, from the audit log of one replica."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def audit(
 ) -> None:
     """Show the audit log of a replica: changes, logins and denials, oldest first.
 
-    A replica logs what it answered itself: with several of them, look at each.
+    A replica logs only the requests that it answered: with several replicas, look at each.
     """
     settings = settings_of(context)
     directory = data_directory / DIRECTORY
@@ -68,7 +68,7 @@ def _microseconds(moment_of: datetime) -> int:
 
 
 def _methods(record: Record) -> Iterator[str]:
-    """Yield the methods that a record tells of, also those in transactions."""
+    """Yield the methods in a record, also those in transactions."""
     for part in _all_parts(record):
         yield part.get("method", "")
         yield from part.get("parts", ())

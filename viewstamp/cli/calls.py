@@ -1,4 +1,4 @@
-"""How a command asks the cluster. The client is loaded only then; help and TAB need none."""
+"""How a command asks the cluster. Only these calls load the client, so help and TAB are fast."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 def run(context: typer.Context, action: Callable[[Client], Awaitable[T]]) -> T:
-    """Connect, do `action` with the client, and return what it returns.
+    """Connect, run `action` with the client, and return its result.
 
-    Tells errors and exits: 1 if the cluster refused, 3 if it could not be reached.
+    Reports errors and exits: 1 if the cluster refused, 3 if it could not be reached.
     """
     from viewstamp.cli import session
 
@@ -26,7 +26,7 @@ def run(context: typer.Context, action: Callable[[Client], Awaitable[T]]) -> T:
 
 
 def collected(context: typer.Context, listed: Callable[[Client], AsyncIterator[T]]) -> list[T]:
-    """Connect, and return all that the client lists."""
+    """Connect, and return all items that the client lists."""
 
     async def collect(client: Client) -> list[T]:
         return [item async for item in listed(client)]
@@ -35,7 +35,7 @@ def collected(context: typer.Context, listed: Callable[[Client], AsyncIterator[T
 
 
 def ask_here(context: typer.Context, request: Message) -> Any:
-    """Have the first replica of the address answer from its own state, however old."""
+    """Let the first replica of the address answer from its own state, even if that is old."""
     from viewstamp.cli import session
 
     return session.ask_here(context, request)

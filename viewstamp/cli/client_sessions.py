@@ -1,4 +1,4 @@
-"""`viewstamp session ...`: client sessions, to see who holds them and to end them."""
+"""`viewstamp session ...`: lists client sessions and their users, and ends them."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def end(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """End a session, or all, of yours or of a user; who held them registers anew.
+    """End a session, or all, of yours or of a user; their clients register new ones.
 
-    Another's needs manage_users. Group memberships of the sessions end with them.
+    Sessions of another user need manage_users. Group memberships of the sessions end with them.
     """
     settings = settings_of(context)
     which = "all sessions" if session_id is None else f"session {session_id}"

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
     from viewstamp.client import Client
 
-# These fit into 80 columns.
+# These columns fit into a terminal of 80 characters.
 STATE_COLUMNS = ("replica_id", "role", "status", "commit", "lag")
 LINK_COLUMNS = ("replica_id", "link", "address")
-# And these, where addresses are short.
+# These columns fit, too, if addresses are short.
 REPLICA_COLUMNS = (*STATE_COLUMNS, *LINK_COLUMNS[1:])
 WIDE_REPLICA_COLUMNS = (
     *("replica_id", "role", "status", "view", "op", "commit", "applied", "lag", "generation"),
@@ -45,8 +45,9 @@ def status(
 ) -> None:
     """Show replicas, services and alarms.
 
-    Without --here the primary answers. With it a backup or a standby does, out of its own state:
-    its revision, and with --digests what its services hold, to be compared with the primary's.
+    Without --here the primary answers. With --here the replica at --address answers from its own
+    state: its revision, and with --digests the digests of its services, to compare with those of
+    the primary.
     """
     settings = settings_of(context)
     if here:
@@ -73,7 +74,7 @@ def step_down(context: typer.Context) -> None:
     async def handed_over(client: Client) -> tuple[int, int]:
         before = (await client.status()).primary
         await client.step_down()
-        # The next linearizable answer comes from whoever leads then.
+        # The next linearizable answer comes from the new primary.
         return before, (await client.status()).primary
 
     before, after = run(context, handed_over)
@@ -165,7 +166,7 @@ def _show_levels(
 
 
 def _print_replicas(replicas: list[dict[str, Any]], *, wide: bool) -> None:
-    """Print the replicas; with their addresses apart where these would fold every column."""
+    """Print the replicas; with their addresses below if these would fold every column."""
     if wide:
         print_table(WIDE_REPLICA_COLUMNS, replicas, "replicas")
     elif fits_terminal(REPLICA_COLUMNS, replicas):

@@ -1,7 +1,7 @@
-"""Which module has which command. A command is loaded when it is called.
+"""The modules of the commands. A command is loaded when it is called.
 
-Loading them all takes longer than most commands do, and a shell that completes a name would wait
-for it at every TAB.
+To load all of them takes longer than most commands take, and a shell that completes a name would
+wait for it at every TAB.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CommandPlace:
     help: str
 
 
-# In the order in which help lists them.
+# Help lists the commands in this order.
 PLACES: Final = {
     "up": CommandPlace("up", "up", "Run a cluster on this machine until Ctrl-C."),
     "keygen": CommandPlace(
@@ -69,7 +69,7 @@ PLACES: Final = {
 
 
 def placeholders() -> dict[str, Any]:
-    """Return a command for each name that can be listed and helped with, and not called."""
+    """Return a command for each name; it has a help text, but cannot be called."""
     return {name: TyperCommand(name, help=place.help) for name, place in PLACES.items()}
 
 
@@ -84,7 +84,7 @@ def with_loaded(name: str) -> dict[str, Any]:
 
 def _command(name: str, found: typer.Typer | Callable[..., Any]) -> Any:
     holder = typer.Typer(add_completion=False, rich_markup_mode="markdown")
-    # With a callback it is a group, whatever it holds.
+    # The callback makes it a group, even if it holds only one command.
     holder.callback()(lambda: None)
     if isinstance(found, typer.Typer):
         holder.add_typer(found, name=name)

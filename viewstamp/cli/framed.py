@@ -1,11 +1,11 @@
-"""Tables for a terminal. Rich is loaded when one is printed, so pipes do not wait for it."""
+"""Tables for a terminal. Only they load Rich, so pipes do not wait for it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-# Between two columns.
+# Characters between two columns.
 GAP: Final = 3
 
 
@@ -24,7 +24,7 @@ def show_fields(title: str, rows: Iterable[tuple[str, str]]) -> None:
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
-    """Print a table; what does not fit into a column is folded."""
+    """Print a table; cells that are too wide for their column are folded."""
     from rich import box
     from rich.console import Console
     from rich.markup import escape

@@ -42,12 +42,12 @@ _SIZE: Final = re.compile(r"(\d+)(B|KiB|MiB|GiB|TiB)?")
 _SIZE_BYTES: Final = MappingProxyType(
     {None: 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 )
-# Fields of the permission messages that are no permissions.
+# Fields of the permission messages that are not permissions.
 _NO_PERMISSIONS: Final = frozenset({"stream", "topic", "topics"})
 
 
 def entity(text: str) -> int | str:
-    """Return what names an entity: digits are an id, anything else, or after `name:`, a name."""
+    """Return an identifier: digits are an id; other text, or text after `name:`, is a name."""
     if text.startswith(NAME_PREFIX):
         return text.removeprefix(NAME_PREFIX)
     return int(text) if text.isascii() and text.isdecimal() else text
@@ -56,10 +56,10 @@ def entity(text: str) -> int | str:
 def permissions(
     global_words: Sequence[str], streams: Sequence[str], topics: Sequence[str]
 ) -> users_pb2.Permissions | None:
-    """Return what the three options grant; None if none was given. Raises BadParameter."""
+    """Return the permissions of the three options; None without options. Raises BadParameter."""
     if not (global_words or streams or topics):
         return None
-    # Late: most arguments need none of it.
+    # Imported late: most arguments need none of it.
     from viewstamp.api.users.v1 import users_pb2
     from viewstamp.client.identifiers import identifier
 
@@ -122,7 +122,7 @@ def _of_stream(
 
 
 def _split(text: str, option: str, shape: str) -> tuple[str, str]:
-    # From the right: a name may hold a colon, permissions never do.
+    # Split from the right, because a name may hold a colon and permissions never do.
     name, separator, words = text.rpartition(":")
     if not separator or not name or not words:
         raise typer.BadParameter(f"{text!r} lacks a part: write {shape}", param_hint=option)

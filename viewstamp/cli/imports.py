@@ -29,7 +29,7 @@ app = typer.Typer(
 
 @app.callback()
 def imports() -> None:
-    """Keep `wikimedia` a command of its own, though it is the only one."""
+    """Keep `wikimedia` as a subcommand, although it is the only one."""
 
 
 @app.command()
@@ -48,8 +48,8 @@ def wikimedia(
 
     Event services become streams, Kafka topics become topics with one partition, enabled ingestion
     jobs become consumer groups, producers become users who may send messages to their topics.
-    What exists already is left alone, so running it again is safe. Exit codes: 0 all is there,
-    1 something was refused.
+    Existing entities do not change, so it is safe to run it again. Exit codes: 0 everything exists
+    now, 1 something was refused.
     """
     settings = settings_of(context)
     try:

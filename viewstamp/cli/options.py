@@ -47,12 +47,12 @@ PasswordFile = Annotated[
 
 
 def guards(expected_revision: int | None, *, dry_run: bool) -> Guards:
-    """Return what the options say that a change is bound to."""
+    """Return the conditions of a change from the options."""
     return {"expected_revision": expected_revision, "validate_only": dry_run}
 
 
 def confirm(settings: Settings, question: str, *, yes: bool, dry_run: bool) -> None:
-    """Ask before something is destroyed; exit with 2 if the answer is no."""
+    """Ask before a command destroys something; exit with 2 if the answer is no."""
     if yes or dry_run:
         return
     if settings.as_json:
@@ -83,10 +83,10 @@ def secret(settings: Settings, file: Path | None, prompt: str, *, confirmed: boo
 
 
 def _answer(settings: Settings, reason: str, step: str, ask: Callable[[], T]) -> T:
-    """Ask a question; if the input ends before the answer, tell what to do instead, and exit."""
+    """Ask a question; if the input ends before the answer, say what to do instead, and exit."""
     try:
         with warnings.catch_warnings():
-            # Where there is no terminal, getpass warns of an echo that nobody sees.
+            # Without a terminal, getpass warns of an echo that nobody sees.
             warnings.simplefilter("ignore")
             return ask()
     except typer.Abort as abort:

@@ -1,4 +1,4 @@
-"""What commands print: JSON with stable keys for programs, tables and sentences for people.
+"""The output of commands: JSON with stable keys for programs, tables and sentences for people.
 
 A table in a pipe is plain: no frame, no colour, no line cut or folded, one row for each line.
 """
@@ -31,8 +31,8 @@ MOMENTS: Final = frozenset(("created_at", "decided_at", "expires_at", "since"))
 def plain(message: Message) -> dict[str, Any]:
     """Return a message as JSON values: every field by name, numbers as numbers, no header.
 
-    Enum values are in lower case without their prefix, bytes in hexadecimal, absent messages null,
-    moments as RFC 3339 has them, null for none.
+    Enum values are in lower case without their prefix, bytes in hexadecimal, absent messages null.
+    Times are RFC 3339 text, or null for no time.
     """
     descriptor: Any = message.DESCRIPTOR
     return {
@@ -97,7 +97,7 @@ def print_table(columns: Sequence[str], rows: Iterable[dict[str, Any]], title: s
 
 
 def fits_terminal(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> bool:
-    """Whether a table has room on the terminal without folding a cell; in a pipe it always has."""
+    """Whether a table fits on the terminal without a folded cell; in a pipe it always fits."""
     if not sys.stdout.isatty():
         return True
     cells = [columns, *([_text(column, row[column]) for column in columns] for row in rows)]
@@ -108,7 +108,7 @@ def fits_terminal(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> boo
 def done(
     settings: Settings, response: Message, sentence: str, *, dry_run: bool = False, **more: Any
 ) -> None:
-    """Say that a command took effect (or would have): ids, revision, and a sentence for people."""
+    """Report that a command took effect (or would): ids, revision, and a sentence for people."""
     header = response.header  # type: ignore[attr-defined]
     if settings.as_json:
         print_json({**plain(response), **more, "revision": header.revision, "dry_run": dry_run})
@@ -139,7 +139,7 @@ def _print_plain(rows: Sequence[Sequence[str]]) -> None:
 
 
 def timestamp(microseconds: int) -> str | None:
-    """Return log time as RFC 3339 has it, in UTC; None for 0, which stands for none."""
+    """Return log time as RFC 3339 text, in UTC; None for 0, which means no time."""
     if not microseconds:
         return None
     at = datetime.fromtimestamp(microseconds // 1_000_000, UTC)
@@ -167,7 +167,7 @@ def _plain_value(field: FieldDescriptor, value: Any) -> Any:
 
 def _text(name: str, value: Any) -> str:
     if name in MOMENTS and value:
-        # Entities of snapshots have them as they are on disk.
+        # Entities of snapshots have these fields as they are on disk.
         return moment(value) if isinstance(value, int) else moment_text(value)
     if name == "expires_at":
         return "never"
@@ -183,12 +183,12 @@ def _text(name: str, value: Any) -> str:
 
 
 def moment_text(value: str) -> str:
-    """Return a moment of RFC 3339 to the second, as people read it."""
+    """Return RFC 3339 text to the second, as people read it."""
     return f"{datetime.fromisoformat(value):%Y-%m-%d %H:%M:%SZ}"
 
 
 def _permissions(granted: dict[str, Any]) -> str:
-    """Return permissions with a line for each place where some were granted."""
+    """Return permissions with a line for each entity on which some were granted."""
     lines = [f"everywhere: {_granted(granted['global'] or {})}"]
     for stream in granted["streams"]:
         stream_name = _identifier(stream["stream"])
@@ -207,7 +207,7 @@ def _identifier(named: dict[str, Any]) -> str:
 
 
 def _nested(values: dict[str, Any]) -> str:
-    """Return the fields of a message that say something; true flags by name alone."""
+    """Return the set fields of a message; of true flags only the name."""
     parts = []
     for name, value in values.items():
         if value in (None, False, "", []):

@@ -1,7 +1,7 @@
 """Calls through a replica that does not lead, for callers that cannot reach the primary.
 
-With `kubectl port-forward service/viewstamp` a backup answers, and names a primary whose name means
-nothing here. It passes single calls on.
+With `kubectl port-forward service/viewstamp` a backup answers, and names a primary whose address is
+unknown here. The backup passes single calls on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from viewstamp.client.verdicts import ELSEWHERE, Backoff, verdict_on
 from viewstamp.errors import Refusal
 from viewstamp.routing import MethodKind
 
-# What a call that may have reached the primary ends with.
+# Errors of a call that may have reached the primary.
 _UNCERTAIN: Final = frozenset((grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE))
 
 

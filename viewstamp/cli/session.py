@@ -1,4 +1,4 @@
-"""How a command reaches the cluster: settings, identity, and the one place that reports errors."""
+"""How a command reaches the cluster: settings, identity, and one place that reports errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from viewstamp.errors import Refusal
 
 T = TypeVar("T")
 
-# The error that ends a command says what the client would log.
+# The error that ends a command repeats what the client logs.
 logging.getLogger("viewstamp.client").addHandler(logging.NullHandler())
 
 # What to do about a refusal; `{address}` is filled in.
@@ -72,10 +72,10 @@ NEXT_STEPS: Final = {
     Reason.REASON_INTERNAL: "this is a defect: report it with the coordinator's log",
 }
 
-# Enough to see that the primary has a name that means nothing here.
+# Long enough to find out that the address of the primary is unknown here.
 FIRST_TRY_S: Final = 1.0
 
-# What to do about a connection that cannot be made.
+# What to do about a failed connection.
 CONNECTING_STEPS: Final = {
     Trouble.NOBODY_LISTENS: "start a cluster with `viewstamp up`, or give another --address",
     Trouble.NAME_UNKNOWN: "check the host name in --address",
@@ -93,9 +93,9 @@ CONNECTING_STEPS: Final = {
 
 
 def run(context: typer.Context, action: Callable[[Client], Awaitable[T]]) -> T:
-    """Connect, do `action` with the client, and return what it returns.
+    """Connect, run `action` with the client, and return its result.
 
-    Tells errors and exits: 1 if the cluster refused, 3 if it could not be reached.
+    Reports errors and exits: 1 if the cluster refused, 3 if it could not be reached.
     """
     settings, identity = _logged_in(settings_of(context))
 
@@ -107,7 +107,7 @@ def run(context: typer.Context, action: Callable[[Client], Awaitable[T]]) -> T:
 
 
 async def _client(settings: Settings, identity: dict[str, Any]) -> Client:
-    """Return a client of the primary; through a backup, where the primary's name is unknown."""
+    """Return a client of the primary; through a backup if the primary's address is unknown."""
     options = {**identity, "tls_ca": settings.tls_ca, "timeout_s": settings.timeout_s}
     for patience_s in (min(FIRST_TRY_S, settings.connect_timeout_s), settings.connect_timeout_s):
         try:
@@ -119,7 +119,7 @@ async def _client(settings: Settings, identity: dict[str, Any]) -> Client:
                 break
             if patience_s == settings.connect_timeout_s:
                 raise
-    # Late: few are out of reach of the primary.
+    # Imported late: few callers cannot reach the primary.
     from viewstamp.cli.relayed import RelayedClient
 
     endpoints = Endpoints(settings.addresses, settings.tls_ca)
@@ -128,7 +128,7 @@ async def _client(settings: Settings, identity: dict[str, Any]) -> Client:
 
 
 def ask_here(context: typer.Context, request: Message) -> Any:
-    """Have the first replica of the address answer from its own state, however old."""
+    """Let the first replica of the address answer from its own state, even if that is old."""
     settings, credentials = _logged_in(settings_of(context))
     identity = AccessTokenSource(Credentials(**credentials))
 
@@ -176,7 +176,7 @@ def guarded(settings: Settings, action: Callable[[], Awaitable[T]]) -> T:
 
 
 def fail_unreachable(settings: Settings, message: str, cause: Trouble) -> NoReturn:
-    """Tell why no cluster answered at the address, and what to do; exit."""
+    """Report why no cluster answered at the address, and what to do; exit."""
     step = CONNECTING_STEPS[cause]
     fail(settings, "CANNOT_CONNECT", message, step, exit_code=EXIT_UNREACHABLE)
 
@@ -184,7 +184,7 @@ def fail_unreachable(settings: Settings, message: str, cause: Trouble) -> NoRetu
 def as_logged_in(settings: Settings, stored: StoredToken) -> Settings:
     """Return the settings with the authority that the login used, unless another one is given.
 
-    Tells if its file is gone, and exits.
+    Reports a missing file, and exits.
     """
     if settings.tls_ca is not None or stored.tls_ca is None:
         return settings
@@ -195,7 +195,7 @@ def as_logged_in(settings: Settings, stored: StoredToken) -> Settings:
 
 
 def _logged_in(settings: Settings) -> tuple[Settings, dict[str, Any]]:
-    """Return the settings and the credentials to connect with; tell how to get some, and exit."""
+    """Return the settings and the credentials; without a login, report how to log in, and exit."""
     for variable, parameter in (
         ("VIEWSTAMP_ACCESS_TOKEN", "access_token"),
         ("VIEWSTAMP_PERSONAL_ACCESS_TOKEN", "personal_access_token"),
@@ -214,11 +214,11 @@ def _logged_in(settings: Settings) -> tuple[Settings, dict[str, Any]]:
 
 
 def _check_that_a_cluster_answers(settings: Settings) -> None:
-    """Tell if no cluster answers at the address, and exit: a login would not help then."""
+    """Report if no cluster answers at the address, and exit, because a login would not help."""
 
     async def asked() -> None:
         endpoints = Endpoints(settings.addresses, settings.tls_ca)
-        with suppress(Refusal):  # which a cluster alone gives
+        with suppress(Refusal):  # only a cluster refuses
             request = cluster_pb2.GetStatusRequest()
             await ask(endpoints, request, timeout_s=settings.connect_timeout_s)
 

@@ -1,4 +1,4 @@
-"""The global options, and how a command reports an error."""
+"""The global options, and how a command reports that it failed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def settings_of(context: typer.Context) -> Settings:
 
 
 def told(error: OSError) -> str:
-    """Return which file cannot be read or written, and why."""
+    """Return a text that names a file that cannot be read or written, and the cause."""
     if error.filename is None:
         return str(error)
     return f"{error.filename}: {error.strerror}"
@@ -65,7 +65,7 @@ def fail(
     exit_code: int = EXIT_USAGE,
     details: dict[str, str] | None = None,
 ) -> NoReturn:
-    """Tell an error on stderr, as one line or as JSON, and exit."""
+    """Report an error on stderr, as one line or as JSON, and exit."""
     tell(settings, reason, message, next_step, details)
     raise typer.Exit(exit_code)
 

@@ -27,7 +27,7 @@ from viewstamp.snapshots.errors import NoSuchGeneration
 from viewstamp.snapshots.generation import Generation
 
 GENERATION_SEPARATOR: Final = ":"
-# As in `diff`: trouble has an exit code of its own, beside "the same" and "different".
+# The exit code 2 of `diff`: an error means neither "the same" nor "different".
 EXIT_DIFFERENT: Final = EXIT_REFUSED
 EXIT_TROUBLE: Final = EXIT_USAGE
 # Enough digits of a digest to see that two differ.
@@ -82,7 +82,7 @@ def diff(
     ] = ENTITIES_SHOWN,
     directory: DirectoryOption = None,
 ) -> None:
-    """Show what differs: sections by digest, then entities with their fields, without secrets.
+    """Show the differences: sections by digest, then entities with their fields, without secrets.
 
     Two generations of one replica, or one generation of two replicas. Exits with 0 if the state is
     the same, 1 if it differs, 2 if that cannot be told. Generations without a directory are
@@ -108,7 +108,7 @@ def diff(
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """A directory, or None for what --directory or the cluster has; and the number, if given."""
+    """A directory (None: --directory or the cluster), and the number of a generation, if given."""
 
     path: Path | None
     generation: int | None
@@ -137,7 +137,7 @@ def _opened(
             given.append(copies if number is None else Generation(copies, number))
             continue
         assert side.generation is not None, "a side without a directory is a number"
-        # Both sides share a directory, so files that both need are downloaded once.
+        # One directory serves both, so shared files are downloaded once.
         temporary = temporary or _temporary(stack)
         got = fetch(context, settings_of(context), side.generation, temporary)
         given.append(Generation(Copies([temporary]), got.generation))
@@ -151,7 +151,7 @@ def _at(given: Generation | Copies, number: int) -> Generation:
 
 
 def _number(a: Generation | Copies, b: Generation | Copies) -> int:
-    """Return the generation of a side without one. Raises NoSuchGeneration."""
+    """Return the generation for a side without a number. Raises NoSuchGeneration."""
     for one in (a, b):
         if isinstance(one, Generation):
             return one.number
@@ -188,14 +188,14 @@ def _compare(a: Generation, b: Generation, stages: tuple[int, ...], limit: int) 
 
 @contextmanager
 def _trouble_is_2() -> Iterator[None]:
-    """Exit with "trouble" if bad files or a refusal of the cluster end the comparison."""
+    """Exit with 2 for every error, such as bad files or a refusal of the cluster."""
     try:
         yield
     except typer.Exit as ended:
         raise typer.Exit(EXIT_TROUBLE) from ended
 
 
-# --- How it is told ---
+# --- The output ---
 
 
 def _document(found: Comparison) -> dict[str, Any]:
@@ -277,7 +277,7 @@ def _where(generation: Generation) -> str:
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a section's row for people: equal digests once, versions only where they differ."""
+    """Return a section's row for people: equal digests once, and versions only if they differ."""
     digests = {name: row[name][:DIGEST_DIGITS] for name in ("digest_a", "digest_b")}
     if row["is_same"]:
         return {**row, **digests, "digest_b": "same", **{one.value: "" for one in Change}}

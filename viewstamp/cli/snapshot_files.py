@@ -44,7 +44,7 @@ LIST_COLUMNS: Final = ("generation", "revision", "cut_at", "entities", "bytes", 
 SECTION_COLUMNS: Final = ("section", "version", "entities", "size_bytes", "layers")
 KIND_COLUMNS: Final = ("section", "kind", "entities")
 LAYER_COLUMNS: Final = ("section", "cut", "against", "entries", "tombstones", "bytes", "file")
-# So many digits of a layer's digest find its file.
+# Enough digits of a layer's digest to find its file.
 FILE_DIGITS: Final = 8
 
 
@@ -52,7 +52,7 @@ FILE_DIGITS: Final = 8
 
 
 def list_directory(settings: Settings, copies: Copies) -> None:
-    """Print the generations whose manifests are there, newest first."""
+    """Print the generations that have a manifest here, newest first."""
     rows = []
     for number in reversed(copies.generations()):
         try:
@@ -69,7 +69,7 @@ def list_directory(settings: Settings, copies: Copies) -> None:
 
 
 def show_directory(settings: Settings, copies: Copies, number: int) -> None:
-    """Print what the manifest of a generation says."""
+    """Print the manifest of a generation."""
     generation = Generation(copies, number)
     warn_of_bad_copies(settings, copies)
     about = views.about(generation)
@@ -205,8 +205,8 @@ def download(
 ) -> None:
     """Download the files of a snapshot into layers/ and manifests/ below a directory, and verify.
 
-    They hold the hashes of passwords and tokens: keep them like the data directory. If it breaks
-    off, the same command goes on.
+    They hold the hashes of passwords and tokens: keep them like the data directory. After a
+    failure, the same command goes on.
     """
     settings = settings_of(context)
     with telling(settings):
@@ -246,7 +246,7 @@ def fetch(context: typer.Context, settings: Settings, generation: int, directory
             except StreamBroken as error:
                 failures.append(BadDownload(str(error), AGAIN))
             except OSError as error:
-                # Not an error of the connection: `run` reports those.
+                # Not errors of the connection: `run` reports those.
                 failures.append(error)
 
         run(context, receive)
@@ -355,7 +355,7 @@ def export(
 def _opened(
     context: typer.Context, generation: int, directory: Path | None, copies: list[Path] | None
 ) -> Iterator[Generation]:
-    """Open a generation on disk, or download it for as long as it is needed."""
+    """Open a generation on disk, or download it for the time of the context."""
     there = offline_copies(directory, copies)
     if there is not None:
         yield Generation(there, generation)

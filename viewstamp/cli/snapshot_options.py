@@ -70,7 +70,7 @@ def offline_copies(directory: Path | None, copies: list[Path] | None) -> Copies 
         raise typer.BadParameter("give --directory or --copies, not both")
     if directory is None and not copies:
         return None
-    # Late: to ask a cluster takes none of the formats of files.
+    # Imported late: a request to a cluster needs no file formats.
     from viewstamp.snapshots.copies import Copies, copy_directories
 
     if directory is not None:
@@ -80,7 +80,7 @@ def offline_copies(directory: Path | None, copies: list[Path] | None) -> Copies 
 
 @contextmanager
 def telling(settings: Settings) -> Iterator[None]:
-    """Tell what goes wrong with files, and exit: 1 if they are bad, 2 if they cannot be used."""
+    """Report errors of files, and exit: 1 if they are bad, 2 if they cannot be used."""
     try:
         yield
     except SnapshotFilesError as error:
@@ -91,13 +91,13 @@ def telling(settings: Settings) -> Iterator[None]:
 
 
 def warn_of_bad_copies(settings: Settings, copies: Copies) -> None:
-    """Tell on stderr which copies had to be passed over."""
+    """Report on stderr which copies were bad."""
     for path, why in sorted(copies.bad.items()):
         warn(settings, "BAD_COPY", f"{path}: {why}")
 
 
 def warn(settings: Settings, reason: str, message: str) -> None:
-    """Tell on stderr what does not end the command."""
+    """Report a warning on stderr; the command goes on."""
     if settings.as_json:
         warning = {"reason": reason, "message": message}
         typer.echo(json.dumps({"warning": warning}), err=True)

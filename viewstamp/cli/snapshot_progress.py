@@ -16,21 +16,20 @@ from viewstamp.errors import Refusal
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Often enough for people; few reads for the cluster.
+# Often enough for people, and few reads for the cluster.
 INTERVAL_S: Final = 0.5
 
 
 async def decided(
     console: Console, snapshots: SnapshotApi, generation: int
 ) -> snapshots_pb2.Snapshot:
-    """Wait until a generation is completed or failed; tell a terminal how far it has come."""
+    """Wait until a generation is completed or failed; show the progress on a terminal."""
     with console.status(f"writing generation {generation}") as line:
         waiting = asyncio.ensure_future(snapshots.decided(generation))
         try:
             while not (await asyncio.wait([waiting], timeout=INTERVAL_S))[0]:
                 if console.is_terminal and not console.quiet:
-                    # A failed read leaves the line as it is; only the outcome of the snapshot
-                    # matters.
+                    # Only the outcome matters, so a read that fails leaves the line as it is.
                     with suppress(Refusal, ClientError):
                         line.update(told(generation, await sections_left(snapshots, generation)))
             return waiting.result()

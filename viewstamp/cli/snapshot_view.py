@@ -15,13 +15,13 @@ from viewstamp.snapshots.catalog_view import CatalogView
 
 
 def read_view(settings: Settings, data: Path) -> CatalogView:
-    """Read the view of a data directory, or tell what is the matter and exit."""
+    """Read the view of a data directory, or report the error and exit."""
     with telling(settings):
         return catalog_view.read(data)
 
 
 def tell_age(settings: Settings, view: CatalogView) -> None:
-    """Print on stderr the moment that the view shows: it does not contain later changes."""
+    """Report the time of the view on stderr, because the view has nothing that came later."""
     if settings.as_json:
         age = {"op": view.op, "revision": view.revision, "written_at": timestamp(view.written_at)}
         typer.echo(json.dumps({"catalog_view": age}), err=True)

@@ -140,7 +140,7 @@ def list_(
     data: DataOption = None,
     here: HereOption = False,
 ) -> None:
-    """List snapshots, newest first: those of the cluster, or those whose files are there."""
+    """List snapshots, newest first: those of the cluster, or those with files in a directory."""
     settings = settings_of(context)
     _check_alone(data, directory or copies, here)
     if data is not None:
@@ -251,7 +251,7 @@ def _print_one(
 
 @app.command()
 def delete(context: typer.Context, generation: OneGeneration, yes: Yes = False) -> None:
-    """Delete a snapshot; never the last good one, and none that is being written."""
+    """Delete a snapshot; not the last completed one, and not one that is being written."""
     settings = settings_of(context)
     confirm(settings, f"Delete snapshot {generation}?", yes=yes, dry_run=False)
     response = run(context, lambda client: client.snapshots.delete(generation))
@@ -272,7 +272,7 @@ def prune(
 ) -> None:
     """Delete the snapshots that the given retention does not keep.
 
-    Pinned ones, the last good one and one that is being written always stay.
+    Pinned snapshots, the last completed one and one that is being written always stay.
     """
     settings = settings_of(context)
     if dry_run or not yes:
@@ -308,7 +308,7 @@ def unpin(
         Unpinned, typer.Option(help="Keep it among the last ones, or as the one of its day.")
     ] = Unpinned.last,
 ) -> None:
-    """Let a snapshot be deleted when it is old."""
+    """Allow a snapshot to be deleted when it is old."""
     _set_retention(context, generation, retention)
 
 
@@ -324,7 +324,7 @@ def _set_retention(
 
 
 def _row(snapshot: snapshots_pb2.Snapshot) -> dict[str, Any]:
-    """Return a snapshot's fields, and what its sections add up to."""
+    """Return a snapshot's fields, and the totals of its sections."""
     return {
         **plain(snapshot),
         "entities": sum(task.entities for task in snapshot.tasks),

@@ -1,7 +1,7 @@
 """Earlier logins, by cluster, in a file that only its owner may read.
 
-A login belongs to a cluster, however its replicas are spelled: the addresses that were logged in at
-lead to it, one by one. An address without a login gets no token, whoever may listen there.
+A login belongs to a cluster. Each address of a login leads to it, however the list of replicas is
+written. Another address gets no token, because anybody may listen there.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any, Final
 
 DIRECTORY_MODE: Final = 0o700
 FILE_NAME: Final = "tokens.json"
-# Names of this machine: a login at one of them holds at all of them.
+# Names of this machine: a login at one of them counts at all of them.
 LOOPBACK: Final = "127.0.0.1"
 LOOPBACK_NAMES: Final = frozenset(("localhost", "[::1]", LOOPBACK))
 
 
 @dataclass(frozen=True, slots=True)
 class StoredToken:
-    """One login. `expires_at` is in microseconds since 1970; `tls_ca` is a path, if it used one."""
+    """One login. `expires_at` is in microseconds since 1970; `tls_ca` is a path or None."""
 
     access_token: str
     username: str
@@ -38,7 +38,7 @@ class _Kept:
     addresses: dict[str, str] = field(default_factory=dict)
 
     def cluster_of(self, addresses: Iterable[str]) -> str | None:
-        """Return the cluster of the first address that was logged in at."""
+        """Return the cluster of the first address with a login."""
         known = (self.addresses.get(_canonical(address)) for address in addresses)
         return next((cluster for cluster in known if cluster in self.logins), None)
 
@@ -61,7 +61,7 @@ class TokenStore:
         return kept.logins[cluster] if cluster is not None else None
 
     def put(self, addresses: Iterable[str], cluster: str, token: StoredToken) -> None:
-        """Keep a login at a cluster, in place of an earlier one, for these addresses, too."""
+        """Keep a login at a cluster instead of an earlier one, and add these addresses to it."""
         kept = self._load()
         kept.logins[cluster] = token
         kept.addresses |= dict.fromkeys(map(_canonical, addresses), cluster)
@@ -91,7 +91,7 @@ class TokenStore:
 
     def _save(self, kept: _Kept) -> None:
         self.path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-        # Late: most commands only read.
+        # Imported late: most commands only read.
         import tempfile
 
         # mkstemp creates the file with mode 0600, and the rename never shows half of it.

@@ -31,7 +31,7 @@ def create(
     ] = "never",
     dry_run: DryRun = False,
 ) -> None:
-    """Create a token. It is shown this once: keep it in a safe place."""
+    """Create a token. It is shown only once: keep it in a safe place."""
     settings = settings_of(context)
     lifetime_us = duration_us(expires_in)
     expires_at = time.time_ns() // 1000 + lifetime_us if lifetime_us else 0
@@ -69,7 +69,7 @@ def list_(
 def delete(
     context: typer.Context, name: NameArgument, yes: Yes = False, dry_run: DryRun = False
 ) -> None:
-    """Delete a token. What your tokens got ends: log in again with another of them."""
+    """Delete a token, and end the access tokens that your tokens got: log in again."""
     settings = settings_of(context)
     confirm(settings, f"Delete token {name!r}?", yes=yes, dry_run=dry_run)
     response = run(context, lambda client: client.tokens.delete(name, validate_only=dry_run))
@@ -84,7 +84,7 @@ def revoke(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Delete a token of a user, and end what that user's tokens got. Needs manage_users."""
+    """Delete a token of a user; ends the access tokens that it got. Needs manage_users."""
     settings = settings_of(context)
     confirm(settings, f"Delete token {name!r} of user {user}?", yes=yes, dry_run=dry_run)
     response = run(

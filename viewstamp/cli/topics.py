@@ -134,7 +134,7 @@ def update(
     expected_revision: ExpectedRevision = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Rename a topic or change its options; what is not given stays."""
+    """Rename a topic or change its options; absent options change nothing."""
     options = _options(message_expiry, max_size, compression, replication_factor)
     response = run(
         context,

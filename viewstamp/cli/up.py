@@ -1,4 +1,4 @@
-"""`viewstamp up` and `keygen`: what runs replicas here, with the extra `server`."""
+"""`viewstamp up` and `keygen`: they run replicas here, and need the extra `server`."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def up(
 ) -> None:
     """Run a cluster on this machine until Ctrl-C.
 
-    Starts the coordinator and the domain services, and restarts what dies. The processes
-    write their logs to DATA_DIRECTORY/log and their traces to DATA_DIRECTORY/telemetry. With
-    several replicas each has a directory of its own, DATA_DIRECTORY/replica-0 and so on, and
-    listens one port above the one before. What stands behind `--` is passed on to the coordinators:
-    `viewstamp up --replicas 3 -- --snapshot-commands 1000 --log-level debug`. Exit codes: 0
-    stopped, 1 a process was given up, 2 it could not start.
+    Starts the coordinator and the domain services, and restarts those that die. The processes write
+    their logs to DATA_DIRECTORY/log and their traces to DATA_DIRECTORY/telemetry. With several
+    replicas each has a directory of its own, DATA_DIRECTORY/replica-0 and so on, and listens one
+    port above the one before. Flags after `--` are passed on to the coordinators: `viewstamp up
+    --replicas 3 -- --snapshot-commands 1000 --log-level debug`. Exit codes: 0 stopped, 1 a process
+    was given up, 2 it could not start.
     """
     settings = settings_of(context)
     telemetry = TelemetrySettings(
@@ -167,7 +167,7 @@ def _announce(
 
 
 def dialled(addresses: str) -> str:
-    """Return where clients on this machine reach listeners: 0.0.0.0 is no address of anybody's."""
+    """Return addresses for clients on this machine, because nobody can connect to 0.0.0.0."""
     ends = (address.rpartition(":") for address in addresses.split(","))
     return ",".join(
         f"{'localhost' if host in WILDCARDS else host}:{port}" for host, _, port in ends
@@ -175,7 +175,7 @@ def dialled(addresses: str) -> str:
 
 
 def _certificate_in(flags: Sequence[str]) -> Path | None:
-    """Return the certificate with which coordinators that get these flags serve clients."""
+    """Return the certificate that coordinators with these flags use for clients."""
     flag = "--tls-certificate"
     for given, following in pairwise([*flags, ""]):
         if given == flag:
@@ -186,7 +186,7 @@ def _certificate_in(flags: Sequence[str]) -> Path | None:
 
 
 def _own_authority(certificate: Path | None) -> Path | None:
-    """Return the certificate if it signed itself, so that clients can use it as the authority."""
+    """Return the certificate if it is self-signed, so that clients can use it as the authority."""
     if certificate is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

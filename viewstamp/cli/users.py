@@ -94,7 +94,7 @@ def update(
     expected_revision: ExpectedRevision = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Rename a user or change the status; what is not given stays."""
+    """Rename a user or change the status; absent options change nothing."""
     response = run(
         context,
         lambda client: client.users.update(
@@ -147,7 +147,7 @@ def password(
 ) -> None:
     """Change a password. Sessions, access tokens and personal access tokens of that user end.
 
-    Your own needs the current password, another's the permission manage_users.
+    Your own password needs the current one; the password of another user needs manage_users.
     """
     settings = settings_of(context)
     current = ""
