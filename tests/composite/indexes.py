@@ -1,4 +1,4 @@
-"""Indexes follow from entities: what a machine holds equals what its section would be loaded to.
+"""Indexes follow from entities: a machine holds what it would hold after loading its section.
 
 An index that an undo has missed may be looked at much later, or never in a short history.
 """
@@ -16,7 +16,8 @@ from viewstamp.machine.tables import Table, UndoLog
 
 Entity = tuple[int, bytes, bytes]
 SECTIONS: Final = {stage: domain.section for stage, domain in all_domains().items()}
-# Caches; what may be outdated on purpose; counters, which are entities and may be at their default.
+# Left out: caches, indexes that may be outdated on purpose, and counters, which are entities and
+# may be at their default.
 NOT_COMPARED: Final = frozenset({"undo", "options_pool", "contexts", "waiting", "counters"})
 
 
@@ -33,7 +34,9 @@ def check_indexes(stage: Stage, state: Any, entities: Iterable[Entity]) -> None:
         for group_id, waiting in loaded.waiting.rows.items():
             # It may hold entries that are outdated, yet none may be missing.
             known = state.waiting.rows.get(group_id, {}).items()
-            assert waiting.items() <= known, f"group {group_id}: {waiting} waits, known is {known}"
+            assert waiting.items() <= known, (
+                f"group {group_id}: {waiting} waits, the index has {known}"
+            )
 
 
 def check_session_indexes(machine: SessionsMachine) -> None:
@@ -47,7 +50,7 @@ def check_session_indexes(machine: SessionsMachine) -> None:
 
 
 def rows(table: Any) -> dict[Any, Any]:
-    """Return what a table holds, nested tables and the names of topics too."""
+    """Return the contents of a table, including nested tables and the names of topics."""
     found = {
         key: rows(value) if isinstance(value, Table) else value for key, value in table.rows.items()
     }

@@ -30,13 +30,13 @@ def check_history(random: Random, prepares: int, seed: int) -> CompositeTrial:
 @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(random=st.randoms(use_true_random=False), seed=st.integers(0, 1 << 16))
 def test_short_histories_equal_the_model(random: Random, seed: int) -> None:
-    """Replies and state equal the model's after each prepare; short, so that failures shrink."""
+    """Replies and state equal the model's after each prepare; short histories shrink well."""
     check_history(random, SHORT_PREPARES, seed)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_long_histories_equal_the_model(seed: int) -> None:
-    """Replies and state equal the model's after each prepare of a history that grows deep."""
+    """Replies and state equal the model's after each prepare of a long history."""
     check_history(Random(seed), LONG_PREPARES, seed)
 
 
@@ -47,7 +47,7 @@ def test_histories_reach_everything() -> None:
     expected |= {"CompleteRevocation", "ExpirePersonalAccessToken"}
     met: Counter[tuple[str, str]] = Counter()
     succeeded: set[str] = set()
-    # As many histories as it takes: with another number of services each seed has another one.
+    # The number of histories is open: with another number of services, each seed differs.
     for seed in range(500, 540):
         trial = CompositeTrial(Random(seed))
         trial.run(LONG_PREPARES)
@@ -63,5 +63,5 @@ def test_histories_reach_everything() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(1000, 1300))
 def test_many_long_histories_equal_the_model(seed: int) -> None:
-    """The same over many more histories."""
+    """The random histories above hold for many more seeds."""
     check_history(Random(seed), LONG_PREPARES, seed)

@@ -1,4 +1,4 @@
-"""One trial: a random history, driven through the real system and the model, checked throughout."""
+"""One trial: the real system and the model execute a random history, compared throughout."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class CompositeTrial:
     # Op -> reads behind it, by token; and what the model answered.
     reads: dict[int, list[Read]] = field(default_factory=dict)
     token: int = 0
-    # (command or read, "ok" or the reason) -> how often it came to that.
+    # (command or read, "ok" or the reason) -> how often this happened.
     met: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         """Found the cluster."""
         self.workload = CompositeWorkload(self.random, self.model)
-        # A second set of machines is fed the recorded batches alone: no reads, no restarts.
+        # A second set of machines gets only the recorded batches: no reads, no restarts.
         self.mirrors = {stage: CompositeService(stage) for stage in SERVICE_STAGES}
         self.commit(self.workload.writer.timestamp, [self.workload.bootstrap()])
 
     def run(self, prepares: int) -> None:
-        """Apply so many random prepares, then let everything come to rest."""
+        """Apply this many random prepares, then complete all pending work."""
         if self.random.randrange(4):
             self.commit(*self.workload.furnishing())
             self.commit(*self.workload.joining())
@@ -93,7 +93,7 @@ class CompositeTrial:
             assert mirror.machine.state_digest() == digests[stage], stage.name
 
     def _check_projections(self) -> None:
-        """Fail unless streams knows of users exactly what users would let it know."""
+        """Fail unless streams' projection of users equals the one that users would send."""
         sides = [
             service.machine.domain.section.projection_digests(service.machine.state)
             for stage, service in self.replica.services.items()
@@ -113,7 +113,7 @@ class CompositeTrial:
         check_equal(kept, {k: (w.acked, w.last_applied, set(w.replies)) for k, w in known})
 
     def check_proposals(self) -> None:
-        """Fail unless the primary was told of all that waits to be done, and when."""
+        """Fail unless the primary was told of all pending work, and of its time."""
         told = {
             (METHODS[code].name, *_values(METHODS[code].request.FromString(payload))): due
             for (code, payload), due in self.replica.proposals.items()
@@ -125,20 +125,20 @@ class CompositeTrial:
                 assert not token.expires_at or key in told, f"{key} was not proposed"
         for _, _, group in self.model.world.groups():
             if group.epoch != group.assigned_epoch:
-                assert group.id in groups_told, f"no target was asked for, for group {group.id}"
+                assert group.id in groups_told, f"nobody asked for a target of group {group.id}"
             for member in group.members.values():
                 timer = ("CompleteRevocation", group.id, member.session_id, member.deadline, 0)
                 assert told.get(timer, 0) == member.deadline, f"{timer} was not proposed"
 
     def look(self) -> None:
-        """Read a few things behind the last prepare; the answers must be the model's."""
+        """Send a few reads behind the last prepare; the answers must be the model's."""
         asked = [self._read() for _ in range((0, 0, 1, 4)[self.random.randrange(4)])]
         self.reads[self.model.op] = [read for read, _ in asked]
         for read, _ in asked:
             self.replica.read(read)
         is_dying = self.random.randrange(3) == 0
         if is_dying:
-            # Reads are on their way to a service that dies now.
+            # These reads are on their way to a service that dies now.
             for _ in range(self.random.randrange(4)):
                 self.replica.step()
             self.replica.restart(SERVICE_STAGES[self.random.randrange(len(SERVICE_STAGES))])
@@ -157,7 +157,7 @@ class CompositeTrial:
                 self.met[METHODS[code].name, came_to] += 1
 
     def _read(self) -> tuple[Read, list[list[Outcome]]]:
-        """Return a read, and what the model answers."""
+        """Return a read, and the model's answer to it."""
         self.token += 1
         user_id, stamp, session_id = self.workload.reader()
         call = Call(self.model.revision, 0, user_id, stamp, session_id)
@@ -170,7 +170,7 @@ class CompositeTrial:
         return Read(self.token, tuple(spans), user_id, stamp, session_id), expected
 
     def disturb(self) -> None:
-        """Now and then a service is restarted, or another replica becomes the primary."""
+        """Sometimes restart a service, or make another replica the primary."""
         choice = self.random.randrange(12)
         if choice < len(SERVICE_STAGES):
             self.replica.restart(SERVICE_STAGES[choice])
@@ -182,7 +182,7 @@ class CompositeTrial:
             self.check_proposals()
 
     def cut(self) -> None:
-        """Cut all stages here; decide, now or later, and adopt the generation, or do not."""
+        """Cut all stages here. Decide now or later; adopt the generation, or do not."""
         catalog = self.replica.mux.catalog
         newest = catalog.current()
         if newest.state is SnapshotState.CREATED:
@@ -195,7 +195,7 @@ class CompositeTrial:
             self.replica.release(catalog.latest_completed().generation)
 
     def check_cut(self, generation: int) -> None:
-        """Fail unless a replica that starts from the cut is what this one is now."""
+        """Fail unless a replica that starts from the cut has the same state as this one."""
         twin = CompositeReplica.restored(self.replica.cuts, generation)
         assert sorted(twin.mux.entities()) == sorted(self.replica.mux.entities())
         assert list(twin.mux.catalog.entities()) == list(self.replica.mux.catalog.entities())
@@ -206,7 +206,7 @@ class CompositeTrial:
             check_indexes(stage, service.machine.state, entities)
 
     def continued(self, generation: int) -> CompositeReplica:
-        """Return a replica that starts from a cut and was given what came behind it."""
+        """Return a replica that starts from a cut and then applies the prepares after it."""
         twin = CompositeReplica.restored(self.replica.cuts, generation)
         for logged in self.log[twin.mux.op :]:
             twin.commit(logged)
@@ -214,7 +214,7 @@ class CompositeTrial:
         return twin
 
     def _internally(self, request: log_pb2.LoggedRequest) -> None:
-        """Apply a command that changes nothing that the model knows."""
+        """Apply a command that changes nothing that the model has."""
         self.workload.writer.timestamp += 1
         self.model.op += 1
         self.model.revision += 1
@@ -226,7 +226,7 @@ class CompositeTrial:
         self.check_state()
 
     def come_to_rest(self) -> None:
-        """Let everything proposed be done; then nothing may be left to do."""
+        """Execute all proposals until none is left, then check that no work is pending."""
         for _ in range(20):
             if not self.replica.proposals:
                 break
@@ -235,7 +235,7 @@ class CompositeTrial:
         check_at_rest(self.model)
 
     def replayed(self, seed: int) -> CompositeReplica:
-        """Return a replica that was given the same log, with everything in another order."""
+        """Return a replica that executes the same log, with all else in another order."""
         random = Random(seed)
         replica = CompositeReplica(random)
         for op, logged in enumerate(self.log, start=1):
@@ -252,7 +252,7 @@ class CompositeTrial:
 
 
 def check_at_rest(model: Model) -> None:
-    """Fail unless every partition of a group with members is owned, as it is meant to be."""
+    """Fail unless each partition of a group with members has the owner that the assignment says."""
     tokens = [token for user in model.world.users.values() for token in user.tokens.values()]
     assert not any(token.expires_at for token in tokens), f"expired tokens are left: {tokens}"
     for _, topic, group in model.world.groups():
@@ -273,7 +273,7 @@ def _values(message: Message) -> tuple[Any, ...]:
 
 
 def check_equal(got: dict[Any, Any], wanted: dict[Any, Any]) -> None:
-    """Fail with the differences of two dictionaries, not with all that they hold."""
+    """Fail with the differences of two dictionaries, instead of their whole contents."""
     differences = {
         key: (got.get(key), wanted.get(key))
         for key in (*wanted, *got)
@@ -283,28 +283,31 @@ def check_equal(got: dict[Any, Any], wanted: dict[Any, Any]) -> None:
 
 
 def mirror_batches(mirror: CompositeService, live: CompositeService) -> None:
-    """Feed the mirror what the live service was sent since the last time."""
+    """Send the mirror the batches that the live service got since the last time."""
     done = mirror.machine.sequence
     answers = [mirror.apply(batch) for batch in live.sent[done:]]
     assert answers == live.answered[done:], f"{live.stage.name}: a replay answers otherwise"
 
 
 def check_continued(whole: CompositeReplica, twin: CompositeReplica) -> None:
-    """Fail unless a replica that started from a cut answered and became as the whole one."""
+    """Fail unless a replica that started from a cut has the replies and state of the whole one."""
     assert twin.replies.items() <= whole.replies.items(), "replies behind a cut differ"
     assert twin.digests() == whole.digests(), "the state behind a cut differs"
 
 
 def check_same(one: CompositeReplica, other: CompositeReplica) -> None:
     """Fail unless two replicas answered the same bytes, and sent the same bytes to every stage."""
-    assert one.replies == other.replies, "replies depend on who answers when"
-    assert one.ended == other.ended, "the order in which sessions end depends on who answers when"
+    assert one.replies == other.replies, "replies depend on the order of answers"
+    assert one.ended == other.ended, (
+        "the order in which sessions end depends on the order of answers"
+    )
     for stage, service in one.services.items():
         assert service.sent == other.services[stage].sent, f"batches of {stage.name} differ"
         assert service.answered == other.services[stage].answered, f"answers of {stage.name} differ"
-    assert one.digests() == other.digests(), "the state depends on who answers when"
+    assert one.digests() == other.digests(), "the state depends on the order of answers"
     for token, answered in other.reads.items():
-        # A read whose service died was answered by an error, and may be repeated.
+        # The service of this read died: the answer was an error, and the client may repeat the
+        # read.
         if answered.error is None and one.reads[token].error is None:
             assert answered == one.reads[token], f"read {token} differs"
 
