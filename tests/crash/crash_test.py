@@ -1,12 +1,12 @@
 """Kill every process of a loaded cluster again and again, and check all that was acknowledged.
 
-SIGKILL of the coordinator and of each domain service, at random moments, with at least 100 commands
-in flight each time. Snapshots are asked for one after another, and as many more kills fall between
-the cut of one and its decision. Every request in flight is sent again under its number, and
-once more after its answer. What the load wrote down of the answers must agree with a sequential
-model, with paged reads, and with the digests of a replay from scratch, archived journal segments
-included. Every snapshot that is left must verify, and a restart from the last one must come to the
-same digests (`testkit/load`).
+SIGKILL hits the coordinator and each domain service at random moments, with at least 100 commands
+in flight each time. The test asks for one snapshot after another, and as many more kills fall
+between the cut of a snapshot and its decision. The load sends every request in flight again under
+its number, and once more after its answer. The answers that the load recorded must agree with a
+sequential model, with paged reads, and with the digests of a replay from scratch, archived journal
+segments included. Every snapshot that is left must verify, and a restart from the last one must
+lead to the same digests (`testkit/load`).
 
 Exit code: 0 if every promise was kept, 1 if not, 130 if interrupted.
 """
@@ -47,10 +47,10 @@ KILLS_PER_PROCESS: Final = 10
 KILLS_PER_PROCESS_SHORT: Final = 2
 DELAY_MAX_S: Final = 1.0
 PARTITIONS_MAX: Final = 4
-# One after another, and those kept show deltas on deltas while older ones are collected.
+# Snapshots follow one another, and those kept have deltas on deltas while older ones are collected.
 SNAPSHOT_PAUSE_S: Final = 0.2
 SNAPSHOTS_KEPT: Final = 12
-# Streams that the load never deletes, each with topics and groups that sessions crowd into.
+# The load never deletes these streams; each has topics and groups that many sessions use.
 LASTING_STREAMS: Final = 4
 LASTING_TOPICS: Final = 3
 LASTING_GROUPS: Final = 3
@@ -69,7 +69,7 @@ FAILURES: Final = (
 
 
 def kills_in_random_order(per_process: int, seed: int) -> list[PlannedKill]:
-    """Return every process so many times, and as often during a cut, shuffled."""
+    """Return every process this many times, and as often again during a cut, in random order."""
     kills = [
         PlannedKill(process, during_cut)
         for process in PROCESSES
@@ -81,7 +81,7 @@ def kills_in_random_order(per_process: int, seed: int) -> list[PlannedKill]:
 
 
 async def create_lasting_groups(client: Client) -> None:
-    """Create the groups that exist from before the load to its end."""
+    """Create the groups that exist before, during and after the load."""
     for stream in (f"lasting-{index}" for index in range(LASTING_STREAMS)):
         await client.streams.create(stream)
         for topic in (f"topic-{index}" for index in range(LASTING_TOPICS)):

@@ -1,4 +1,4 @@
-"""The crash test itself, with one kill per process, and one during a cut."""
+"""The crash test itself, with one kill of each process, and one more during a cut."""
 
 from __future__ import annotations
 

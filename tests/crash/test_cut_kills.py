@@ -1,4 +1,4 @@
-"""Kills during a cut: where they fall, that those too late are made again, and asking meanwhile."""
+"""Kills during a cut: they fall where they should, and those that come too late are repeated."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CREATED, COMPLETED = (
 
 
 class KilledCluster:
-    """Snapshots that are decided as the test says, and processes that die and are back at once.
+    """Snapshots that are decided as the test says, and processes that restart at once.
 
     With `waits_for_kills` nothing is decided before a process was killed.
     """
@@ -63,7 +63,7 @@ class KilledCluster:
         return snapshots_pb2.CreateSnapshotResponse(generation=self.last_generation)
 
     async def current(self, *, consistency: Consistency = LINEARIZABLE) -> snapshots_pb2.Snapshot:
-        """Return the last one; if a refusal told of one, the cluster began it by itself."""
+        """Return the last generation; after a refusal, the cluster began one by itself."""
         await asyncio.sleep(0)
         if self.begun_by_itself:
             self.begun_by_itself = False
@@ -73,7 +73,7 @@ class KilledCluster:
         )
 
     async def decided(self, generation: int) -> snapshots_pb2.Snapshot:
-        """Return a generation, with the next time that the test gave."""
+        """Return a generation, with the next time from the test's list."""
         await self.may_decide.wait()
         decided_at = self.decided_at.pop(0) if self.decided_at else LATER_US
         return snapshots_pb2.Snapshot(
@@ -84,19 +84,19 @@ class KilledCluster:
         )
 
     def kill(self, name: str) -> None:
-        """Note it."""
+        """Record the kill."""
         self.killed.append(name)
         self.may_decide.set()
 
     async def wait_ready(self, timeout_s: float) -> None:
-        """Everything is back."""
+        """Do nothing: every process is ready."""
 
     def unanswered(self) -> set[LoadRequest]:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
         return set()
 
     async def until_restored(self, killed_ns: int, unanswered: set[LoadRequest]) -> Restoration:
-        """It took no time."""
+        """Return no time at all."""
         return Restoration(1, 2)
 
 
@@ -119,7 +119,7 @@ def test_log_times_say_where_a_kill_fell(created_at: int, decided_at: int, momen
 
 
 async def test_a_kill_that_comes_too_late_is_made_again() -> None:
-    """Attempts after the decision do not count, and the first one before it is the last."""
+    """Attempts after the decision do not count; the first attempt before it is the last."""
     cluster = KilledCluster([1, 1], waits_for_kills=True)
     requests = SnapshotRequests(cluster, NEVER_S)
     requests.start()
@@ -138,7 +138,7 @@ async def test_a_kill_that_comes_too_late_is_made_again() -> None:
 
 
 async def test_kills_that_are_always_too_late_end() -> None:
-    """After so many attempts it is given up, and none of them counts."""
+    """After that many attempts the trial gives up, and none of them counts."""
     cluster = KilledCluster([1] * CUT_ATTEMPTS_MAX, waits_for_kills=True)
     requests = SnapshotRequests(cluster, NEVER_S)
     requests.start()
@@ -152,7 +152,7 @@ async def test_kills_that_are_always_too_late_end() -> None:
 
 
 async def test_nothing_is_killed_once_the_decision_is_known() -> None:
-    """A snapshot that was decided while the kill was prepared is left alone."""
+    """The trial leaves a snapshot alone that was decided while the kill was prepared."""
     cluster = KilledCluster([1] * 2 * CUT_ATTEMPTS_MAX)
     requests = SnapshotRequests(cluster, NEVER_S)
     requests.start()
@@ -167,7 +167,7 @@ async def test_nothing_is_killed_once_the_decision_is_known() -> None:
 
 
 async def test_asking_waits_for_what_the_cluster_began() -> None:
-    """A refusal because one is under way is no failure: ours is the one after it."""
+    """A refusal because a snapshot is under way is no failure: the trial's own comes after it."""
     cluster = KilledCluster([])
     cluster.refusals = [Reason.REASON_SNAPSHOT_IN_PROGRESS]
     requests = SnapshotRequests(cluster, NEVER_S)
@@ -180,7 +180,7 @@ async def test_asking_waits_for_what_the_cluster_began() -> None:
 
 
 async def test_finishing_waits_for_the_decision() -> None:
-    """What was asked for is decided before the end."""
+    """A snapshot that the trial asked for is decided before the trial ends."""
     cluster = KilledCluster([])
     cluster.may_decide.clear()
     requests = SnapshotRequests(cluster, NEVER_S)
@@ -195,7 +195,7 @@ async def test_finishing_waits_for_the_decision() -> None:
 
 
 async def test_a_refusal_for_good_ends_it_for_everybody() -> None:
-    """Whoever waits for the request, its decision or the end hears of it."""
+    """The error reaches whoever waits for the request, its decision or the end."""
     cluster = KilledCluster([])
     cluster.refusals = [Reason.REASON_PERMISSION_DENIED]
     requests = SnapshotRequests(cluster, NEVER_S)
@@ -211,7 +211,7 @@ async def test_a_refusal_for_good_ends_it_for_everybody() -> None:
 
 
 async def test_only_undisturbed_snapshots_say_how_long_one_takes() -> None:
-    """A snapshot that a kill fell into does not make the next kill wait longer."""
+    """A kill during a snapshot does not make the next kill wait longer."""
     cluster = KilledCluster([])
     cluster.may_decide.clear()
     requests = SnapshotRequests(cluster, NEVER_S)
@@ -250,7 +250,7 @@ def kill(process: str, moment: Moment | None = None) -> ProcessKill:
     ],
 )
 def test_kills_during_a_cut_must_be_that(kills: list[ProcessKill], is_seen: bool) -> None:
-    """A kill before or after the cut is one more death, but not one of those asked for."""
+    """A kill before or after the cut counts as a death, but not as a kill during a cut."""
     wanted = [PlannedKill("users"), PlannedKill("users", during_cut=True)]
     restarts = {name: sum(one.process == name for one in kills) for name in ("users", "streams")}
     found = {violation.check for violation in check_kills(wanted, kills, restarts)}

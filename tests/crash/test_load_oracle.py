@@ -24,7 +24,7 @@ ALICE, BOB = 5, 6  # sessions, named by the revisions of their registration
 def answer(
     session: int, number: int, revision: int, *pairs: tuple[Command, LoadOutcome]
 ) -> LoadAnswer:
-    """Return an answer that was sent and answered at a time given by its revision."""
+    """Return an answer whose times of sending and of arrival follow from its revision."""
     return LoadAnswer(
         session=session,
         number=number,
@@ -98,12 +98,12 @@ def without(position: int) -> list[Record]:
 
 
 def checks(violations: list[Violation]) -> set[Check]:
-    """Return which checks found something."""
+    """Return the names of the checks that found something."""
     return {violation.check for violation in violations}
 
 
 def test_a_right_history_is_accepted() -> None:
-    """Nothing is found where nothing is wrong, and the state is the one expected by hand."""
+    """The checks find nothing in a right history, and the state is the one expected by hand."""
     state = after()
 
     assert check_records(HISTORY, before(), state) == []
@@ -147,7 +147,7 @@ def test_a_right_history_is_accepted() -> None:
     ],
 )
 def test_a_planted_violation_in_the_records_is_seen(records: list[Record], check: Check) -> None:
-    """Each broken promise about answers is found by the check that is meant for it."""
+    """Each broken promise about answers is found by the check for it."""
     assert check in checks(check_records(records, before(), after()))
 
 
@@ -191,7 +191,7 @@ def lose_token(state: LoadState) -> None:
     [lose_create, lose_delete, lose_join, lose_leave, apply_twice, lose_grant, lose_token],
 )
 def test_a_planted_violation_in_the_state_is_seen(damage: Callable[[LoadState], None]) -> None:
-    """Whatever was acknowledged and is not there, or is there and should be gone, is found."""
+    """An acknowledged effect that is missing is found, and so is an entity that should be gone."""
     state = after()
     damage(state)
 
@@ -213,7 +213,7 @@ def test_a_planted_violation_in_the_state_is_seen(damage: Callable[[LoadState], 
 def test_a_replay_must_have_the_same_digests(
     live: Digests, replayed: Digests, is_seen: bool
 ) -> None:
-    """Another digest, a missing one, an empty one, or a shorter log is found."""
+    """The check reports a different, missing or empty digest, and a shorter log."""
     assert checks(check_digests(live, replayed)) == ({Check.DIGESTS} if is_seen else set())
 
 
@@ -230,7 +230,7 @@ def test_a_replay_must_have_the_same_digests(
 def test_kills_must_be_those_asked_for(
     kills: list[ProcessKill], restarts: dict[str, int], is_seen: bool
 ) -> None:
-    """Too few commands in flight, another process, no kill, or a second death is found."""
+    """The check reports too few commands in flight, another process, no kill, or a second death."""
     found = checks(check_kills([PlannedKill("users")], kills, restarts))
 
     assert found == ({Check.KILLS} if is_seen else set())

@@ -1,4 +1,4 @@
-"""What a trial finds in a stopped cluster's files: damage is seen, a log is made whole."""
+"""A trial reads a stopped cluster's files: it finds damage, and assembles the whole log."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_intact_files_are_accepted(replica: SnapshotDirectory) -> None:
 def test_planted_damage_in_files_is_seen(
     replica: SnapshotDirectory, damage: Callable[[SnapshotDirectory], None]
 ) -> None:
-    """One bad copy is enough, and a generation without files is found missing."""
+    """One bad copy is reported, and so is a generation without files."""
     damage(replica)
     assert {violation.check for violation in check_files(TAKEN, replica.path)} == {Check.SNAPSHOTS}
 
@@ -95,7 +95,7 @@ def test_planted_damage_in_files_is_seen(
 def test_snapshots_must_be_completed_and_decided(
     replica: SnapshotDirectory, taken: list[TakenGeneration]
 ) -> None:
-    """No snapshot at all, none that was completed, or one that is still open is found."""
+    """The check reports no snapshot at all, none that was completed, or one that is still open."""
     assert {violation.check for violation in check_files(taken, replica.path)} == {Check.SNAPSHOTS}
 
 
@@ -106,7 +106,7 @@ def digests_of(replica: SnapshotDirectory) -> dict[str, str]:
 
 
 def test_layers_of_the_same_state_are_accepted(replica: SnapshotDirectory) -> None:
-    """Sessions go on after the cut; the domains do not, and agree."""
+    """Sessions may go on after the cut; the sections of the domains must agree with the digests."""
     live = Digests(9, {**digests_of(replica), "sessions": "of later"})
     assert check_last_layers(replica.path, 2, live) == []
 
@@ -116,19 +116,19 @@ def test_layers_of_the_same_state_are_accepted(replica: SnapshotDirectory) -> No
 def test_layers_of_another_state_are_seen(
     replica: SnapshotDirectory, name: str, digest: str
 ) -> None:
-    """A section that differs from what the cluster said, or of which it said nothing, is found."""
+    """A section is reported if it differs from the cluster's digest, or if the cluster has none."""
     live = Digests(9, {**digests_of(replica), name: digest})
     assert [one.check for one in check_last_layers(replica.path, 2, live)] == [Check.LAYERS]
 
 
 def test_a_last_snapshot_without_files_is_seen(replica: SnapshotDirectory) -> None:
-    """A generation that nobody finds has no digests to agree with."""
+    """A generation that does not exist has no digests to agree with."""
     live = Digests(9, digests_of(replica))
     assert [one.check for one in check_last_layers(replica.path, 3, live)] == [Check.LAYERS]
 
 
 def test_a_snapshot_is_reported_by_its_sum() -> None:
-    """Entities and bytes are those of all sections; who wanted it is known by its number."""
+    """Entities and bytes are sums over all sections; the reason of the snapshot has its name."""
     snapshot = snapshots_pb2.Snapshot(
         generation=4, state=snapshots_pb2.SNAPSHOT_STATE_COMPLETED, cut_revision=70
     )
@@ -154,7 +154,7 @@ def stopped_cluster(directory: Path, live: range, archived: range) -> tuple[Path
 
 
 def test_a_replay_from_scratch_gets_the_whole_log_alone(tmp_path: Path) -> None:
-    """Archived segments come back, snapshots do not, and the superblock knows of none."""
+    """Archived segments return, snapshots do not, and the superblock names no snapshot."""
     data, archive = stopped_cluster(tmp_path, range(3, 6), range(1, 3))
     copy = tmp_path / "copy"
     copy_from_scratch(data, archive, copy)
@@ -176,7 +176,7 @@ def test_a_replay_from_scratch_gets_the_whole_log_alone(tmp_path: Path) -> None:
     ("live", "archived"), [(range(3, 6), range(2, 3)), (range(2, 4), range(1, 3))]
 )
 def test_a_log_that_is_not_whole_is_refused(tmp_path: Path, live: range, archived: range) -> None:
-    """A replay that could not begin at the beginning, or twice over, proves nothing."""
+    """A log that lacks a segment, or has one twice, is refused: its replay proves nothing."""
     data, archive = stopped_cluster(tmp_path, live, archived)
     with pytest.raises(IncompleteLog):
         copy_from_scratch(data, archive, tmp_path / "copy")
@@ -199,13 +199,13 @@ BOOTSTRAPPED, LATER, LAST = Start(0, 0, 0), Start(3, 1, 60), Start(9, 40, 2)
 def test_restarts_must_go_from_a_snapshot(
     starts: list[Start], restored: list[Start], is_seen: bool
 ) -> None:
-    """A start from scratch behind one from a snapshot is found, and one that replays everything."""
+    """The check reports a start from scratch after one from a snapshot, and a full replay."""
     found = {violation.check for violation in check_starts(starts, restored)}
     assert found == ({Check.RESTORED} if is_seen else set())
 
 
 def test_starts_are_read_from_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What the coordinator logs when it opens its directory is what the trial reads."""
+    """The trial can read what the coordinator logs when it opens its directory."""
     options = DirectoryOptions(tmp_path / "data", replica_id=0, replica_count=1)
     with caplog.at_level("INFO"):
         open_replica(options).close()

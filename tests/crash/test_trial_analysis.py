@@ -1,4 +1,4 @@
-"""The report at the end of a demonstration: left out in words, or told step by step, or failed."""
+"""The report at the end of a demonstration gives a reason, tells steps, or shows an error."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def printed(one: Analysis) -> str:
 
 
 def test_switch_leaves_it_out_visibly() -> None:
-    """DEMO_ANALYTICS=0 is enough of a reason, without a look at Java, and the line names it."""
+    """DEMO_ANALYTICS=0 alone prevents the analysis: no search for Java, and the line names it."""
     why = analysis.left_out({"DEMO_ANALYTICS": "0"})
     assert "DEMO_ANALYTICS=0" in why and "no report" in printed(Analysis(left_out=why))
 
 
 def test_missing_java_is_named_with_its_package(tmp_path: Path) -> None:
-    """Where there is no Java the reason says what to install, and nothing is started."""
+    """Without Java the reason says what to install, and nothing is started."""
     why = analysis.left_out({**os.environ, "JAVA_HOME": str(tmp_path), "DEMO_ANALYTICS": "1"})
     assert "openjdk-17-jre-headless" in why and "Java is missing" in why
 
@@ -45,7 +45,7 @@ def script(directory: Path, text: str) -> tuple[str, ...]:
 def test_steps_are_told_and_the_page_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Steps are told, noise of Java is not; the page stays when the tables are gone."""
+    """Steps are shown, noise of Java is not; the page remains when the tables are removed."""
     found = [{"severity": "warning", "text": f"finding {number}."} for number in range(20)]
     page = tmp_path / "made.html"
     page.write_text("the page")
@@ -65,7 +65,7 @@ def test_steps_are_told_and_the_page_is_kept(
 def test_failure_is_told_with_its_last_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An analysis that fails where it could run is no silence: its last words are the error."""
+    """An analysis that fails where it could run is reported, with its last lines as the error."""
     command = script(tmp_path, "echo 'analyze: orphan_rate is 0.9' >&2\nexit 1\n")
     monkeypatch.setattr(analysis, "COMMAND", command)
     with pytest.raises(AnalysisFailed, match="orphan_rate is"):
@@ -74,7 +74,7 @@ def test_failure_is_told_with_its_last_lines(
 
 
 def test_analysis_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What hangs is killed with all that it started, after its time."""
+    """A command that hangs is killed after its time, with all the processes that it started."""
     monkeypatch.setattr(analysis, "COMMAND", script(tmp_path, "sleep 1000 & wait\n"))
     monkeypatch.setattr(analysis, "ANALYSIS_TIMEOUT_S", 0.1)
     with pytest.raises(AnalysisFailed, match="ended with -9"):
