@@ -16,9 +16,9 @@ CERTIFICATE_NAME = "viewstamp"
 def self_signed(
     path: Path, *others: str, years: tuple[int, int] = (2020, 2120)
 ) -> tuple[bytes, bytes]:
-    """Write a certificate for CERTIFICATE_NAME, 127.0.0.1 and other names, valid between years.
+    """Write a certificate, valid between two years; return its key and the certificate, in PEM.
 
-    Return its key and itself, in PEM.
+    It names CERTIFICATE_NAME, 127.0.0.1 and other names.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, CERTIFICATE_NAME)])

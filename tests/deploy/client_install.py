@@ -1,6 +1,6 @@
-"""The wheel in an environment of its own, with what it needs without any extra, and nothing else.
+"""The wheel in an environment of its own, with the libraries it needs without any extra.
 
-The libraries are those of this environment, by links: no index is asked, and nothing is fetched.
+The libraries are links to those of this environment: no index is asked, and nothing is fetched.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ClientInstall(NamedTuple):
     def run(
         self, program: str, *arguments: str, **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program of the environment, with no variables but these."""
+        """Run a program of the environment, with only these variables."""
         binary = self.environment / "bin" / program
         home = {"HOME": str(self.environment), "XDG_CONFIG_HOME": str(self.environment / "config")}
         return subprocess.run(
@@ -60,18 +60,18 @@ def install_client(directory: Path) -> ClientInstall:
 
 
 def requirements_of(wheel: Path) -> list[str]:
-    """Return what the wheel says it needs."""
+    """Return the requirements of the wheel."""
     return metadata_of(wheel).get_all("Requires-Dist") or []
 
 
 def metadata_of(wheel: Path) -> metadata.PackageMetadata:
-    """Return what the wheel says of itself."""
+    """Return the metadata of the wheel."""
     (place,) = [path for path in zipfile.Path(wheel).iterdir() if path.name.endswith(".dist-info")]
     return metadata.PathDistribution(place).metadata
 
 
 def needed_by(requirements: list[str]) -> set[str]:
-    """Return the libraries that these stand for here, and what they need in turn; no extras."""
+    """Return the libraries that these requirements mean here, with their own ones; no extras."""
     found: set[str] = set()
     waiting = list(requirements)
     while waiting:

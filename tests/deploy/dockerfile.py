@@ -1,4 +1,4 @@
-"""Reads a Dockerfile's instructions: what can be known of an image without building it."""
+"""Reads a Dockerfile's instructions: it tells what an image contains without building it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 _CONTINUED: Final = re.compile(r"\\\n")
-# As Docker parses them; anything else is a misspelling.
+# Docker's own names; any other name is a misspelling.
 _KNOWN: Final = frozenset(
     "FROM ENV WORKDIR COPY RUN LABEL USER EXPOSE STOPSIGNAL CMD ARG ENTRYPOINT".split()
 )
@@ -21,14 +21,14 @@ class DockerfileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction; `arguments` is all of it after the name, on one line."""
+    """One instruction; `arguments` is everything after the name, on one line."""
 
     name: str
     arguments: str
 
     @property
     def words(self) -> list[str]:
-        """The arguments of a JSON form, or else those between spaces."""
+        """The arguments of a JSON form, or the words of any other form."""
         if self.arguments.startswith("["):
             return [str(word) for word in json.loads(self.arguments)]
         return self.arguments.split()
@@ -47,7 +47,7 @@ class Stage:
         return [instruction for instruction in self.instructions if instruction.name == name]
 
     def last(self, name: str) -> Instruction:
-        """Return the instruction of a name that holds in the end. Raises IndexError."""
+        """Return the last instruction of a name; it is the one in force. Raises IndexError."""
         return self.all(name)[-1]
 
 
@@ -94,7 +94,7 @@ def copied_from_context(stage: Stage) -> list[PurePosixPath]:
 
 
 def admitted(ignore_file: str) -> set[str]:
-    """Return the top-level names that a `.dockerignore` of the form "nothing but" lets in."""
+    """Return the top-level names that a `.dockerignore` admits; it must exclude all others."""
     lines = [line for line in ignore_file.splitlines() if line and not line.startswith("#")]
     if lines[0] != "*":
         raise DockerfileError(".dockerignore must begin with `*`: name what the image needs")

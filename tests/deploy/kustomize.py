@@ -1,9 +1,9 @@
 """Renders the part of kustomize that `deploy/` uses, where no kustomize can be installed.
 
 Debian's `kubernetes-client` carries a kustomize from before components existed, and the package
-index has none. So this renders resources, components, patches (strategic merge by name, and JSON
-6902), namespace, labels and images, and refuses every other key. That it renders as the real one
-does is proved by the files in `rendered/`, which the real one wrote.
+index has none. This module renders resources, components, patches (strategic merge by name, and
+JSON 6902), namespace, labels and images, and refuses every other key. The real kustomize wrote the
+files in `rendered/`; the tests prove that this module renders the same.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Key: TypeAlias = tuple[str, str]  # kind and name
 
 _FILE: Final = "kustomization.yaml"
 _CLUSTER_SCOPED: Final = frozenset({"Namespace"})
-# What strategic merge joins by name here; other lists are replaced whole, or refused.
+# Strategic merge joins these lists by name here; other lists are replaced whole, or refused.
 _MERGED_BY_NAME: Final = frozenset({"containers", "initContainers"})
 # Kubernetes would join these by other keys than their names.
 _REFUSED_LISTS: Final = frozenset({"volumeMounts", "ports", "env", "volumes", "tolerations"})
 
 
 class RenderError(Exception):
-    """Something that kustomize would refuse, or that this small part of it does not know."""
+    """A key that kustomize would refuse, or that this small part of it does not know."""
 
 
 def render(directory: Path) -> dict[Key, Object]:
@@ -46,7 +46,7 @@ def load_objects(text: str) -> dict[Key, Object]:
 
 
 def _accumulate(directory: Path, objects: dict[Key, Object]) -> None:
-    """Do to the objects what one kustomization says, in the order in which kustomize does it."""
+    """Change the objects as one kustomization says, in the order in which kustomize does it."""
     path = directory / _FILE
     kustomization = yaml.safe_load(path.read_text())
     unknown = kustomization.keys() - {"apiVersion", "kind", "resources", "components", *_STEPS}
@@ -101,7 +101,7 @@ def _targets(objects: dict[Key, Object], target: Object) -> Iterator[Key]:
 
 
 def _apply(root: Object, operation: Object) -> None:
-    """Do one operation of RFC 6902. Raises RenderError if it cannot be done."""
+    """Apply one operation of RFC 6902. Raises RenderError if it is impossible."""
     *parents, last = [_unescape(part) for part in operation["path"].split("/")[1:]]
     parent: Any = root
     try:
@@ -134,7 +134,7 @@ def _operation_remove(parent: Any, index: Any, _: Any) -> None:
 
 
 def _operation_replace(parent: Any, index: Any, value: Any) -> None:
-    parent[index]  # What is not there cannot be replaced: this raises.
+    parent[index]  # A key that is absent cannot be replaced: this raises.
     parent[index] = copy.deepcopy(value)
 
 

@@ -1,4 +1,4 @@
-"""What the tests ask of the rendered pod."""
+"""Queries about the rendered pod, for tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIDECARS: Final = tuple(name.replace("_", "-") for name in SERVICE_NAMES)
 KUBERNETES_MIN: Final = "1.29"
 NAMESPACE: Final = "viewstamp"
 CLUSTER_ID: Final = "ab" * 16
-# What the operator makes: config map and key, to value.
+# Values that the operator creates: (config map, key) -> value.
 CONFIG_MAPS: Final = {("viewstamp-cluster", "cluster-id"): CLUSTER_ID}
 
 
@@ -41,7 +41,7 @@ def coordinator(objects: dict[Key, Object]) -> Object:
 
 
 def arguments(container: Object, replica: int) -> list[str]:
-    """Return a container's arguments as Kubernetes expands them in the pod of that number."""
+    """Return a container's arguments as Kubernetes expands them in the pod with that number."""
     fields = {
         "metadata.name": f"viewstamp-{replica}",
         "metadata.namespace": NAMESPACE,
@@ -69,7 +69,7 @@ def module(container: Object) -> str:
 
 
 def flag(container: Object, name: str) -> str:
-    """Return the value of a flag that a container is given once."""
+    """Return the value of a flag that stands once among a container's arguments."""
     prefix = f"--{name}="
     (value,) = [arg.removeprefix(prefix) for arg in container["args"] if arg.startswith(prefix)]
     found: str = value
@@ -77,7 +77,7 @@ def flag(container: Object, name: str) -> str:
 
 
 def mounts(container: Object) -> dict[str, Any]:
-    """Return volume names by the path at which a container sees them."""
+    """Return the names of volumes by the path at which a container sees them."""
     return {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
 
 

@@ -18,15 +18,15 @@ from tests.deploy.kustomize import Object
 from tests.deploy.pod import ROOT, arguments, mounts
 
 CLUSTER_KEY = "5a" * 32
-# Addresses in the pods' network, each with what it is here.
+# Addresses in the pods' network, each with its address here.
 Names: TypeAlias = Sequence[tuple[str, str]]
 
 
 class Pod:
-    """Containers as processes: what a path of the pod is here, and what runs."""
+    """Containers as processes: the place of each path of the pod here, and what runs."""
 
     def __init__(self, directory: Path, replica: int = 0, names: Names = ()) -> None:
-        """A pod of that number; `names` are replaced in its arguments."""
+        """Place the pod with this number; `names` are replaced in its arguments."""
         self._directory = directory
         self._replica = replica
         self._names = names
@@ -39,7 +39,7 @@ class Pod:
         return self.wait()
 
     def spawn(self, container: Object) -> None:
-        """Start a container's process."""
+        """Start a container's process, without waiting for it."""
         for path in mounts(container):
             self.path(path).mkdir(parents=True, exist_ok=True)
         expanded = arguments(container, self._replica)
@@ -60,18 +60,18 @@ class Pod:
         return ready
 
     def probe(self, settings: Object) -> int:
-        """Do what the kubelet does for a probe, and return the exit code."""
+        """Probe as the kubelet does, and return the exit code."""
         if "grpc" in settings:
             return probe.main([self._address, settings["grpc"]["service"]])
         words = [self._local(word) for word in settings["exec"]["command"][3:]]
         return probe.main([self._address if word == "127.0.0.1:7400" else word for word in words])
 
     def path(self, path: str) -> Path:
-        """Return where a path of the pod is on this machine."""
+        """Return the place of a path of the pod on this machine."""
         return self._directory / path.lstrip("/")
 
     def stop(self) -> list[int]:
-        """Stop the processes as the kubelet does, the last one first; return their exit codes."""
+        """Stop the processes as the kubelet does, in reverse order; return their exit codes."""
         exit_codes = []
         while self._processes:
             process = self._processes.pop()
@@ -82,7 +82,7 @@ class Pod:
         return exit_codes
 
     def _local(self, argument: str) -> str:
-        """Put the pod's paths under the test's directory, and its port to a free one."""
+        """Place the pod's paths under the test's directory, and its port on a free one."""
         for root in ("/run/viewstamp", "/etc/viewstamp", "/var/lib/viewstamp"):
             argument = argument.replace(root, str(self.path(root)))
         for name, address in self._names:
@@ -91,11 +91,11 @@ class Pod:
 
 
 def put_secrets(pod: Pod) -> None:
-    """Put the secrets of all overlays where the kubelet would mount them."""
+    """Write the secrets of all overlays where the kubelet would mount them."""
     key = pod.path("/etc/viewstamp/cluster-key/cluster.key")
     key.parent.mkdir(parents=True)
     key.write_text(CLUSTER_KEY)
-    # As the kubelet leaves a secret of mode 0400 in a pod with an fsGroup.
+    # A secret of mode 0400 looks like this in a pod with an fsGroup.
     key.chmod(0o440)
     authority = pod.path("/etc/viewstamp/tls/ca.crt")
     authority.parent.mkdir()
@@ -105,7 +105,7 @@ def put_secrets(pod: Pod) -> None:
 
 
 def share_peer_certificate(pods: Sequence[Pod]) -> None:
-    """Put one certificate into all pods that names every replica, as the secret does."""
+    """Put one certificate that names every replica into all pods, as the secret does."""
     with tempfile.TemporaryDirectory() as directory:
         names = [certificate_name(replica) for replica in range(len(pods))]
         private, certificate = self_signed(Path(directory) / "ca.crt", *names)

@@ -1,4 +1,4 @@
-"""`pip install viewstamp` is the client and the command line, and needs no server's library."""
+"""`pip install viewstamp` installs client and command line, and needs no server's library."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> ClientInstall:
 
 
 def test_the_wheel_holds_what_users_install(client: ClientInstall) -> None:
-    """The four packages are in it, what tests share is not, and no index takes it."""
+    """The wheel has the four packages, lacks what tests share, and is refused by indexes."""
     names = {name.split("/")[0] for name in zipfile.ZipFile(client.wheel).namelist()}
 
     assert {name for name in names if not name.endswith(".dist-info")} == {
@@ -76,7 +76,7 @@ def test_up_names_the_extra_that_it_needs(client: ClientInstall) -> None:
 
 
 async def test_commands_and_library_reach_a_cluster(client: ClientInstall, tmp_path: Path) -> None:
-    """Commands and the library work; a download, which is verified, names the extra it needs."""
+    """Commands and the library work; a verified download names the extra it needs."""
     async with LocalCluster(tmp_path / "data", "127.0.0.1:0") as cluster:
         password = cluster.root_password_path
         here = {"VIEWSTAMP_ADDRESS": cluster.address}

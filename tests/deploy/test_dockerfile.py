@@ -1,4 +1,4 @@
-"""What the image is made of, as far as its Dockerfile tells: no image is built here."""
+"""The image's contents, as far as its Dockerfile tells: no image is built here."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_both_stages_have_one_pinned_base(build: Stage, runtime: Stage) -> None:
 
 
 def test_dependencies_come_from_the_lock_with_hashes(build: Stage) -> None:
-    """Every installation is either the lock, with hashes, or the tree itself without any other."""
+    """Every installation uses the lock with hashes, or the tree itself without dependencies."""
     installs = [run.words[3:] for run in build.all("RUN") if "install" in run.words]
 
     assert [words[:1] for words in installs] == [["install"], ["install"]]
@@ -70,7 +70,7 @@ def test_every_package_is_copied(build: Stage) -> None:
 
 
 def test_what_was_uninstalled_is_not_needed(build: Stage) -> None:
-    """Only what builds is taken out again, never something that the processes depend on."""
+    """Only tools of the build are removed again, never something that the processes need."""
     (uninstall,) = [run for run in build.all("RUN") if "uninstall" in run.words]
     removed = set(uninstall.words[uninstall.words.index("--yes") + 1 :]) - {"pip", "setuptools"}
     lock = (ROOT / "requirements.lock").read_text()
@@ -85,7 +85,7 @@ def test_what_was_uninstalled_is_not_needed(build: Stage) -> None:
 
 
 def _wanted_by(lock: str, name: str) -> set[str]:
-    """Return who needs a package, as the comments under its entry in the lock say."""
+    """Return which packages need a package, as the comments under its entry in the lock say."""
     (entry,) = re.findall(rf"^{name}==.*\n((?:    .*\n)+)", lock, re.MULTILINE)
     comments = [line for line in entry.splitlines() if line.startswith("    #")]
     return {line.strip(" #").removeprefix("via").strip() for line in comments} - {""}
@@ -102,14 +102,14 @@ def test_user_is_the_pods_and_not_root(runtime: Stage) -> None:
 
 
 def test_port_is_the_coordinators(runtime: Stage) -> None:
-    """The image exposes the port at which the coordinator is told to listen, and no other."""
+    """The image exposes the port on which the coordinator must listen, and no other."""
     listen = flag(coordinator_of(overlay("local")), "listen")
 
     assert [expose.words for expose in runtime.all("EXPOSE")] == [[listen.rpartition(":")[2]]]
 
 
 def test_commands_need_no_shell_and_no_entry_point(runtime: Stage) -> None:
-    """Processes are started by name, directly: nothing stands between them and SIGTERM."""
+    """Processes start directly, by name: no shell stands between them and SIGTERM."""
     assert runtime.last("CMD").arguments == '["viewstamp", "--help"]'
     assert runtime.all("ENTRYPOINT") == []
     assert runtime.last("STOPSIGNAL").arguments == "SIGTERM"
@@ -118,7 +118,7 @@ def test_commands_need_no_shell_and_no_entry_point(runtime: Stage) -> None:
 
 
 def test_commands_of_the_pod_are_in_the_image(build: Stage) -> None:
-    """Every module that the pod runs or probes with lies in a package that is copied."""
+    """Every module that the pod runs or probes with lies in a copied package."""
     copied = {str(source) for source in copied_from_context(build)}
     modules = {module(container) for container in containers(overlay("production"))}
 
@@ -129,7 +129,7 @@ def test_commands_of_the_pod_are_in_the_image(build: Stage) -> None:
 
 
 def test_labels_name_the_version(runtime: Stage) -> None:
-    """The image says which version it is, the one in pyproject.toml."""
+    """The image's version is the one in pyproject.toml."""
     version = PYPROJECT["project"]["version"]
 
     assert f'org.opencontainers.image.version="{version}"' in runtime.last("LABEL").arguments
@@ -144,6 +144,6 @@ def test_labels_name_the_version(runtime: Stage) -> None:
     ],
 )
 def test_malformed_dockerfiles_are_refused(text: str, complaint: str) -> None:
-    """The reader refuses what it does not understand, so that nothing goes unchecked."""
+    """The reader refuses what it does not understand, so that nothing stays unchecked."""
     with pytest.raises(DockerfileError, match=complaint):
         stages(parse(text))

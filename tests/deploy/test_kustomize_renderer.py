@@ -1,4 +1,4 @@
-"""The small renderer: as the real kustomize where it can, an error where it cannot."""
+"""The small renderer does what the real kustomize does, or reports an error."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _directory(path: Path, kustomization: dict[str, Any], **files: Any) -> Path:
 def test_json_patch_operations(
     tmp_path: Path, operation: dict[str, Any], data: dict[str, str]
 ) -> None:
-    """Each known operation of RFC 6902 does to an object what the RFC says."""
+    """Each known operation of RFC 6902 changes an object as the RFC says."""
     patches = [{"path": "patch.yaml", "target": {"kind": "ConfigMap"}}]
     directory = _directory(
         tmp_path, {"resources": ["one.yaml"], "patches": patches}, patch=[operation]
@@ -75,7 +75,7 @@ def test_json_patch_operations(
     ],
 )
 def test_impossible_operations_are_refused(tmp_path: Path, operation: dict[str, Any]) -> None:
-    """An operation that cannot be done, or is not known, ends the rendering."""
+    """An operation that is impossible or unknown ends the rendering."""
     patches = [{"path": "patch.yaml", "target": {"kind": "ConfigMap", "name": "one"}}]
     directory = _directory(
         tmp_path, {"resources": ["one.yaml"], "patches": patches}, patch=[operation]
@@ -108,7 +108,7 @@ def _named(kind: str, name: str, **fields: Any) -> dict[str, Any]:
 def test_what_it_does_not_know_is_refused(
     tmp_path: Path, kustomization: dict[str, Any], complaint: str
 ) -> None:
-    """A feature that would be rendered wrongly is refused by name, never ignored."""
+    """The renderer refuses an unknown feature by name, and never ignores it."""
     directory = _directory(
         tmp_path,
         {"resources": ["one.yaml"], **kustomization},

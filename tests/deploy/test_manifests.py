@@ -1,4 +1,4 @@
-"""What every rendered overlay must say: schemas, order, probes, security, and agreeing flags."""
+"""Each rendered overlay is checked: schemas, order, probes, security, and flags that agree."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_objects_conform_to_the_schemas(objects: dict[Key, Object], version: str
 
 
 def test_schema_check_sees_a_misspelt_field() -> None:
-    """The schema check refuses a planted unknown field, so that it proves something."""
+    """The schema check refuses a planted unknown field, so the check proves something."""
     objects = overlay("local")
     coordinator_of(objects)["imagePullPolice"] = "Always"
 
@@ -66,7 +66,7 @@ def test_schema_check_sees_a_misspelt_field() -> None:
 
 
 def test_objects_are_those_expected(objects: dict[Key, Object]) -> None:
-    """An overlay holds exactly these objects, however many replicas, and never a secret."""
+    """An overlay holds exactly these objects, with any number of replicas, and never a secret."""
     assert set(objects) == {
         ("Namespace", "viewstamp"),
         ("ServiceAccount", "viewstamp"),
@@ -88,7 +88,7 @@ def test_sidecars_start_in_stage_order(objects: dict[Key, Object]) -> None:
 
 
 def test_probes_ask_for_the_names_that_the_processes_answer_to(objects: dict[Key, Object]) -> None:
-    """Starting and living never depend on readiness, which comes only with the coordinator."""
+    """Startup and liveness never depend on readiness, which needs the coordinator."""
     assert (LIVENESS, READINESS) == (service_server.LIVENESS, service_server.READINESS)
     for container in containers(objects):
         asked = [_service_of(container[name]) for name in PROBES]
@@ -135,7 +135,7 @@ def test_probes_end_before_the_kubelet_cuts_them(objects: dict[Key, Object]) -> 
 
 
 def test_tls_and_probes_agree() -> None:
-    """With TLS no probe is Kubernetes' own, which speaks none; without TLS the coordinator's is."""
+    """The coordinator has Kubernetes' own probes, which speak no TLS, only without TLS."""
     plain = coordinator_of(overlay("local"))
     secured = coordinator_of(overlay("production"))
     authority = _probe_arguments(secured["livenessProbe"]).ca_certificate
@@ -146,7 +146,7 @@ def test_tls_and_probes_agree() -> None:
 
 
 def test_containers_are_confined(objects: dict[Key, Object]) -> None:
-    """Every container runs as one numeric user who is not root, with nothing to spare."""
+    """Every container runs as one numeric user who is not root, without further privileges."""
     pod = pod_spec(objects)
 
     assert pod["securityContext"] == {
@@ -200,7 +200,7 @@ def test_coordinator_accepts_its_flags(objects: dict[Key, Object]) -> None:
 
 
 def test_replicas_find_each_other() -> None:
-    """Each pod is told the cluster's id, where the others listen, and where it is itself."""
+    """Each pod gets the cluster's id, the addresses of the others, and its own address."""
     objects = overlay(REPLICATED)
     headless = objects["Service", "viewstamp-headless"]
     names = [f"viewstamp-{replica}.{headless['metadata']['name']}" for replica in range(3)]
@@ -247,7 +247,7 @@ def test_replicas_fail_one_by_one() -> None:
 
 
 def test_replicas_speak_to_each_other_alone() -> None:
-    """The peers' port is open to replicas, and they reach nothing else but names."""
+    """The peers' port is open to replicas, and they reach nothing else but name servers."""
     objects = overlay(REPLICATED)
     policy = objects["NetworkPolicy", "viewstamp"]["spec"]
     pods = [{"podSelector": {"matchLabels": LABELS}}]
@@ -264,7 +264,7 @@ def test_replicas_speak_to_each_other_alone() -> None:
 
 
 def test_flags_point_into_volumes(objects: dict[Key, Object]) -> None:
-    """What is durable lies on the claim, what is secret in a secret, sockets in shared memory."""
+    """Durable data lies on the claim, secrets in a secret, and sockets in shared memory."""
     container = coordinator_of(objects)
     config = coordinator.app.config.parse(arguments(container, 0))
 
@@ -280,7 +280,7 @@ def test_flags_point_into_volumes(objects: dict[Key, Object]) -> None:
 
 
 def test_cluster_key_reaches_only_those_who_need_it(objects: dict[Key, Object]) -> None:
-    """The key is mounted, read-only, where a flag names it, and nowhere else."""
+    """The key is mounted read-only, at the path that a flag names, and nowhere else."""
     for container in containers(objects):
         named = any(arg.startswith("--cluster-key=") for arg in container["args"])
         mounted = [m for m in container["volumeMounts"] if m["name"] == "cluster-key"]
@@ -292,7 +292,7 @@ def test_cluster_key_reaches_only_those_who_need_it(objects: dict[Key, Object]) 
 
 
 def test_volumes_are_what_they_must_be(objects: dict[Key, Object]) -> None:
-    """Sockets live in memory, secrets are for their owner alone, data is claimed and retained."""
+    """Sockets live in memory, only the owner reads secrets, and data is claimed and retained."""
     pod, stateful_set = pod_spec(objects), objects["StatefulSet", "viewstamp"]["spec"]
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     claims = {claim["metadata"]["name"] for claim in stateful_set["volumeClaimTemplates"]}
@@ -309,7 +309,7 @@ def test_volumes_are_what_they_must_be(objects: dict[Key, Object]) -> None:
 
 @pytest.mark.parametrize("name", LONE)
 def test_one_port_is_named_everywhere(name: str) -> None:
-    """Flag, container port, services and network policy speak of one port, and of no other."""
+    """Flag, container port, services and network policy name one port, and no other."""
     objects = overlay(name)
     ports = [port for container in containers(objects) for port in container.get("ports", [])]
     policy = objects["NetworkPolicy", "viewstamp"]["spec"]
@@ -336,7 +336,7 @@ def test_services_name_their_protocol(name: str, protocol: str) -> None:
 
 
 def test_selectors_find_the_pod(objects: dict[Key, Object]) -> None:
-    """Whatever selects the pod does so by labels that it has and that never change."""
+    """Every selector of the pod uses labels that the pod has and that never change."""
     stateful_set = objects["StatefulSet", "viewstamp"]["spec"]
     selectors = [
         stateful_set["selector"]["matchLabels"],
@@ -352,7 +352,7 @@ def test_selectors_find_the_pod(objects: dict[Key, Object]) -> None:
 
 
 def test_objects_carry_the_recommended_labels(objects: dict[Key, Object]) -> None:
-    """Each object but the namespace says what it is, of what, and in which version."""
+    """Each object but the namespace has labels for its name, its whole, and its version."""
     for (kind, _), found in objects.items():
         labels = found["metadata"]["labels"]
 
@@ -363,7 +363,7 @@ def test_objects_carry_the_recommended_labels(objects: dict[Key, Object]) -> Non
 
 
 def test_namespace_holds_pods_to_the_restricted_standard(objects: dict[Key, Object]) -> None:
-    """The namespace enforces the strictest standard, and everything else lies in it."""
+    """The namespace enforces the strictest standard, and all other objects lie in it."""
     namespace = objects["Namespace", "viewstamp"]["metadata"]
 
     assert namespace["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
@@ -397,8 +397,11 @@ def test_no_patch_moves_a_container(objects: dict[Key, Object]) -> None:
 
 
 def test_busy_services_are_not_killed(objects: dict[Key, Object]) -> None:
-    """A batch on a service's event loop holds its probe up: that takes far longer than any command
-    is waited for before the container is killed."""
+    """A container is killed later than its longest command.
+
+    A batch on a service's event loop delays its probe. The probe's limit is far longer than the
+    wait for any command.
+    """
     spec = pod_spec(objects)
     containers = {
         one["name"]: one for one in (*spec["containers"], *spec.get("initContainers", ()))

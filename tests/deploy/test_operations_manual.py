@@ -1,4 +1,4 @@
-"""The operations manual says what the code does, where a machine can tell."""
+"""The operations manual agrees with the code, where a machine can compare them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_exit_codes_are_those_of_the_processes() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    """Every link inside the manual meets a heading, and every relative one a file."""
+    """Every link inside the manual leads to a heading, and every relative one to a file."""
     headings = re.findall(r"^#+ (.*)$", MANUAL, re.MULTILINE)
     anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -75,7 +75,7 @@ def _shown(action: argparse.Action) -> str:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_names_of_the_overlays_are_explained(name: str) -> None:
-    """Each overlay, and each secret that it needs, is named in the manual."""
+    """The manual names each overlay, and each secret that it needs."""
     volumes = pod_spec(overlay(name))["volumes"]
     secrets = [volume["secret"]["secretName"] for volume in volumes if "secret" in volume]
 
@@ -84,7 +84,7 @@ def test_names_of_the_overlays_are_explained(name: str) -> None:
 
 
 def test_numbers_are_those_of_the_code() -> None:
-    """The sizes and versions that the manual names are those in force."""
+    """The sizes and versions that the manual names are those of the code."""
     segment_mib = SEGMENT_BYTES // MIB
     bootstrap_mib = segment_mib * (1 + SPARE_SEGMENTS)
 

@@ -21,7 +21,7 @@ PEER_PORT = 7410
 @pytest.fixture
 def pod() -> Iterator[Pod]:
     """A pod in which nothing runs yet, with its secrets."""
-    # Not pytest's directory, whose path may be too long for a socket below it.
+    # pytest's own directory may have a path too long for a socket in it.
     with tempfile.TemporaryDirectory(prefix="viewstamp-pod-") as directory:
         pod = Pod(Path(directory))
         put_secrets(pod)
@@ -70,7 +70,7 @@ def three() -> Iterator[list[Pod]]:
 
 @pytest.mark.long
 def test_three_pods_found_a_cluster(three: list[Pod]) -> None:
-    """With the flags of one template, and TLS between them, three pods become one cluster."""
+    """Three pods with the flags of one template and TLS between them become one cluster."""
     *sidecars, coordinator = containers(overlay(REPLICATED))
     for pod in three:
         for container in sidecars:

@@ -19,7 +19,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class SilentServer(health_pb2_grpc.HealthServicer):
-    """A process that takes calls and never answers them, as one whose loop is stuck."""
+    """A process that takes calls and never answers them, like one whose event loop is stuck."""
 
     def __init__(self) -> None:
         self.released = threading.Event()
@@ -74,7 +74,7 @@ def test_exit_code_tells_liveness_from_readiness(
 
 
 def test_nobody_there_is_not_serving(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A socket that nobody listens on is a failed probe that says which socket."""
+    """A probe of a socket without a listener fails, and names the socket."""
     target = f"unix:{tmp_path}/users.sock"
 
     actual = probe.main([target, "liveness"])
@@ -86,7 +86,7 @@ def test_nobody_there_is_not_serving(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_process_without_health_names_is_not_serving(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A process that knows no such health name fails the probe, whatever else it serves."""
+    """A probe fails if the process has no such health name, whatever else it serves."""
     server = _server(health.HealthServicer())
     target = f"unix:{tmp_path}/other.sock"
     server.add_insecure_port(target)
@@ -127,7 +127,7 @@ def test_silence_ends_at_the_timeout(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_tls_is_verified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], exit_code: int
 ) -> None:
-    """A TLS port is asked only if its certificate is signed by the given one, for that name."""
+    """A TLS port is asked only if the given certificate has signed its own, for that name."""
     monkeypatch.chdir(tmp_path)
     key, certificate = self_signed(Path("ca.crt"))
     self_signed(Path("stranger.crt"))
@@ -154,7 +154,7 @@ def test_tls_is_verified(
     ],
 )
 def test_wrong_arguments_exit_with_two(arguments: list[str]) -> None:
-    """Arguments that cannot work are told apart from a process that does not serve."""
+    """Wrong arguments have another exit code than a process that does not serve."""
     with pytest.raises(SystemExit) as ended:
         probe.main(arguments)
 
@@ -164,7 +164,7 @@ def test_wrong_arguments_exit_with_two(arguments: list[str]) -> None:
 def test_unreadable_certificate_is_a_wrong_argument(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A certificate file that does not exist is named, and is not taken for a dead process."""
+    """A missing certificate file is named, and is not reported as a dead process."""
     missing = str(tmp_path / "ca.crt")
 
     actual = probe.main(["127.0.0.1:1", "liveness", "--ca-certificate", missing])
