@@ -1,8 +1,8 @@
 """Shell commands of the documentation: found in its pages, and run in a copy of the repository.
 
-A block that begins with ```console has a command behind each `$ `, which goes on in the next line
-after a backslash or behind a `>`, and below it lines of its output, in which `...` stands for
-anything. A command that ends with `&` starts a cluster: the next one is run when that cluster is
+In a block that begins with ```console, a command stands behind each `$ `. It goes on in the next
+line after a backslash or behind a `>`. The lines below it are its output, in which `...` stands for
+anything. A command that ends with `&` starts a cluster: the next command runs when that cluster is
 ready. A block that begins with ```diff is a patch, which is applied. A block that begins with
 ```python runs in its place among the commands, in one interpreter for each page.
 """
@@ -34,7 +34,7 @@ PATCH: Final = "diff"
 PYTHON: Final = "python"
 TEXT: Final = "text"
 COMMAND: Final = re.compile(r"^(?:\$|viewstamp|python|make|kubectl) ", re.MULTILINE)
-# Languages that hold no commands, and what raises ValueError for a block that is none.
+# Languages without commands, each with a parser that raises ValueError for wrong content.
 PARSERS: Final[dict[str, Callable[[str], object]]] = {
     "json": json.loads,
     TEXT: str,
@@ -47,15 +47,15 @@ LANGUAGES: Final = frozenset({CONSOLE, PATCH, PYTHON, *PARSERS})
 APPLY: Final = "git apply -C1"
 PROMPT: Final = "$ "
 STAND_IN: Final = "kubectl"
-# What `viewstamp up` says once its cluster serves.
+# `viewstamp up` prints this once its cluster serves.
 READY: Final = "stop: Ctrl-C"
 READY_TIMEOUT_S: Final = 60
 POLL_S: Final = 0.05
-# Ports that the pages name, and how many follow on each: they may be taken where the tests run.
+# Ports that the pages name, and how many follow each: another process may use them here.
 PORTS: Final = {7400: 3, 7500: 3, 7510: 3}
 PORTS_FROM: Final = range(20_000, 30_000, 10)
-# Workers have neighbouring process ids. A block that one has chosen, and does not listen on yet,
-# must not be the next one of its neighbour.
+# Workers have neighbouring process ids. The next port of a neighbour must not be in a block that
+# one worker has chosen and does not listen on yet.
 BLOCKS_PER_PROCESS: Final = 37
 PIP_STAMPS: Final = ("runtime", "analytics", "dev")
 
@@ -82,7 +82,7 @@ def blocks(page: str, text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def strange_blocks(page: str, text: str) -> list[str]:
-    """Return a line per block whose language does not say whether it holds commands, or lies."""
+    """Return a line per block whose language is unknown, or hides commands."""
     found = []
     for line, language, content in blocks(page, text):
         if language not in LANGUAGES:
@@ -94,7 +94,7 @@ def strange_blocks(page: str, text: str) -> list[str]:
 
 
 def broken_blocks(page: str, text: str) -> list[str]:
-    """Return a line per block that is not written in its language."""
+    """Return a line per block that its language cannot parse."""
     found = []
     for line, language, content in blocks(page, text):
         try:
@@ -175,7 +175,7 @@ class Shell:
         self._bash.wait()
 
     def _run_python(self, command: ConsoleCommand, text: str) -> str:
-        """Run a block behind those before it on its page."""
+        """Run a block after the blocks before it on its page."""
         if self._interpreter is None:
             log = self.tree.with_name("python")
             log.touch()
@@ -183,9 +183,9 @@ class Shell:
         return self._interpreter.run(f"{command.page}:{command.line}", text)
 
     def _run_behind(self, command: ConsoleCommand, text: str) -> str:
-        """Start a cluster, and return what it said once it is ready."""
+        """Start a cluster, and return its output up to the line that says it is ready."""
         log = self._background
-        # Bash opens it a moment later, and another command may have been behind before.
+        # Bash opens the file a moment later, and an earlier cluster may have left a log there.
         log.write_text("")
         _, code = self._told(f"{text} >{log} 2>&1 &\n")
         assert code == 0, str(command)
@@ -196,7 +196,7 @@ class Shell:
         return log.read_text()
 
     def _told(self, text: str) -> tuple[str, int]:
-        """Have bash run a text; return what was printed and the exit code."""
+        """Run a text in bash; return its output and exit code."""
         assert self._bash.stdin is not None
         before = self._log.stat().st_size
         self._bash.stdin.write(f'eval {_quoted(text)} </dev/null\necho "[exit $?]"\n')
@@ -239,16 +239,16 @@ class Shell:
         return {**kept, **own, "VIEWSTAMP_ADDRESS": address, "MAKEFLAGS": flags, "COLUMNS": "200"}
 
     def _with_ports(self, text: str) -> str:
-        """Return a text with free ports in the place of those that the page names."""
+        """Return a text in which free ports replace those that the page names."""
         if text.startswith(STAND_IN):
-            return text  # It names ports of pods.
+            return text  # The block names ports of pods.
         return with_ports(text, self._ports)
 
 
 def with_ports(text: str, free: Mapping[int, int]) -> str:
-    """Return a text with the blocks of ports that begin at `free` in the place of PORTS.
+    """Return a text in which blocks of ports that begin at `free` replace those of PORTS.
 
-    All are replaced at once: one that was put in may hold the digits of another.
+    All are replaced at once: a port that was put in may hold the digits of another.
     """
     chosen = {
         str(first + offset): str(free[first] + offset)
@@ -259,7 +259,7 @@ def with_ports(text: str, free: Mapping[int, int]) -> str:
 
 
 def _stand_ins(directory: Path) -> Path:
-    """Return a directory with programs that stand for those that need more than one machine."""
+    """Return a directory with stand-ins for programs that need more than one machine."""
     programs = directory / "stand-ins"
     programs.mkdir()
     kubectl = programs / STAND_IN
@@ -273,7 +273,7 @@ def _quoted(text: str) -> str:
 
 
 def _free_ports(count: int) -> int:
-    """Return the first of so many consecutive ports of loopback that nobody listens on."""
+    """Return the first of so many consecutive loopback ports without a listener."""
     start = os.getpid() * BLOCKS_PER_PROCESS % len(PORTS_FROM)
     for position in range(len(PORTS_FROM)):
         first = PORTS_FROM[(start + position) % len(PORTS_FROM)]

@@ -1,7 +1,7 @@
-"""The Python blocks of one page, run in order and in one namespace, as by somebody who copies them.
+"""Runs the Python blocks of one page in order and in one namespace, as a reader would.
 
-`python -m asyncio` is what a page that awaits tells its readers to use. An `Interpreter` is such a
-Python without a terminal: it compiles each block with `await` allowed at the top, and runs it.
+A page that awaits tells its readers to use `python -m asyncio`. An `Interpreter` is such a Python
+without a terminal: it compiles each block with `await` allowed at the top, and runs it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Final, TextIO
 
 
 class Interpreter:
-    """A process that runs blocks; what they print goes to a file."""
+    """A process that runs blocks; the output of blocks goes to a file."""
 
     def __init__(self, directory: Path, environment: dict[str, str], log: Path) -> None:
         self._log = log
@@ -32,7 +32,7 @@ class Interpreter:
             stdout=subprocess.PIPE,
             stderr=log.open("a"),
             text=True,
-            # What a block started, such as Spark's Java, ends with it.
+            # Processes that a block started, such as Spark's Java, end with it.
             start_new_session=True,
         )
 
@@ -60,7 +60,7 @@ TOP_LEVEL_AWAIT: Final = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 
 def serve(requests: TextIO, answers: TextIO) -> None:
-    """Run each block that is asked for; answer with its failure, which is empty if it has none."""
+    """Run each block that arrives; answer with its failure, which is empty for a success."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     loop = asyncio.new_event_loop()
     for line in requests:
@@ -87,7 +87,7 @@ def failure(
 
 
 def main() -> None:
-    """Answer on what was standard output; blocks print to standard error."""
+    """Send answers to the former standard output; blocks print to standard error."""
     answers = sys.stdout
     sys.stdout = sys.stderr
     serve(sys.stdin, answers)

@@ -1,4 +1,4 @@
-"""A `kubectl` without a cluster: it says whether what a command names is in the manifests.
+"""A `kubectl` without a cluster: it checks the names of a command against the manifests.
 
 It knows the commands of the operator's guide. It renders overlays as `tests/deploy/kustomize.py`
 does, and refuses objects, keys, ports and paths that no overlay has.
@@ -46,7 +46,7 @@ def pod(name: str) -> Object:
 
 
 def values(node: Any, key: str) -> Iterator[Any]:
-    """Yield what stands under a key, at any depth."""
+    """Yield the values under a key, at any depth."""
     if isinstance(node, dict):
         if key in node:
             yield node[key]
@@ -56,13 +56,13 @@ def values(node: Any, key: str) -> Iterator[Any]:
 
 
 def check(found: object, sentence: str) -> None:
-    """Refuse a command of which this does not hold."""
+    """Refuse a command unless its condition holds."""
     if not found:
         raise NotInManifests(sentence)
 
 
 def kustomize(directory: str) -> None:
-    """Print what a directory renders to."""
+    """Print the rendered objects of a directory."""
     sys.stdout.write(yaml.safe_dump_all(render(Path(directory)).values()))
 
 

@@ -55,8 +55,8 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
 }
 
 
-# Page and beginning of what runs in the long tests only: worked examples, which run tests of their
-# own, and what needs Java or half a minute.
+# Page and beginning of what only the long tests run: worked examples, which run tests of their own,
+# and commands that need Java or half a minute.
 LONG: Final = [
     ("benchmarks/README.md", ""),
     ("CONTRIBUTING.md", ""),
@@ -67,12 +67,12 @@ LONG: Final = [
     ("docs/operations.md", ""),
     ("docs/simulation.md", ""),
 ]
-# It goes on until somebody ends it, which is no failure.
+# The command goes on until somebody ends it, which is no failure.
 FOLLOW: Final = (
     "timeout --foreground --preserve-status 40 "
     "viewstamp analyze --data-directory data --output followed"
 )
-# Page, what it shows, and what is run in its place: less of the same.
+# (page, command in the page, smaller command that is run in its place).
 SHORTER: Final = [
     ("benchmarks/README.md", "commands --quick", "commands --quick --only create_concurrent"),
     ("benchmarks/README.md", "failover --quick", "failover --kills 1"),
@@ -100,7 +100,7 @@ def is_run(command: ConsoleCommand) -> bool:
 
 
 def is_quick(command: ConsoleCommand) -> bool:
-    """Return whether a command belongs to the tests that everybody runs."""
+    """Return whether a command belongs to the tests that run without a marker."""
     return not any(begins(command, entry) for entry in LONG)
 
 
@@ -140,7 +140,7 @@ def test_commands_of_a_page_work(page: str, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("page", [page for page, found in RUN.items() if found != QUICK[page]])
 def test_all_commands_of_a_page_work(page: str, tmp_path: Path) -> None:
-    """So do those that take long, behind the others of their page."""
+    """The slow blocks of a page succeed, too, after the other blocks of the page."""
     run(RUN[page], tmp_path)
 
 
@@ -173,13 +173,13 @@ def test_every_block_is_written_in_its_language() -> None:
 
 
 def test_tables_name_what_is_there() -> None:
-    """Each entry of the tables of commands that are treated apart still stands in its page."""
+    """Each entry of the tables of exceptions still stands in its page."""
     entries = [*NOT_RUN, *LONG, *((page, shown) for page, shown, _ in SHORTER)]
     assert [e for e in entries if not any(e[1] in each.text for each in ALL[e[0]])] == []
 
 
 def test_python_blocks_share_a_namespace(tmp_path: Path) -> None:
-    """The Python blocks of a page see each other and may await; one that fails fails the test."""
+    """Python blocks of a page share names and may await; one that fails fails the test."""
     text = "```python\nimport asyncio\n```\n```python\nawait asyncio.sleep(0)\nprint(1)\n```\n"
     shell = Shell(tmp_path)
     try:
@@ -214,13 +214,13 @@ def test_kubectl_refuses_what_no_overlay_has(
 
 
 def test_ports_are_replaced_at_once() -> None:
-    """A chosen port that holds the digits of another port of the pages stays as it is."""
+    """A port that was put in stays, even if it holds the digits of another port of the pages."""
     free = {7400: 27500, 7500: 27530, 7510: 27400}
     assert with_ports("localhost:7400 7501 7512", free) == "localhost:27500 27531 27402"
 
 
 def test_failures_are_seen(tmp_path: Path) -> None:
-    """A command that fails, or prints something else than its page shows, fails the test."""
+    """A command that fails, or whose output differs from its page, fails the test."""
     text = "```console\n$ cd docs && ls \\\n    vsr.md\nvsr...md\n$ ls nowhere\n$ echo a\nb\n```\n"
     works, fails, differs = commands("page.md", text)
     shell = Shell(tmp_path)

@@ -29,7 +29,7 @@ def make_error(words: list[str]) -> str | None:
 
 
 def module_error(words: list[str]) -> str | None:
-    """Return what is wrong with a module that Python is to run."""
+    """Return what is wrong with a call of `python -m`."""
     try:
         found = importlib.util.find_spec(words[1])
     except ModuleNotFoundError:
@@ -79,7 +79,7 @@ def wrong(page: str, text: str) -> list[str]:
 
 
 def test_named_commands_exist() -> None:
-    """Each command that a page names in its prose is a command of this tree."""
+    """Each command that a page names in its prose exists in this tree."""
     assert [line for page, text in pages() for line in wrong(page, text)] == []
 
 

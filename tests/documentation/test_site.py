@@ -1,4 +1,4 @@
-"""The documentation site builds without a warning, loads nothing from elsewhere, has every RPC."""
+"""The documentation site builds without warnings, loads nothing from elsewhere, has every RPC."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.tidy import proto_rules
 from tests.tidy.tree import ROOT
 from tools import api_reference, generate
 
-# What a browser fetches by itself when it opens a page.
+# A browser fetches these by itself when it opens a page.
 FETCHED = re.compile(r'(?:src="|<link[^>]*href=")((?:https?:)?//[^"]*)"')
 
 
@@ -36,7 +36,7 @@ def build(site: Path, config: Path = ROOT / "mkdocs.yml") -> str:
 
 
 def test_site_builds_without_a_warning(tmp_path: Path) -> None:
-    """`make docs` is silent, and no page has a browser load something from another server."""
+    """`make docs` is silent, and no page makes a browser load something from another server."""
     assert build(tmp_path / "site") == ""
     pages = list((tmp_path / "site").rglob("*.html"))
     assert len(pages) > 40
@@ -44,7 +44,7 @@ def test_site_builds_without_a_warning(tmp_path: Path) -> None:
 
 
 def test_broken_links_fail_the_build(tmp_path: Path) -> None:
-    """A link to a page, an anchor or a file that does not exist ends the build with its name."""
+    """A link to a page, anchor or file that does not exist ends the build, which names the link."""
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     page = tmp_path / "docs" / "limits.md"
     page.write_text(page.read_text() + "\n[a](nowhere.md) [b](vsr.md#nowhere) [c](../nowhere.py)\n")
@@ -58,7 +58,7 @@ def test_broken_links_fail_the_build(tmp_path: Path) -> None:
 
 
 def test_reference_has_every_method_with_its_comment() -> None:
-    """The API reference has each RPC of the protos, its code and its text; one left out is seen."""
+    """The API reference has each RPC of the protos, its code and its text; an omission is found."""
     files = generate.descriptor_set(ROOT / "protos")
     assert missing(files, "\n".join(api_reference.pages(files).values())) == []
     del files.file[-1].service[:]
