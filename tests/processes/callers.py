@@ -1,4 +1,4 @@
-"""Callers of a replica through the plain generated stubs, and what they are refused."""
+"""Callers of a replica through the plain generated stubs, and the refusals that they get."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Refused:
     reason: str
     message: str
     details: dict[str, str]
-    # The encoded header of what was decided in the log; empty for refusals before it.
+    # The encoded header of a decision in the log; empty for earlier refusals.
     header: bytes = b""
 
 
 @dataclass
 class CallFailure:
-    """Filled when the block of `refused` has ended."""
+    """Has the refusal once the block of `refused` has ended."""
 
     found: Refused | None = None
 
@@ -61,13 +61,13 @@ class CallFailure:
         return self.found
 
     def __iter__(self) -> Iterator[Any]:
-        """Unpack code and reason."""
+        """Unpack into code and reason."""
         return iter((self.it.code, self.it.reason))
 
 
 @contextmanager
 def refused() -> Iterator[CallFailure]:
-    """Expect a call to fail with an ErrorInfo of ours."""
+    """Expect a call to fail with the product's ErrorInfo."""
     failure = CallFailure()
     with pytest.raises(grpc.RpcError) as caught:
         yield failure
@@ -101,7 +101,7 @@ class Caller:
         self.snapshots = SnapshotsServiceStub(channel)
 
     def metadata(self, **entries: object) -> tuple[tuple[str, str], ...]:
-        """Return the metadata of a call; `entries` are named without the prefix viewstamp-."""
+        """Return the metadata of a call; `entries` come without the prefix viewstamp-."""
         own = (("authorization", f"Bearer {self.token}"),) if self.token else ()
         return (*own, *((f"viewstamp-{key}", str(value)) for key, value in entries.items()))
 
@@ -116,7 +116,7 @@ class Caller:
         return answer
 
     def logged_in(self, username: str, password: str) -> Caller:
-        """Return a caller with that user's token."""
+        """Return a caller with an access token of that user."""
         request = users.LoginRequest(username=username, password=password)
         return Caller(self.channel, self.call(self.users.Login, request).access_token)
 
@@ -217,13 +217,13 @@ class SubmitStream:
         return self.receive().command
 
     def end(self) -> list[submit.SubmitResponse]:
-        """Send no more and return all answers that still come."""
+        """End the sending side and return all answers that still come."""
         self._feed.end()
         return list(self._call)
 
 
 class _Feed:
-    """An iterator that waits for what is put in."""
+    """An iterator over messages that are added while it is read."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -233,7 +233,7 @@ class _Feed:
         self._queue.put(item)
 
     def end(self) -> None:
-        """Add no more."""
+        """End the iteration after the messages added so far."""
         self._queue.put(None)
 
     def __iter__(self) -> _Feed:
@@ -247,7 +247,7 @@ class _Feed:
 
 
 def span(code: int, *requests: Any, count: int | None = None) -> submit.Span:
-    """Return a span of calls; `count` may lie."""
+    """Return a span of calls; `count` may be wrong."""
     items = frame_all(request.SerializeToString() for request in requests)
     return submit.Span(code=code, count=len(requests) if count is None else count, items=items)
 

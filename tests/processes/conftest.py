@@ -1,4 +1,4 @@
-"""A replica that many tests share: they do it no harm and use names of their own."""
+"""A replica that many tests share: they do not harm it, and use names of their own."""
 
 from __future__ import annotations
 

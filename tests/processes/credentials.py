@@ -1,4 +1,4 @@
-"""What somebody can still do with an access token, and how they got it."""
+"""Access tokens of callers: how they get one, and which calls it still allows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from viewstamp.routing import Method
 PASSWORD: Final = "correct horse"
 OTHER_PASSWORD: Final = "battery staple"
 END_TIMEOUT_S: Final = 30
-# The second of what is not built yet.
+# The second reason is that of a method that is not built yet.
 _SERVES_NOBODY: Final = (Reason.REASON_UNAUTHENTICATED, Reason.REASON_UNIMPLEMENTED)
 
 
@@ -37,7 +37,7 @@ def methods_for_callers() -> list[Method]:
 
 
 class Door:
-    """One replica as callers see it who bring their own credentials."""
+    """One replica, for callers who bring their own credentials."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -53,12 +53,12 @@ class Door:
         return str((await self.ask(request)).access_token)
 
     async def by_token(self, personal_access_token: str) -> str:
-        """Return the access token that a personal access token gets. Raises Refusal."""
+        """Log in with a personal access token; return the access token. Raises Refusal."""
         request = users_pb2.LoginWithTokenRequest(token=personal_access_token)
         return str((await self.ask(request)).access_token)
 
     async def is_in_force(self, access_token: str) -> bool:
-        """Whether an access token says who one is, in a linearizable read."""
+        """Whether a linearizable read accepts an access token."""
         try:
             await self.ask(users_pb2.WhoAmIRequest(), access_token)
         except Refusal as refusal:
@@ -67,9 +67,9 @@ class Door:
         return True
 
     async def still_served(self, access_token: str) -> dict[str, str]:
-        """Call every method with an access token that ought to have ended.
+        """Call every method with an access token that should be invalid.
 
-        Return which do more than to refuse it, and what they say.
+        Return the methods that do not refuse it as such, with their answers.
         """
         found = {}
         for method in methods_for_callers():
@@ -84,13 +84,13 @@ class Door:
 
     @asynccontextmanager
     async def client(self, username: str, password: str = PASSWORD) -> AsyncIterator[Client]:
-        """Connect a client of the library that knows a password."""
+        """Connect a client of the library with a password."""
         async with await connect(self.address, username=username, password=password) as client:
             yield client
 
     @asynccontextmanager
     async def session(self, access_token: str, session_id: int = 0) -> AsyncIterator[RawSession]:
-        """Open a stream with a session: a new one, or one that there is."""
+        """Open a stream with a session, either a new or an existing one."""
         endpoint = Endpoint(self.address)
         async with RawSession(endpoint, access_token, session_id=session_id) as session:
             yield session
@@ -103,7 +103,7 @@ class Door:
 
 
 async def ends_with(stream: RawSession | StreamCall) -> str:
-    """Wait for the end of a stream on which nothing is due; return the reason."""
+    """Wait for the end of a stream that expects no answer; return the reason."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         async with asyncio.timeout(END_TIMEOUT_S):
             await (stream.receive() if isinstance(stream, RawSession) else stream.read())
@@ -113,7 +113,7 @@ async def ends_with(stream: RawSession | StreamCall) -> str:
 
 
 async def refusal_of(attempt: Any) -> Refusal:
-    """Return how a call was refused, over a stream or by itself."""
+    """Return the refusal of a call, over a stream or unary."""
     with pytest.raises((Refusal, grpc.aio.AioRpcError)) as caught:
         await attempt
     error = caught.value

@@ -1,8 +1,8 @@
-"""The streams service, which hands its section over only when it may.
+"""The streams service, whose section tests can hold back.
 
-`python -m tests.processes.held_section --listen unix:PATH`: as long as there is a file `hold`
-beside its socket, whoever reads a section waits. Commands and reads are served meanwhile. So a
-snapshot stays under way for as long as a test wants it to.
+`python -m tests.processes.held_section --listen unix:PATH`: while a file `hold` exists beside its
+socket, each reader of a section waits. Commands and reads are served meanwhile. So a test can keep
+a snapshot under way as long as it wants.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOOK_INTERVAL_S: Final = 0.02
 
 @contextmanager
 def held(replica: ReplicaProcesses) -> Iterator[None]:
-    """Let no section of streams be read while the block runs."""
+    """Hold back the section of streams while the block runs."""
     hold = replica.sockets / "hold"
     hold.touch()
     try:

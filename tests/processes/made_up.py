@@ -1,6 +1,6 @@
 """The streams service with a made-up RPC of each kind: `python -m tests.processes.made_up`.
 
-Only the service knows of them: the coordinator that serves them is the unchanged one.
+Only the service knows these RPCs: the coordinator that serves them is the unchanged one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NOTE_KIND: Final = 99
 
 
 def _compiled() -> FileDescriptor:
-    """Return made_up.proto in the default pool, where the files it imports already are."""
+    """Add made_up.proto to the default pool, which has the files it imports, and return it."""
     includes = (PROTOS, PROTO.parent, Path(grpc_tools.__file__).parent / "_proto")
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory) / "made_up.binpb"

@@ -59,12 +59,12 @@ class ReplicaProcesses:
             self.key.chmod(0o600)
 
     def command(self, name: str) -> list[str]:
-        """Return the command line of a process."""
+        """Return the command line that starts a process."""
         if name == COORDINATOR:
             # Once chosen, the port stays: clients find a restarted coordinator again.
             listen = self.ready.get(COORDINATOR, {}).get("address", "127.0.0.1:0")
             services = [f"--service={s}=unix:{self.sockets / s}.sock" for s in SERVICE_NAMES]
-            # What `flags` say comes last and wins.
+            # Of equal flags the last one counts, and `flags` come last.
             arguments = [
                 f"--data-directory={self.data}",
                 f"--listen={listen}",
@@ -91,7 +91,7 @@ class ReplicaProcesses:
             )
 
     def wait_ready(self, name: str) -> None:
-        """Wait until a process says that it serves: a coordinator without a service never does."""
+        """Wait until a process says that it serves; a coordinator needs its services for that."""
         stdout = self.processes[name].stdout
         assert stdout is not None
         said, _, _ = select.select([stdout], [], [], START_TIMEOUT_S)
@@ -113,7 +113,7 @@ class ReplicaProcesses:
             raise
 
     def mend(self) -> None:
-        """Let paused processes go on and start those that ended: a failed test leaves both."""
+        """Continue paused processes and start ended ones: a failed test may leave both."""
         for name, process in list(self.processes.items()):
             if process.poll() is None:
                 self.signal(name, signal.SIGCONT)
@@ -129,7 +129,7 @@ class ReplicaProcesses:
         return str(self.ready[COORDINATOR]["address"])
 
     def errors(self, name: str) -> str:
-        """Return what a process wrote to stderr, over all its lives."""
+        """Return what a process wrote to stderr, over all its starts."""
         return (self.directory / f"{name}.err").read_text()
 
     def kill(self, name: str) -> None:
@@ -147,7 +147,7 @@ class ReplicaProcesses:
         try:
             process.communicate(timeout=STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            process.kill()  # no test leaves a process behind, however it fails
+            process.kill()  # a failed test leaves no process behind, either
             process.communicate()
             raise
         return process.returncode
@@ -162,7 +162,7 @@ class ReplicaProcesses:
         return codes
 
     def refusal(self, name: str = COORDINATOR) -> str:
-        """Start a process that must refuse to start; return the one line it says."""
+        """Start a process that must refuse to start; return its one line of error."""
         done = subprocess.run(
             self.command(name),
             cwd=ROOT,
@@ -191,7 +191,7 @@ class ReplicaProcesses:
         """Yield a caller who is logged in as root."""
         with self.channel() as channel:
             caller = Caller(channel)
-            # After a death the users service may not be back yet.
+            # After a death the users service may not serve yet.
             yield eventually(lambda: caller.logged_in("root", self.root_password()))
 
     def copy_to(self, directory: Path) -> ReplicaProcesses:
@@ -231,7 +231,7 @@ Value = TypeVar("Value")
 
 
 def eventually(attempt: Callable[[], Value | None]) -> Value:
-    """Repeat until the attempt gives something and no call fails; return what it gave."""
+    """Repeat an attempt until it returns something true without an error; return that."""
     deadline = time.monotonic() + EVENTUALLY_TIMEOUT_S
     while True:
         try:
@@ -242,7 +242,7 @@ def eventually(attempt: Callable[[], Value | None]) -> Value:
             value = None
         if value:
             return value
-        assert time.monotonic() < deadline, "it did not come about"
+        assert time.monotonic() < deadline, "no attempt succeeded in time"
         time.sleep(0.02)
 
 

@@ -1,4 +1,4 @@
-"""A disk of a few megabytes: a tmpfs, mounted by whatever way this user has."""
+"""A disk of a few megabytes: a tmpfs, mounted in the way that this user's rights allow."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def small_disk(path: Path, size_bytes: int) -> Iterator[SmallDisk]:
             finally:
                 subprocess.run([*become, "umount", "--lazy", str(path)], check=True)
             return
-    # Inside, the user is root: `uid=0` there is who started it.
+    # Inside, the user is root: `uid=0` there is the user who started it.
     inside = f'mount -t tmpfs -o size={size_bytes},mode=0700 tmpfs "{path}" && exec "$@"'
     yield SmallDisk(path, ("unshare", "-rm", "sh", "-c", inside, "sh"))
 

@@ -1,4 +1,4 @@
-"""Snapshots of a replica of real processes: asked for, waited for, and looked for on disk."""
+"""Snapshots of a replica of real processes: tests take them, await them, and find their files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from viewstamp.limits import KIB
 from viewstamp.routing import SERVICE_NAMES
 
 CREATE_STREAM = "/viewstamp.api.streams.v1.StreamsService/CreateStream"
-# Well formed and without a name: it is logged, whole, and then refused by streams.
+# Well formed but without a name: the log takes all of it, and streams refuses it.
 BULK_BYTES = 200 * KIB
 BULK = b"\xa2\x06" + encode_varint(BULK_BYTES) + bytes(BULK_BYTES)
 COMPLETED = pb.SNAPSHOT_STATE_COMPLETED
@@ -76,32 +76,32 @@ def listed(root: Caller, page_size: int = 0) -> list[int]:
 
 
 def verified(root: Caller, generation: int = 0) -> list[pb.VerifySnapshotResponse]:
-    """Have a generation verified; return what was told."""
+    """Verify a generation; return the reports."""
     request = pb.VerifySnapshotRequest(generation=generation)
     return list(root.call(root.snapshots.VerifySnapshot, request))
 
 
 def logged(replica: ReplicaProcesses, message: str) -> list[dict[str, Any]]:
-    """Return the fields of every log line of the coordinator with a message, over all its lives."""
+    """Return the fields of the coordinator's log lines with a message, over all its starts."""
     lines = replica.errors(COORDINATOR).splitlines()
     parsed = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
     return [line["fields"] for line in parsed if line["message"] == message]
 
 
 def is_adopted(replica: ReplicaProcesses, generation: int) -> bool:
-    """Whether the replica has made a generation the one that it restarts from."""
+    """Whether the replica has adopted a generation."""
     return any(each["generation"] == generation for each in logged(replica, "snapshot adopted"))
 
 
 def take_and_adopt(replica: ReplicaProcesses, root: Caller) -> int:
-    """Take a snapshot, and wait until the replica would restart from it."""
+    """Take a snapshot, and wait until the replica has adopted it."""
     generation = take(root)
     eventually(lambda: is_adopted(replica, generation))
     return generation
 
 
 def copy_directories(replica: ReplicaProcesses) -> list[Path]:
-    """Return where the copies are kept by default."""
+    """Return the default copy directories."""
     return [replica.data / "snapshots" / f"copy-{number}" for number in range(3)]
 
 
@@ -113,12 +113,12 @@ def layers(directory: Path, generation: int) -> list[Path]:
 
 
 def manifest(directory: Path, generation: int) -> Path:
-    """Return where one copy of a manifest is."""
+    """Return the path of one copy of a manifest."""
     return directory / "manifests" / f"{generation:020d}.manifest"
 
 
 def files_below(directory: Path) -> dict[str, bytes]:
-    """Return every file below a directory, by its path there."""
+    """Return every file below a directory, by its relative path."""
     return {
         str(path.relative_to(directory)): path.read_bytes()
         for path in sorted(directory.rglob("*"))
@@ -152,7 +152,7 @@ def restart_all(
 
 
 def problems_of(told: Sequence[Any]) -> list[str]:
-    """Return what a verification found wrong, asserting that it ended."""
+    """Return the faults that a verification found; fail if it did not end."""
     whole = told[-1]
     assert whole.file == ""
     return list(whole.problems)

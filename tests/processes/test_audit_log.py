@@ -26,7 +26,7 @@ pytestmark = pytest.mark.xdist_group("processes")
 
 
 def recorded(data: Path, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """Return the newest record that is wanted, once it is written."""
+    """Return the newest wanted record, once it is written."""
 
     def look() -> dict[str, Any] | None:
         found = [record for record in read(data / "audit") if wanted(record)]
@@ -36,10 +36,10 @@ def recorded(data: Path, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, 
 
 
 def is_call(method: str, outcome: str, **request: str) -> Callable[[dict[str, Any]], bool]:
-    """Return what tells calls of a method with that outcome, and of that request if it is given.
+    """Return a predicate: a record of a call of a method with that outcome and request.
 
-    Other tests write into the audit log of the shared replica, too, and one that could not be read
-    has no request.
+    Without `request` any request will do. Other tests write into the audit log of the shared
+    replica, too, and a call that could not be read has no request.
     """
 
     def wanted(record: dict[str, Any]) -> bool:
@@ -52,7 +52,7 @@ def is_call(method: str, outcome: str, **request: str) -> Callable[[dict[str, An
 
 
 def test_changes_and_denials_are_told(root: Caller, shared: ReplicaProcesses) -> None:
-    """Who created what, who was not let, who failed to log in: all told, and no secret."""
+    """The log has who created what, which call was denied, which login failed, and no secret."""
     name, stream = unique("user"), unique("stream")
     root.call(root.users.CreateUser, users.CreateUserRequest(username=name, password="s3cret!"))
     with refused():
@@ -83,7 +83,7 @@ def test_changes_and_denials_are_told(root: Caller, shared: ReplicaProcesses) ->
 
 
 def test_command_line_filters(root: Caller, shared: ReplicaProcesses) -> None:
-    """`viewstamp audit` shows what was refused of one method, as lines or as JSON."""
+    """`viewstamp audit` shows the refused calls of one method, as lines or as JSON."""
     stream = unique("stream")
     root.create_stream(stream)
     with refused():
@@ -98,7 +98,7 @@ def test_command_line_filters(root: Caller, shared: ReplicaProcesses) -> None:
 
 
 def test_what_is_closed_stays_closed() -> None:
-    """Without a log none is kept; reflection can be closed, and channelz is unless it is opened."""
+    """`--audit-bytes=0` keeps no log; flags close reflection, and channelz is closed by default."""
     with replica(flags=["--audit-bytes=0", "--no-reflection"]) as running:
         with running.channel() as channel:
             reflection: Any = ServerReflectionStub(channel)

@@ -1,4 +1,4 @@
-"""What ends when, as callers of a real replica see it who bring what they once got."""
+"""Credentials end as documented: callers of a real replica try what they once got."""
 
 from __future__ import annotations
 
@@ -66,20 +66,20 @@ async def new_token(door: Door, username: str, name: str) -> str:
 
 
 async def creates_a_stream(session: RawSession, number: int) -> None:
-    """Have a session do something."""
+    """Create a stream in a session."""
     request = streams_pb2.CreateStreamRequest(name=unique("stream"))
     reply = await session.submit_request(number, number - 1, [span(200, request)])
     assert not reply.message.command.HasField("error"), reply.message
 
 
 async def sessions_of(root: Client, username: str) -> list[int]:
-    """Return the sessions that an administrator sees of a user."""
+    """Return the sessions of a user, as an administrator sees them."""
     user_id = (await root.users.get(username)).id
     return [session.session_id async for session in root.sessions.list(user_id=user_id)]
 
 
 async def test_logout_ends_what_the_password_got(door: Door, alice: str) -> None:
-    """No method serves an access token after its logout; who has the password logs in anew."""
+    """No method serves an access token after a logout; a client with the password logs in anew."""
     first, second = [await door.by_password(alice) for _ in range(2)]
     minted = await door.by_token(await new_token(door, alice, "laptop"))
     assert await door.is_in_force(first)
@@ -91,7 +91,7 @@ async def test_logout_ends_what_the_password_got(door: Door, alice: str) -> None
 
 
 async def test_logout_of_a_token_leaves_the_password_alone(door: Door, alice: str) -> None:
-    """Logged out with what a personal access token got, the user keeps what the password got."""
+    """A logout with a personal access token's access token leaves those of the password valid."""
     personal = await new_token(door, alice, "laptop")
     by_password, minted = await door.by_password(alice), await door.by_token(personal)
     await door.ask(service_pb2.LogoutRequest(), minted)
@@ -101,7 +101,7 @@ async def test_logout_of_a_token_leaves_the_password_alone(door: Door, alice: st
 
 
 async def test_a_deleted_token_ends_what_it_got(door: Door, root: Client, alice: str) -> None:
-    """An administrator's deletion ends what the token got, and a stream that was opened with it."""
+    """A token's deletion by an administrator ends its access tokens and their streams."""
     personal = await new_token(door, alice, "laptop")
     by_password, minted = await door.by_password(alice), await door.by_token(personal)
     async with door.session(minted) as session, door.session(by_password) as other:
@@ -115,8 +115,10 @@ async def test_a_deleted_token_ends_what_it_got(door: Door, root: Client, alice:
 
 
 async def test_holders_of_another_token_hardly_notice(door: Door, root: Client, alice: str) -> None:
-    """A deletion ends what the user's other tokens got, too: the library logs in with them again,
-    and the session goes on where it was."""
+    """A deletion also ends access tokens of the user's other personal access tokens.
+
+    The library logs in with them again, and its session goes on.
+    """
     await new_token(door, alice, "laptop")
     server = await new_token(door, alice, "server")
     async with await connect(door.address, personal_access_token=server) as client:
@@ -129,7 +131,7 @@ async def test_holders_of_another_token_hardly_notice(door: Door, root: Client, 
 
 
 async def test_sessions_are_listed(door: Door, root: Client, alice: str) -> None:
-    """One sees one's own sessions; another's sees who reads users, and nobody else."""
+    """Users see their own sessions; those of others need the permission to read users."""
     async with door.client(alice) as client, door.client(alice) as second:
         both = sorted((client.session_id, second.session_id))
         assert [each.session_id for each in await client.sessions.own()] == both
@@ -157,12 +159,12 @@ async def test_sessions_end_one_by_one_or_all(door: Door, root: Client, alice: s
         assert await ends_with(second) == "SESSION_EVICTED"
         await client.streams.create(unique("stream"))
         assert await sessions_of(root, alice) == [client.session_id]
-        # Access tokens are another matter: sessions alone were ended.
+        # Access tokens stay valid: only sessions were ended.
         assert await door.is_in_force(token)
 
 
 async def test_an_administrator_ends_sessions(door: Door, root: Client, alice: str) -> None:
-    """Another's sessions end by those who manage users alone; the library registers a new one."""
+    """Only those who manage users end the sessions of others; the library registers a new one."""
     async with door.client(alice) as client:
         before = client.session_id
         bob = unique("bob")
@@ -180,7 +182,7 @@ async def test_an_administrator_ends_sessions(door: Door, root: Client, alice: s
 
 
 async def test_a_session_ends_itself(door: Door, root: Client, alice: str) -> None:
-    """EndSession is answered, then the stream ends; nobody opens the session again."""
+    """EndSession is answered, then the stream ends; nobody can open the session again."""
     token = await door.by_password(alice)
     async with door.session(token) as session:
         request = span(END_SESSION_CODE, sessions_pb2.EndSessionRequest())
@@ -210,7 +212,7 @@ async def change_own_password(door: Door, username: str, *, keeps_others: bool) 
 
 
 async def test_a_new_password_ends_everything(door: Door, root: Client, alice: str) -> None:
-    """By default sessions, access tokens and personal access tokens go with the old password."""
+    """By default a new password ends sessions, access tokens and personal access tokens."""
     personal = await new_token(door, alice, "laptop")
     by_password, minted = await door.by_password(alice), await door.by_token(personal)
     async with door.session(by_password) as session:
@@ -228,7 +230,7 @@ async def test_a_new_password_ends_everything(door: Door, root: Client, alice: s
 async def test_a_new_password_can_keep_tokens_and_sessions(
     door: Door, root: Client, alice: str
 ) -> None:
-    """Asked to, it leaves them; access tokens end all the same, and their holders log in again."""
+    """On request sessions and personal access tokens stay; access tokens end nevertheless."""
     personal = await new_token(door, alice, "laptop")
     by_password = await door.by_password(alice)
     async with await connect(door.address, personal_access_token=personal) as client:
@@ -240,8 +242,7 @@ async def test_a_new_password_can_keep_tokens_and_sessions(
 
 
 async def test_a_reset_evicts_an_intruder(door: Door, root: Client, alice: str) -> None:
-    """Streams with and without a session end, nothing serves what the intruder holds, and the
-    owner's new session cannot be taken over with it."""
+    """A reset ends an intruder's streams and tokens, and protects the owner's new session."""
     personal = await new_token(door, alice, "backdoor")
     stolen = [await door.by_password(alice), await door.by_token(personal)]
     async with (
@@ -267,7 +268,7 @@ async def test_a_reset_evicts_an_intruder(door: Door, root: Client, alice: str) 
 
 
 ROOT: Final = Identifier(id=ROOT_USER_ID)
-# What nobody but root may do to root, and why they are told that they may not.
+# Only root may make these changes of root; each with the reason of its refusal.
 ON_ROOT: Final[dict[str, tuple[Message, Any]]] = {
     "password": (
         service_pb2.ChangePasswordRequest(user=ROOT, new_password=OTHER_PASSWORD),
@@ -303,7 +304,7 @@ ON_ROOT: Final[dict[str, tuple[Message, Any]]] = {
 async def test_nobody_but_root_changes_root(
     door: Door, root: Client, shared: ReplicaProcesses
 ) -> None:
-    """Who manages users is refused every change of root, by itself and in a transaction."""
+    """A user who manages users is refused every change of root, unary and in a transaction."""
     name, before = unique("admin"), await root.users.get("root")
     await root.users.create(name, PASSWORD, permissions=may("manage_users"))
     token = await door.by_password("root", shared.root_password())
@@ -321,8 +322,7 @@ async def test_nobody_but_root_changes_root(
 
 
 async def test_tokens_of_another_cluster_are_refused(door: Door, alice: str) -> None:
-    """Another cluster with the same key gives tokens that are good there alone; what refuses them
-    here says so, and what to do."""
+    """An access token of another cluster with the same key is refused, with a remedy."""
     with replica() as running:
         there = Door(running.address)
         async with there.client("root", running.root_password()) as root:

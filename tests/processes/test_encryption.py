@@ -50,7 +50,7 @@ def write_certificate(directory: Path) -> tuple[Path, Path]:
 
 
 def test_tls() -> None:
-    """Who trusts the certificate is served; plain callers and strangers to it are not."""
+    """Callers who trust the certificate are served; plain callers and others are not."""
     with short_directory() as directory:
         certificate, key = write_certificate(directory)
         flags = (f"--tls-certificate={certificate}", f"--tls-key={key}")
@@ -74,7 +74,7 @@ def test_tls() -> None:
 
 
 def test_tls_files_that_cannot_be_used() -> None:
-    """A missing or meaningless certificate, or one without its key, is refused at the start."""
+    """A certificate that is missing, unreadable or without its key is refused at the start."""
     with short_directory() as directory:
         certificate, key = write_certificate(directory)
         nonsense = directory / "nonsense"

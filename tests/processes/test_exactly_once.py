@@ -76,7 +76,7 @@ def test_rejection_says_where_it_was_decided(root: Caller) -> None:
 
 
 def test_refused_read_says_what_it_saw(root: Caller) -> None:
-    """A read that finds nothing tells at which revision there was nothing."""
+    """A read that finds nothing has a header with the revision at which this was so."""
     before = root.create_stream(unique("seen")).header
     with refused() as failure:
         root.call(root.streams.GetStream, streams.GetStreamRequest(stream=named(unique("gone"))))
@@ -87,7 +87,7 @@ def test_refused_read_says_what_it_saw(root: Caller) -> None:
 
 
 def test_refusal_before_the_log_has_no_header(root: Caller) -> None:
-    """What was never decided in the log has no place there."""
+    """A refusal that the log did not decide has no header."""
     caller = root.with_session()
     short = users.CreateUserRequest(username=unique("u"), password="x")
     for attempt in (
@@ -127,19 +127,19 @@ def test_submit_retry_gets_the_same_bytes(root: Caller) -> None:
     assert other.opened.last_request_number == 1
     assert other.opened.cluster_id == stream.opened.cluster_id == first.header.cluster_id
     assert other.ask(1, *spans) == first
-    # Under its number there is no other request: not even a part of this one.
+    # The request's number belongs to no other request: not even to a part of this one.
     reused = other.ask(1, spans[0]).error
     assert Reason.Name(reused.reason) == "REASON_REQUEST_NUMBER_REUSED"
     failure = _reason(caller, CREATE_STREAM, stream_named("c"), session=caller.session, request=1)
     assert (failure.code, failure.reason) == (INVALID, "REQUEST_NUMBER_REUSED")
-    # The stream before is over, whatever was held up in it.
+    # The earlier stream has ended, with all that waited in it.
     with refused() as replaced:
         stream.receive()
     assert (replaced.it.code, replaced.it.reason) == (ABORTED, "STREAM_REPLACED")
 
 
 def test_packed_requests_are_those_requests(root: Caller) -> None:
-    """Requests of one message are answered as if each had its own, and packed only if asked for."""
+    """Packed requests get the answers of single ones, packed only for a client that asks so."""
     caller = root.with_session()
     requests = [
         submit.CommandRequest(number=number, spans=[create_streams(unique("p"))])
@@ -148,7 +148,7 @@ def test_packed_requests_are_those_requests(root: Caller) -> None:
     packed = submit.SubmitRequest(commands=submit.CommandRequests(requests=requests))
     packing = SubmitStream(caller, takes_packed_answers=True)
     packing.put(packed)
-    # The gap is refused at once; the others share a prepare, and with it the message.
+    # The gap is refused at once; the other requests share a prepare, and hence one message.
     gap = packing.receive().command
     assert (gap.number, "resend from 3 on" in gap.error.message) == (4, True)
     replies = list(packing.receive().commands.replies)
@@ -161,7 +161,7 @@ def test_packed_requests_are_those_requests(root: Caller) -> None:
 
 
 def test_gap(root: Caller) -> None:
-    """A number that skips one is told where to resend from, unary and over Submit."""
+    """A number that leaves a gap is refused with the number to resend from, also over Submit."""
     caller = root.with_session()
     failure = _reason(caller, CREATE_STREAM, stream_named("g"), session=caller.session, request=3)
     assert (failure.code, failure.reason) == (ABORTED, "REQUEST_GAP")
@@ -196,7 +196,7 @@ def test_window(root: Caller) -> None:
 
 
 def test_acknowledging_ahead(root: Caller) -> None:
-    """What was never answered cannot be acknowledged."""
+    """A reply that was never sent cannot be acknowledged."""
     caller = root.with_session()
     entries = {"session": caller.session, "request": 1, "acked": 1}
     failure = _reason(caller, CREATE_STREAM, stream_named("a"), **entries)
@@ -205,7 +205,7 @@ def test_acknowledging_ahead(root: Caller) -> None:
 
 
 def test_numbers_that_are_none(root: Caller) -> None:
-    """Metadata that is no number of 64 bits is refused by name, and numbers start at 1."""
+    """A session or number that is no 64-bit integer is refused by name, and numbers start at 1."""
     caller = root.with_session()
     for key in ("session", "request", "acked"):
         for value in ("", "x", "-1", str(2**64), "9" * 500):
@@ -229,7 +229,7 @@ def test_foreign_session(root: Caller) -> None:
     failure = _reason(root, CREATE_STREAM, stream_named("f"), **entries)
     never_was = _reason(root, CREATE_STREAM, b"", session=2**60, request=1)
     assert (failure.code, failure.reason) == (ABORTED, "SESSION_EVICTED")
-    # Word for word like one that never was: whose sessions live is nobody else's business.
+    # The words are those for an unknown session: the owners of sessions are not disclosed.
     assert failure.message.replace(str(theirs), str(2**60)) == never_was.message
     with refused() as refusal:
         SubmitStream(root, session=theirs)
@@ -257,7 +257,7 @@ def test_same_nonce_same_session(root: Caller) -> None:
 
 
 def test_end_of_a_session_ends_its_streams(root: Caller) -> None:
-    """The stream answers what came before the end, then says SESSION_EVICTED."""
+    """The stream answers the requests before the session's end, then says SESSION_EVICTED."""
     caller = root.with_session()
     stream = SubmitStream(caller)
     end = span(END_SESSION_CODE, sessions.EndSessionRequest())
@@ -271,7 +271,7 @@ def test_end_of_a_session_ends_its_streams(root: Caller) -> None:
 
 
 def test_half_closed_stream_is_answered(root: Caller) -> None:
-    """A client that has said its last still gets every answer, then a clean end."""
+    """A client that has ended its side still gets every answer, then a clean end."""
     stream = SubmitStream(root.with_session())
     for number in range(1, 6):
         stream.send(number, create_streams(unique("h")))
@@ -290,7 +290,7 @@ def test_reads_alone_need_no_session(root: Caller) -> None:
 
 
 def test_more_messages_than_may_be_due(root: Caller) -> None:
-    """A client that sends far more than it reads is slowed down, and loses nothing."""
+    """A client that sends far more than it reads is slowed down, and no answer is lost."""
     stream = SubmitStream(root.with_session())
     for read_id in range(1000):
         stream.send_read(read_id, submit.Span(code=251, count=1, items=b"\x0a\x02\x18\x01"))
@@ -301,7 +301,7 @@ def test_more_messages_than_may_be_due(root: Caller) -> None:
 
 
 def test_transaction_over_a_session(root: Caller) -> None:
-    """All parts or none: the part that fails is named, and a retry gets the same."""
+    """All parts succeed or none: the failing part is named, and a retry gets the same answer."""
     caller = root.with_session()
     name = unique("tx")
     create = streams.CreateStreamRequest(name=name).SerializeToString()

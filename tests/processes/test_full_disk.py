@@ -1,4 +1,4 @@
-"""A disk that fills up: read-only with an alarm, and back by itself once there is space."""
+"""On a disk that fills up, a replica is read-only with an alarm, and recovers with free space."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.xdist_group("processes-start")
 
 DISK_BYTES = 8 * SEGMENT_BYTES
 CREATE_STREAM = "/viewstamp.api.streams.v1.StreamsService/CreateStream"
-# Well formed and without a name: it is logged, whole, and then refused by streams.
+# Well formed but without a name: the log takes all of it, and streams refuses it.
 BULK_BYTES = 200 * KIB
 BULK = b"\xa2\x06" + encode_varint(BULK_BYTES) + bytes(BULK_BYTES)
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED

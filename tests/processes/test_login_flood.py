@@ -1,4 +1,4 @@
-"""Failing logins by the hundred, and whoever has the right password beside them."""
+"""Hundreds of failing logins do not keep out a user who has the right password."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from viewstamp.client import Endpoint, unary
 from viewstamp.errors import reason_name
 from viewstamp.limits import LOGIN_FAILURES_PER_ADDRESS_MAX
 
-# A replica of its own: what fails here counts for a minute.
+# The replica is not shared: a failed login counts for a minute.
 pytestmark = pytest.mark.xdist_group("processes-login-flood")
 
 GUESSERS: Final = 40
@@ -33,13 +33,13 @@ FIRST_SOURCE, SECOND_SOURCE = "127.0.0.2", "127.0.0.3"
 
 @pytest.fixture(scope="module")
 def flooded() -> Iterator[ReplicaProcesses]:
-    """A replica at which logins may fail."""
+    """A replica on which logins may fail."""
     with replica() as running:
         yield running
 
 
 class Flood:
-    """Guesses passwords of root, of a user, and of names that nobody has, without a pause."""
+    """Guesses passwords of root, of a user and of unknown names, without a pause."""
 
     def __init__(self, door: Door, username: str) -> None:
         self.door = door
@@ -48,7 +48,7 @@ class Flood:
         self._is_enough = asyncio.Event()
 
     async def guess(self, number: int) -> None:
-        """Fail again and again."""
+        """Guess wrong passwords until cancelled."""
         async with Endpoint(self.door.address).open() as channel:
             while True:
                 name = ("root", self._username, f"invented {number}")[number % 3]
@@ -60,7 +60,7 @@ class Flood:
                 number += GUESSERS
 
     async def until_enough(self) -> None:
-        """Wait until hundreds of guesses were answered, most of them unread."""
+        """Wait for hundreds of answers, most of which say that there are too many guesses."""
         async with asyncio.timeout(FLOOD_TIMEOUT_S):
             await self._is_enough.wait()
         assert self.told[TOO_MANY] > self.told[WRONG]
@@ -69,7 +69,7 @@ class Flood:
 
 @asynccontextmanager
 async def at(running: ReplicaProcesses, source: str) -> AsyncIterator[Door]:
-    """Return the replica as it is seen from another address."""
+    """Yield the replica as callers from another address reach it."""
     relay = Relay(running.address, source)
     try:
         yield Door(await relay.start())
@@ -79,7 +79,7 @@ async def at(running: ReplicaProcesses, source: str) -> AsyncIterator[Door]:
 
 @asynccontextmanager
 async def flood(door: Door, username: str) -> AsyncIterator[Flood]:
-    """Let a flood go on meanwhile; what goes wrong in it is raised."""
+    """Run a flood during the block; an error in the flood is raised."""
     made = Flood(door, username)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(made.guess(number)) for number in range(GUESSERS)]
@@ -99,8 +99,7 @@ async def new_user(running: ReplicaProcesses) -> str:
 
 
 async def test_a_flood_elsewhere_keeps_nobody_out(flooded: ReplicaProcesses) -> None:
-    """While one address guesses passwords of a user, they log in from another, for the first time
-    and again and again."""
+    """While one address guesses a user's passwords, the user can log in from another one."""
     name, home = await new_user(flooded), Door(flooded.address)
     async with at(flooded, FIRST_SOURCE) as there, flood(there, name) as attack:
         for _ in range(LOGINS):
@@ -112,8 +111,10 @@ async def test_a_flood_elsewhere_keeps_nobody_out(flooded: ReplicaProcesses) -> 
 async def test_a_flood_from_the_same_address_keeps_no_user_of_it_out(
     flooded: ReplicaProcesses,
 ) -> None:
-    """Who logged in from an address lately does so again, while others guess from there; a
-    stranger at that address does not, and is told when to come again."""
+    """A user who logged in from an address can do so again while others guess from there.
+
+    A stranger at that address cannot, and learns when to try again.
+    """
     name, stranger = await new_user(flooded), await new_user(flooded)
     async with at(flooded, SECOND_SOURCE) as there:
         await there.by_password(name)
@@ -123,7 +124,7 @@ async def test_a_flood_from_the_same_address_keeps_no_user_of_it_out(
             await attack.until_enough()
             assert await there.is_in_force(await there.by_password(name))
         refusal = await refusal_of(there.by_password(stranger))
-        while "waiting already" in refusal.message:  # what is left of the flood
+        while "waiting already" in refusal.message:  # the rest of the flood
             refusal = await refusal_of(there.by_password(stranger))
     assert refusal.reason == Reason.REASON_QUOTA_EXCEEDED
     delay_ms = refusal.details["retry_delay_ms"]

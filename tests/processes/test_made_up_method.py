@@ -39,7 +39,7 @@ def get(caller: Caller) -> Any:
 
 
 def test_made_up_command_and_query(noted: ReplicaProcesses) -> None:
-    """Both are served unary and over Submit, refuse, and survive a restart of the coordinator."""
+    """Both RPCs work, unary and over Submit, refuse, and survive a restart of the coordinator."""
     with noted.root() as root:
         first = put(root, "one")
         assert (first.before, put(root, "two").before) == ("", "one")
@@ -58,7 +58,7 @@ def test_made_up_command_and_query(noted: ReplicaProcesses) -> None:
 
 
 def test_defect_is_taken_back(noted: ReplicaProcesses) -> None:
-    """A command whose handler has a defect is INTERNAL and raises an alarm; all goes on."""
+    """A command whose handler has a defect is INTERNAL and raises an alarm; others are served."""
     with noted.root() as root:
         before = get(root).text
         for _ in range(2):
@@ -71,7 +71,7 @@ def test_defect_is_taken_back(noted: ReplicaProcesses) -> None:
 
 
 def test_other_replicas_do_not_serve_it(root: Caller) -> None:
-    """Where no service claims the method it is UNIMPLEMENTED."""
+    """A method that no service claims is UNIMPLEMENTED."""
     with refused() as failure:
         put(root, "one")
     assert tuple(failure) == (grpc.StatusCode.UNIMPLEMENTED, "UNIMPLEMENTED")

@@ -1,4 +1,4 @@
-"""What stopped the build before for good: this one starts with it, and goes on."""
+"""Directories that an earlier build could not start with: this build starts, and serves."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from viewstamp.framing import frame, unframe
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("processes-poisoned")]
 
 ARCHIVES = Path(__file__).parent / "poisoned"
-# As the build before laid it out.
+# The earlier build used this size.
 SEGMENT_BYTES = 16 * 1024 * 1024
 CHANGES = 8_190
-# More than this many changes of partitions have no room in one prepare.
+# One prepare has room for no more than this many changes of partitions.
 CHANGES_WITH_ROOM = limits.PREPARE_ROWS_MAX // (
     limits.PARTITIONS_CHANGED_ROWS - limits.COMMAND_FREE_ROWS
 )
@@ -49,11 +49,11 @@ def started(kind: str) -> Iterator[ReplicaProcesses]:
 
 
 def test_changes_of_partitions_are_carried_out() -> None:
-    """A directory that could not be started starts, and serves all that is in it.
+    """A directory that an earlier build could not start with starts, and serves all its state.
 
-    All 8,190 commands stand, since nobody knows which of such were acknowledged. Each group has
-    heard of them, of the last ones by steps, and follows what the same user does next. At the
-    level of bounds the same request is refused.
+    All 8,190 commands stand, since nobody knows which commands were acknowledged. Each group has
+    heard of all, of the last ones by steps, and follows the same user's next change. Once the
+    feature level bounds requests, the same request is refused.
     """
     partitions, count = TOPICS["partitions"]
     with started("partitions") as replica, replica.root() as root:
@@ -72,9 +72,9 @@ def test_changes_of_partitions_are_carried_out() -> None:
 
 
 def test_heartbeats_have_become_a_refusal() -> None:
-    """A request whose answer no message holds is a refusal now, also where it was logged before.
+    """A request whose answer fits no message is now refused, also where an old log has it.
 
-    Its sender asks for the answer that never came, hears of the refusal, and goes on.
+    Its sender retries, gets the refusal, and goes on.
     """
     with started("heartbeats") as replica, replica.root() as root:
         user, where = _found(root)
@@ -92,7 +92,7 @@ def test_heartbeats_have_become_a_refusal() -> None:
 
 
 def _found(root: Caller) -> tuple[Caller, dict[str, Any]]:
-    """Return the user who did it, with a new session, and how requests name the topic."""
+    """Return the user who sent the request, with a new session, and how requests name the topic."""
     listed = root.call(root.streams.ListStreams, streams.ListStreamsRequest()).streams
     (stream,) = [found for found in listed if found.name.startswith("s")]
     user = root.logged_in(f"u{stream.name[1:]}", "secret").with_session()
@@ -120,7 +120,7 @@ def _reasons(reply: submit.CommandReply) -> list[str]:
 
 
 def _check_refused(reasons: Sequence[str]) -> None:
-    """Check that the first changes stand, and that none does once there is no room."""
+    """Check that the first changes stand, and that all later ones lack room."""
     stand = reasons.index("COST_EXCEEDED")
     assert 0 < stand <= CHANGES_WITH_ROOM
     assert not any(reasons[:stand]) and set(reasons[stand:]) == {"COST_EXCEEDED"}

@@ -54,7 +54,7 @@ def shared() -> Iterator[ReplicaProcesses]:
 
 @pytest.fixture
 def mortal(shared: ReplicaProcesses) -> Iterator[ReplicaProcesses]:
-    """A replica whose processes are killed. It is whole after each test, a failed one too."""
+    """A replica whose processes are killed; after each test, even a failed one, all run again."""
     yield shared
     shared.mend()
 
@@ -63,7 +63,7 @@ class DeathLoad:
     """One session that creates streams, and sends each request until it is answered."""
 
     def __init__(self, mortal: ReplicaProcesses) -> None:
-        """Register, and begin."""
+        """Register, and start the thread."""
         self.names = [unique("load") for _ in range(COMMANDS)]
         self.done = 0
         self._mortal = mortal
@@ -111,7 +111,7 @@ def names_of(root: Caller, stem: str) -> list[str]:
 
 @pytest.mark.parametrize("name", [*SERVICE_NAMES, COORDINATOR])
 def test_killed_under_load(mortal: ReplicaProcesses, name: str) -> None:
-    """Every command takes effect exactly once over the death of any process; digests agree."""
+    """Every command takes effect exactly once when any process dies, and digests agree."""
     load = DeathLoad(mortal)
     load.until(COMMANDS // 4)
     mortal.kill(name)
@@ -178,7 +178,7 @@ def test_other_domains_go_on(mortal: ReplicaProcesses) -> None:
 
 
 def test_without_users(mortal: ReplicaProcesses) -> None:
-    """Without users nobody logs in and no secret is made loggable; streams are served."""
+    """Without users nobody logs in and no secret can be hashed; streams are served."""
     with mortal.root() as root:
         mortal.kill("users")
         eventually(lambda: root.alarms() == ["ALARM_KIND_SERVICE_DOWN"])
@@ -196,7 +196,7 @@ def test_without_users(mortal: ReplicaProcesses) -> None:
 
 
 def test_paused_service(mortal: ReplicaProcesses) -> None:
-    """A service that hangs is reported down after its time, and recovers when it goes on."""
+    """A service that hangs is reported down after a timeout, and recovers when it continues."""
     with mortal.root() as root:
         before = root.digests()
         restarts = root.status().services[2].restarts
@@ -217,7 +217,7 @@ def test_paused_service(mortal: ReplicaProcesses) -> None:
 
 @contextmanager
 def pending(caller: Caller, method: Any, request: Any) -> Iterator[Any]:
-    """Have a command in the log that its silent owner keeps from being answered meanwhile."""
+    """Put a command into the log whose owner is silent; the command stays open in the block."""
     before = last_op(caller)
     sent = method.future(request, metadata=caller.metadata(), timeout=30)
     eventually(lambda: last_op(caller) > before)
@@ -226,7 +226,7 @@ def pending(caller: Caller, method: Any, request: Any) -> Iterator[Any]:
 
 
 def last_op(caller: Caller) -> int:
-    """Return the last op that the stages were given, as a read that needs users alone tells it."""
+    """Return the last op that the stages got, by a read that only users answers."""
     found = caller.call(caller.users.GetUser, users.GetUserRequest(user=named("root")))
     return int(found.header.op)
 
@@ -248,7 +248,7 @@ def an_operator(mortal: ReplicaProcesses, root: Caller) -> Caller:
 def test_status_while_a_group_command_is_pending(
     mortal: ReplicaProcesses, number: signal.Signals
 ) -> None:
-    """Whoever may see the status sees it, and which service does not answer, all the while."""
+    """With the permission to see it, the status is served all the while, and names the service."""
     with mortal.root() as root:
         operator = an_operator(mortal, root)
         mortal.signal("consumer_groups", number)
@@ -270,7 +270,7 @@ def test_status_while_a_group_command_is_pending(
 
 
 def test_status_without_streams(mortal: ReplicaProcesses) -> None:
-    """Root sees what is wrong; others need streams to be let in. What has ended is known anyway."""
+    """Root sees the alarm; other users need streams for their permissions; ended tokens fail."""
     with mortal.root() as outdated:
         change = users.ChangePasswordRequest(
             current_password=mortal.root_password(), new_password=mortal.root_password()
@@ -303,7 +303,7 @@ def test_status_without_streams(mortal: ReplicaProcesses) -> None:
 
 
 def test_a_caller_that_leaves_cancels_nothing(mortal: ReplicaProcesses) -> None:
-    """One who goes away leaves the request in flight to the others, and to its own retry."""
+    """A caller who leaves does not cancel the request, for other callers or for its own retry."""
     with mortal.root() as root:
         caller = root.with_session()
         before = last_op(root)
@@ -318,7 +318,7 @@ def test_a_caller_that_leaves_cancels_nothing(mortal: ReplicaProcesses) -> None:
         eventually(lambda: root.call(root.users.GetUser, users_alone).header.op > before)
         calls[0].cancel()
         calls[1].cancel()
-        # Answered behind the cancellations, on the same connection.
+        # This answer comes after the cancellations, on the same connection.
         root.call(root.users.GetUser, users_alone)
         mortal.signal("streams", signal.SIGCONT)
         assert calls[2].result() == calls[3].result()
@@ -327,7 +327,7 @@ def test_a_caller_that_leaves_cancels_nothing(mortal: ReplicaProcesses) -> None:
 
 
 def test_proposals_after_a_restart(mortal: ReplicaProcesses) -> None:
-    """An Assign that nobody could propose before the coordinator died is proposed by the next."""
+    """The next coordinator proposes an Assign that the dead one could not propose."""
     with mortal.root() as root:
         caller = root.with_session()
         mortal.signal("consumer_groups", signal.SIGSTOP)
@@ -360,7 +360,7 @@ def _settled(group: Any) -> Any:
 
 
 def test_a_replica_is_mended(mortal: ReplicaProcesses) -> None:
-    """What a failed test leaves behind, a dead and a paused process, serves again once mended."""
+    """A dead and a paused process, such as a failed test leaves, serve again once mended."""
     mortal.kill("streams")
     mortal.signal("consumer_groups", signal.SIGSTOP)
     mortal.mend()
@@ -382,7 +382,7 @@ def hello(mortal: ReplicaProcesses, service: str, sequence: int) -> Any:
 
 def test_older_coordinators_are_fenced(mortal: ReplicaProcesses) -> None:
     """A service serves the newest coordinator alone; the older one ends with exit code 2."""
-    restart(mortal, COORDINATOR)  # the one that bootstrapped the cluster is the oldest there can be
+    restart(mortal, COORDINATOR)  # the one that bootstrapped is the oldest
     with pytest.raises(grpc.RpcError, match="is fenced off") as caught:
         hello(mortal, "streams", 0)
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION

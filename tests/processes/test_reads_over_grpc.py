@@ -32,7 +32,7 @@ def get(caller: Caller, name: str, **entries: object) -> Any:
 
 
 def test_every_consistency(root: Caller) -> None:
-    """Linearizable, at-least and stale reads answer, and say which revision they saw."""
+    """Linearizable, at-least and stale reads answer, with the revision of the state they read."""
     name = unique("read")
     revision = root.create_stream(name).header.revision
     for consistency in ("linearizable", f"at-least={revision}", "stale"):
@@ -44,7 +44,7 @@ def test_every_consistency(root: Caller) -> None:
 
 @pytest.mark.parametrize("text", ["", "eventual", "at-least=", "at-least=-1", "AT-LEAST=1"])
 def test_malformed_consistency(root: Caller, text: str) -> None:
-    """Anything else is refused with the three that are possible."""
+    """Any other consistency is refused, and the message lists the three possible ones."""
     with refused() as failure:
         get(root, "any", consistency=text)
     assert failure.it.code is grpc.StatusCode.INVALID_ARGUMENT
@@ -73,7 +73,7 @@ def _get_item(name: str) -> bytes:
 
 
 def test_future_revision_ends_at_the_deadline(root: Caller) -> None:
-    """A revision that never comes is given up after 5 seconds with a reason."""
+    """A read of a revision that never comes is refused after 5 seconds, with a reason."""
     with refused() as failure:
         get(root, "any", consistency=f"at-least={2**63}")
     assert failure.it.code is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -95,7 +95,7 @@ def test_status(root: Caller, shared: ReplicaProcesses) -> None:
 
 
 def test_status_tells_where_others_reach_it() -> None:
-    """A replica that is told how clients reach it says that, and not where it listens."""
+    """A replica with an advertised address shows that one, and not the one it listens on."""
     flags = ("--advertise", "metadata.example:7400")
     with replica(flags=flags) as running, running.root() as root:
         (found,) = root.status().replicas
@@ -105,7 +105,7 @@ def test_status_tells_where_others_reach_it() -> None:
 
 @pytest.mark.parametrize("service", ["", "liveness", "readiness"])
 def test_health(shared: ReplicaProcesses, service: str) -> None:
-    """The standard health service says SERVING, alive and ready apart."""
+    """The standard health service says SERVING, for liveness and for readiness."""
     with shared.channel() as channel:
         stub: Any = HealthStub(channel)
         answer = stub.Check(health_pb2.HealthCheckRequest(service=service))
@@ -126,7 +126,7 @@ def test_reflection(shared: ReplicaProcesses) -> None:
 
 
 def test_channelz(shared: ReplicaProcesses) -> None:
-    """Nobody is told without being asked for about connections: channelz is closed by default."""
+    """By default, nobody can look at connections: channelz is closed."""
     with shared.channel() as channel:
         stub: Any = ChannelzStub(channel)
         with pytest.raises(grpc.RpcError) as caught:

@@ -1,4 +1,4 @@
-"""Bad input over real gRPC: exact status, reason, and a message that says what would be right."""
+"""Bad input over real gRPC: exact status, reason, and a message that says what to change."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_malformed_protobuf(root: Caller) -> None:
-    """Bytes that are no request of the method are refused as such, for commands and reads."""
+    """Bytes that do not parse as the method's request are refused, for commands and reads."""
     for method in (
         "streams.v1.StreamsService/CreateStream",
         "streams.v1.StreamsService/GetStream",
@@ -57,7 +57,7 @@ def test_invalid_utf8_in_a_name(root: Caller) -> None:
 
 
 def test_oversized_command(root: Caller) -> None:
-    """More than a prepare holds is refused with both sizes, whatever the overhead around it."""
+    """A request larger than a prepare is refused with both sizes, whatever surrounds it."""
     traceparent = "00-" + 32 * "a" + "-" + 16 * "b" + "-01"
     for size in range(limits.PREPARE_BODY_BYTES_MAX - 400, limits.PREPARE_BODY_BYTES_MAX + 2, 67):
         metadata = (*root.metadata(), ("traceparent", traceparent))
@@ -83,7 +83,7 @@ def test_message_over_the_transport_limit(root: Caller) -> None:
 
 
 def test_unserved_methods(root: Caller) -> None:
-    """Unknown, unbuilt and internal methods are UNIMPLEMENTED, also with a very long name."""
+    """Unknown, unbuilt and internal methods are UNIMPLEMENTED, even those with a very long name."""
     for path in (
         "/viewstamp.api.streams.v1.StreamsService/Polish",
         "/no.such.Service/Call",
@@ -100,7 +100,7 @@ def test_unserved_methods(root: Caller) -> None:
 
 
 def test_unserved_codes_in_submit(root: Caller) -> None:
-    """The same by code over Submit; a read is no command, and the stream goes on."""
+    """Submit refuses the same methods by code; a read is no command, and the stream goes on."""
     stream = SubmitStream(root.with_session())
     for code in (3, 190, 400, 999, LIST_STREAMS_CODE):
         reply = stream.ask(1, submit.Span(code=code, count=1, items=b"\x0a\x00"))
@@ -111,7 +111,7 @@ def test_unserved_codes_in_submit(root: Caller) -> None:
 
 
 def test_tokens(root: Caller, shared: ReplicaProcesses) -> None:
-    """Missing, malformed, forged and expired tokens are told apart."""
+    """Missing, malformed, forged and expired tokens have different messages."""
     cluster_id = bytes.fromhex(root.status().cluster)
     foreign = tokens.sign(bytes(32), cluster_id, 0, 1, 2**62)
     expired = tokens.sign(KEY, cluster_id, 0, 1, 1_000_000)
@@ -138,7 +138,7 @@ def test_tokens(root: Caller, shared: ReplicaProcesses) -> None:
 
 
 def test_schemes_are_the_same_in_any_case(root: Caller) -> None:
-    """`bearer` in lower case is the scheme that `Bearer` is (RFC 7235)."""
+    """`bearer` in any case means the scheme `Bearer` (RFC 7235)."""
     request = users.WhoAmIRequest()
     for scheme in ("bearer", "BEARER"):
         metadata = (("authorization", f"{scheme} {root.token}"),)
@@ -146,7 +146,7 @@ def test_schemes_are_the_same_in_any_case(root: Caller) -> None:
 
 
 def test_a_lone_replica_cannot_step_down(root: Caller) -> None:
-    """It is asked the right thing in the wrong place, and says so to whoever may ask."""
+    """A lone replica refuses StepDown with its own reason, but only to callers who may ask."""
     with refused() as failure:
         root.call(root.cluster.StepDown, cluster.StepDownRequest())
     assert failure.it.code is grpc.StatusCode.FAILED_PRECONDITION
@@ -157,7 +157,7 @@ def test_a_lone_replica_cannot_step_down(root: Caller) -> None:
 
 
 def test_token_that_expires_on_a_stream(root: Caller) -> None:
-    """An open stream ends with the first message after its token's time, and says why."""
+    """An open stream ends with the first message after its token has expired, and says why."""
     expires_at_us = time.time_ns() // 1000 + 1_000_000
     caller = Caller(
         root.channel, tokens.sign(KEY, bytes.fromhex(root.status().cluster), 0, 1, expires_at_us)
@@ -179,7 +179,7 @@ def test_token_that_expires_on_a_stream(root: Caller) -> None:
 
 
 def test_token_after_password_change(root: Caller) -> None:
-    """A password change ends older tokens for commands, reads and sessions at log order."""
+    """A password change invalidates older tokens for commands, reads and sessions, in log order."""
     name = unique("user")
     root.create_user(name, "first-password")
     old = root.logged_in(name, "first-password")
@@ -236,7 +236,7 @@ def test_users_that_are_no_more(root: Caller, how: str) -> None:
     ],
 )
 def test_stream_name_rules(root: Caller, name: str, rule: str) -> None:
-    """Names that break a rule are refused with the rule."""
+    """Names that break a rule are refused, and the message states the rule."""
     with refused() as failure:
         root.create_stream(name)
     assert (failure.it.code, failure.it.reason) == (INVALID, "INVALID_STREAM_NAME")
@@ -244,7 +244,7 @@ def test_stream_name_rules(root: Caller, name: str, rule: str) -> None:
 
 
 def test_unknown_parents(root: Caller) -> None:
-    """The outermost unknown parent is named: stream before topic before group."""
+    """The refusal names the outermost unknown parent: stream before topic before group."""
     stream = unique("orders")
 
     def get_group() -> None:
@@ -270,7 +270,7 @@ def test_unknown_parents(root: Caller) -> None:
 
 
 def test_duplicates(root: Caller) -> None:
-    """A second entity of a name is refused with the name."""
+    """A second entity of the same name is refused, and the message has the name."""
     stream = unique("orders")
     root.create_stream(stream)
     root.create_topic(stream, "paid")
@@ -287,7 +287,7 @@ def test_duplicates(root: Caller) -> None:
 
 
 def test_sessions_are_demanded_where_needed(root: Caller) -> None:
-    """Joining a group without a session says what to do."""
+    """Joining a group without a session is refused with a remedy."""
     stream = unique("orders")
     root.create_stream(stream)
     root.create_topic(stream, "paid")
@@ -306,7 +306,7 @@ def test_sessions_are_demanded_where_needed(root: Caller) -> None:
 
 
 def test_counts_that_lie(root: Caller) -> None:
-    """What a span claims to hold is not believed: each command or read of it is refused."""
+    """A span with a wrong count is refused, command by command or read by read."""
     stream = SubmitStream(root.with_session())
     lie = span(200, streams.CreateStreamRequest(name=unique("s")), count=8190)
     reply = stream.ask(1, lie)
@@ -329,7 +329,7 @@ def test_counts_that_lie(root: Caller) -> None:
 
 
 def test_reads_of_the_cluster_are_refused_one_by_one(root: Caller) -> None:
-    """A malformed read, or one beside refused ones, spoils no other and not the replica."""
+    """A malformed or refused read affects no other read, and not the replica."""
     stream = SubmitStream(root)
     good, bad = b"\x0a\x00", b"\x0a\x01\xff"
     stream.send_read(1, submit.Span(code=GET_STATUS_CODE, count=3, items=good + bad + good))
@@ -351,7 +351,7 @@ def test_reads_of_the_cluster_are_refused_one_by_one(root: Caller) -> None:
 
 
 def test_streams_that_do_not_open(root: Caller) -> None:
-    """A stream needs `open` first and well-formed messages; each breach ends it with a reason."""
+    """A stream needs `open` first and well-formed messages; otherwise it ends with a reason."""
     path = "/viewstamp.api.submit.v1.SubmitService/Submit"
     call: Any = root.channel.stream_stream(path)
     command = submit.SubmitRequest(command=submit.CommandRequest(number=1)).SerializeToString()

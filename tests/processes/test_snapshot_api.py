@@ -1,4 +1,4 @@
-"""SnapshotsService over real gRPC, with snapshots that stay under way as long as they must."""
+"""SnapshotsService over real gRPC, with snapshots that tests can hold under way."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DEADLINE_MS = 300
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[ReplicaProcesses]:
-    """A replica whose snapshots can be held; each test leaves it without one under way."""
+    """A replica whose snapshots can be held; each test leaves no snapshot under way."""
     with replica(modules=MODULES) as running:
         with running.root() as root:
             root.create_stream("orders")
@@ -43,7 +43,7 @@ def served() -> Iterator[ReplicaProcesses]:
 
 
 def lookup(root: Caller, stage: routing.Stage.ValueType) -> int:
-    """Return the generation that a section has reached."""
+    """Return the newest generation that a section has completed."""
     request = pb.LookupGenerationRequest(stage=stage)
     return int(root.call(root.snapshots.LookupGeneration, request).generation)
 
@@ -62,7 +62,7 @@ def delete(root: Caller, generation: int) -> Any:
 
 
 def prune(root: Caller, *, keep_last: int, validate_only: bool = False) -> list[int]:
-    """Prune; return which."""
+    """Prune; return the deleted generations."""
     request = pb.PruneSnapshotsRequest(keep_last=keep_last, validate_only=validate_only)
     return list(root.call(root.snapshots.PruneSnapshots, request).generations)
 
@@ -88,7 +88,7 @@ def test_before_the_first() -> None:
 
 
 def shown(served: ReplicaProcesses, tmp_path: Path, *arguments: str) -> Said:
-    """Run `viewstamp snapshot ... --data` where no cluster can be reached."""
+    """Run `viewstamp snapshot ... --data`, with an address where no cluster is."""
     line = CommandLine("127.0.0.1:1", tmp_path)
     return line("snapshot", *arguments, "--data", str(served.data))
 
@@ -118,7 +118,7 @@ def test_catalog_view(tmp_path: Path) -> None:
 
 
 def test_one_at_a_time(served: ReplicaProcesses) -> None:
-    """While a snapshot is under way another is refused, by either way in, until it is decided."""
+    """While a snapshot is under way, both ways to ask for another one are refused."""
     with served.root() as root:
         before = latest(root).generation
         stream = SubmitStream(root.with_session())
@@ -138,10 +138,11 @@ def test_one_at_a_time(served: ReplicaProcesses) -> None:
             waits = root.snapshots.GetCurrentSnapshot.future(
                 pb.GetCurrentSnapshotRequest(wait=True), metadata=root.metadata(), timeout=30
             )
-            # Behind it on the same connection, and answered: so the other one does wait.
+            # This read came later on the same connection and has its answer: so the other one
+            # waits.
             assert snapshots.current(root).generation == generation
             assert not waits.done()
-            # The same request once more takes no other number.
+            # A retry of the request gets the same generation.
             assert stream.ask(1, ask).spans[0] == answer
         found = waits.result().snapshot
         assert (found.generation, found.state) == (generation, snapshots.COMPLETED)
@@ -152,7 +153,7 @@ def test_one_at_a_time(served: ReplicaProcesses) -> None:
 
 
 def check_under_way(root: Caller, generation: int, before: int) -> None:
-    """Look at a snapshot that waits for the section of streams alone."""
+    """Check a snapshot that waits only for the section of streams."""
     found = eventually(lambda: snapshots.get(root, generation))
     assert (found.state, found.decided_at) == (pb.SNAPSHOT_STATE_CREATED, 0)
     eventually(lambda: lookup(root, routing.STAGE_USERS) == generation)
@@ -170,7 +171,7 @@ def check_under_way(root: Caller, generation: int, before: int) -> None:
 
 
 def test_deadline(served: ReplicaProcesses) -> None:
-    """A snapshot that is not durable in time fails with a reason and an alarm; the next is good."""
+    """A snapshot that misses its deadline fails, with reason and alarm; the next one completes."""
     impatient = ReplicaProcesses(
         served.directory, modules=MODULES, flags=[f"--snapshot-deadline-ms={DEADLINE_MS}"]
     )
@@ -195,12 +196,12 @@ def test_deadline(served: ReplicaProcesses) -> None:
         assert snapshots.take(root) == generation + 1
         assert not root.alarms()
         assert snapshots.verified(root)[-1].is_intact
-        # A failed one tells its reason until a good one has followed.
+        # A failed snapshot shows its reason until a later one has completed.
         assert snapshots.current(root).generation == generation + 1
 
 
 def test_retention(served: ReplicaProcesses) -> None:
-    """Generations are listed in pages, pinned, pruned and deleted; the last good one stays."""
+    """Generations can be listed in pages, pinned, pruned and deleted; the last good one remains."""
     with served.root() as root:
         taken = [snapshots.take_and_adopt(served, root) for _ in range(4)]
         for page_size in (1, 3, 0):
@@ -244,7 +245,7 @@ def download(root: Caller, generation: int = 0) -> list[pb.DownloadSnapshotRespo
 
 
 def test_download(served: ReplicaProcesses) -> None:
-    """A download is every file of the generation as on disk, the manifest last."""
+    """A download has every file of the generation as on disk, with the manifest last."""
     with served.root() as root:
         generation = snapshots.take(root)
         chunks = download(root)
@@ -263,7 +264,7 @@ def test_download(served: ReplicaProcesses) -> None:
 
 
 def test_permissions(served: ReplicaProcesses) -> None:
-    """Reads need read_servers, everything else manage_servers; what is internal is nobody's."""
+    """Reads need read_servers, other methods manage_servers, and nobody may call internal ones."""
     with served.root() as root:
         generation = snapshots.take(root)
         name = unique("plain")

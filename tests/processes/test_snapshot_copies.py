@@ -1,4 +1,4 @@
-"""Copies of snapshot files that are bad, lost, or not ours: repaired and told, or refused."""
+"""Copies of snapshot files that are bad, lost or foreign are repaired and reported, or refused."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ BULKS = 60
 
 @pytest.fixture(scope="module")
 def bootstrapped() -> Iterator[tuple[ReplicaProcesses, list[str]]]:
-    """A stopped replica with two generations and a journal that begins behind op 1; its digests.
+    """A stopped replica with two generations and a journal after op 1; and its digests.
 
-    To be copied, not changed.
+    Tests copy it, and do not change it.
     """
     with short_directory() as directory:
         replica = ReplicaProcesses(directory)
@@ -63,7 +63,7 @@ def copy(bootstrapped: tuple[ReplicaProcesses, list[str]]) -> Iterator[ReplicaPr
 
 
 def spoil_layer(copy: ReplicaProcesses) -> tuple[str, str]:
-    """Flip a byte of one copy of a layer; return what must be said."""
+    """Flip a byte of one copy of a layer; return the file and the word that the log must have."""
     path = layers(copy_directories(copy)[1], 2)[0]
     flip(path, path.stat().st_size // 2)
     return f"layers/{path.name}", "repaired"
@@ -107,7 +107,7 @@ def verify_by_command(copy: ReplicaProcesses, token: str) -> subprocess.Complete
 def test_bad_copies_at_the_start(
     copy: ReplicaProcesses, bootstrapped: tuple[ReplicaProcesses, list[str]]
 ) -> None:
-    """What is damaged or lost in one or two copies, a whole disk too, is repaired and told."""
+    """Damage or loss in one or two copies, even of a whole disk, is repaired and reported."""
     intact = contents(copy_directories(copy)[0])
     expected = [
         spoil_layer(copy),
@@ -139,7 +139,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def test_verify_by_command(copy: ReplicaProcesses) -> None:
-    """`viewstamp snapshot verify` repairs a running replica's copies, and says what it did."""
+    """`viewstamp snapshot verify` repairs a running replica's copies, and reports each repair."""
     copy.start()
     with copy.root() as root:
 
@@ -150,7 +150,7 @@ def test_verify_by_command(copy: ReplicaProcesses) -> None:
             said = json.loads(done.stdout)
             assert said["is_intact"] and not said["problems"]
             (found,) = [each["copies"] for each in said["files"] if each["file"] == file]
-            # The compaction that begins with the process may read, and repair, it first.
+            # The compaction that begins with the process may read, and repair, the file first.
             return None if set(found) == {"intact"} else list(found)
 
         found = eventually(spoil_and_verify)
@@ -161,14 +161,14 @@ def test_verify_by_command(copy: ReplicaProcesses) -> None:
 
 
 def everything(copy: ReplicaProcesses) -> dict[str, bytes]:
-    """Return every file of a replica, but for locks, which name who held them, and leftovers."""
+    """Return every file of a replica except leftovers and locks, which name their holder."""
     found = files_below(copy.data)
     return {name: data for name, data in found.items() if not name.endswith(("LOCK", ".tmp"))}
 
 
 @pytest.mark.parametrize("which", ["layer", "manifest", "deleted", "directories"])
 def test_no_good_copy(copy: ReplicaProcesses, which: str) -> None:
-    """Without a good copy the replica refuses, names file and ways out, and changes nothing."""
+    """Without a good copy the replica refuses to start, names file and remedy, changes nothing."""
     directories = copy_directories(copy)
     path = manifest(directories[0], 2) if which == "manifest" else layers(directories[0], 2)[0]
     name = str(path.relative_to(directories[0]))
@@ -191,7 +191,7 @@ def test_no_good_copy(copy: ReplicaProcesses, which: str) -> None:
 def test_wrong_directories(
     copy: ReplicaProcesses, bootstrapped: tuple[ReplicaProcesses, list[str]]
 ) -> None:
-    """Copy directories in another order, of others, or the same twice: each is refused as such."""
+    """Copy directories in another order, foreign or named twice, are refused, each by its fault."""
     first, second, third = copy_directories(copy)
     foreign = copy.directory / "foreign"
     foreign.mkdir()
@@ -215,7 +215,7 @@ def test_wrong_directories(
 def test_journal_of_another_history(
     copy: ReplicaProcesses, bootstrapped: tuple[ReplicaProcesses, list[str]]
 ) -> None:
-    """A journal that tells of another command where the snapshot was cut is refused."""
+    """A journal with another command at the snapshot's cut is refused."""
     with short_directory() as directory:
         other = bootstrapped[0].copy_to(directory)
         other.start()
@@ -239,7 +239,7 @@ def test_journal_of_another_history(
 
 
 def test_journal_that_begins_behind_the_snapshot(copy: ReplicaProcesses) -> None:
-    """A journal without what follows the cut is refused: replaying the rest would be a lie."""
+    """A journal without the record after the cut is refused: a replay would leave commands out."""
     paths = sorted((copy.data / "journal").glob("segment-*.log"))
     numbers = snapshots.segments(copy)
     assert numbers[0] > 1, "the bootstrapped replica has truncated its journal"
@@ -254,7 +254,7 @@ def test_journal_that_begins_behind_the_snapshot(copy: ReplicaProcesses) -> None
 
 
 def test_journal_that_is_gone(copy: ReplicaProcesses) -> None:
-    """A replica with a snapshot and no journal is refused, and no new journal is begun."""
+    """A replica with a snapshot and without a journal is refused, and begins no new journal."""
     shutil.rmtree(copy.data / "journal")
     before = everything(copy)
     line = copy.refusal()

@@ -1,4 +1,4 @@
-"""A disk that is full to the last byte: a snapshot completes, and makes room in the journal."""
+"""On a disk that is full to the last byte, a snapshot completes, and frees part of the journal."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ DISK_BYTES = 12 * SEGMENT_BYTES
 BULKS = 100
 RESERVE_BYTES = 512 * KIB
 ATTEMPTS_MAX = 10_000
-# So small that the prepares that are always kept take less than a segment.
+# Small commands: the prepares that the journal always keeps take less than a segment.
 BULK_BYTES = 100 * KIB
 BULK = b"\xa2\x06" + encode_varint(BULK_BYTES) + bytes(BULK_BYTES)
 
 
 def fill_up(path: Path) -> None:
-    """Leave not a byte."""
+    """Fill the disk to the last byte."""
     with (path / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError) as caught:
         while True:
             filler.write(bytes(4 * KIB))
@@ -50,7 +50,7 @@ def write_bulk(root: Caller) -> Refused:
 
 
 def write_until_completed(root: Caller, generation: int) -> None:
-    """Write, whether it is let in or not, until the disk was full and that snapshot completed."""
+    """Send commands until the disk is full and that snapshot is completed; some are refused."""
     alarms: set[str] = set()
     for _ in range(ATTEMPTS_MAX):
         refusal = write_bulk(root)
@@ -65,12 +65,12 @@ def write_until_completed(root: Caller, generation: int) -> None:
 
 
 def reserves(view: Path) -> list[int]:
-    """Return how much is kept in each copy directory."""
+    """Return the size of the reserve in each copy directory."""
     return [path.stat().st_size for path in (view / "snapshots").glob("copy-*/reserve")]
 
 
 def check(replica: ReplicaProcesses, disk: SmallDisk) -> None:
-    """Fill the disk of a running replica, and see it make room for itself, again and again."""
+    """Fill the disk of a running replica, which frees space by itself, again and again."""
     view = disk.seen_through(replica.processes[COORDINATOR].pid)
     with replica.channel() as channel:
         password = (view / "root_password").read_text().strip()
@@ -78,13 +78,13 @@ def check(replica: ReplicaProcesses, disk: SmallDisk) -> None:
         root.create_stream("before")
         snapshots.take_and_adopt(replica, root)
         eventually(lambda: reserves(view) == [RESERVE_BYTES] * 3)
-        # What is freed must be more than the snapshot takes.
+        # The snapshot must free more than it takes.
         for _ in range(BULKS):
             write_bulk(root)
         fill_up(view)
         write_until_completed(root, 2)
         eventually(lambda: root.create_stream("after"))
-        # More than the disk has room for, but for further snapshots.
+        # The disk has room for so much only if further snapshots free space.
         for _ in range(BULKS):
             eventually(lambda: write_bulk(root).reason == "INVALID_STREAM_NAME")
         assert snapshots.current(root).generation > 2
@@ -94,7 +94,7 @@ def check(replica: ReplicaProcesses, disk: SmallDisk) -> None:
 
 
 def test_full_disk_and_snapshots() -> None:
-    """Read-only until the snapshot that a full disk begins has freed the journal behind it."""
+    """The replica is read-only until the snapshot that a full disk begins has freed journal."""
     with short_directory() as directory:
         (directory / "data").mkdir()
         with small_disk(directory / "data", DISK_BYTES) as disk:

@@ -1,4 +1,4 @@
-"""Deaths around snapshots: every process comes back from the section, and goes on from there."""
+"""Deaths around snapshots: every process restarts from its section, and goes on from there."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from viewstamp.routing import SERVICE_NAMES
 pytestmark = pytest.mark.xdist_group("processes-snapshots")
 
 ORDERS: dict[str, Any] = {"stream": named("orders"), "topic": named("paid")}
-# More than two segments of the journal, and than the prepares that are always kept.
+# The bulk fills more than two segments, and more than the prepares that are always kept.
 BULKS = 60
 
 
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[ReplicaProcesses]:
-    """A replica with something in every section; each test leaves it whole."""
+    """A replica with entities in every section; each test leaves all its processes running."""
     with replica(modules=MODULES) as running:
         with running.root() as root:
             root.create_stream("orders")
@@ -45,7 +45,7 @@ def mortal() -> Iterator[ReplicaProcesses]:
 
 
 def change_everything(root: Caller) -> None:
-    """Change every section, and delete what was there."""
+    """Change every section, and delete entities of an earlier change."""
     name = unique("changed")
     root.create_stream(name)
     root.create_topic(name, "topic", partitions=3)
@@ -57,7 +57,7 @@ def change_everything(root: Caller) -> None:
 
 
 def reads(root: Caller) -> list[Any]:
-    """Read from each domain, and from the catalog; headers apart."""
+    """Read from each domain and from the catalog; return the answers without headers."""
     root.call(root.users.GetUser, users.GetUserRequest(user=named("early")))
     group = groups.GetConsumerGroupRequest(group=named("billing"), **ORDERS)
     return [
@@ -77,9 +77,9 @@ def joined(root: Caller) -> Caller:
 
 
 def test_everything_dies_after_a_snapshot(mortal: ReplicaProcesses) -> None:
-    """A restart from the snapshot and what followed it loses nothing: state, sessions, replies.
+    """A restart from the snapshot and the later log loses nothing: state, sessions, replies.
 
-    The journal before the cut is gone by then, so there is no other way to come to this state.
+    The journal before the cut is gone by then, so only the snapshot can give this state.
     """
     with mortal.root() as root:
         member = joined(root)
@@ -101,7 +101,7 @@ def test_everything_dies_after_a_snapshot(mortal: ReplicaProcesses) -> None:
         assert reads(root) == expected
         member = Caller(root.channel, root.token, member.session)
         assert member.create_stream(name, **request) == after_cut
-        # Its reply came with the snapshot's sessions section alone.
+        # Only the sessions section of the snapshot has the reply of this request.
         again = member.create_stream(old, session=member.session, request=2, acked=1)
         assert again == before_cut
         assert member.create_stream(unique("s"), session=member.session, request=4, acked=3)
@@ -112,7 +112,7 @@ def test_everything_dies_after_a_snapshot(mortal: ReplicaProcesses) -> None:
 
 @pytest.mark.parametrize("name", SERVICE_NAMES)
 def test_service_dies_after_a_snapshot(mortal: ReplicaProcesses, name: str) -> None:
-    """A service gets its section of the snapshot, and then what the item log has since the cut."""
+    """A service gets its section of the snapshot, and then the commands after the cut."""
     with mortal.root() as root:
         change_everything(root)
         snapshots.take_and_adopt(mortal, root)
@@ -134,7 +134,7 @@ def begun(replica: ReplicaProcesses, root: Caller) -> int:
 
 
 def check_next_snapshot(mortal: ReplicaProcesses, root: Caller) -> None:
-    """Take another snapshot, and compare what it says with what the machines say."""
+    """Take another snapshot, and compare its digests with those of the machines."""
     snapshots.take_and_adopt(mortal, root)
     assert snapshots.verified(root)[-1].is_intact
     newest, status = snapshots.current(root), root.status(digests=True)
@@ -155,7 +155,7 @@ def check_next_snapshot(mortal: ReplicaProcesses, root: Caller) -> None:
     ],
 )
 def test_death_behind_a_cut(mortal: ReplicaProcesses, name: str) -> None:
-    """Who dies after it has frozen comes back, freezes the same, and the snapshot is completed."""
+    """A process that dies after the cut restarts, freezes the same, and the snapshot completes."""
     with mortal.root() as root:
         change_everything(root)
         with held(mortal):
@@ -172,12 +172,12 @@ def test_death_behind_a_cut(mortal: ReplicaProcesses, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["users", pytest.param("consumer_groups", marks=pytest.mark.long)])
 def test_death_before_a_cut(mortal: ReplicaProcesses, name: str) -> None:
-    """A service that hangs and dies when it is to freeze comes back, and the cut goes on there."""
+    """A service that dies before it freezes restarts and freezes; the snapshot completes."""
     with mortal.root() as root:
         change_everything(root)
         mortal.signal(name, signal.SIGSTOP)
         generation = snapshots.create(root)
-        # Behind the cut, which is where it must not be seen by the snapshot.
+        # This command comes after the cut, so the snapshot must not contain it.
         behind = root.streams.CreateStream.future(
             streams.CreateStreamRequest(name=unique("behind")), metadata=root.metadata()
         )
@@ -189,7 +189,7 @@ def test_death_before_a_cut(mortal: ReplicaProcesses, name: str) -> None:
 
 
 def test_everyone_dies_during_a_cut(mortal: ReplicaProcesses) -> None:
-    """What was frozen is frozen once more by the replay, and the snapshot is completed."""
+    """A replay of the log freezes the same sections again, and the snapshot completes."""
     with held(mortal):
         with mortal.root() as root:
             change_everything(root)

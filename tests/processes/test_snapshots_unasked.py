@@ -1,4 +1,4 @@
-"""Snapshots that nobody asked for: after so many commands, after some time."""
+"""Snapshots that the cluster begins by itself: after many commands, or after some time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def completed(root: Caller, generation: int) -> bool:
 
 
 def test_commands(busy: ReplicaProcesses) -> None:
-    """Every so many commands there is a snapshot, and only the last ones are kept."""
+    """After a number of commands there is a snapshot, and only the last ones are kept."""
     with busy.root() as root:
         for generation in range(1, KEPT + 3):
             write(root, COMMANDS // 2)
@@ -75,19 +75,19 @@ def with_coordinator(running: ReplicaProcesses, *flags: str) -> ReplicaProcesses
 
 
 def test_interval(busy: ReplicaProcesses) -> None:
-    """After some time there is a snapshot of what changed; where nothing changes there is none."""
+    """After some time there is a snapshot if something changed, and none otherwise."""
     timely = with_coordinator(busy, "--snapshot-interval-ms=100", "--snapshot-commands=0")
     with timely.root() as root:
         newest = snapshots.current(root).generation
         write(root, 1)
         eventually(lambda: completed(root, newest + 1))
         settled = eventually(lambda: last_generation_adopted(timely, root))
-        # Nothing happens that could be waited for: give it time to happen.
+        # The test cannot wait for an event here, since none may come: it gives it time.
         time.sleep(2.5 * CHECK_INTERVAL_MS / 1000)
         assert snapshots.current(root).generation == settled
 
 
 def last_generation_adopted(running: ReplicaProcesses, root: Caller) -> int:
-    """Return the newest generation once it is what the replica restarts from, else 0."""
+    """Return the newest generation if the replica has adopted it, else 0."""
     newest = snapshots.current(root).generation
     return newest if snapshots.is_adopted(running, newest) else 0

@@ -1,4 +1,4 @@
-"""What a replica refuses to start with, and what it recovers from by itself."""
+"""A replica refuses to start with wrong flags or damage, and recovers from torn writes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OTHER_TWO = ("--peer=1=127.0.0.1:7411", "--peer=2=127.0.0.1:7412")
 
 @pytest.fixture(scope="module")
 def bootstrapped() -> Iterator[tuple[ReplicaProcesses, list[str]]]:
-    """A stopped replica with some state, and its digests; to be copied, not changed."""
+    """A stopped replica with some state, and its digests; tests copy it, and do not change it."""
     with short_directory() as directory:
         replica = ReplicaProcesses(directory)
         replica.start()
@@ -56,7 +56,7 @@ def segment(replica: ReplicaProcesses) -> Path:
 
 
 def record_offsets(path: Path) -> list[int]:
-    """Return where sectors begin that are not blank, after the header's."""
+    """Return the offsets of the sectors that are not blank, after the header's."""
     data = path.read_bytes()
     starts = range(SECTOR_BYTES, len(data), SECTOR_BYTES)
     return [at for at in starts if data[at : at + SECTOR_BYTES].strip(b"\0")]
@@ -98,7 +98,7 @@ def test_wrong_flags(copy: ReplicaProcesses, flags: tuple[str, ...], says: str) 
 
 def test_directory_of_another_replica(copy: ReplicaProcesses) -> None:
     """A directory that was bootstrapped for another replica or another count is refused."""
-    # The superblock is made to say what another replica's would.
+    # The superblock now says what another replica's would say.
     from coordinator.journal.superblock import Superblock, SuperblockState
     from coordinator.storage import FileStorage
 
@@ -181,13 +181,13 @@ def test_restart_and_replay_give_the_same_state(
 
 
 def test_torn_tail(copy: ReplicaProcesses) -> None:
-    """Half a record that was being written when power failed is cut away; the rest is there."""
+    """A record that was half written when power failed is cut; all other records remain."""
     path = segment(copy)
     last = record_offsets(path)[-1]
     with path.open("r+b") as file:
         file.seek(last)
         record = file.read(SECTOR_BYTES)
-        # As if a further record had begun, and only part of its first sector had reached the disk.
+        # A further record had begun, and only part of its first sector had reached the disk.
         file.seek(last + SECTOR_BYTES)
         file.write(record[: SECTOR_BYTES // 2])
     copy.start()
@@ -206,7 +206,7 @@ def root_sees(root: Caller, name: str) -> bool:
 
 
 def test_corrupted_record(copy: ReplicaProcesses) -> None:
-    """A damaged record before intact ones is never cut: exit code 2, its place, the ways out."""
+    """A damaged record before intact ones is never cut: exit code 2, with place and remedies."""
     path = segment(copy)
     offset = record_offsets(path)[3]
     before = path.read_bytes()
@@ -220,7 +220,7 @@ def test_corrupted_record(copy: ReplicaProcesses) -> None:
 
 
 def test_rot_in_the_last_record(copy: ReplicaProcesses) -> None:
-    """After a graceful stop the last record is known to be committed: it is never cut as torn."""
+    """After a graceful stop the last record counts as committed: it is never cut as torn."""
     path = segment(copy)
     offset = record_offsets(path)[-1]
     flip(path, offset + 200)
@@ -246,7 +246,7 @@ def test_one_damaged_superblock_copy(copy: ReplicaProcesses) -> None:
 
 
 def test_lost_superblock(copy: ReplicaProcesses) -> None:
-    """Without two equal copies, or without the file, the replica refuses and says what to do."""
+    """Without two equal copies, or without the file, the refusal to start says what to do."""
     path = copy.data / "superblock"
     intact = path.read_bytes()
     for number in range(4):

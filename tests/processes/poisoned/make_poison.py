@@ -1,4 +1,4 @@
-"""Log a request that the build before could not get over: see the README beside this file.
+"""Log a request that an earlier build could not execute: see the README beside this file.
 
 Usage: make_poison.py partitions|heartbeats ADDRESS ROOT_PASSWORD_FILE
 """
@@ -23,7 +23,7 @@ from viewstamp.api.users.v1 import users_service_pb2 as users
 from viewstamp.limits import PARTITIONS_PER_REQUEST_MAX, REQUEST_COMMANDS_MAX
 from viewstamp.routing import methods_of_file
 
-# By kind: partitions of the topic, and groups with one member each.
+# By kind: partitions of the topic, and number of groups, each with one member.
 TOPICS: Final = {"partitions": (1_000, 20), "heartbeats": (5_000, 1)}
 CODES: Final = {
     method.name: method.code
@@ -34,7 +34,7 @@ ASSIGNED_S: Final = 2
 
 
 def main(kind: str, address: str, password_file: str) -> None:
-    """Prepare a topic with groups, and send the request; the build before never answers it."""
+    """Prepare a topic with groups, and send the request, which the earlier build never answers."""
     tag = secrets.token_hex(3)
     with grpc.insecure_channel(address) as channel:
         root = Caller(channel).logged_in("root", Path(password_file).read_text().strip())
@@ -59,7 +59,7 @@ def changes(where: dict[str, Any]) -> Sequence[submit.Span]:
 
 
 def heartbeats(user: Caller, where: dict[str, Any]) -> Sequence[submit.Span]:
-    """Return a request full of heartbeats of the first group's member, at the epoch it has."""
+    """Return a request full of heartbeats of the first group's member, at its current epoch."""
     group = named("g0")
     found = user.call(
         user.groups.GetConsumerGroup, groups.GetConsumerGroupRequest(group=group, **where)
@@ -71,7 +71,7 @@ def heartbeats(user: Caller, where: dict[str, Any]) -> Sequence[submit.Span]:
 
 
 def _manager_of(root: Caller, tag: str) -> Caller:
-    """Return a new user who may manage the one topic, which there is from now on."""
+    """Return a new user who may manage one new topic and nothing else."""
     root.create_stream(f"s{tag}")
     root.create_topic(f"s{tag}", "t")
     topic = users_pb2.TopicPermissions(topic=named("t"), manage_topic=True)
@@ -85,7 +85,7 @@ def _manager_of(root: Caller, tag: str) -> Caller:
 
 
 def _topic(root: Caller, tag: str, partitions_count: int) -> dict[str, Any]:
-    """Give the topic so many partitions, and return how requests name it."""
+    """Add partitions to the topic up to a count, and return how requests name it."""
     where: dict[str, Any] = {"stream": named(f"s{tag}"), "topic": named("t")}
     left = partitions_count - 1
     while left:
@@ -97,7 +97,7 @@ def _topic(root: Caller, tag: str, partitions_count: int) -> dict[str, Any]:
 
 
 def _join(user: Caller, where: dict[str, Any], name: str) -> None:
-    """Create a group and join it by the next request of the session."""
+    """Create a group and join it with the session's next request."""
     user.call(
         user.groups.CreateConsumerGroup, groups.CreateConsumerGroupRequest(name=name, **where)
     )
