@@ -1,9 +1,9 @@
 """Kill the primary of three loaded replicas again and again, and judge what the callers saw.
 
-SIGKILL of whoever leads, at random moments. Callers create, delete and read topics out of a small
-set, so that they meet; what each saw must be explained by one order of all operations, which is the
-order that the cluster names, with nothing lost and nothing done twice. In the end all replicas must
-have applied the same op, with the same digests.
+SIGKILL hits the primary at random moments. Callers create, delete and read topics out of a small
+set, so that they meet. One order of all operations must explain what each saw; it is the order of
+the cluster's revisions, with nothing lost and nothing done twice. In the end all replicas must have
+applied the same op, with the same digests.
 
 Exit code: 0 if every promise was kept, 1 if not, 130 if interrupted.
 """
@@ -39,12 +39,12 @@ from viewstamp.errors import Refusal
 
 KILLS: Final = 20
 REPLICAS: Final = 3
-# Between a return and the next kill, and between a kill and the wait for the killed one.
+# Pauses between a return and the next kill, and between a kill and the wait for the killed one.
 OPERATIONS: Final = 150
 DELAY_MAX_S: Final = 1.0
-# So that a restart does not replay the whole log of the test, which gets longer with each kill.
+# With snapshots a restart does not replay the whole log, which grows with each kill.
 ARGUMENTS: Final = ("--snapshot-commands", "5000")
-# The callers go on meanwhile, on the same processors.
+# The callers share the processors meanwhile.
 READY_TIMEOUT_S: Final = 180.0
 EXIT_KEPT: Final = 0
 EXIT_BROKEN: Final = 1
@@ -71,7 +71,7 @@ class PrimaryKill:
 
 
 async def kill_again_and_again(made: ReplicasTrial, kills: int, seed: int) -> list[PrimaryKill]:
-    """Kill the primary that often; each time wait until it is back among the others."""
+    """Kill the primary so many times; each time wait until the killed replica follows again."""
     chosen, found = random.Random(seed), []
     async with under_load(made):
         for _ in range(kills):
@@ -88,11 +88,11 @@ async def kill_again_and_again(made: ReplicasTrial, kills: int, seed: int) -> li
 
 
 async def violations(made: ReplicasTrial) -> list[str]:
-    """Return what is wrong in the end: with what callers saw, or among the replicas."""
+    """Return the faults at the end, in what callers saw or among the replicas."""
     states = {digests(status) for status in await made.settled()}
     differ = [f"the replicas ended in {len(states)} different states"] if len(states) > 1 else []
     unanswered = sum(operation.returned_at is None for _, operation in made.history)
-    # A caller whose outcome is open goes away: too many, and nothing would have been tested.
+    # A caller with an open outcome leaves: if too many left, nothing would be tested.
     open_ended = [f"{unanswered} operations were never answered"] if unanswered else []
     return [*differ, *open_ended, *made.violations()]
 
@@ -119,7 +119,7 @@ def answers_between(answers_ns: Sequence[int], kill: PrimaryKill) -> int:
 
 
 def print_kills(console: Console, made: ReplicasTrial, kills: Sequence[PrimaryKill]) -> None:
-    """Print each kill, and what it cost the callers."""
+    """Print each kill, and its cost for the callers."""
     answers_ns = sorted(
         operation.returned_at for _, operation in made.history if operation.returned_at is not None
     )
@@ -137,7 +137,7 @@ def print_kills(console: Console, made: ReplicasTrial, kills: Sequence[PrimaryKi
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the test, print what was found, and return the exit code."""
+    """Run the test, print its result, and return the exit code."""
     parser = argparse.ArgumentParser(description="Kill the primary of loaded replicas.")
     parser.add_argument("--kills", type=int, default=KILLS, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=1, help="of the times of the kills")

@@ -1,8 +1,8 @@
-"""What is tried with cut links, once in namespaces, once behind proxies.
+"""Scenarios of cut links, run in network namespaces and behind proxies.
 
 `python -m tests.replicas.cut_links SCENARIO DIRECTORY` runs one in namespaces: start it in a new
 network namespace (`tests.replicas.links.in_new_namespace`). It exits with 0 if all promises were
-kept; else a traceback says which was not.
+kept; otherwise a traceback says which one was not.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from viewstamp.status import refusal_of
 REPLICAS: Final = 3
 OPERATIONS: Final = 150
 NEW: Final = "created-meanwhile"
-# With an answer at first. It doubles with each try: on a slow machine a login takes longer.
+# Time for the first try. It doubles with each try: on a slow machine a login takes longer.
 PATIENCE_FIRST_S: Final = 0.5
 
 Scenario = Callable[[ReplicasTrial, Links], Awaitable[None]]
@@ -54,7 +54,7 @@ Linked = AbstractAsyncContextManager[tuple[LinkedReplicas, Links]]
 
 
 async def primary_is_cut_off(made: ReplicasTrial, links: Links) -> None:
-    """The others go on without it; it knows nothing of that, and answers no read from the past."""
+    """The others elect a new primary; the old one does not notice, and answers no outdated read."""
     primary, others = await _sides(made)
     cut_ns = time.monotonic_ns()
     for other in others:
@@ -71,7 +71,7 @@ async def primary_is_cut_off(made: ReplicasTrial, links: Links) -> None:
 
 
 async def primary_hears_nobody(made: ReplicasTrial, links: Links) -> None:
-    """It sends, and no acknowledgement comes back: another one is found."""
+    """The primary sends, but gets no acknowledgement: the others elect a new one."""
     primary, others = await _sides(made)
     for other in others:
         links.cut(other, primary)
@@ -81,7 +81,7 @@ async def primary_hears_nobody(made: ReplicasTrial, links: Links) -> None:
 
 
 async def nobody_hears_the_primary(made: ReplicasTrial, links: Links) -> None:
-    """It hears all, and nothing that it sends arrives: another one is found."""
+    """The primary hears all, but nothing that it sends arrives: the others elect a new one."""
     primary, others = await _sides(made)
     for other in others:
         links.cut(primary, other)
@@ -92,7 +92,7 @@ async def nobody_hears_the_primary(made: ReplicasTrial, links: Links) -> None:
 
 
 async def two_cannot_see_each_other(made: ReplicasTrial, links: Links) -> None:
-    """Primary and one backup are apart, and the third sees both: somebody is a primary for most."""
+    """Primary and one backup are apart, and the third sees both: a primary reaches a majority."""
     primary, others = await _sides(made)
     links.cut(primary, others[0])
     links.cut(others[0], primary)
@@ -102,7 +102,7 @@ async def two_cannot_see_each_other(made: ReplicasTrial, links: Links) -> None:
 
 
 async def backup_is_cut_off(made: ReplicasTrial, links: Links) -> None:
-    """Nobody misses it; when it is back, it follows, and whoever leads goes on."""
+    """The cluster serves without the backup, which catches up later; the primary stays."""
     primary, others = await _sides(made)
     for other in {0, 1, 2} - {others[0]}:
         links.cut(others[0], other)
@@ -128,7 +128,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
 
 
 async def run(scenario: Scenario, linked: Linked) -> None:
-    """Cut links of loaded replicas, heal them, and judge what callers saw."""
+    """Cut links of loaded replicas, heal them, and check what callers saw."""
     async with linked as (replicas, links), trial_of(replicas) as made:
         async with under_load(made):
             await made.until_answered(OPERATIONS)
@@ -143,7 +143,7 @@ async def _sides(made: ReplicasTrial) -> tuple[int, list[int]]:
 
 
 def _waits_s(made: ReplicasTrial, since_ns: int) -> list[float]:
-    """Return the longest wait of each caller for an answer that came since then."""
+    """Return the longest wait of each caller for an answer after the given time."""
     longest: dict[int, float] = {}
     for _, operation in made.history:
         if operation.returned_at is not None and operation.returned_at > since_ns:
@@ -153,24 +153,24 @@ def _waits_s(made: ReplicasTrial, since_ns: int) -> list[float]:
 
 
 async def _created(made: ReplicasTrial, replica: int, name: str) -> None:
-    """Create a stream by a replica that has or finds a primary."""
+    """Create a stream, through a replica that can find a primary."""
     request = streams_pb2.CreateStreamRequest(name=name)
     async with asyncio.timeout(SETTLE_TIMEOUT_S):
         while True:
             try:
                 await unary(made.replicas, made.replicas.addresses[replica], request)
             except grpc.aio.AioRpcError as error:
-                # The old primary, to whom it was passed on at first, does not answer.
+                # The call was first forwarded to the old primary, which does not answer.
                 if error.code() is grpc.StatusCode.ALREADY_EXISTS:
                     return
             except Refusal:
-                pass  # of the login: nobody leads just now
+                pass  # of the login: there is no primary at the moment
             else:
                 return
 
 
 async def _ends_no_session(made: ReplicasTrial, replica: int, informed: int) -> None:
-    """One that is cut off does not say of a session that it cannot know that it has ended."""
+    """A replica that is cut off must not claim that a session has ended, since it cannot know."""
     token, session_id = await _registered(made, informed)
     async with Endpoint(made.replicas.addresses[replica]).open() as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -181,14 +181,14 @@ async def _ends_no_session(made: ReplicasTrial, replica: int, informed: int) -> 
 
 
 async def _registered(made: ReplicasTrial, replica: int) -> tuple[str, int]:
-    """Register a session by a replica that finds a primary; return a token and the session."""
+    """Register a session through a replica that finds a primary; return a token and the session."""
     request = sessions_pb2.RegisterSessionRequest(nonce=secrets.token_bytes(SESSION_NONCE_BYTES))
     async with (
         asyncio.timeout(SETTLE_TIMEOUT_S),
         Endpoint(made.replicas.addresses[replica]).open() as channel,
     ):
         for tries in itertools.count():
-            # At first it is passed on to the old primary, which does not answer.
+            # The first tries are forwarded to the old primary, which does not answer.
             with suppress(TimeoutError, grpc.aio.AioRpcError, Refusal):
                 async with asyncio.timeout(PATIENCE_FIRST_S * 2**tries):
                     token = await token_of(made.replicas, channel)
@@ -198,7 +198,7 @@ async def _registered(made: ReplicasTrial, replica: int) -> tuple[str, int]:
 
 
 async def _is_not_behind(made: ReplicasTrial, replica: int, name: str) -> None:
-    """A read that must not be stale finds the stream, is refused otherwise, or waits in vain."""
+    """A read that must not be stale finds the stream, is refused otherwise, or times out."""
     request = streams_pb2.GetStreamRequest(stream=identifier(name))
     try:
         await unary(made.replicas, made.replicas.addresses[replica], request)

@@ -1,4 +1,4 @@
-"""Bytes of a stopped replica's files are changed, and looked at again once it was started."""
+"""Damage to a stopped replica's files, and checks of the repair after its next start."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from viewstamp.format.record import FRAME_BYTES, SECTOR_BYTES
 
 PREPARE_KIND: Final = 1
 REPAIRED_KIND: Final = 3
-# Behind the cut of any snapshot of the tests, so that it is needed; and not of the last group.
+# This is after the cut of any snapshot of the tests, and before the last group of records.
 BEFORE_THE_END: Final = 12
 # Magic, format version, kind, sequence, durable sequence, op.
 _FRAME: Final = struct.Struct("<4sHHQQQ")
 _FRAME_OFFSET: Final = 16
 _SEQUENCE_OFFSET: Final = 24
 
-# Changes files below a data directory; returns what tells later whether they are good again.
+# A Damage changes files below a data directory; it returns a check that they are good again.
 Damage = Callable[[Path], Callable[[], bool]]
 
 
@@ -47,16 +47,16 @@ def records(directory: Path) -> Iterator[Found]:
 
 
 def record_content(directory: Path) -> Callable[[], bool]:
-    """Change a prepare near the end of the log; later it was fetched and written anew."""
+    """Change a prepare near the end of the log; it is repaired once it is fetched and rewritten."""
     chosen = _chosen(directory)
     _flip(chosen.path, chosen.offset + FRAME_BYTES + 8)
     return lambda: sum(found[2:] == chosen[2:] for found in records(directory)) > 1
 
 
 def record_frame(directory: Path) -> Callable[[], bool]:
-    """Change a frame near the end of the log, so that nobody can tell what it was.
+    """Change a frame near the end of the log, so that its kind and op are unknown.
 
-    Later a record says that whatever it was is held again.
+    It is repaired once a record says that its entry is held again, whichever it was.
     """
     chosen = _chosen(directory)
     _flip(chosen.path, chosen.offset + _SEQUENCE_OFFSET)
@@ -64,7 +64,7 @@ def record_frame(directory: Path) -> Callable[[], bool]:
 
 
 def superblock_copy(directory: Path) -> Callable[[], bool]:
-    """Change one copy of four; later they are equal again, but for their places."""
+    """Change one copy of four; it is repaired once all are equal, but for their places."""
     path = directory / "superblock"
     _flip(path, COPY_BYTES + 200)
 
@@ -78,7 +78,7 @@ def superblock_copy(directory: Path) -> Callable[[], bool]:
 
 
 def snapshot_files(directory: Path) -> Callable[[], bool]:
-    """Change every layer and manifest of one copy; later those that are still there are good."""
+    """Change every layer and manifest of one copy; those that still exist must be good later."""
     copy = directory / "snapshots" / "copy-1"
     paths = [path for name in ("layers", "manifests") for path in sorted((copy / name).iterdir())]
     good = {path: path.read_bytes() for path in paths}
@@ -94,7 +94,7 @@ def snapshot_files(directory: Path) -> Callable[[], bool]:
 
 
 def every_copy(directory: Path) -> Callable[[], bool]:
-    """Change every layer and manifest in every copy; later each file is what its name says."""
+    """Change every layer and manifest in every copy; each file must match its name later."""
     return _spoiled(
         [
             path

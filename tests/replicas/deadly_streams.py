@@ -1,7 +1,7 @@
 """The streams service with defects that end it: `python -m tests.replicas.deadly_streams`.
 
-Whoever creates a stream called `deadly` ends the process at once, as a defect of the interpreter
-would; one called `bottomless` uses up its stack.
+The creation of a stream `deadly` ends the process at once, as a defect of the interpreter would;
+that of a stream `bottomless` overflows the stack.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from services.streams.domain import DOMAIN
 
 DEADLY: Final = "deadly"
 BOTTOMLESS: Final = "bottomless"
-EXIT_CODE: Final = 139  # as a shell tells of a segmentation fault
+EXIT_CODE: Final = 139  # the exit code by which a shell reports a segmentation fault
 PROGRAM: Final = "streams"
 MODULE: Final = "services.streams"
 
 
 def create_stream(state: Any, request: Any, call: Call) -> Any:
-    """Create a stream, unless that ends the process; what it has changed by then is half done."""
+    """Create a stream, unless its name ends the process in the middle of the change."""
     answer = DOMAIN.commands["CreateStream"](state, request, call)
     if request.name == DEADLY:
         os._exit(EXIT_CODE)

@@ -1,6 +1,7 @@
 """The streams service with a defect: `python -m tests.replicas.diverging_streams`.
 
-Who renames a stream to `sour` gets the right answer, and the state is another one than elsewhere.
+After a stream is renamed to `sour`, the answer is right, but the state differs from that of other
+replicas.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ MODULE: Final = "services.streams"
 
 
 def update_stream(state: Any, request: Any, call: Call) -> Any:
-    """Rename a stream, and count a purge that never was."""
+    """Rename a stream, and count a purge that did not happen."""
     answer = DOMAIN.commands["UpdateStream"](state, request, call)
     if request.name == SOUR:
         stream = state.streams.rows[state.stream_ids.rows[SOUR]]

@@ -1,9 +1,9 @@
 """Replicas whose links can be cut, one way or both: by network namespaces, or by TCP proxies.
 
-With namespaces each coordinator has an interface of its own, at a bridge; a link is cut one way by
-telling the sender a hardware address that nobody has, so that packets vanish as on a broken
-network. With proxies bytes of one direction stay where they are until the link is healed.
-Clients and services are never cut off.
+With namespaces each coordinator has an interface of its own, at a bridge. A link is cut one way by
+giving the sender a hardware address that nobody has, so that packets vanish as on a broken network.
+With proxies the bytes of one direction wait until the link is healed. Clients and services are
+never cut off.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from viewstamp.cluster.preflight import (
 CHUNK_BYTES: Final = 64 * 1024
 NOBODY: Final = "02:00:00:00:00:ff"
 NETWORK: Final = "10.77.0"
-# Lets the supervisor, which is outside, look whether a port of a replica is free.
+# With this the supervisor, which is outside, can check whether a port of a replica is free.
 NONLOCAL_BIND: Final = Path("/proc/sys/net/ipv4/ip_nonlocal_bind")
 CLIENT_PORT: Final = 7400
 PEER_PORT: Final = 7500
@@ -40,19 +40,19 @@ ANY_PORT: Final = "127.0.0.1:0"
 
 
 class Links(Protocol):
-    """The links between replicas, all of them whole at first."""
+    """The links between replicas; at first all are healthy."""
 
     def cut(self, source: int, target: int) -> None:
-        """Let nothing of what `source` sends reach `target`; the other way is another link."""
+        """Drop or hold all bytes from `source` to `target`; the other direction is another link."""
         ...
 
     def heal(self) -> None:
-        """Make all links whole."""
+        """Heal all links."""
         ...
 
 
 class LinkedReplicas(LocalReplicas):
-    """Replicas that listen at given addresses, and are told where to reach each other."""
+    """Replicas that listen at given addresses, with given addresses of each other."""
 
     def __init__(
         self,
@@ -62,10 +62,11 @@ class LinkedReplicas(LocalReplicas):
         namespaces: Sequence[int] = (),
         arguments: Sequence[str] = (),
     ) -> None:
-        """`peers[i]` is where replica `i` listens for peers, at `i`, and reaches the others.
+        """Place the replicas on addresses and in namespaces.
 
-        `namespaces` are processes in whose network namespaces the coordinators are to run;
-        `arguments` go to them.
+        `peers[i]` has the addresses by which replica `i` reaches the others; at `i` it listens.
+        The coordinators run in the network namespaces of the processes `namespaces`; `arguments`
+        are their flags.
         """
         adapt = self._inside if namespaces else _unchanged
         super().__init__(directory, len(own), coordinator_arguments=arguments, adapt=adapt)
@@ -94,7 +95,7 @@ def _unchanged(_: int, program: Program) -> Program:
 
 
 def can_make_namespaces() -> bool:
-    """Whether this user may make network namespaces, and all that is needed in them."""
+    """Whether this user can make network namespaces, and has the tools that they need."""
     if not all(map(shutil.which, ("unshare", "nsenter", "ip"))):
         return False
     script = (
@@ -112,7 +113,7 @@ def in_new_namespace(*command: str) -> list[str]:
 
 
 class NamespaceLinks:
-    """Interfaces at one bridge; the process must have been started `in_new_namespace`."""
+    """Interfaces at one bridge; the process must have been started with `in_new_namespace`."""
 
     def __init__(self, count: int) -> None:
         self.addresses = [f"{NETWORK}.{replica + 1}" for replica in range(count)]
@@ -130,7 +131,7 @@ class NamespaceLinks:
             self._add(replica)
 
     def stop(self) -> None:
-        """Let the namespaces go."""
+        """Delete the namespaces."""
         for holder in self._holders:
             holder.kill()
             holder.wait()
@@ -141,13 +142,13 @@ class NamespaceLinks:
         return [holder.pid for holder in self._holders]
 
     def cut(self, source: int, target: int) -> None:
-        """Have what `source` sends go to a hardware address that nobody has."""
+        """Redirect all packets from `source` to a hardware address that nobody has."""
         where = (self.addresses[target], "lladdr", NOBODY, "dev", "eth0", "nud", "permanent")
         _run(*_enter(self.pids[source]), "ip", "neighbour", "replace", *where)
         self._cut.append((source, target))
 
     def heal(self) -> None:
-        """Forget the wrong hardware addresses."""
+        """Restore the right hardware addresses."""
         for source, target in self._cut:
             where = (self.addresses[target], "dev", "eth0")
             _run(*_enter(self.pids[source]), "ip", "neighbour", "del", *where)
@@ -156,7 +157,7 @@ class NamespaceLinks:
     def _add(self, replica: int) -> None:
         unshare = shutil.which("unshare")
         assert unshare is not None, "`can_make_namespaces` was not asked"
-        # Killed by the kernel when this process dies, however that comes.
+        # The kernel kills it when this process dies, for whatever reason.
         tied = [sys.executable, "-I", "-S", str(wrapper.__file__), str(os.getpid())]
         sleeper = ["sh", "-c", "echo; exec sleep infinity"]
         holder = subprocess.Popen([*tied, unshare, "--net", *sleeper], stdout=subprocess.PIPE)
@@ -175,7 +176,7 @@ class NamespaceLinks:
 async def in_namespaces(
     directory: Path, count: int
 ) -> AsyncIterator[tuple[LinkedReplicas, NamespaceLinks]]:
-    """Yield replicas in namespaces of their own, not started yet, and their links."""
+    """Yield replicas in namespaces of their own, not yet started, and their links."""
     links = NamespaceLinks(count)
     try:
         links.start()
@@ -201,7 +202,7 @@ def _run(*command: str) -> None:
 
 
 class LinkGate:
-    """One direction of a proxy: open, shut, or open for so many bytes more."""
+    """One direction of a proxy: open, shut, or open for a number of further bytes."""
 
     def __init__(self) -> None:
         self._is_open = asyncio.Event()
@@ -217,11 +218,11 @@ class LinkGate:
         self._is_open.clear()
 
     def allow(self, size_bytes: int) -> None:
-        """Let about so many bytes pass, and hold back the rest."""
+        """Pass about so many further bytes, and hold back the rest."""
         self._left_bytes = size_bytes
 
     async def passed(self, size_bytes: int) -> None:
-        """Wait until so many bytes may pass."""
+        """Count so many bytes, and wait until they may pass."""
         if self._left_bytes is not None:
             self._left_bytes -= size_bytes
             if self._left_bytes < 0:
@@ -230,7 +231,7 @@ class LinkGate:
 
 
 class Proxy:
-    """Passes connections on to one address; either direction can be stopped."""
+    """Forwards connections to one address; either direction can be stopped."""
 
     def __init__(self, address: str) -> None:
         self.forward, self.backward = LinkGate(), LinkGate()
@@ -255,7 +256,7 @@ class Proxy:
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: LinkGate) -> None:
-    """Pass bytes on while the direction is open; the end of one direction ends both."""
+    """Forward bytes while the direction is open; the end of one direction ends both."""
     with suppress(ConnectionError):
         while data := await reader.read(CHUNK_BYTES):
             await gate.passed(len(data))
@@ -266,13 +267,13 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate
 
 
 class ProxyLinks:
-    """A proxy for each replica on the way to each other one."""
+    """A proxy for the connections of each replica to each other one."""
 
     def __init__(self) -> None:
         self.proxies: dict[tuple[int, int], Proxy] = {}
 
     def cut(self, source: int, target: int) -> None:
-        """Stop requests of `source`, and its answers."""
+        """Stop requests from `source`, and its answers."""
         self.proxies[source, target].forward.shut()
         self.proxies[target, source].backward.shut()
 
@@ -287,12 +288,12 @@ class ProxyLinks:
 async def behind_proxies(
     directory: Path, count: int, arguments: Sequence[str] = ()
 ) -> AsyncIterator[tuple[LinkedReplicas, ProxyLinks]]:
-    """Yield replicas that reach each other over proxies, not started yet, and their links."""
+    """Yield replicas that reach each other through proxies, not yet started, and their links."""
     links = ProxyLinks()
     listens = [free_address(ANY_PORT) for _ in range(count)]
     peers = [list(listens) for _ in range(count)]
     async with AsyncExitStack() as stack:
-        stack.callback(links.heal)  # so that every connection can end
+        stack.callback(links.heal)  # open, so that every connection can end
         for source in range(count):
             for target in range(count):
                 if source != target:

@@ -1,4 +1,4 @@
-"""A domain service that knows the next feature level, which is as the last to it.
+"""A domain service that knows one more feature level, with its newest behaviour at it.
 
 `python -m tests.replicas.newer_service MODULE FLAGS...`
 """

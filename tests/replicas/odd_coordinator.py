@@ -23,9 +23,9 @@ from coordinator.vsr.messages import PrepareMessage
 from viewstamp import limits
 
 NEXT_LEVEL: Final = limits.FEATURE_LEVEL_MAX + 1
-# One of so many prepares leaves with a bit turned over.
+# One of so many prepares leaves with a flipped bit.
 CORRUPTED_PREPARES: Final = 5
-# While a directory above a file has such a file, syncing does not come back.
+# While this file exists above a written file, its sync does not return.
 HANGS: Final = "the-disk-hangs"
 
 
@@ -40,7 +40,7 @@ def older_wire() -> None:
 
 
 def newer_level() -> None:
-    """Know the next feature level, and found clusters at it; its sections are those of the last."""
+    """Know one more feature level, and bootstrap clusters at it; sections are those of the last."""
     for module in (limits, composition, bootstrap, peers):
         setattr(module, "FEATURE_LEVEL_MAX", NEXT_LEVEL)  # noqa: B010
     tasks = {**values.TASKS_BY_FEATURE_LEVEL, NEXT_LEVEL: values.expected_tasks(NEXT_LEVEL - 1)}
@@ -48,12 +48,12 @@ def newer_level() -> None:
 
 
 def other_limits() -> None:
-    """Have other limits for commands than the others."""
+    """Report other limits for commands than the other replicas."""
     setattr(peers, "configuration_digest", lambda _: bytes(DIGEST_BYTES))  # noqa: B010
 
 
 def corrupting() -> None:
-    """Turn over a bit of some prepares on their way out."""
+    """Flip a bit of some prepares as they leave."""
     put, numbers = Outbox.put, count(1)
 
     def put_some_corrupted(self: Outbox, outgoing: OutgoingMessage) -> None:
@@ -66,7 +66,7 @@ def corrupting() -> None:
 
 
 def hanging_disk() -> None:
-    """Have the disk hang on request, in the middle of a sync."""
+    """Let the disk hang on request, in the middle of a sync."""
     sync = os.fdatasync
 
     def sync_later(descriptor: int) -> None:

@@ -1,4 +1,4 @@
-"""A program of another build, which has other words for every refusal.
+"""A program of another build, with other texts for every refusal.
 
 `python -m tests.replicas.odd_texts MODULE FLAGS...`, for a coordinator and for services.
 """

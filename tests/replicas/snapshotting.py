@@ -1,4 +1,4 @@
-"""Snapshots of replicas under load: taken, awaited, and looked for in the logs of transfers."""
+"""Snapshots of replicas under load: tests take and await them, and read logs of transfers."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ async def fill(client: Client) -> None:
     for _ in range(SEGMENT_BYTES // permissions.ByteSize() + 2):
         try:
             await client.users.update_permissions(FILLER, permissions)
-        except Refusal as refusal:  # for streams that are not there: it was in the log all the same
+        except Refusal as refusal:  # no such streams: the log has it nevertheless
             assert refusal.reason == Reason.REASON_STREAM_NOT_FOUND, refusal
 
 
 async def several_generations(made: ReplicasTrial, count: int = TRUNCATING) -> None:
-    """Take snapshots; the journals of the running replicas begin behind the first ones."""
+    """Take snapshots; the journals of the running replicas then begin after the first ones."""
     for number in range(count):
         if number < TRUNCATING:
             await fill(made.admin)
@@ -67,7 +67,7 @@ async def several_generations(made: ReplicasTrial, count: int = TRUNCATING) -> N
 
 
 async def many_topics(client: Client) -> None:
-    """Make the state so large that its layers take several messages, compressed as they are."""
+    """Make the state so large that its compressed layers take several messages."""
     chosen = random.Random(1)
     for number in range(TOPIC_REQUESTS):
         stream = f"{MANY}-{number}"
@@ -85,7 +85,7 @@ async def many_topics(client: Client) -> None:
 
 
 async def all_restart_from(made: ReplicasTrial, generation: int) -> None:
-    """Wait until every replica says that it would restart from this generation."""
+    """Wait until every replica reports that it has adopted this generation."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             own = [each for status in await made.settled() for each in status.replicas]
@@ -96,15 +96,15 @@ async def all_restart_from(made: ReplicasTrial, generation: int) -> None:
 
 
 def transfers(made: ReplicasTrial, replica: int, what: str = "done") -> list[dict[str, Any]]:
-    """Return what a replica's log says of transfers that are done, or that began."""
+    """Return the log entries of a replica's transfers that are done, or that began."""
     text = made.replicas.replicas[replica].log_path(COORDINATOR).read_text()
-    # A full disk cuts lines short: only those that say it need be whole.
+    # A full disk cuts lines short: only lines about transfers must be whole.
     lines = [json.loads(line) for line in text.splitlines() if f'"state transfer {what}' in line]
     return [line["fields"] for line in lines]
 
 
 def empty(directory: Path) -> None:
-    """Remove what the coordinator has written; the key is given to every replica anew."""
+    """Remove the coordinator's files; the supervisor writes the key anew."""
     for name in ("journal", "snapshots", "transfer", "run"):
         shutil.rmtree(directory / name, ignore_errors=True)
     for name in ("superblock", "catalog.sqlite"):

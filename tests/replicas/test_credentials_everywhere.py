@@ -1,4 +1,4 @@
-"""What has ended at the primary has ended at every replica, for whoever asks it next."""
+"""A credential that ended at the primary is refused by every replica from then on."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from viewstamp.client.transport import bearer
 pytestmark = pytest.mark.long
 
 REPLICAS: Final = 3
-# Each asks the backups at once, which may be late by some milliseconds.
+# Each asks the backups at once; they may lag by some milliseconds.
 ROUNDS: Final = 20
 CALL_TIMEOUT_S: Final = 20
 ALICE: Final = "alice"
 
 
 async def ask(made: ReplicasTrial, replica: int, request: Message, token: str = "") -> Any:
-    """Call one replica, which may pass nothing on."""
+    """Call one replica, which must not forward the call."""
     method = method_of(request)
     async with Endpoint(made.replicas.addresses[replica]).open() as channel:
         stub: Any = channel.unary_unary(
@@ -62,7 +62,7 @@ async def logged_out(made: ReplicasTrial, door: Door) -> str:
 
 
 async def test_what_has_ended_has_ended_at_every_replica(tmp_path: Path) -> None:
-    """Backups refuse it as soon as the primary has answered, and so does whoever leads next."""
+    """Backups refuse it as soon as the primary has answered, and the next primary does, too."""
     async with trial(tmp_path, REPLICAS, callers=0) as made:
         primary = await made.primary()
         door = Door(made.replicas.addresses[primary])

@@ -1,7 +1,7 @@
 """Links between real replicas are cut, one way or both: nothing acknowledged is lost or doubled.
 
-In network namespaces where this user may make them, which a line says; else behind proxies. One
-scenario runs behind proxies everywhere.
+The test uses network namespaces where this user may make them, and proxies elsewhere; a line says
+which. One scenario uses proxies everywhere.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ TIMEOUT_S: Final = 200
 
 @pytest.fixture(scope="module")
 def namespaces() -> bool:
-    """Whether network namespaces can be made here."""
+    """Whether this user can make network namespaces here."""
     return can_make_namespaces()
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 async def test_cut_links(tmp_path: Path, namespaces: bool, name: str) -> None:
-    """One history explains what all callers saw, and the replicas end in one state."""
+    """One history explains what all callers saw, and all replicas reach the same state."""
     print(f"links are cut by {'network namespaces' if namespaces else 'proxies'}")
     if namespaces:
         run_in_namespace(name, tmp_path)
@@ -38,7 +38,7 @@ async def test_cut_links(tmp_path: Path, namespaces: bool, name: str) -> None:
 
 
 def run_in_namespace(name: str, directory: Path) -> None:
-    """Run a scenario in a network namespace of its own; it must end without a complaint."""
+    """Run a scenario in a network namespace of its own; it must exit with 0."""
     command = [sys.executable, "-m", "tests.replicas.cut_links", name, str(directory)]
     done = subprocess.run(
         in_new_namespace(*command), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
@@ -47,5 +47,5 @@ def run_in_namespace(name: str, directory: Path) -> None:
 
 
 async def test_cut_links_behind_proxies(tmp_path: Path) -> None:
-    """The other way to cut links works here too."""
+    """Links can be cut by proxies, too."""
     await run(primary_is_cut_off, behind_proxies(tmp_path, REPLICAS))

@@ -1,4 +1,4 @@
-"""Files of a stopped replica are damaged; it is started under load and made good by the others."""
+"""Files of a stopped replica are damaged; it starts under load, and the others repair it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.replicas.trial import ReplicasTrial, agree, trial, under_load
 pytestmark = pytest.mark.long
 
 OPERATIONS: Final = 100
-# So that no replica has a generation any more once there are newer ones.
+# No replica keeps a generation once there are newer ones.
 FORGETFUL: Final = (*ARGUMENTS, "--snapshot-keep-last", "1", "--snapshot-keep-daily", "0")
 
 
 @pytest.mark.parametrize("leads", [False, True], ids=["backup", "primary"])
 async def test_damaged_files_are_made_good(tmp_path: Path, leads: bool) -> None:
-    """A record, a frame, a copy of the superblock, one or all of a snapshot: nothing is lost."""
+    """Damage to the log, the superblock or a snapshot's files loses nothing."""
     async with trial(tmp_path, callers=3) as made:
         async with under_load(made):
             await made.until_answered(OPERATIONS)
@@ -33,7 +33,7 @@ async def test_damaged_files_are_made_good(tmp_path: Path, leads: bool) -> None:
 
 
 async def test_a_snapshot_that_nobody_has_any_more(tmp_path: Path) -> None:
-    """All copies of its files are bad, and the others have newer ones alone: it takes theirs."""
+    """All copies of its snapshot are bad, and the others have only newer ones: it takes theirs."""
     async with trial(tmp_path, callers=3, arguments=FORGETFUL) as made:
         await made.admin.users.create(FILLER, "a password of a filler")
         async with under_load(made):
@@ -52,7 +52,7 @@ async def test_a_snapshot_that_nobody_has_any_more(tmp_path: Path) -> None:
 
 
 async def test_all_restart_with_damage_and_mend_each_other(tmp_path: Path) -> None:
-    """Of another layer each has no good copy: none could start without what another one has."""
+    """Each replica lacks a good copy of another layer: none could start without the others."""
     async with trial(tmp_path, callers=3) as made:
         async with under_load(made):
             await made.until_answered(OPERATIONS)

@@ -1,4 +1,4 @@
-"""Commands that end the service of every replica: they are refused alike, and all goes on."""
+"""Commands that end the service of every replica are refused alike, and the cluster goes on."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ pytestmark = pytest.mark.long
 OPERATIONS: Final = 50
 REPLICAS: Final = 3
 RESTARTED: Final = 1
-# How many processes of each replica end: the first at the batch among others, then those alone with
-# it. One suffices where the stack overflows; what kills is seen to be at it by those that tell.
+# How many processes end at each replica. The first has the batch among others, the second has it in
+# isolation, and later ones report each attempt. A stack overflow ends one: in isolation the service
+# takes the command back.
 DEATHS: Final = {BOTTOMLESS: 1, DEADLY: 2 + DEATHS_MAX}
 
 
 def adapt(_: int, program: Program) -> Program:
-    """Give every replica the build with the defects."""
+    """Give every replica the streams service with the defects."""
     if program.name != PROGRAM:
         return program
     words = (deadly_streams.__name__ if word == MODULE else word for word in program.command)
@@ -40,7 +41,7 @@ def adapt(_: int, program: Program) -> Program:
 
 @pytest.mark.parametrize("name", DEATHS)
 async def test_what_ends_every_service_is_refused_everywhere(tmp_path: Path, name: str) -> None:
-    """It gets one refusal at all replicas, alarms at all, and again from who replays it later."""
+    """All replicas give one refusal and an alarm, and a later replay gives them again."""
     async with trial(tmp_path, callers=2, adapt=adapt) as made:
         async with under_load(made):
             await made.until_answered(OPERATIONS)
@@ -60,7 +61,7 @@ async def test_what_ends_every_service_is_refused_everywhere(tmp_path: Path, nam
 
 
 async def among_others(made: ReplicasTrial, name: str) -> Refusal:
-    """Send the command in the middle of a request, and return why it alone is refused."""
+    """Send the command between two others; return its refusal, the only one."""
     wanted = ("before", name, "after")
     results = await made.admin.batch([streams_pb2.CreateStreamRequest(name=n) for n in wanted])
     first, refused, last = results
@@ -70,7 +71,7 @@ async def among_others(made: ReplicasTrial, name: str) -> Refusal:
 
 
 async def is_told_of(made: ReplicasTrial, replica: int) -> None:
-    """Wait until a replica has its own alarm of the command, which names the method."""
+    """Wait until a replica has its own alarm of the command, with the name of the method."""
     async with asyncio.timeout(SETTLE_TIMEOUT_S):
         while True:
             status = (await made.settled())[replica]
@@ -81,12 +82,12 @@ async def is_told_of(made: ReplicasTrial, replica: int) -> None:
 
 
 def deaths(made: ReplicasTrial, replica: int) -> int:
-    """Return how often the service of a replica was started again."""
+    """Return how often a replica's service was restarted."""
     return made.replicas.replicas[replica].restarts[PROGRAM]
 
 
 async def replays(made: ReplicasTrial, name: str) -> None:
-    """Restart a replica, which knows nothing of the command: it finds the same out again."""
+    """Restart a replica, which must find the deadly command again by its replay."""
     restarted = made.replicas.replicas[RESTARTED]
     await restarted.stop()
     await restarted.start()

@@ -1,4 +1,4 @@
-"""A real replica whose state is another one than that of the others: it halts, and they go on."""
+"""A replica whose state differs from that of the others halts, and the others go on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WRONG: Final = 1  # the replica with the defect
 
 @pytest.mark.parametrize("leads", [False, True], ids=["backup", "primary"])
 async def test_a_replica_that_diverges_halts(tmp_path: Path, leads: bool) -> None:
-    """It ends at the next snapshot and names the section; the entity is found; it is replaced."""
+    """The halted replica names the section; a diff finds the entity; a new replica replaces it."""
     build = diverging_streams.__name__
 
     def adapt(replica: int, program: Program) -> Program:
@@ -52,7 +52,7 @@ async def test_a_replica_that_diverges_halts(tmp_path: Path, leads: bool) -> Non
             await said_why(made)
             differing_entity(made, decided.generation)
         await agree(made, without=[WRONG])
-        # Whoever has the good build and an empty directory is one of them again.
+        # A replica with the good build and an empty directory can take the place.
         build = diverging_streams.MODULE
         broken = made.replicas.replicas[WRONG]
         await broken.stop()
@@ -66,33 +66,33 @@ async def test_a_replica_that_diverges_halts(tmp_path: Path, leads: bool) -> Non
 
 
 async def halted(made: ReplicasTrial) -> None:
-    """Wait until the others show the replica as halted; its supervisor leaves it down."""
+    """Wait until the others report the replica as halted; its supervisor does not restart it."""
     async with asyncio.timeout(DEADLINE_S):
         while not await is_shown_halted(made):  # noqa: ASYNC110 - another process shows it
             await asyncio.sleep(0.05)
         with pytest.raises(ClusterFailed, match="has diverged and stays down"):
-            while True:  # until the process has ended
+            while True:  # until the process ends
                 await made.replicas.replicas[WRONG].wait_ready()
                 await asyncio.sleep(0.05)
     assert await is_shown_halted(made)
 
 
 async def no_alarm_is_left(made: ReplicasTrial) -> None:
-    """Wait until every replica has heard that all are well."""
+    """Wait until every replica hears that all are well."""
     async with asyncio.timeout(DEADLINE_S):
-        while any(status.alarms for status in await made.settled()):  # noqa: ASYNC110 - others'
+        while any(status.alarms for status in await made.settled()):  # noqa: ASYNC110 - others do
             await asyncio.sleep(0.05)
 
 
 async def is_shown_halted(made: ReplicasTrial) -> bool:
-    """Whether the primary, another replica, shows it as halted."""
+    """Whether the primary, another replica, reports that it has halted."""
     found = await made.admin.status()
     status = found.replicas[WRONG].status
     return found.primary != WRONG and status == cluster_pb2.REPLICA_STATUS_HALTED
 
 
 async def said_why(made: ReplicasTrial) -> None:
-    """The last line of its log names the section, and so does the alarm of whoever leads now."""
+    """The last line of its log names the section, and so does the present primary's alarm."""
     (line,) = last_lines(made.replicas.replicas[WRONG].log_path(COORDINATOR), 1)
     assert "the state of streams differs" in line
     assert "It has diverged from the others and must not go on" in line
@@ -106,7 +106,7 @@ async def said_why(made: ReplicasTrial) -> None:
 
 
 def differing_entity(made: ReplicasTrial, generation: int) -> None:
-    """`viewstamp snapshot diff` of its directory and another one shows the entity and the field."""
+    """`viewstamp snapshot diff` of its directory and a good one shows the entity and the field."""
     directories = [str(made.replicas.replica_directory(replica)) for replica in (0, WRONG)]
     sides = [f"{directory}:{generation}" for directory in directories]
     said = CliRunner().invoke(app, ["snapshot", "diff", *sides, "--json"])

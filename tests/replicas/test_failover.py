@@ -1,4 +1,4 @@
-"""Three replicas as real processes: killed, paused and restarted under load, they stay one."""
+"""Three replicas as real processes: killed, paused and restarted under load, they agree."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPERATIONS = 150
 
 
 async def test_the_primary_is_killed_again_and_again(tmp_path: Path) -> None:
-    """Whoever leads dies; callers see one history, and all replicas end in the same state."""
+    """The primary dies; callers see one history, and all replicas end in the same state."""
     async with trial(tmp_path) as made:
         async with under_load(made):
             for _ in range(4):
@@ -32,7 +32,7 @@ async def test_the_primary_is_killed_again_and_again(tmp_path: Path) -> None:
 
 
 async def test_a_killed_backup_catches_up(tmp_path: Path) -> None:
-    """The others go on without it, and it has everything again soon after its restart."""
+    """The cluster serves without a backup, which has everything again soon after its restart."""
     async with trial(tmp_path) as made:
         async with under_load(made):
             primary = await made.primary()
@@ -46,7 +46,7 @@ async def test_a_killed_backup_catches_up(tmp_path: Path) -> None:
 
 
 async def test_services_of_the_primary_and_of_a_backup_die(tmp_path: Path) -> None:
-    """A domain service that dies is restarted and replayed, wherever it was."""
+    """A dead domain service is restarted and replays its commands, at any replica."""
     async with trial(tmp_path) as made:
         async with under_load(made):
             for replica in range(3):
@@ -58,7 +58,7 @@ async def test_services_of_the_primary_and_of_a_backup_die(tmp_path: Path) -> No
 
 
 async def test_a_paused_primary_is_replaced_and_comes_back_as_a_backup(tmp_path: Path) -> None:
-    """It wakes up believing that it leads, and nothing that it says then counts."""
+    """A paused primary continues in the belief that it leads, and none of its messages counts."""
     async with trial(tmp_path) as made:
         async with under_load(made):
             await made.until_answered(OPERATIONS)
@@ -72,7 +72,7 @@ async def test_a_paused_primary_is_replaced_and_comes_back_as_a_backup(tmp_path:
 
 
 async def test_all_replicas_die_at_once(tmp_path: Path) -> None:
-    """Whatever was acknowledged is there when all of them are back."""
+    """After a restart of all replicas, every acknowledged change is there."""
     async with trial(tmp_path) as made:
         async with under_load(made):
             await made.until_answered(2 * OPERATIONS)
@@ -84,7 +84,7 @@ async def test_all_replicas_die_at_once(tmp_path: Path) -> None:
 
 
 async def test_without_a_majority_nothing_is_acknowledged(tmp_path: Path) -> None:
-    """A primary alone answers nothing; with one of the others back, it goes on."""
+    """A primary alone answers nothing; with one of the others back, it serves again."""
     async with trial(tmp_path) as made:
         async with under_load(made):
             await made.until_answered(OPERATIONS)
@@ -92,7 +92,7 @@ async def test_without_a_majority_nothing_is_acknowledged(tmp_path: Path) -> Non
             others = [made.replicas.replicas[replica] for replica in range(3) if replica != primary]
             for other in others:
                 other.kill(COORDINATOR, signal.SIGSTOP)
-            await asyncio.sleep(0.5)  # what was on its way has arrived
+            await asyncio.sleep(0.5)  # messages under way have arrived
             before = made.answered
             await asyncio.sleep(2)
             assert made.answered == before
@@ -103,7 +103,7 @@ async def test_without_a_majority_nothing_is_acknowledged(tmp_path: Path) -> Non
 
 
 async def test_the_primary_hands_over_when_it_is_told_to(tmp_path: Path) -> None:
-    """StepDown moves the lead without a death, also when a backup is asked; callers go on."""
+    """StepDown changes the primary without a death, even through a backup; callers go on."""
     async with trial(tmp_path) as made:
         async with under_load(made):
             for _ in range(2):
@@ -120,7 +120,7 @@ async def test_the_primary_hands_over_when_it_is_told_to(tmp_path: Path) -> None
 
 
 async def test_any_replica_can_be_asked(tmp_path: Path) -> None:
-    """Plain gRPC calls on a backup: commands are passed on, reads that may be stale are its own."""
+    """Plain gRPC calls on a backup: commands are forwarded, and stale reads are answered there."""
     async with trial(tmp_path, callers=0) as made:
         primary = await made.primary()
         backup = made.replicas.addresses[(primary + 1) % 3]

@@ -1,4 +1,4 @@
-"""Linearizable reads of real backups: answered there, and never older than what somebody knows."""
+"""Linearizable reads of real backups: each answers itself, and no answer is outdated."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ pytestmark = pytest.mark.long
 
 READS: Final = 150
 CALL_TIMEOUT_S: Final = 20
-# Of callers that read at one replica, beside those of the load.
+# These callers read at one replica; others are part of the load.
 CALLERS_FROM: Final = 100
 
 
 class Reader:
-    """Reads topics at one replica, which may pass nothing on."""
+    """Reads topics at one replica, which must not forward the reads."""
 
     def __init__(self, channel: grpc.aio.Channel, token: str) -> None:
-        # What was passed on once is not passed on again: whoever is asked has to answer.
+        # A forwarded call is not forwarded again: so the replica must answer itself.
         self._metadata = (*bearer(token), (FORWARDED_KEY, "1"))
         self._channel = channel
 
     async def exists(self, key: str) -> tuple[bool, int | None]:
-        """Return whether a topic is there, and of which revision that is. Raises AioRpcError."""
+        """Return whether a topic exists, and at which revision this is so. Raises AioRpcError."""
         request = streams_pb2.GetTopicRequest(stream=identifier(STREAM), topic=identifier(key))
         method = method_of(request)
         stub: Any = self._channel.unary_unary(
@@ -70,7 +70,7 @@ async def reader_at(made: ReplicasTrial, replica: int) -> AsyncIterator[Reader]:
 
 
 async def read_on(made: ReplicasTrial, replica: int, reader: Reader, wanted: int) -> None:
-    """Read until so many reads were answered, and write down what was seen."""
+    """Read until so many reads were answered, and record each."""
     chosen = random.Random(replica)
     while wanted:
         key = chosen.choice(KEYS)
@@ -79,7 +79,7 @@ async def read_on(made: ReplicasTrial, replica: int, reader: Reader, wanted: int
             exists, revision = await reader.exists(key)
         except grpc.aio.AioRpcError as error:
             assert error.code() is grpc.StatusCode.UNAVAILABLE, error
-            await asyncio.sleep(0.05)  # it says to try again: a view change is under way
+            await asyncio.sleep(0.05)  # a refusal during a view change
             continue
         operation = Operation(
             *(CALLERS_FROM + replica, "read", key, called_at),
@@ -90,7 +90,7 @@ async def read_on(made: ReplicasTrial, replica: int, reader: Reader, wanted: int
 
 
 async def test_reads_of_every_replica_are_linearizable(tmp_path: Path) -> None:
-    """Whoever is asked answers by itself, and over a step-down all fits one history."""
+    """Each replica answers its own reads, and one history explains all, even over a step-down."""
     async with trial(tmp_path) as made:
         async with (
             reader_at(made, 0) as first,
@@ -108,7 +108,7 @@ async def test_reads_of_every_replica_are_linearizable(tmp_path: Path) -> None:
 
 
 async def test_a_backup_that_is_alone_says_where_to_read(tmp_path: Path) -> None:
-    """Without a quorum no index can be had: at the deadline the caller is sent to the primary."""
+    """Without a quorum there is no read index: the deadline sends the caller to the primary."""
     async with trial(tmp_path, callers=0) as made:
         primary = await made.primary()
         backup = (primary + 1) % 3

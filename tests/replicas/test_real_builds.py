@@ -1,4 +1,4 @@
-"""Builds of the past are found by what they hold, whatever the hashes of their commits."""
+"""Real builds are found in the history by their content, whatever the hashes of commits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.replicas.real_builds import LIMITS, PACKAGES, files_with, find_pair, 
 FIRST: Final = "FIRST: Final"
 SECOND: Final = "SECOND: Final"
 BROUGHT: Final = f"{FIRST} = 1\n{SECOND} = 2\n"
-# What the limits have from one commit to the next, None for no limits: both lines come at once.
+# The limits of one commit after another, None for no limits: both lines come in one commit.
 HISTORY: Final = (None, BROUGHT, f"{FIRST} = 1\n")
 
 
@@ -49,7 +49,7 @@ def _commit(repository: Path, limits: str | None) -> str:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository in which both lines came together, one went, and came back later."""
+    """A repository where one commit added both lines, and the next one removed the second."""
     made = tmp_path / "repository"
     made.mkdir()
     _git(made, "init", "--quiet")
@@ -59,7 +59,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_the_commit_that_brought_a_line_is_found(repository: Path) -> None:
-    """It is the first one on top of a commit with the line before; later changes are none."""
+    """The right commit is the first that adds the line to the other; later changes do not count."""
     old = _git(repository, "rev-parse", "HEAD")
     new = _commit(repository, BROUGHT)
     _commit(repository, "")
@@ -69,7 +69,7 @@ def test_the_commit_that_brought_a_line_is_found(repository: Path) -> None:
 
 
 def test_trees_are_those_of_their_commits(repository: Path, tmp_path: Path) -> None:
-    """Each tree has what its commit had, and whoever looks for words finds the files with them."""
+    """Each tree has the files of its commit, and a search for words finds the files with them."""
     _commit(repository, BROUGHT)
     pair = find_pair(repository, SECOND, FIRST)
     old = write_tree(repository, pair.old, tmp_path / "old")
@@ -78,13 +78,13 @@ def test_trees_are_those_of_their_commits(repository: Path, tmp_path: Path) -> N
 
 
 def test_a_history_without_the_two_is_named(repository: Path) -> None:
-    """A line that came together with the one before it has no commit to be compared with."""
+    """If one commit adds both lines, there is no commit between them to compare with."""
     with pytest.raises(pytest.fail.Exception, match=r"no commit brought `SECOND.*unshallow"):
         find_pair(repository, SECOND, FIRST)
 
 
 def test_a_shallow_clone_is_told_to_fetch(repository: Path, tmp_path: Path) -> None:
-    """Where the history is cut off each line looks new: that is no pair, and is said."""
+    """In a shallow clone each line looks new: that is no pair, and the error says what to do."""
     _commit(repository, BROUGHT)
     shallow = tmp_path / "shallow"
     _git(tmp_path, "clone", "--quiet", "--depth=1", repository.as_uri(), str(shallow))
@@ -93,6 +93,6 @@ def test_a_shallow_clone_is_told_to_fetch(repository: Path, tmp_path: Path) -> N
 
 
 def test_where_there_is_no_repository_git_is_quoted(tmp_path: Path) -> None:
-    """Sources that were unpacked from an archive have no history at all."""
+    """An unpacked archive has no history at all, and the error quotes git."""
     with pytest.raises(pytest.fail.Exception, match=r"git log in .* failed: .*unshallow"):
         find_pair(tmp_path, SECOND, FIRST)

@@ -1,4 +1,4 @@
-"""Snapshots of three real replicas: a majority is enough, and who is far behind is given one."""
+"""Snapshots of three real replicas: a majority suffices, and a replica far behind gets one."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ pytestmark = pytest.mark.long
 
 OPERATIONS: Final = 100
 GENERATIONS: Final = 10
-# More than one message of a layer, and less than all.
+# Layers of this size take several messages.
 BYTES_BEFORE_THE_KILL: Final = 3 * MIB // 2
 LOST: Final = 2
 PARTIAL: Final = f"*{PARTIAL_SUFFIX}"
 
 
 async def test_two_of_three_complete_a_snapshot(tmp_path: Path) -> None:
-    """With a backup down a snapshot is completed, and so with the next primary after a death."""
+    """With a backup down, a snapshot completes; after a death, the next primary completes one."""
     async with trial(tmp_path, arguments=ARGUMENTS) as made:
         async with under_load(made):
             first = await snapshot(made.admin)
@@ -66,7 +66,7 @@ async def test_two_of_three_complete_a_snapshot(tmp_path: Path) -> None:
 
 
 async def test_one_of_three_knows_its_snapshots(tmp_path: Path) -> None:
-    """A replica that was killed and has no quorum tells root which snapshots it knew of."""
+    """A killed replica without a quorum shows root the snapshots that it knew of."""
     async with trial(tmp_path / "data", arguments=ARGUMENTS) as made:
         taken = await snapshot(made.admin)
         line = CommandLine(made.replicas.addresses[0], tmp_path)
@@ -98,7 +98,7 @@ async def test_one_of_three_knows_its_snapshots(tmp_path: Path) -> None:
 async def known_alone(
     made: ReplicasTrial, generation: int, token: str
 ) -> snapshots_pb2.GetSnapshotResponse:
-    """Ask replica 0, which cannot be in status normal, until it has come back and answers."""
+    """Ask replica 0 until it has restarted and answers; it cannot be in status normal."""
     request = snapshots_pb2.GetSnapshotRequest(generation=generation)
     async with asyncio.timeout(DEADLINE_S), Endpoint(made.replicas.addresses[0]).open() as channel:
         while True:
@@ -115,7 +115,7 @@ async def known_alone(
 
 
 async def test_snapshots_go_on_while_primaries_die(tmp_path: Path) -> None:
-    """Cuts, deaths and view changes in any order: roots agree, and all come to restart from one."""
+    """Cuts, deaths and view changes in any order: roots agree, and all adopt one snapshot."""
     often = (*ARGUMENTS, "--snapshot-commands", "40", "--snapshot-deadline-ms", "5000")
     async with trial(tmp_path, arguments=often) as made:
         async with under_load(made):
@@ -132,7 +132,7 @@ async def test_snapshots_go_on_while_primaries_die(tmp_path: Path) -> None:
 
 
 async def test_a_backup_that_was_away_for_long_is_given_a_snapshot(tmp_path: Path) -> None:
-    """Ten generations later, under load, it gets a snapshot, and ends in the others' state."""
+    """A replica ten generations behind gets a snapshot under load, and reaches the same state."""
     async with trial(tmp_path, arguments=ARGUMENTS) as made:
         await made.admin.users.create(FILLER, "a password of a filler")
         async with under_load(made):
@@ -148,14 +148,14 @@ async def test_a_backup_that_was_away_for_long_is_given_a_snapshot(tmp_path: Pat
         print(f"state transfer after {GENERATIONS} generations: {done}")
         assert done["fetched_bytes"] > 0
         assert made.replicas.replicas[backup].restarts[COORDINATOR] == 1
-        # It is a member like any other: the next snapshot is its own work, too.
+        # It is a full member: it also makes its own part of the next snapshot.
         last = await snapshot(made.admin)
         await all_restart_from(made, last.generation)
         await agree(made)
 
 
 async def test_a_backup_that_was_away_for_seconds_needs_none(tmp_path: Path) -> None:
-    """Others keep for a while what it lacks, though their snapshots cover it."""
+    """The others keep for a while the log that a replica lacks, though their snapshots cover it."""
     patient = (*ARGUMENTS, "--journal-retain-ms", "600000")
     async with trial(tmp_path, arguments=patient) as made:
         await made.admin.users.create(FILLER, "a password of a filler")
@@ -172,7 +172,7 @@ async def test_a_backup_that_was_away_for_seconds_needs_none(tmp_path: Path) -> 
 
 
 async def test_a_lost_disk_is_made_good_by_the_others(tmp_path: Path) -> None:
-    """A replica with an emptied directory gets a snapshot and the rest of the log, and may vote."""
+    """A replica with an emptied directory gets a snapshot and the later log, and then may vote."""
     async with trial(tmp_path, arguments=ARGUMENTS) as made:
         await made.admin.users.create(FILLER, "a password of a filler")
         async with under_load(made):
@@ -188,14 +188,14 @@ async def test_a_lost_disk_is_made_good_by_the_others(tmp_path: Path) -> None:
         await agree(made)
         (done,) = transfers(made, lost)
         print(f"state transfer to an empty disk: {done}")
-        # With one of the others down, the cluster lives by its vote.
+        # With one of the others down, the quorum needs its vote.
         await made.replicas.replicas[other].stop()
         async with under_load(made):
             await made.until_answered(OPERATIONS)
 
 
 async def test_a_transfer_that_is_killed_goes_on(tmp_path: Path) -> None:
-    """What had come before is not fetched again, and the rest comes after the restart."""
+    """A restart keeps the bytes that had come before, and fetches only the rest."""
     async with (
         behind_proxies(tmp_path, 3, ARGUMENTS) as (replicas, links),
         trial_of(replicas) as made,
@@ -223,7 +223,7 @@ async def test_a_transfer_that_is_killed_goes_on(tmp_path: Path) -> None:
 
 
 async def killed_midway(made: ReplicasTrial) -> int:
-    """Kill the replica once a part of a layer has come; return the bytes of that part."""
+    """Kill the replica once a part of a layer has arrived; return the size of that part."""
     lost = made.replicas.replicas[LOST]
     directory = lost.data_directory / TRANSFER_FOLDER
     async with asyncio.timeout(DEADLINE_S):
@@ -234,7 +234,7 @@ async def killed_midway(made: ReplicasTrial) -> int:
 
 
 def come_bytes(directory: Path) -> int:
-    """Return how much of a layer that is not whole yet has come; a whole one is moved away."""
+    """Return the size of the part of a layer that has arrived; a whole layer is moved away."""
     found = 0
     for path in directory.glob(PARTIAL):
         with suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Three replicas and a standby as real processes: it has everything, and a say in nothing."""
+"""Three replicas and a standby as real processes: it follows all, and has no vote."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ VOTERS = 3
 
 
 async def caught_up(made: ReplicasTrial) -> cluster_pb2.Replica:
-    """Wait until the primary hears from the standby that it has everything; return what it tells.
+    """Wait until the standby reports to the primary that it has everything; return its status.
 
-    That takes heartbeats: the standby has to hear of the last commit, and reports now and then.
+    That takes heartbeats: the standby must hear of the last commit, and it reports at intervals.
     """
     async with asyncio.timeout(SETTLE_TIMEOUT_S):
         while True:
@@ -50,7 +50,7 @@ async def caught_up(made: ReplicasTrial) -> cluster_pb2.Replica:
 
 
 async def test_the_standby_follows_whoever_leads(tmp_path: Path) -> None:
-    """Primaries die, the standby too; in the end it has the same state, and never led."""
+    """Primaries die, the standby too; in the end it has the same state, and it never led."""
     async with trial(tmp_path, VOTERS, standbys=1) as made:
         async with under_load(made):
             led = set()
@@ -74,7 +74,7 @@ async def test_the_standby_follows_whoever_leads(tmp_path: Path) -> None:
 
 
 async def test_a_standby_holds_nobody_up_and_is_no_quorum(tmp_path: Path) -> None:
-    """Frozen, it costs nothing; with one replica left beside it, nothing is acknowledged."""
+    """A frozen standby delays nobody; a standby and one replica make no quorum."""
     async with trial(tmp_path, VOTERS, standbys=1) as made:
         async with under_load(made):
             made.replicas.replicas[STANDBY].kill(COORDINATOR, signal.SIGSTOP)
@@ -97,7 +97,7 @@ async def test_a_standby_holds_nobody_up_and_is_no_quorum(tmp_path: Path) -> Non
 
 
 async def test_a_standby_passes_commands_on_and_reads_what_it_holds(tmp_path: Path) -> None:
-    """A caller that knows the standby alone is served: by the primary, or by what is here."""
+    """A caller that knows only the standby is served, by the primary or by the standby's state."""
     async with trial(tmp_path, VOTERS, standbys=1, callers=1) as made:
         (address,) = made.replicas.standby_addresses
         create = streams_pb2.CreateTopicRequest(
@@ -116,7 +116,7 @@ async def test_a_standby_passes_commands_on_and_reads_what_it_holds(tmp_path: Pa
 
 
 async def test_status_shows_the_standby_and_what_it_holds(tmp_path: Path) -> None:
-    """The primary tells its role and lag; asked itself, it has the digests of the primary."""
+    """The primary shows its role and lag; the standby's own status has the primary's digests."""
     async with trial(tmp_path / "data", VOTERS, standbys=1, callers=1) as made:
         await agree(made)
         await caught_up(made)
@@ -136,7 +136,7 @@ async def test_status_shows_the_standby_and_what_it_holds(tmp_path: Path) -> Non
         assert sorted(roles) == ["backup", "backup", "primary", "standby"]
         assert roles[STANDBY] == "standby"
         assert ours["replicas"][STANDBY]["lag"] == 0
-        # Only of itself a replica tells no link.
+        # A replica reports no link to itself.
         assert [each["replica_id"] for each in theirs["replicas"] if not each["link"]] == [STANDBY]
         held = [service["state_digest"] for service in theirs["services"]]
         assert held == [service["state_digest"] for service in ours["services"]]
@@ -144,12 +144,12 @@ async def test_status_shows_the_standby_and_what_it_holds(tmp_path: Path) -> Non
 
 
 async def test_a_standby_is_never_started_as_a_voter(tmp_path: Path) -> None:
-    """A directory that was a standby's refuses another count of replicas, and says why."""
+    """A standby's directory refuses another count of replicas, and says why."""
     async with trial(tmp_path, VOTERS, standbys=1, callers=1):
         pass
     promoted = LocalReplicas(tmp_path, VOTERS + 1, "127.0.0.1:0")
 
-    # The others refuse the count too, and the first that is given up would speak for all.
+    # The others refuse the count, too, and the first that fails would hide this one's error.
     try:
         await promoted.start()
         with pytest.raises(ClusterFailed) as caught:

@@ -1,4 +1,4 @@
-"""A process that does not belong to the others is refused with the reason, and does no harm."""
+"""A process that does not belong to the cluster is refused with a reason, and does no harm."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from viewstamp.cluster.local import COORDINATOR
 pytestmark = pytest.mark.long
 
 OPERATIONS: Final = 50
-ODD: Final = 2  # the replica in whose place they come
+ODD: Final = 2  # the replica that strangers replace
 OTHER_CLUSTER: Final = "0123456789abcdef" * 2
 MODULE: Final = "coordinator"
 
 
 @dataclass(frozen=True)
 class Stranger:
-    """Another process in the place of a replica: what is different about it.
+    """A foreign process in the place of a replica, with its difference.
 
-    `link` is how the primary's status shows its link to it, `said` what its own log says that it
-    was refused for.
+    `link` is the state of the primary's link to it in the status; `said` is the reason of the
+    refusal in its own log.
     """
 
     name: str
@@ -75,7 +75,7 @@ STRANGERS: Final = (
 
 
 class Place:
-    """What runs in the place of the replica: itself, or a stranger."""
+    """The process in the place of the replica: its own, or a stranger."""
 
     def __init__(self, directory: Path) -> None:
         self.stranger: Stranger | None = None
@@ -83,7 +83,7 @@ class Place:
         self._directory = directory
 
     def adapt(self, replica: int, program: Program) -> Program:
-        """Return the program that is to run now."""
+        """Return the program that must run now."""
         if (replica, program.name) != (ODD, COORDINATOR):
             return program
         build = self.stranger.build if self.stranger else self.build
@@ -99,13 +99,16 @@ class Place:
         return replace(program, command=tuple(words))
 
     def own_directory(self, stranger: Stranger) -> Path:
-        """Return the directory of a stranger, empty at first."""
+        """Return the directory of a stranger, which is empty at first."""
         path = self._directory / stranger.name.replace(" ", "-")
         path.mkdir(exist_ok=True)
         return path
 
     def _reachable(self, words: list[str]) -> list[str]:
-        """Name the replica whose id it does not take: all the others must have an address."""
+        """Return the address of the replaced replica, if the stranger has another id.
+
+        A coordinator needs the addresses of all other replicas.
+        """
         if self.stranger and "--replica-id" in self.stranger.flags:
             own = words[words.index("--peer-listen") + 1]
             return ["--peer", f"{ODD}={own}"]
@@ -113,7 +116,7 @@ class Place:
 
 
 async def test_strangers_are_refused(tmp_path: Path) -> None:
-    """The reason is in the status, in an alarm and in the log; callers notice nothing."""
+    """Status, alarm and log have the reason of a refusal; callers notice nothing."""
     place = Place(tmp_path)
     async with trial(tmp_path / "data", callers=2, adapt=place.adapt) as made:
         async with under_load(made):
@@ -133,7 +136,7 @@ async def test_strangers_are_refused(tmp_path: Path) -> None:
 
 
 async def test_a_directory_of_strangers_is_refused(tmp_path: Path) -> None:
-    """One of another cluster, or of another replica, is not touched."""
+    """A directory of another cluster or replica is refused, and stays unchanged."""
     place = Place(tmp_path)
     async with trial(tmp_path / "data", callers=0, adapt=place.adapt) as made:
         odd = made.replicas.replicas[ODD]
@@ -156,7 +159,7 @@ async def test_a_directory_of_strangers_is_refused(tmp_path: Path) -> None:
 
 
 async def test_corrupted_prepares_are_dropped(tmp_path: Path) -> None:
-    """What a primary's network turns over is dropped, counted and sent again."""
+    """Prepares with a flipped bit are dropped, counted and sent again."""
     place = Place(tmp_path)
     place.build = odd_coordinator.corrupting.__name__
     async with trial(tmp_path / "data", callers=3, adapt=place.adapt) as made:
@@ -170,7 +173,7 @@ async def test_corrupted_prepares_are_dropped(tmp_path: Path) -> None:
 
 
 async def refused(made: ReplicasTrial, stranger: Stranger) -> None:
-    """Wait until status, alarm and log of both sides say why."""
+    """Wait until the status, the alarm and the stranger's log have the reason."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             found = await made.admin.status()
@@ -188,7 +191,7 @@ async def refused(made: ReplicasTrial, stranger: Stranger) -> None:
 def logged(
     made: ReplicasTrial, replica: int, message: str, *, since_start: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the fields of a replica's log lines that begin so."""
+    """Return the fields of a replica's log lines whose message begins with the given one."""
     text = made.replicas.replicas[replica].log_path(COORDINATOR).read_text()
     if since_start:
         text = text.rpartition('"message": "directory opened"')[2]

@@ -1,4 +1,4 @@
-"""Builds with other words for refusals, side by side: their replicas hold the same state."""
+"""Builds with different texts of refusals: their replicas have the same state."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from viewstamp.status import refusal_of
 pytestmark = pytest.mark.long
 
 ODD: Final = 2
-# What no Python quotes like every other one: characters that only newer ones know as printable.
+# Versions of Python quote this name differently: only newer ones know a character as printable.
 NAME: Final = "caf\u00e9 \U0001fae8 'quoted'"
 MISSING: Final = identifier(NAME)
 
-# A refused command of each domain and of the sessions stage, and why it is refused.
+# A refused command of each domain and of the sessions stage, with its reason.
 REFUSED: Final[tuple[tuple[Message, Reason.ValueType], ...]] = (
     (streams_pb2.DeleteStreamRequest(stream=MISSING), Reason.REASON_STREAM_NOT_FOUND),
     (streams_pb2.CreateStreamRequest(name=STREAM), Reason.REASON_STREAM_EXISTS),
@@ -51,7 +51,7 @@ REFUSED: Final[tuple[tuple[Message, Reason.ValueType], ...]] = (
 
 
 def adapt(replica: int, program: Program) -> Program:
-    """Give one replica's programs other words."""
+    """Give one replica's programs other texts."""
     if replica != ODD:
         return program
     words = list(program.command)
@@ -60,7 +60,7 @@ def adapt(replica: int, program: Program) -> Program:
 
 
 async def refuse_all(made: ReplicasTrial) -> list[Refusal]:
-    """Send what is refused in one request, whose reply is kept, and return the refusals."""
+    """Send the refused commands in one request, whose reply is kept, and return the refusals."""
     results = await made.clients[1].batch([request for request, _ in REFUSED])
     refusals = [result for result in results if isinstance(result, Refusal)]
     assert [refusal.name for refusal in refusals] == [reason_name(why) for _, why in REFUSED]
@@ -68,7 +68,7 @@ async def refuse_all(made: ReplicasTrial) -> list[Refusal]:
 
 
 async def words_of(made: ReplicasTrial, replica: int) -> str:
-    """Return what a replica says of a read of something missing."""
+    """Return a replica's refusal of a read of something missing."""
     request = streams_pb2.GetStreamRequest(stream=MISSING)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await unary(made.replicas, made.replicas.addresses[replica], request, stale=True)
@@ -78,7 +78,7 @@ async def words_of(made: ReplicasTrial, replica: int) -> str:
 
 
 async def test_builds_with_other_texts(tmp_path: Path) -> None:
-    """Digests, snapshots and restarts agree; a caller gets the words of whoever answers."""
+    """Digests, snapshots and restarts agree; a caller gets the texts of the answering replica."""
     async with trial(tmp_path, callers=1, adapt=adapt) as made:
         topic = streams_pb2.CreateTopicRequest(
             stream=identifier(STREAM), name="t", partitions_count=1
@@ -94,7 +94,7 @@ async def test_builds_with_other_texts(tmp_path: Path) -> None:
         assert [(await words_of(made, replica)).startswith(PREFIX) for replica in range(3)] == [
             replica == ODD for replica in range(3)
         ]
-        await refuse_all(made)  # in the log behind the snapshot, and replayed by who restarts
+        await refuse_all(made)  # in the log after the snapshot, for a replay
         for replica in (ODD, 0):
             restarted = made.replicas.replicas[replica]
             await restarted.stop()

@@ -1,4 +1,4 @@
-"""Replicas that serve with TLS: a backup passes no call on, and callers go where it points."""
+"""Replicas that serve with TLS: a backup forwards no call, and callers go where it points."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.long
 
 
 def encryption(directory: Path) -> tuple[Path, list[str]]:
-    """Write a certificate; return its authority and the flags that a coordinator serves it by."""
+    """Write a certificate; return its authority and the coordinator's flags for it."""
     authority, key, chain = (directory / name for name in ("ca.crt", "tls.key", "tls.crt"))
     private, certificate = self_signed(authority)
     key.write_bytes(private)
@@ -55,7 +55,7 @@ async def test_each_replica_leads_callers_to_the_primary(tmp_path: Path) -> None
 
 
 def test_the_login_line_of_a_cluster_with_tls_works_as_it_stands(tmp_path: Path) -> None:
-    """`viewstamp up` names the authority if the certificate signed itself."""
+    """`viewstamp up` prints a login command that names a self-signed certificate as authority."""
     _, flags = encryption(tmp_path)
     up = (sys.executable, "-m", "viewstamp.cli", "up", "--listen", "127.0.0.1:0")
     environment = {**os.environ, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}

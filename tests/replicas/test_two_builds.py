@@ -1,9 +1,8 @@
 """Two real builds side by side: a commit that adds an RPC, and the commit before it.
 
-Nothing is made up here: both are the whole trees of their commits, as they were, found in the
-history by what they hold. The old one knows feature level 2 and nothing of SetClusterDescription,
-which is of level 3. Later builds have agreed limits of their own, so they do not run beside these
-two.
+Both are the whole, unchanged trees of their commits, found in the history by their content. The old
+one knows feature level 2, and not SetClusterDescription, which is of level 3. Later builds have
+other agreed limits, so they cannot run beside these two.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from viewstamp.limits import FEATURE_LEVEL_BOUNDED, FEATURE_LEVEL_DESCRIPTION
 
 pytestmark = pytest.mark.long
 
-# What the new commit brought, what the old one had before, and the highest level of each.
+# The line that the new commit added, the line that the old one had, and the level of each.
 NEW_LINE: Final = "FEATURE_LEVEL_DESCRIPTION: Final"
 NEW_LEVEL: Final = FEATURE_LEVEL_DESCRIPTION
 OLD_LINE: Final = "FEATURE_LEVEL_BOUNDED: Final"
@@ -57,7 +56,7 @@ def both_trees(directory: Path) -> tuple[Path, Path]:
 
 
 class OldBuild:
-    """Which replicas run the old build from their next start on: all, to begin with."""
+    """Replicas that run the old build from their next start on: all at first."""
 
     def __init__(self, tree: Path, new_tree: Path) -> None:
         self.replicas = set(range(REPLICAS))
@@ -65,16 +64,16 @@ class OldBuild:
         self._new_tree = new_tree
 
     def adapt(self, replica: int, program: Program) -> Program:
-        """Return the program that a replica is to run now, from the tree that it is to run."""
+        """Return the program of a replica, from the tree of its build."""
         tree = self._tree if replica in self.replicas else self._new_tree
-        # Safe path: the working directory, which has this build's packages, comes before all else.
+        # The working directory has this build's packages: a safe path keeps Python away from it.
         variables = (f"PYTHONPATH={tree}", "PYTHONSAFEPATH=1")
         assert program.command[0] == sys.executable
         return replace(program, command=("/usr/bin/env", *variables, *program.command))
 
 
 async def test_a_real_upgrade_up_and_down_under_load(tmp_path: Path) -> None:
-    """One replica after the other, back again, all, then the level: callers and state go on."""
+    """Replicas change one by one, back, and all; then the level: callers and state go on."""
     old = OldBuild(*both_trees(tmp_path))
     async with trial(tmp_path / "data", callers=3, adapt=old.adapt) as made:
         assert await supported(made) == [OLD_LEVEL] * REPLICAS
@@ -83,9 +82,9 @@ async def test_a_real_upgrade_up_and_down_under_load(tmp_path: Path) -> None:
                 await moved(made, old, replica, is_old=False)
                 if replica == 0:
                     await whoever_leads_refuses(made)
-                # Both builds make the same of one cut.
+                # Both builds freeze equal sections at one cut.
                 await snapshot(made.admin)
-            # Down again, for one.
+            # One replica goes back.
             await moved(made, old, 0, is_old=True)
             await snapshot(made.admin)
         assert await supported(made) == [OLD_LEVEL, *[NEW_LEVEL] * (REPLICAS - 1)]
@@ -103,13 +102,13 @@ async def test_a_real_upgrade_up_and_down_under_load(tmp_path: Path) -> None:
 
 
 async def moved(made: ReplicasTrial, old: OldBuild, replica: int, *, is_old: bool) -> None:
-    """Give one replica the old build, or the new one, by a restart in good order."""
+    """Give one replica the old build or the new one, by a graceful restart."""
     (old.replicas.add if is_old else old.replicas.discard)(replica)
     await restarted(made, replica)
 
 
 async def whoever_leads_refuses(made: ReplicasTrial) -> None:
-    """The one new replica knows the command and may not let it in; the old ones do not know it."""
+    """A new replica must not admit the command yet; the old ones do not know it."""
     for replica, reason in (
         (0, Reason.REASON_FEATURE_LEVEL_REQUIRED),
         (LAST, Reason.REASON_UNIMPLEMENTED),
@@ -119,14 +118,14 @@ async def whoever_leads_refuses(made: ReplicasTrial) -> None:
 
 
 async def refused(made: ReplicasTrial, reason: Reason.ValueType) -> None:
-    """The cluster cannot be described, for a reason."""
+    """Expect a refusal of SetClusterDescription with this reason."""
     with pytest.raises(Refusal) as caught:
         await made.admin.describe_cluster(TEXT)
     assert caught.value.reason == reason
 
 
 async def an_old_one_is_told(made: ReplicasTrial, old: OldBuild) -> None:
-    """A replica that gets the old build ends and says why; the others go on, and later it does."""
+    """A replica with the old build ends and says why; the others serve, and it can return later."""
     odd = made.replicas.replicas[LAST]
     await odd.stop()
     old.replicas.add(LAST)

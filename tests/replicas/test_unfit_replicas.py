@@ -1,4 +1,4 @@
-"""Replicas that had better not lead: with a service that hangs, or with a full disk."""
+"""Replicas that should not lead: their service hangs, their disk hangs, or their disk is full."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from viewstamp.status import grpc_code
 pytestmark = pytest.mark.long
 
 OPERATIONS = 150
-DISK_BYTES = 20 * SEGMENT_BYTES  # enough for all, but for what uses it up
+DISK_BYTES = 20 * SEGMENT_BYTES  # enough, unless a test uses it up
 NO_RESERVE = ("--snapshot-reserve-bytes", "0")
 ARGUMENTS = ("--journal-segment-bytes", str(SEGMENT_BYTES), *NO_RESERVE)
 FULL = cluster_pb2.ALARM_KIND_NO_SPACE
@@ -75,17 +75,17 @@ def kinds(status: cluster_pb2.GetStatusResponse) -> set[int]:
 
 
 def unfit(status: cluster_pb2.GetStatusResponse, replica: int) -> str:
-    """Return what a status says against a replica as the primary."""
+    """Return why a status calls a replica unfit as a primary; empty if it is fit."""
     return next(each.unfit for each in status.replicas if each.replica_id == replica)
 
 
 def is_away(status: cluster_pb2.GetStatusResponse, replica: int) -> bool:
-    """Whether a replica does not reach another one."""
+    """Whether a replica has no connection to another one, whose status this is."""
     return next(each for each in status.replicas if each.replica_id == replica).link != "connected"
 
 
 async def test_a_primary_whose_service_hangs_hands_over(tmp_path: Path) -> None:
-    """Callers go on with another primary, all see why, and it is fit again with its service."""
+    """Another primary serves, statuses show why, and the old one is fit again with its service."""
     async with trial(tmp_path) as made:
         async with under_load(made):
             await made.until_answered(OPERATIONS)
@@ -105,7 +105,7 @@ async def test_a_primary_whose_service_hangs_hands_over(tmp_path: Path) -> None:
 
 
 def with_a_disk_that_hangs(replica: int, program: Program) -> Program:
-    """Have coordinators whose disk hangs while a file says so."""
+    """Give coordinators a disk that hangs while a file exists."""
     if program.name != COORDINATOR:
         return program
     words = list(program.command)
@@ -115,7 +115,7 @@ def with_a_disk_that_hangs(replica: int, program: Program) -> Program:
 
 
 async def test_a_primary_whose_disk_hangs_hands_over(tmp_path: Path) -> None:
-    """Callers go on with another primary, all see why, and it follows once its disk goes on."""
+    """Another primary serves, statuses show why, and the old one follows once it can write."""
     async with trial(tmp_path, adapt=with_a_disk_that_hangs) as made:
         async with under_load(made):
             await made.until_answered(OPERATIONS)
@@ -133,7 +133,7 @@ async def test_a_primary_whose_disk_hangs_hands_over(tmp_path: Path) -> None:
 
 
 async def test_a_replica_whose_disk_hangs_ends_when_it_is_told_to(tmp_path: Path) -> None:
-    """It waits for its disk for a while, says so, and ends; what it has written is there again."""
+    """It waits for its disk for a limited time, says so, and ends; no written entry is lost."""
     async with trial(tmp_path, adapt=with_a_disk_that_hangs) as made:
         hanging = made.replicas.replicas[(await made.primary() + 1) % 3]
         hangs = hanging.data_directory / odd_coordinator.HANGS
@@ -152,7 +152,7 @@ async def test_a_replica_whose_disk_hangs_ends_when_it_is_told_to(tmp_path: Path
 async def own_status(
     made: ReplicasTrial, replica: int, other: int
 ) -> cluster_pb2.GetStatusResponse:
-    """Ask a replica for its status that logs nobody in; another one does."""
+    """Ask a replica that cannot log anybody in for its status, with a token of another one."""
     addresses = made.replicas.addresses
     async with Endpoint(addresses[other]).open() as informed:
         token = await token_of(made.replicas, informed)
@@ -166,7 +166,7 @@ async def own_status(
 
 @pytest.fixture
 def disks(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """Yield what gives a replica a small disk, before it starts; returns where that is."""
+    """Yield a function that gives a replica a small disk before its start, and returns its path."""
     with ExitStack() as stack:
 
         def make(replica: int) -> Path:
@@ -180,7 +180,7 @@ def disks(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
 
 
 def use_up(path: Path) -> Path:
-    """Leave no space at all, though others write meanwhile; return the file to remove."""
+    """Use up the disk, even while others write; return the file to remove."""
     filler = path / "filler"
     status = os.statvfs(path)
     with filler.open("wb") as file:
@@ -199,7 +199,7 @@ def use_up(path: Path) -> Path:
 async def test_a_full_disk_stops_nobody(
     tmp_path: Path, disks: Callable[[int], Path], replica: int
 ) -> None:
-    """The others go on; the full one stays up, comes up again, and follows once there is room."""
+    """The others serve; the full replica stays up, restarts, and follows once there is space."""
     disk = disks(replica)
     async with trial(tmp_path, arguments=ARGUMENTS) as made:
         await made.admin.users.create(FILLER, "a password of a filler")
@@ -208,15 +208,15 @@ async def test_a_full_disk_stops_nobody(
             await made.until_answered(OPERATIONS)
             filler = use_up(disk)
             await status_until(made, replica, lambda status: FULL in kinds(status))
-            # Not even in its last segment is there any room then.
+            # After this even its last segment has no room.
             await fill(made.admin)
             await made.until_answered(OPERATIONS)
             assert await made.primary() != replica
             made.replicas.replicas[replica].kill(COORDINATOR)
             other = (replica + 1) % 3
             await status_until(made, other, lambda status: is_away(status, replica))
-            # Alive again it finds the disk as full as before, and the others hear of it. It has no
-            # room for the log of a view, and yet it says so itself.
+            # After its restart the disk is still full, and the others hear of it. It has no room
+            # for the log of a view, and reports this nevertheless.
             await status_until(
                 made,
                 other,
@@ -233,7 +233,7 @@ async def test_a_full_disk_stops_nobody(
 async def test_others_go_on_without_a_full_disk_and_drop_their_logs(
     tmp_path: Path, disks: Callable[[int], Path]
 ) -> None:
-    """Nobody keeps for it what it lacks; with room again, and nobody's help, it gets a snapshot."""
+    """The others drop the log that it lacks; once it has space, it gets a snapshot by itself."""
     replica = 1
     disk = disks(replica)
     arguments = (*snapshotting.ARGUMENTS, *NO_RESERVE)

@@ -1,4 +1,4 @@
-"""Builds of two versions: one replica after the other, all at once, or refused."""
+"""Builds of two versions: replicas change one by one or all at once, or are refused."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ ODD: Final = 2
 
 
 class Builds:
-    """Which build each replica runs from its next start on; the present one unless named here."""
+    """Builds of replicas, from their next start on; unnamed replicas run the present one."""
 
     def __init__(self, *kinds: str) -> None:
         self.kinds = dict(enumerate(kinds))
 
     def adapt(self, replica: int, program: Program) -> Program:
-        """Return the program that a replica is to run now."""
+        """Return the program that a replica must run now."""
         kind, words = self.kinds.get(replica), list(program.command)
         if kind is None:
             return program
@@ -49,7 +49,7 @@ class Builds:
 
 
 async def restarted(made: ReplicasTrial, replica: int) -> None:
-    """Stop one replica in good order, start it, and wait until it follows, or leads."""
+    """Stop one replica gracefully, start it, and wait until it is ready."""
     stopped = made.replicas.replicas[replica]
     await stopped.stop()
     await made.until_answered(OPERATIONS)
@@ -70,13 +70,13 @@ async def test_a_rolling_upgrade_under_load(tmp_path: Path) -> None:
                 led |= {primary} & {replica}
                 builds.kinds[replica] = NEWER_LEVEL
                 await restarted(made, replica)
-                # Both builds make the same of one cut.
+                # Builds of both levels freeze equal sections at one cut.
                 last = await snapshot(made.admin)
         assert led, "no primary was stopped"
         await agree(made)
         await all_restart_from(made, last.generation)
         assert await levels_in_force(made) == {FEATURE_LEVEL_MAX}
-        # The level in force is that of the log, so each replica may go back.
+        # The level in force is in the log and unchanged, so each replica may go back.
         del builds.kinds[0]
         async with under_load(made):
             await restarted(made, 0)
@@ -87,7 +87,7 @@ async def test_a_rolling_upgrade_under_load(tmp_path: Path) -> None:
             await restarted(made, 0)
             await raise_level(made)
             await made.until_answered(OPERATIONS)
-            # Whoever leads next goes on at the level.
+            # The next primary serves at this level.
             await restarted(made, await made.primary())
             await snapshot(made.admin)
         await agree(made)
@@ -102,7 +102,7 @@ async def raise_level(made: ReplicasTrial) -> None:
 
 
 async def test_the_level_is_raised_as_the_guide_says(tmp_path: Path) -> None:
-    """The commands of the operator's guide raise the level once all builds know a higher one."""
+    """The commands of the operator's guide raise the level once all builds support a higher one."""
     builds = Builds()
     async with trial(tmp_path / "cluster", callers=0, adapt=builds.adapt) as made:
         await made.replicas.stop()
@@ -132,7 +132,7 @@ def raise_as_the_guide_says(made: ReplicasTrial, directory: Path) -> None:
 
 
 async def all_supported_are_known(made: ReplicasTrial) -> None:
-    """Wait until the primary has heard from each replica what it supports."""
+    """Wait until each replica has told the primary which levels it supports."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             if all(each.feature_level_max for each in (await made.admin.status()).replicas):
@@ -141,12 +141,12 @@ async def all_supported_are_known(made: ReplicasTrial) -> None:
 
 
 async def levels_in_force(made: ReplicasTrial) -> set[int]:
-    """Return what each replica takes for the level in force."""
+    """Return the levels in force, as each replica reports its own."""
     return {status.feature_level for status in await made.settled()}
 
 
 async def test_a_rolling_restart_under_load(tmp_path: Path) -> None:
-    """Whoever leads is stopped and started, several times, and then each replica in turn."""
+    """The primary is restarted several times, and then each replica in turn."""
     async with trial(tmp_path) as made:
         async with under_load(made):
             for _ in range(REPLICAS):
@@ -157,7 +157,7 @@ async def test_a_rolling_restart_under_load(tmp_path: Path) -> None:
 
 
 async def test_a_new_wire_version_needs_all_to_stop(tmp_path: Path) -> None:
-    """Side by side they refuse each other; stopped and started together they have everything."""
+    """Builds of two wire versions refuse each other; after a restart of all, nothing is lost."""
     builds = Builds()
     async with trial(tmp_path, callers=3, adapt=builds.adapt) as made:
         async with under_load(made):
@@ -177,13 +177,13 @@ async def test_a_new_wire_version_needs_all_to_stop(tmp_path: Path) -> None:
 
 
 async def test_an_older_build_refuses_a_log_that_it_does_not_know(tmp_path: Path) -> None:
-    """It says what it lacks, whether in the log or in a snapshot; a newer one goes on there."""
+    """The refusal names the level, from the log or a snapshot; a newer build starts there again."""
     builds = Builds(*[NEWER_LEVEL] * REPLICAS)
     says = f"level {FEATURE_LEVEL_MAX + 1}, and this build knows levels up to {FEATURE_LEVEL_MAX}"
     async with trial(tmp_path, callers=3, adapt=builds.adapt) as made:
         odd = made.replicas.replicas[ODD]
         async with under_load(made):
-            # From the log alone, and from a snapshot.
+            # First from the log alone, then from a snapshot.
             for _ in range(2):
                 await made.until_answered(OPERATIONS)
                 await odd.stop()
@@ -202,7 +202,7 @@ async def test_an_older_build_refuses_a_log_that_it_does_not_know(tmp_path: Path
 
 
 async def restarts_from(made: ReplicasTrial, replica: int, generation: int) -> None:
-    """Wait until a replica would restart from a generation, as the primary hears."""
+    """Wait until the primary hears that a replica has adopted a generation."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             if (await made.admin.status()).replicas[replica].generation >= generation:
@@ -211,7 +211,7 @@ async def restarts_from(made: ReplicasTrial, replica: int, generation: int) -> N
 
 
 async def link_is(made: ReplicasTrial, replica: int, link: str) -> None:
-    """Wait until the primary says so of its link to a replica."""
+    """Wait until the primary reports this state of its link to a replica."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             if (await made.admin.status()).replicas[replica].link == link:

@@ -1,8 +1,8 @@
-"""Load on a cluster of several replicas while it is hurt, and the judgement of what callers saw.
+"""Load on a cluster of several replicas while it is hurt, and checks of what callers saw.
 
-Every caller creates, deletes and reads topics out of a small set, so that they meet. What each saw
-is written down with its times, and judged twice: by the revisions that the cluster names, and by a
-search that knows nothing of them.
+Every caller creates, deletes and reads topics out of a small set, so that they meet. The trial
+records each operation with its times, and checks all twice: by the cluster's revisions, and by a
+search that does not use them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ READS: Final = frozenset({"read"})
 
 
 def step(exists: bool, operation: Operation) -> tuple[object, bool]:
-    """One topic: what each operation answers, and whether the topic is there after it."""
+    """One topic: the answer to each operation, and whether the topic exists after it."""
     if operation.kind == "create":
         return (not exists), True
     if operation.kind == "delete":
@@ -66,15 +66,15 @@ class ReplicasTrial:
 
     @property
     def admin(self) -> Client:
-        """A client that carries no load."""
+        """A client outside the load."""
         return self.clients[0]
 
     async def primary(self) -> int:
-        """Return who is the primary now."""
+        """Return the present primary."""
         return (await self.admin.status()).primary
 
     async def until_answered(self, count: int) -> None:
-        """Wait until so many more operations were answered."""
+        """Wait until so many further operations were answered."""
         wanted = self.answered + count
         async with asyncio.timeout(SETTLE_TIMEOUT_S):
             while self.answered < wanted:
@@ -82,7 +82,7 @@ class ReplicasTrial:
                 await self._progress.wait()
 
     async def load(self, caller: int, seed: int) -> None:
-        """Call, one operation after another, until the trial is over."""
+        """Send one operation after another, until the trial is over."""
         chosen = random.Random(seed)
         client = self.clients[caller]
         while not self.is_over:
@@ -101,7 +101,7 @@ class ReplicasTrial:
             self._progress.set()
 
     def violations(self) -> list[str]:
-        """Return what is wrong with what the callers saw."""
+        """Return the faults in what the callers saw."""
         found = []
         for key, operations in sorted(by_key(self.history).items()):
             found += [
@@ -112,7 +112,7 @@ class ReplicasTrial:
         return found
 
     async def statuses(self, without: Collection[int] = ()) -> list[cluster_pb2.GetStatusResponse]:
-        """Return what each replica says of itself, digests included."""
+        """Return the status of each replica, digests included."""
         answers = []
         for replica, address in enumerate(self.replicas.addresses):
             if replica not in without:
@@ -123,8 +123,8 @@ class ReplicasTrial:
         """Wait until all replicas have applied the same op, and return their statuses."""
         async with asyncio.timeout(SETTLE_TIMEOUT_S):
             while True:
-                # One that has been given a snapshot restarts, after it was ready; when one that had
-                # lost its disk is admitted, the view changes.
+                # A replica that got a snapshot restarts once more, after it was ready; the
+                # admission of one that lost its disk changes the view.
                 with suppress(grpc.aio.AioRpcError, Refusal):
                     statuses = await self.statuses(without)
                     if len({each.header.op for each in statuses}) == 1:
@@ -140,7 +140,7 @@ async def agree(made: ReplicasTrial, without: Collection[int] = ()) -> None:
 
 
 async def lead(made: ReplicasTrial, replica: int, *, leads: bool) -> None:
-    """Have the primary step down until the replica leads, or does not."""
+    """Ask for step-downs until the replica leads, or until it does not."""
     async with asyncio.timeout(SETTLE_TIMEOUT_S):
         while (await made.primary() == replica) is not leads:
             await made.admin.step_down()
@@ -152,7 +152,7 @@ def digests(status: cluster_pb2.GetStatusResponse) -> tuple[str, ...]:
 
 
 async def status_of(address: str, replicas: LocalReplicas) -> cluster_pb2.GetStatusResponse:
-    """Ask one replica, and no other, for its status."""
+    """Ask one replica for its status; it must answer itself."""
     request = cluster_pb2.GetStatusRequest(include_digests=True)
     status: cluster_pb2.GetStatusResponse = await unary(replicas, address, request, stale=True)
     return status
@@ -180,7 +180,7 @@ async def token_of(replicas: LocalReplicas, channel: Any) -> str:
 
 
 async def call(client: Client, kind: str, key: str) -> tuple[bool, int | None]:
-    """Return whether it was done, and at which revision; a refusal tells none."""
+    """Return whether it was done, and at which revision; a refusal has none."""
     request, refused_by = _CALLS[kind]
     try:
         answer = await client.call(request(key))
@@ -203,7 +203,7 @@ def _read(key: str) -> Message:
     return streams_pb2.GetTopicRequest(stream=identifier(STREAM), topic=identifier(key))
 
 
-# The request, and the reason that says no.
+# Requests, and the reason of a refusal that counts as a negative answer.
 _CALLS: Final[dict[str, tuple[Callable[[str], Message], int]]] = {
     "create": (_create, Reason.REASON_TOPIC_EXISTS),
     "delete": (_delete, Reason.REASON_TOPIC_NOT_FOUND),
@@ -221,7 +221,7 @@ async def trial(
     adapt: Callable[[int, Program], Program] = lambda _, program: program,
     standbys: int = 0,
 ) -> AsyncIterator[ReplicasTrial]:
-    """Start replicas and callers; `adapt` changes their programs."""
+    """Start replicas and callers; `adapt` may change the replicas' programs."""
     made = LocalReplicas(
         directory,
         count,
@@ -236,7 +236,7 @@ async def trial(
 
 @asynccontextmanager
 async def trial_of(cluster: LocalReplicas, *, callers: int = 5) -> AsyncIterator[ReplicasTrial]:
-    """Start a cluster and its callers, who call `under_load`."""
+    """Start a cluster and its callers, which call during `under_load`."""
     async with cluster as replicas, AsyncExitStack() as stack:
         password = replicas.root_password_path.read_text().strip()
         clients = [
@@ -253,7 +253,7 @@ async def trial_of(cluster: LocalReplicas, *, callers: int = 5) -> AsyncIterator
 
 @asynccontextmanager
 async def under_load(made: ReplicasTrial) -> AsyncIterator[None]:
-    """Have all callers call while the context is open; what one of them raises is raised."""
+    """Let all callers call during the block; an error in one of them is raised."""
     made.is_over = False
     async with asyncio.TaskGroup() as group:
         for caller in range(1, len(made.clients)):
