@@ -1,7 +1,7 @@
 """A process of hostile callers: `python -m tests.abuse.attacker ADDRESSES KIND...`.
 
-It attacks until a line comes on stdin, or stdin ends, and writes what was answered as lines of
-JSON on stdout, one a second and one at the end.
+It attacks until a line comes on stdin, or stdin ends, and writes its counts as lines of JSON on
+stdout, one a second and one at the end.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tests.abuse.attacks import KINDS
 from tests.abuse.hostile import Hostile
 from tests.abuse.tally import Tally
 
-# The machine's processors belong to the cluster and to the honest caller first: in the field,
-# attackers bring their own.
+# The cluster and the honest caller get the machine's processors first: in the field, attackers
+# bring their own.
 NICENESS: Final = 19
-# The honest caller is at 127.0.0.1.
+# 127.0.0.1 is the honest caller's.
 SOURCES: Final = "127.0.1.{}"
 REPORT_S: Final = 1.0
 STOP_S: Final = 10.0
@@ -57,7 +57,7 @@ async def _attack(
         while not stopping.is_set():
             try:
                 await found.attack(hostile)
-            except TimeoutError:  # nobody answers this one any more: it comes again
+            except TimeoutError:  # this login is not answered any more: the caller begins again
                 tally.answers["no answer in time"] += 1
     finally:
         await hostile.close()

@@ -1,7 +1,7 @@
-"""What hostile callers do, one function each: over and over, until they are told to stop.
+"""The attacks of hostile callers, one function each, repeated until a caller is stopped.
 
-All are authenticated, but for those who flood logins, connections and frames. Each takes the most
-expensive legal requests of its kind, in the largest batches.
+All callers are authenticated, except those that flood logins, connections and frames. Each sends
+the most expensive legal requests of its kind, in the largest batches.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ async def cascade(hostile: Hostile) -> None:
 
 
 async def heartbeat(hostile: Hostile) -> None:
-    """Have a member of many partitions tell its heartbeat 8,190 times in one request."""
+    """Send 8,190 heartbeats in one request, for a member with many partitions."""
     beat = groups_pb2.HeartbeatConsumerGroupRequest(
         stream=_WIDE_STREAM, topic=_WIDE_TOPIC, group=identifier("group-0"), member_epoch=1
     )
@@ -74,7 +74,7 @@ async def heartbeat(hostile: Hostile) -> None:
 
 
 async def collect_refusals(hostile: Hostile) -> None:
-    """Be refused 8,190 times a request, with long names, and acknowledge nothing."""
+    """Send requests of which all 8,190 commands are refused, with long names; acknowledge none."""
     request = streams_pb2.DeleteStreamRequest(stream=identifier("\u00ad" * 54))
     while not hostile.stopping.is_set():
         await asyncio.gather(
@@ -94,7 +94,7 @@ async def _unacknowledged(hostile: Hostile, request: Message) -> None:
 
 
 async def transact(hostile: Hostile) -> None:
-    """Change partitions 128 times in one transaction, and have it fail at its end."""
+    """Change partitions 128 times in one transaction that fails at its end."""
     parts = [_part(request) for request in _alternating(limits.TRANSACTION_PARTS_MAX - 1)]
     parts.append(_part(streams_pb2.DeleteStreamRequest(stream=identifier("nobody's"))))
     while not hostile.stopping.is_set():
@@ -116,7 +116,7 @@ async def read_pages(hostile: Hostile) -> None:
 
 
 async def read_and_leave(hostile: Hostile) -> None:
-    """Send many messages of expensive reads, and be gone before they are answered."""
+    """Send many messages of expensive reads, and close the stream before the answers."""
     request = streams_pb2.ListTopicsRequest(
         stream=identifier(scene.FULL_STREAM), page_size=limits.PAGE_SIZE_MAX
     )
@@ -128,7 +128,7 @@ async def read_and_leave(hostile: Hostile) -> None:
 
 
 async def read_slowly(hostile: Hostile) -> None:
-    """Ask for much, and never read what comes."""
+    """Send many reads, and never read an answer."""
     request = streams_pb2.ListTopicsRequest(
         stream=identifier(scene.FULL_STREAM), page_size=limits.PAGE_SIZE_MAX
     )
@@ -160,7 +160,7 @@ async def flood_logins(hostile: Hostile) -> None:
 
 
 async def ask_for_hashes(hostile: Hostile) -> None:
-    """Have passwords hashed without the permission to create users."""
+    """Send passwords to hash without the permission to create users."""
     request = users_pb2.CreateUserRequest(username="never-made", password="never-hashed")
     await _submit_again_and_again(hostile, [[request] * ALL])
 
@@ -172,7 +172,7 @@ async def leak_sessions(hostile: Hostile) -> None:
 
 
 async def lie_about_numbers(hostile: Hostile) -> None:
-    """Send request numbers, counts and spans that cannot be."""
+    """Send impossible request numbers, counts and spans."""
     while not hostile.stopping.is_set():
         session_id = await hostile.register()
         async with hostile.submit(session_id) as stream:
@@ -182,7 +182,7 @@ async def lie_about_numbers(hostile: Hostile) -> None:
 
 
 async def ask_for_snapshots(hostile: Hostile) -> None:
-    """Ask for what only administrators may: snapshots, their deletion, a new primary."""
+    """Call methods for administrators: snapshots, their deletion, a step-down."""
     requests: Sequence[Message] = (
         snapshots_pb2.CreateSnapshotRequest(),
         snapshots_pb2.DeleteSnapshotRequest(generation=1),
@@ -197,7 +197,7 @@ async def ask_for_snapshots(hostile: Hostile) -> None:
 
 @dataclass(frozen=True, slots=True)
 class AttackKind:
-    """An attack, and who makes it."""
+    """An attack, and the user of its callers."""
 
     username: str
     attack: Attack
@@ -226,7 +226,7 @@ KINDS: Final[dict[str, AttackKind]] = {
 
 
 async def _submit_again_and_again(hostile: Hostile, requests: Sequence[Sequence[Message]]) -> None:
-    """Send the first requests once a session, and the last one over and over."""
+    """Send the first requests once in a session, and the last one over and over."""
     *first, last = requests
     while not hostile.stopping.is_set():
         await _submit_once(hostile, [*first, *([last] * FIRES)])
@@ -247,7 +247,7 @@ async def _submit_once(hostile: Hostile, requests: Sequence[Sequence[Message]]) 
 
 
 def _packed(commands: Sequence[Message]) -> Sequence[submit_pb2.Span]:
-    """Return spans: one if all are equal, else one for each run of a method."""
+    """Return spans: a single one if all requests are equal, else one for each run of a method."""
     if all(command is commands[0] for command in commands):
         return [span(commands[0], len(commands))]
     if len({type(command) for command in commands}) > 1:
@@ -257,7 +257,7 @@ def _packed(commands: Sequence[Message]) -> Sequence[submit_pb2.Span]:
 
 
 def _alternating(count: int) -> list[Message]:
-    """Return requests that add and remove a partition in turns."""
+    """Return requests that add and remove a partition alternately."""
     adds = streams_pb2.CreatePartitionsRequest(
         stream=_WIDE_STREAM, topic=_WIDE_TOPIC, partitions_count=1
     )

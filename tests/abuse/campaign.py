@@ -1,9 +1,9 @@
 """Hostile callers beside an honest one: `python -m tests.abuse.campaign`.
 
 Three replicas are bootstrapped and filled. The honest caller is measured alone, then beside all
-kinds of attack at once, then alone again. The promise is kept if nothing was answered INTERNAL or
-UNKNOWN, no process was restarted, the view did not change, and no honest call failed. A view that
-changed while the machine gave a coordinator no processor for long is told and not judged.
+kinds of attack at once, then alone again. The promise is kept if no answer was INTERNAL or UNKNOWN,
+no process was restarted, the view did not change, and no honest call failed. A view that changed
+while the machine gave a coordinator no processor for long is reported, but breaks no promise.
 
 Exit code: 0 if every promise was kept, 1 if not, 130 if interrupted.
 """
@@ -37,7 +37,7 @@ from viewstamp.limits import TOPICS_PER_STREAM_MAX
 
 CALLS: Final = 1_000_000
 SECONDS: Final = 180.0
-# However slow the machine: then fewer calls were made, and the promise is not shown.
+# The attack ends after this time on a slow machine, too: with too few calls it proves nothing.
 SECONDS_MAX: Final = 1_800.0
 IDLE_S: Final = 15.0
 CALMING_S: Final = 5.0
@@ -45,7 +45,7 @@ REPLICAS: Final = 3
 ATTACKERS: Final = 3
 CLIENT_TIMEOUT_S: Final = 60.0
 VIEW_CHANGED: Final = "the view changed"
-# What a change of the view means for who asks a replica meanwhile.
+# Callers of a replica may get this answer during a view change.
 NOT_IN_SERVICE: Final = "the replica is not in service"
 EXIT_KEPT: Final = 0
 EXIT_BROKEN: Final = 1
@@ -54,7 +54,7 @@ EXIT_INTERRUPTED: Final = 130
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done: so many calls at least, for so many seconds at least."""
+    """The least that a campaign must do: a number of calls, and a number of seconds."""
 
     calls: int = CALLS
     seconds: float = SECONDS
@@ -66,7 +66,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class AbuseOutcome:
-    """What was seen. `attacks` has the counts of each kind."""
+    """The results of a campaign. `attacks` has the counts of each kind."""
 
     plan: Plan
     seconds: float
@@ -80,7 +80,7 @@ class AbuseOutcome:
         return sum(each["calls"] for each in self.attacks.values())
 
     def broken(self) -> list[str]:
-        """Return which promises were not kept."""
+        """Return the promises that were broken."""
         seen = self.observation
         found = [
             f"{name}: {text}" for name, each in self.attacks.items() for text in each["broken"]
@@ -99,7 +99,7 @@ class AbuseOutcome:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it, for JSON."""
+        """Return all results, for JSON."""
         return {
             "plan": asdict(self.plan),
             "seconds": round(self.seconds, 1),
@@ -126,7 +126,7 @@ class Attackers:
 
     @property
     def calls(self) -> int:
-        """Calls in all, so far."""
+        """The number of all calls so far."""
         return sum(each["calls"] for each in self.counts.values())
 
     async def start(self) -> None:
@@ -140,7 +140,7 @@ class Attackers:
             self._readers.append(asyncio.create_task(self._read(process)))
 
     async def stop(self) -> None:
-        """Have all end. Raises RuntimeError if one of them failed."""
+        """Let all processes end. Raises RuntimeError if one of them failed."""
         for process in self._processes:
             assert process.stdin is not None
             with suppress(BrokenPipeError, ConnectionResetError):
@@ -152,7 +152,7 @@ class Attackers:
             raise RuntimeError(f"attackers ended with {codes}: see their tracebacks above")
 
     def kill(self) -> None:
-        """End those that run still."""
+        """Kill the processes that still run."""
         for process in self._processes:
             if process.returncode is None:
                 process.kill()
@@ -164,7 +164,7 @@ class Attackers:
 
 
 async def run(directory: Path, plan: Plan, say: Console) -> AbuseOutcome:
-    """Run the campaign and return what was seen."""
+    """Run the campaign and return its results."""
     async with LocalReplicas(directory, plan.replicas, "127.0.0.1:0") as replicas:
         password = replicas.root_password_path.read_text().strip()
         async with await connected(replicas, "root", password) as admin:
@@ -263,7 +263,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the campaign, print what was found, and return the exit code."""
+    """Run the campaign, print its results, and return the exit code."""
     options = parsed(arguments)
     logging.getLogger("viewstamp").addHandler(logging.NullHandler())
     console = Console(highlight=False, stderr=True)

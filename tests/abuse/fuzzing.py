@@ -1,4 +1,4 @@
-"""Bytes that no client would send: in payloads, in messages of a stream, and on the wire."""
+"""Bytes that no client would send: in payloads, in messages of a stream, and on connections."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 
 CONNECTIONS: Final = 5_000
 CONNECTED_AT_ONCE: Final = 100
-# Part of them say nothing at all, the others greet and then are silent.
+# Some connections send nothing at all; the others send a greeting and are then silent.
 SILENT_SHARE: Final = 0.3
 FRAMES_PER_CONNECTION: Final = 50
 MESSAGES_PER_STREAM: Final = 100
 PAYLOAD_BYTES_MAX: Final = 400
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS: Final = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-# Length, type, flags, stream: as large as the field allows.
+# Length, type, flags, stream: each as large as its field allows.
 _FRAME: Final = struct.Struct(">BHBBI")
 _U64_MAX: Final = 2**64 - 1
 _U32_MAX: Final = 2**32 - 1
@@ -81,12 +81,12 @@ def _lies() -> Iterator[submit_pb2.SubmitRequest]:
         yield submit_pb2.SubmitRequest(read=submit_pb2.ReadRequest(read_id=1, spans=[one]))
 
 
-# Each is answered, and the stream lives on.
+# Each message is answered, and the stream stays open.
 LIES: Final = tuple(_lies())
 
 
 async def fuzz_calls(hostile: Hostile) -> None:
-    """Call every path there is with random bytes and impossible metadata."""
+    """Call every path of the cluster with random bytes and impossible metadata."""
     chosen = random.Random(hostile.username)
     paths = [method.path for method in methods_by_request().values()] + list(_OTHER_PATHS)
     encoded = [request().SerializeToString() for request in methods_by_request()]
@@ -131,7 +131,7 @@ def _payload(chosen: random.Random, encoded: bytes) -> bytes:
 
 
 async def fuzz_messages(hostile: Hostile) -> None:
-    """Send random messages on a Submit stream that was opened as it should be, or was not."""
+    """Send random messages on a Submit stream, opened rightly or wrongly."""
     chosen = random.Random(hostile.username)
     opening = submit_pb2.SubmitRequest(open=submit_pb2.OpenStream()).SerializeToString()
     while not hostile.stopping.is_set():
@@ -162,7 +162,7 @@ def _message(chosen: random.Random) -> bytes:
 
 
 async def fuzz_frames(hostile: Hostile) -> None:
-    """Greet as HTTP/2 demands, and go on with frames at random."""
+    """Send the greeting of HTTP/2, and then random frames."""
     chosen = random.Random("frames")
     while not hostile.stopping.is_set():
         with contextlib.suppress(OSError, TimeoutError):
@@ -189,7 +189,7 @@ async def _send_frames(hostile: Hostile, chosen: random.Random) -> None:
 
 
 async def hold_connections(hostile: Hostile) -> None:
-    """Open thousands of connections and keep them; what is closed is opened again."""
+    """Open thousands of connections and keep them; open closed ones again."""
     chosen = random.Random("connections")
     held: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
     try:

@@ -1,4 +1,4 @@
-"""An honest caller: light and steady, with the product's own client and with unary calls."""
+"""An honest caller with a light, steady load, by the product's own client and by unary calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from viewstamp.client import Client, ClientError, Refusal
 from viewstamp.client.transport import refusal_in
 
 REST_S: Final = 0.01
-# The library gives up no earlier than a caller in the field would.
+# The honest caller waits for an answer as long as a caller in the field would.
 TIMEOUT_S: Final = 30.0
 LOGIN_EVERY_S: Final = 1.0
 STREAM: Final = "honest"
@@ -28,7 +28,7 @@ KINDS: Final = ("command", "read", "login")
 
 @dataclass(slots=True)
 class Figures:
-    """What the honest caller saw in one phase: milliseconds by kind, and what went wrong."""
+    """Results of the honest caller in one phase: milliseconds by kind of call, and errors."""
 
     latencies_ms: dict[str, list[float]] = field(
         default_factory=lambda: {kind: [] for kind in KINDS}
@@ -37,7 +37,7 @@ class Figures:
 
     @property
     def calls(self) -> int:
-        """All calls, good and bad."""
+        """The number of all calls, good and bad."""
         return sum(map(len, self.latencies_ms.values())) + sum(self.errors.values())
 
     def as_dict(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Honest:
             await asyncio.sleep(LOGIN_EVERY_S)
 
     async def _login(self, request: users_pb2.LoginRequest) -> None:
-        """Log in, again where the answer says so, for as long as the library goes on for a read."""
+        """Log in; repeat where the answer allows it, for as long as the library repeats a read."""
         async with asyncio.timeout(TIMEOUT_S):
             while True:
                 try:
@@ -137,5 +137,5 @@ class Honest:
 
 
 def plain_caller(address: str) -> Hostile:
-    """Return what opens channels for logins."""
+    """Return a function that opens channels for logins."""
     return Hostile([address], "", "", Tally(), asyncio.Event())

@@ -1,4 +1,4 @@
-"""How a hostile caller calls: raw stubs, no library that would be polite."""
+"""The calls of a hostile caller: raw stubs, without a library that would limit them."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 _LEADS_NO_MORE: Final = frozenset({Reason.REASON_NOT_PRIMARY, Reason.REASON_VIEW_CHANGE})
-# Rude, but not a busy loop: whoever is refused at once comes again so soon.
+# The pause of a refused caller: rude, but no busy loop.
 PAUSE_S: Final = 0.002
 
 
 @dataclass(slots=True)
 class Hostile:
-    """One caller: where it calls, as whom, and what it counts. `stopping` is set at the end."""
+    """One caller: its addresses, its user, and its counts. `stopping` is set at the end."""
 
     addresses: Sequence[str]
     username: str
@@ -55,7 +55,7 @@ class Hostile:
 
     @property
     def channel(self) -> grpc.aio.Channel:
-        """The channel to whoever was found to lead."""
+        """The channel to the primary, as far as it is known."""
         return self.channel_to(self._primary or self.addresses[0])
 
     def channel_to(self, address: str) -> grpc.aio.Channel:
@@ -66,7 +66,7 @@ class Hostile:
         return self._channels[address]
 
     def relay_to(self, address: str) -> Relay:
-        """Return what connects to a replica from this caller's own address."""
+        """Return the relay that connects to a replica from this caller's own address."""
         return self._relays[address]
 
     @property
@@ -75,7 +75,7 @@ class Hostile:
         return (("authorization", f"Bearer {self.token}"),) if self.token else ()
 
     async def begin(self) -> None:
-        """Get an address of its own, log in, and find who leads."""
+        """Start relays with an own source address, log in, and find the primary."""
         for address in self.addresses:
             relay = self._relays[address] = Relay(address, self.source)
             self._standing_for[address] = await relay.start()
@@ -86,7 +86,7 @@ class Hostile:
             await self.find_primary()
 
     async def find_primary(self) -> None:
-        """Have the replicas say who leads; if none does, stay with the last one."""
+        """Ask the replicas for the primary; if none answers, keep the last one."""
         for address in self.addresses:
             metadata = (*self.metadata, ("viewstamp-consistency", "stale"))
             request = cluster_pb2.GetStatusRequest()
@@ -119,14 +119,14 @@ class Hostile:
         return answer
 
     async def register(self) -> int:
-        """Return a new session, 0 if none was to be had."""
+        """Return a new session, 0 if none could be registered."""
         request = sessions_pb2.RegisterSessionRequest(nonce=secrets.token_bytes(16))
         answer = await self.call(request)
         return 0 if answer is None else int(answer.session_id)
 
     @asynccontextmanager
     async def submit(self, session_id: int) -> AsyncIterator[Submit]:
-        """Have a Submit stream; its end by the server is counted, and ends the context."""
+        """Open a Submit stream; an end by the server is counted, and ends the context."""
         call: Any = self.channel.stream_stream(
             SUBMIT_PATH,
             request_serializer=submit_pb2.SubmitRequest.SerializeToString,
@@ -137,13 +137,13 @@ class Hostile:
         except grpc.aio.AioRpcError as error:
             self.tally.failed(error)
             await self._look_elsewhere(error)
-        except asyncio.InvalidStateError:  # it ended between a read and a write
+        except asyncio.InvalidStateError:  # the stream ended between a read and a write
             await asyncio.sleep(PAUSE_S)
         finally:
             call.cancel()
 
     async def _look_elsewhere(self, error: grpc.aio.AioRpcError) -> None:
-        """Rest for a moment; find who leads now, if that was the reason."""
+        """Pause; find the present primary if a change of it was the reason."""
         await asyncio.sleep(PAUSE_S)
         if (refusal := refusal_of(error)) is not None and refusal.reason in _LEADS_NO_MORE:
             await self.find_primary()
@@ -217,13 +217,13 @@ class Submit:
 
 
 def span(request: Message, count: int) -> submit_pb2.Span:
-    """Return a span of so many equal calls."""
+    """Return one span of so many equal calls."""
     items = frame_all([request.SerializeToString()] * count)
     return submit_pb2.Span(code=method_of(request).code, count=count, items=items)
 
 
 def spans(requests: Sequence[Message]) -> list[submit_pb2.Span]:
-    """Return a span for each request: the worst way to pack them."""
+    """Return one span for each request: the worst way to pack them."""
     return [span(request, 1) for request in requests]
 
 

@@ -1,6 +1,6 @@
-"""What is seen of the cluster from outside: memory and restarts of processes, and the view.
+"""Observations of the cluster from outside: memory and restarts of processes, and the view.
 
-A view that changed while the machine stalled is told, and shows nothing (`stalls`).
+A view that changed while the machine stalled is reported, and proves nothing (`stalls`).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Memory:
 
 @dataclass(slots=True)
 class Observation:
-    """Samples of a cluster, from its beginning on. `views` are those that were named, in order.
+    """Samples of a cluster. `views` are the views in the order of their appearance.
 
-    `excuses` says of views that began while the machine stalled how it did.
+    `excuses` has the stall of each view that began while the machine stalled.
     """
 
     replicas: LocalReplicas
@@ -43,7 +43,7 @@ class Observation:
     views: list[int] = field(default_factory=list)
     excuses: dict[int, str] = field(default_factory=dict)
     unanswered_status: int = 0
-    _seen_ms: float = 0.0  # when the newest view was named last
+    _seen_ms: float = 0.0  # when the newest view was last seen
 
     async def run(self) -> None:
         """Sample until cancelled."""
@@ -72,7 +72,7 @@ class Observation:
         return [view for view in self.views[1:] if view not in self.excuses]
 
     def sample_memory(self) -> None:
-        """Note what each process has now."""
+        """Record the present memory of each process."""
         for index, replica in enumerate(self.replicas.replicas):
             for name, pid in replica.pids.items():
                 try:
@@ -84,7 +84,7 @@ class Observation:
 
     @property
     def restarts(self) -> dict[str, int]:
-        """How often each process was restarted, those that were."""
+        """The number of restarts of each process, if there were any."""
         return {
             f"{index} {name}": count
             for index, replica in enumerate(self.replicas.replicas)
@@ -101,7 +101,7 @@ class Observation:
         self.saw_view(status.header.view, stalls)
 
     def saw_view(self, view: int, stalls: Stalls) -> None:
-        """Note which view there is, and whether the machine stalled if it is another."""
+        """Record the present view; if it is new, record also a stall of the machine."""
         if not self.views or self.views[-1] != view:
             if self.views and (excuse := stalls.excuse(self._seen_ms)):
                 self.excuses[view] = excuse

@@ -1,6 +1,6 @@
-"""A source address of its own for each kind of attack: in the field attackers come from elsewhere.
+"""A source address for each kind of attack: in the field attackers come from elsewhere.
 
-All of 127.0.0.0/8 is this machine's. gRPC cannot choose the address that a connection comes from,
+All of 127.0.0.0/8 belongs to this machine. gRPC cannot choose the source address of a connection,
 so a relay in the attacker's process does.
 """
 
@@ -24,7 +24,7 @@ class Relay:
         self._running: set[asyncio.Task[None]] = set()
 
     async def start(self) -> str:
-        """Listen; return the address that stands for the target."""
+        """Listen; return the address to use in place of the target's."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 

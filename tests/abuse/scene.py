@@ -1,4 +1,4 @@
-"""What is there before the attacks: entities as large as they may be, and users of all powers."""
+"""State before the attacks: entities of the largest size, and users with all kinds of rights."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Whether the machine let the coordinators run: how long each waited for a processor.
+"""Stalls of the machine: how long the coordinators waited for a processor.
 
-A view changes if heartbeats do not come for a while. Where the scheduler gave a coordinator that
-had something to do no processor for that long, it shows nothing about the coordinator. The kernel
-counts that time for each thread; what a coordinator sleeps, or works, does not count.
+A view changes if heartbeats do not come for a while. If a coordinator had work but got no processor
+for that long, the change shows nothing about the coordinator. The kernel counts this time for each
+thread, without the time that a coordinator sleeps or works.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from viewstamp.limits import SUSPICION_JITTER_MS, SUSPICION_MS
 
 SAMPLE_MS: Final = 50
 KEPT_MS: Final = 10_000
-# A backup waits no longer for its primary.
+# A backup waits for its primary no longer than this.
 WINDOW_MS: Final = SUSPICION_MS + SUSPICION_JITTER_MS
-# A step of a coordinator's loop takes no more of a processor.
+# A step of a coordinator's loop needs a processor no longer than this.
 STEP_MS: Final = 50
-# What else a backup's patience lasted was the machine's, if a coordinator waited so long.
+# A coordinator that waited this long for a processor explains a backup's suspicion.
 EXCUSE_MS: Final = SUSPICION_MS - STEP_MS
 _NS_PER_MS: Final = 1_000_000
 
@@ -31,7 +31,7 @@ Waited = Mapping[str, float]
 
 
 class Stalls:
-    """Samples, in a thread of its own, how long processes waited for a processor."""
+    """Samples in its own thread how long processes waited for a processor."""
 
     def __init__(self, waited: Callable[[], Waited]) -> None:
         """Sample what `waited` returns, once started."""
@@ -45,16 +45,16 @@ class Stalls:
         self._thread.start()
 
     def stop(self) -> None:
-        """Sample no more."""
+        """Stop sampling."""
         self._is_over.set()
         self._thread.join()
 
     def sample(self, now_ms: float) -> None:
-        """Note how long each has waited until now."""
+        """Record how long each process has waited until now."""
         self._samples.append((now_ms, self._waited()))
 
     def excuse(self, since_ms: float) -> str:
-        """Return how the machine has stalled since then, and shortly before; empty: it has not."""
+        """Return how the machine stalled since that time or shortly before; empty if it did not."""
         samples = [each for each in list(self._samples) if each[0] >= since_ms - WINDOW_MS]
         worst_ms, worst = 0.0, ""
         for index, (begun_ms, before) in enumerate(samples):
@@ -75,12 +75,12 @@ class Stalls:
 
 
 def now_ms() -> float:
-    """Return the time of samples."""
+    """Return the present time, as samples have it."""
     return time.monotonic() * 1000
 
 
 def waited_of_main_threads(pids: Mapping[str, int]) -> Waited:
-    """Return how long the main thread of each process has waited, without those that are gone.
+    """Return how long the main thread of each process has waited, without ended processes.
 
     Raises OSError where the kernel does not count.
     """

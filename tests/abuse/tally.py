@@ -1,4 +1,4 @@
-"""What one kind of attack sent, and what it was answered."""
+"""Counts of the calls of one kind of attack, and of their answers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import reason_name
 from viewstamp.status import refusal_of
 
-# A hostile call must never be answered by these: the server would blame itself for its caller.
+# No hostile call may get these answers: with them the server blames itself for its caller.
 BROKEN_CODES: Final = frozenset({grpc.StatusCode.INTERNAL.name, grpc.StatusCode.UNKNOWN.name})
-# What the client's own library calls INTERNAL when it is told to end, or ends.
+# Errors that the client's own library reports as INTERNAL when a call is ended.
 OWN_ENDS: Final = (
     "Internal error from Core",
     "Channel closed",
@@ -30,7 +30,7 @@ EXAMPLE_CHARACTERS_MAX: Final = 300
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of one kind. `answers` is by reason, or by gRPC code where there was none."""
+    """Counts of one kind. `answers` is by reason, or by gRPC code for an error without one."""
 
     calls: int = 0
     answers: Counter[str] = field(default_factory=Counter)
@@ -41,7 +41,7 @@ class Tally:
         self.calls += calls
 
     def answered(self, count: int = 1) -> None:
-        """Count calls that were carried out."""
+        """Count calls that succeeded."""
         self.answers["OK"] += count
 
     def failed(self, error: grpc.aio.AioRpcError) -> None:

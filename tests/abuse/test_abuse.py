@@ -1,4 +1,4 @@
-"""Hostile callers beside an honest one: what the campaign would notice, and a short campaign."""
+"""Hostile callers beside an honest one: what the campaign can detect, and a short campaign."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def failure(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
 
 
 def outcome(**changes: Any) -> AbuseOutcome:
-    """Return what a campaign saw that kept every promise, but for the changes."""
+    """Return the results of a campaign that kept every promise, except for the given changes."""
     replicas: Any = type("Replicas", (), {"replicas": []})()
     views, excuses = changes.pop("views", [0]), changes.pop("excuses", {})
     observation = Observation(replicas, replicas, views=views, excuses=excuses)
@@ -58,7 +58,7 @@ def test_a_server_that_blames_itself_is_noticed(code: grpc.StatusCode) -> None:
 
 
 def test_what_a_client_does_to_itself_is_not_the_servers_fault() -> None:
-    """The words of the client's own library for a call that it ended break no promise."""
+    """Errors of the client's own library, for a call that it ended, break no promise."""
     tally = Tally(calls=SHORT.calls)
     tally.failed(failure(grpc.StatusCode.INTERNAL, "Internal error from Core"))
     assert outcome(tally=tally).broken() == []
@@ -75,7 +75,7 @@ def test_internal_errors_inside_replies_are_noticed() -> None:
 
 
 def test_view_changes_and_honest_failures_and_idleness_are_noticed() -> None:
-    """A changed view, a failed honest call and too few hostile calls are told one by one."""
+    """A changed view, a failed honest call and too few hostile calls are reported one by one."""
     figures = Figures()
     figures.errors["command: OutcomeUnknown"] += 1
     said = outcome(views=[0, 1], figures=figures, tally=Tally(calls=1)).broken()
@@ -83,7 +83,7 @@ def test_view_changes_and_honest_failures_and_idleness_are_noticed() -> None:
 
 
 class BusyMachine:
-    """A machine on which coordinators wait as is said; a sample is taken every 50 ms."""
+    """A machine with given waits of coordinators; it takes a sample every 50 ms."""
 
     def __init__(self) -> None:
         self.waited_ms = {"a": 0.0, "b": 0.0}
@@ -91,7 +91,7 @@ class BusyMachine:
         self.now_ms = 0.0
 
     def pass_time(self, duration_ms: int, **waited_ms: float) -> None:
-        """Let time pass, during which each of these waits for so long in every sample."""
+        """Let time pass; in every sample the named coordinators wait for so long."""
         for _ in range(duration_ms // SAMPLE_MS):
             self.now_ms += SAMPLE_MS
             for name, more_ms in waited_ms.items():
@@ -106,7 +106,7 @@ class BusyMachine:
 def test_a_stall_is_what_a_coordinator_waits_within_a_backups_patience(
     at_once_ms: float, steadily_ms: float, is_excused: bool
 ) -> None:
-    """Waits for a processor count if they are long together, however evenly they are spread."""
+    """Waits for a processor count if their sum in a window is long, even when evenly spread."""
     machine = BusyMachine()
     machine.pass_time(5_000)
     machine.pass_time(2_000, a=steadily_ms)
@@ -118,7 +118,7 @@ def test_a_stall_is_what_a_coordinator_waits_within_a_backups_patience(
 
 
 def test_a_view_that_changes_while_the_machine_stalls_is_not_judged() -> None:
-    """Such a change is told and breaks no promise; another one beside it does."""
+    """A view change during a stall is reported and breaks no promise; another one does."""
     excuses = {1: "the machine slept"}
     assert outcome(views=[0, 1], excuses=excuses).broken() == []
     assert len(outcome(views=[0, 1, 2], excuses=excuses).broken()) == 1
@@ -126,7 +126,7 @@ def test_a_view_that_changes_while_the_machine_stalls_is_not_judged() -> None:
 
 
 async def test_a_coordinator_that_works_or_sleeps_does_not_wait_for_a_processor() -> None:
-    """The kernel is asked for waits of the process alone, and has them."""
+    """The kernel is asked only for waits of the process itself, and has them."""
     pids = {"own": os.getpid(), "gone": 2**22 + 1}
     path = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/schedstat")
     before_ns = int(path.read_text().split()[1])
@@ -156,7 +156,7 @@ def test_tables_replace_those_before(tmp_path: Path) -> None:
 
 
 async def test_a_relay_has_its_own_source_address() -> None:
-    """What goes through a relay comes from its source address, byte for byte."""
+    """A relay's connections come from its source address, and it forwards every byte."""
     seen: list[str] = []
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -178,14 +178,13 @@ async def test_a_relay_has_its_own_source_address() -> None:
 
 
 def test_every_kind_has_one_sentence() -> None:
-    """Every kind of attack says what it does."""
+    """Every kind of attack has a description."""
     assert all(kind.attack.__doc__ for kind in KINDS.values())
 
 
 @pytest.mark.long
 async def test_a_short_campaign(tmp_path: Path) -> None:
-    """All kinds of attack at once leave the honest caller without a failed call, and the cluster
-    without a restart, a change of its view, or a fault of its own."""
+    """All attacks at once cause no failed honest call, restart, view change or internal error."""
     found = await run(tmp_path, SHORT, Console(quiet=True))
     for view, stall in found.observation.excuses.items():
         print(f"not judged: view {view} began while the machine stalled: {stall}")
