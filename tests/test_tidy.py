@@ -1,4 +1,4 @@
-"""The repository held to its own rules; `tests/tidy` has them, and proof that each can fail."""
+"""The repository keeps its own rules; `tests/tidy` has them, and proof that each can fail."""
 
 from __future__ import annotations
 
@@ -113,22 +113,22 @@ def test_tests_of_a_package_do_not_hide_it(package: str) -> None:
 
 
 def test_a_class_name_means_one_thing() -> None:
-    """No public class name stands twice in what is installed, unless it is listed."""
+    """No public class name stands twice in the installed packages, unless it is listed."""
     check(name_rules.repeated_classes(python_files()))
 
 
 def test_nothing_public_is_dead() -> None:
-    """What the product defines for others is used by some part of it."""
+    """Some part of the product uses each public name that the product defines."""
     check(dead_name_rules.dead_names(python_files()))
 
 
 def test_tests_use_what_is_public() -> None:
-    """No test, and nothing that tests share, uses a private name of another class or module."""
+    """No test or shared test code uses a private name of another class or module."""
     check(private_rules.private_uses(python_files()))
 
 
 def test_no_alarm_is_dead() -> None:
-    """Each kind of alarm is raised by the coordinator, and has a row for operators."""
+    """The coordinator raises each kind of alarm, and a table row explains it to operators."""
     operations = (ROOT / "docs/operations.md").read_text()
     check(dead_name_rules.dead_alarms(AlarmKind.keys(), python_files(), operations))
 
@@ -140,7 +140,7 @@ def test_length_exemptions_are_needed() -> None:
 
 
 def test_every_text_is_raised() -> None:
-    """The table holds no text that nobody needs, but for those of names, which have one check."""
+    """Some code raises each text of the table; one check raises all texts of names."""
     folders = ("services", "coordinator")
     files = [file for file in python_files() if any(map(file.within, folders))]
     found = [raised for file in files for raised in words_rules.raised_in(file)]
@@ -172,7 +172,7 @@ def test_every_method_has_one_route() -> None:
 
 
 def test_method_codes_are_unique() -> None:
-    """No two methods share the number that stands for them in the log."""
+    """No two methods share a code, which stands for the method in the log."""
     check(proto_rules.unique_codes(proto_rules.methods(descriptors())))
 
 
@@ -194,7 +194,7 @@ def test_protos_have_no_map_fields() -> None:
 
 
 def test_protos_are_explained() -> None:
-    """A comment stands above every service, method, message and enum."""
+    """Every service, method, message and enum has a comment above it."""
     check(proto_rules.comments(descriptors()))
 
 
@@ -210,7 +210,7 @@ def test_protos_pass_buf_lint() -> None:
 
 @pytest.mark.parametrize(("smaller", "larger"), [("", "-analytics"), ("-analytics", "-dev")])
 def test_locks_agree(smaller: str, larger: str) -> None:
-    """Whatever a lock pins, the next larger one pins to the same version and hashes."""
+    """The next larger lock pins each package of a lock to the same version and hashes."""
     name = f"requirements{larger}.lock"
     lock = (ROOT / f"requirements{smaller}.lock").read_text()
     check(text_rules.lock_disagreements(lock, (ROOT / name).read_text(), name))

@@ -1,4 +1,4 @@
-"""What is public is used: no function, method, class or constant stands without a caller."""
+"""Public names are used: no function, method, class or constant stands without a caller."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.tidy.tree import PythonFile
 
 API: Final = "callers of the library use it"
 SPARK: Final = "Spark calls it"
-# Names that the product itself does not use, and who does.
+# Names that the product itself does not use, each with its user.
 EXEMPT: Final = {
     "Client.transact": API,
     "Groups.commit_offsets": API,
@@ -35,7 +35,7 @@ EXEMPT: Final = {
 def dead_names(files: Iterable[PythonFile]) -> list[str]:
     """Return a complaint for each public name that no line of the product uses.
 
-    A name that stands for two things counts as used if either is: this finds what is plainly dead.
+    A name of two definitions counts as used if either is used, so the rule finds only plain cases.
     """
     product = [file for file in files if any(map(file.within, PRODUCT))]
     used = {name for file in product for name in _used(file)}
@@ -77,13 +77,13 @@ def _defined(body: list[ast.stmt], owner: str = "") -> Iterator[str]:
 
 
 def _is_command(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
-    """Whether the command line has it, by a decorator such as `@app.command()`."""
+    """Whether a decorator such as `@app.command()` makes it part of the command line."""
     calls = [each.func for each in node.decorator_list if isinstance(each, ast.Call)]
     return any(isinstance(call, ast.Attribute) and call.attr == "command" for call in calls)
 
 
 def _used(file: PythonFile) -> Iterator[str]:
-    """Yield names that a file uses; that a package passes a name on is no use of it."""
+    """Yield the names that a file uses; a package's re-export is no use."""
     passes_on = file.path.name == "__init__.py"
     for node in ast.walk(file.tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):

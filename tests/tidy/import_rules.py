@@ -1,4 +1,4 @@
-"""Who may import whom. Architecture is what the import statements say, so they are checked."""
+"""The allowed imports between folders: import statements make the architecture."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from tests.tidy.tree import PythonFile
 
-# Folder, and the first-party modules that its files may import. Folders not named (tests,
-# benchmarks) may import anything. The order matters: the first folder that holds a file decides.
+# Folder, and the first-party modules that its files may import. The first folder that holds a file
+# decides. Folders not named (tests, benchmarks) may import anything.
 ARROWS = (
     ("viewstamp/machine", ("viewstamp.machine",)),
     ("viewstamp", ("viewstamp",)),
@@ -42,7 +42,7 @@ FIRST_PARTY = frozenset(
     }
 )
 
-# Here even third-party libraries stay out: the core must run in the simulator and nowhere else.
+# These folders import no third-party library either: the core must run in the simulator.
 STANDARD_LIBRARY_ONLY = ("coordinator/vsr", "coordinator/mux", "viewstamp/machine")
 
 
@@ -59,7 +59,7 @@ def imported(file: PythonFile) -> Iterator[tuple[int, str]]:
 
 
 def arrows(file: PythonFile) -> list[str]:
-    """Return a line per import that points against the arrows."""
+    """Return a line per first-party import that the table does not allow."""
     allowed = next((names for folder, names in ARROWS if file.within(folder)), None)
     if allowed is None:
         return []
@@ -71,7 +71,7 @@ def arrows(file: PythonFile) -> list[str]:
 
 
 def standard_library_only(file: PythonFile) -> list[str]:
-    """Return a line per third-party import in the packages that have none."""
+    """Return a line per third-party import in the packages that may have none."""
     if not any(file.within(folder) for folder in STANDARD_LIBRARY_ONLY):
         return []
     known = FIRST_PARTY | sys.stdlib_module_names

@@ -1,4 +1,4 @@
-"""One class name means one thing: in everything that is installed, and in what tests it."""
+"""One class name means one thing: in the installed packages, and in the code that tests them."""
 
 from __future__ import annotations
 

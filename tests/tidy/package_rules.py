@@ -1,4 +1,4 @@
-"""Which package of the coordinator may import which: the arrows, in one direction only.
+"""The allowed imports between packages of the coordinator: arrows in one direction only.
 
 A package is a folder of `coordinator/`, or one of the modules there that lie in no folder.
 """
@@ -13,7 +13,7 @@ from typing import Final
 from tests.tidy.import_rules import imported
 from tests.tidy.tree import PythonFile
 
-# The modules that lie in no folder. Everything else has a room.
+# The modules that lie in no folder. All other modules lie in one.
 LOOSE_MODULES: Final = frozenset({"__init__", "__main__", "storage"})
 ARROWS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
@@ -40,7 +40,7 @@ def package_of(module: str) -> str | None:
 
 
 def found_arrows(files: Iterable[PythonFile]) -> dict[str, set[str]]:
-    """Return the arrows that import statements of the coordinator draw."""
+    """Return the arrows that follow from import statements of the coordinator."""
     arrows: dict[str, set[str]] = {}
     for file in files:
         source = package_of(".".join(file.path.with_suffix("").parts))
@@ -54,7 +54,7 @@ def found_arrows(files: Iterable[PythonFile]) -> dict[str, set[str]]:
 def package_arrows(
     files: Iterable[PythonFile], allowed: Mapping[str, frozenset[str]] = ARROWS
 ) -> list[str]:
-    """Return a line per arrow that is not listed, or is listed and not there, and per knot."""
+    """Return a line per arrow that is not listed, or listed and unused, and one per cycle."""
     found = found_arrows(files)
     pairs = {(source, target) for source, targets in found.items() for target in targets}
     listed = {(source, target) for source, targets in allowed.items() for target in targets}
@@ -69,7 +69,7 @@ def _knots(arrows: Mapping[str, frozenset[str]]) -> list[str]:
     try:
         TopologicalSorter(arrows).prepare()
     except CycleError as error:
-        return [f"the arrows have a knot: {' -> '.join(error.args[1])}"]
+        return [f"the arrows have a cycle: {' -> '.join(error.args[1])}"]
     return []
 
 

@@ -1,4 +1,4 @@
-"""Tests, testkit and benchmarks leave alone what a class or a module keeps to itself."""
+"""Tests, testkit and benchmarks use no private name of another class or module."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from tests.tidy.name_rules import TESTING
 from tests.tidy.tree import PythonFile
 
-# Names that a library gives to everybody, though they begin with an underscore.
+# Public names of libraries, though they begin with an underscore.
 OF_LIBRARIES: Final = {
     "_actions": "argparse has no other list of its flags",
     "_get_running_loop": "asyncio: made for whoever writes an event loop",
@@ -23,21 +23,22 @@ OF_LIBRARIES: Final = {
     "_jvm": "PySpark: the only way to the runtime of Java",
     "_replace": "the public method of named tuples",
 }
-# Where a file may use a private name of another file, and why.
+# (file, private name of another file) -> why the file may use it.
 ALLOWED: Final = {
     ("testkit/journal_builders.py", "_append"): "writes records that no public method would write",
     ("testkit/simulation/planted_bugs.py", "_write"): "the planted bug is in this method",
     ("tests/testkit/world/test_world_plants.py", "_append"): "the planted bug is in this method",
     ("testkit/simulation/planted_guards.py", "_register"): "the planted bug is in this method",
 }
-# Functions that get an attribute by its name.
+# Functions that take the name of an attribute.
 BY_NAME: Final = ("delattr", "getattr", "hasattr", "setattr")
 
 
 def private_uses(files: Iterable[PythonFile]) -> list[str]:
     """Return a complaint for each use of a private name of another class or module.
 
-    A class may use its private names on other objects of it, and a file those of its own classes.
+    A class may use its private names on its other objects, and a file may use those of its own
+    classes.
     """
     uses = [
         (str(file.path), name, line)
@@ -83,7 +84,7 @@ def _is_receiver(value: ast.expr) -> bool:
 
 
 def _own(body: ast.AST, owner: ast.ClassDef, names: set[str]) -> Iterator[ast.Attribute]:
-    """Yield the attributes in a body, of the objects named, that a class defines."""
+    """Yield the attributes that a class defines on the objects named, in a body."""
     defined = _defined(owner)
     for node in ast.walk(body):
         if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
@@ -93,7 +94,7 @@ def _own(body: ast.AST, owner: ast.ClassDef, names: set[str]) -> Iterator[ast.At
 
 
 def _defined(owner: ast.ClassDef) -> set[str]:
-    """Return the methods of a class, and what it sets on itself."""
+    """Return the methods of a class, and the attributes that it sets on itself."""
     found = {
         node.name for node in owner.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
@@ -104,7 +105,7 @@ def _defined(owner: ast.ClassDef) -> set[str]:
 
 
 def _locals(owner: ast.ClassDef) -> set[str]:
-    """Return the names that stand for a new object of a class, in its own methods."""
+    """Return the names that mean a new object of a class, in its own methods."""
     return {
         target.id
         for node in ast.walk(owner)
@@ -116,7 +117,7 @@ def _locals(owner: ast.ClassDef) -> set[str]:
 
 
 def _named(call: ast.Call) -> list[str]:
-    """Return the attribute that a call gets or sets by a text such as "_name" or "a.b._name"."""
+    """Return the attribute that a call gets or sets by a string such as "_name" or "a.b._name"."""
     function = call.func
     name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
     if name not in BY_NAME:

@@ -1,4 +1,4 @@
-"""What every API message and method must look like, so that the coordinator needs no decoder."""
+"""The form of every API message and method, so that the coordinator needs no decoder."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ API = "viewstamp.api."
 HEADER = "viewstamp.api.common.v1.ResponseHeader"
 ROUTES = ("command", "query")
 
-# The same number in every command's request, so that a stage can read the field without knowing
-# the method.
+# Each field has one number in all commands, so that a stage can read it without knowing the method.
 SHARED_FIELD_NUMBERS = {
     "stream": 1,
     "topic": 2,
@@ -58,7 +57,7 @@ def methods(files: FileDescriptorSet) -> list[ProtoMethod]:
     pool = DescriptorPool()
     for file in files.file:
         pool.Add(file)
-    # The options must be decoded by the same pool that knows our extensions of them.
+    # The pool that knows our extensions of the options must decode them, too.
     options_class = GetMessageClass(pool.FindMessageTypeByName("google.protobuf.MethodOptions"))
     found = []
     for file in _ours(files):
@@ -81,7 +80,7 @@ def one_route(method: ProtoMethod, unrouted: dict[str, str]) -> list[str]:
 
 
 def unique_codes(all_methods: list[ProtoMethod]) -> list[str]:
-    """Return a line per method whose code stands for another method already, or for none."""
+    """Return a line per method whose code is 0 or belongs to another method already."""
     lines = []
     owners: dict[int, str] = {}
     for method in all_methods:
@@ -96,7 +95,7 @@ def unique_codes(all_methods: list[ProtoMethod]) -> list[str]:
 
 
 def shared_field_numbers(method: ProtoMethod) -> list[str]:
-    """Return a line per shared field that has another number than everywhere else."""
+    """Return a line per shared field whose number differs from the agreed one."""
     if "command" not in method.routes:
         return []
     return [
@@ -124,7 +123,7 @@ def response_header(method: ProtoMethod) -> list[str]:
 
 
 def map_fields(files: FileDescriptorSet) -> list[str]:
-    """Return a line per map field: the order of its entries on the wire is nobody's promise."""
+    """Return a line per map field: the order of its entries on the wire is not defined."""
     return [
         f"{file.package}: message {message.name} is the entry of a map field; repeat a message"
         for file in _ours(files)

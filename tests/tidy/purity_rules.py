@@ -1,4 +1,4 @@
-"""What the pure packages must not touch, since replicas and replays must agree to the byte."""
+"""Forbidden names in the pure packages, since replicas and replays must agree to the byte."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ PURE_FOLDERS = (
     *(f"services/{name}" for name in SERVICE_NAMES),
 )
 
-# Files of the domain folders that are not machines: they start the process around one.
+# These files of the domain folders are no machines: each starts the process around one.
 SHELL_NAMES = frozenset({"__main__.py"})
 
-# Clocks, chance, input and output, concurrency: each would make two replays differ.
+# Clocks, randomness, input and output, concurrency: each would make two replays differ.
 BANNED_MODULES = frozenset(
     """
     aiosqlite asyncio calendar concurrent ctypes datetime fcntl glob grpc http locale logging mmap
@@ -34,7 +34,7 @@ UNORDERED_CALLS = frozenset({"set", "frozenset"})
 
 
 def is_pure(file: PythonFile) -> bool:
-    """Return whether the file must be free of clock, chance, input and output."""
+    """Return whether the file must not use clock, randomness, input and output."""
     in_folder = any(file.within(folder) for folder in PURE_FOLDERS)
     return in_folder and file.path.name not in SHELL_NAMES
 
@@ -75,7 +75,7 @@ def floats(file: PythonFile) -> list[str]:
 
 
 def unordered_iteration(file: PythonFile) -> list[str]:
-    """Return a line per loop directly over a set, whose order no replica shares."""
+    """Return a line per loop directly over a set, whose order differs between replicas."""
     if not is_pure(file):
         return []
     loops = (n for n in ast.walk(file.tree) if isinstance(n, ast.For | ast.comprehension))

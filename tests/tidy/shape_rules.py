@@ -13,11 +13,11 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
 
-# Path, or path and function as `path::name`, and why it may be longer. Empty, and meant to stay so.
+# Path, or path and function as `path::name`, and why it may be longer. This should stay empty.
 LENGTH_EXEMPTIONS: dict[str, str] = {}
 
 DOCUMENTED_FOLDERS = ("viewstamp", "coordinator", "services", "analytics", "testkit/load", "tools")
-# A setter or an overload is explained where the property or the function is.
+# The property or the function explains its setters and overloads.
 EXPLAINED_ELSEWHERE = frozenset({"setter", "deleter", "overload", "override"})
 
 

@@ -8,8 +8,8 @@ from typing import Final
 from tests.tidy.tree import PythonFile
 
 FOLDER: Final = "coordinator"
-# The door itself, and what nothing rests on: a file for tools, written anew at every start, and the
-# view in SQLite, which can be deleted at any time.
+# Storage itself, and files that nothing depends on: one for tools, written anew at every start, and
+# the SQLite view, which can be deleted at any time.
 EXEMPT: Final = frozenset(
     {"coordinator/storage.py", "coordinator/app/outside.py", "coordinator/snapshot/store.py"}
 )

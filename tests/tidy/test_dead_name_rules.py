@@ -38,7 +38,7 @@ def _no_exemptions(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_nothing_uses_is_found(
     source: str, name: str | None, user: str, is_product: bool
 ) -> None:
-    """A public definition without a use in the product is found, whatever tests do with it."""
+    """A public definition without a use in the product is found, even if tests use it."""
     uses = f"use(used, {(name or 'used').rpartition('.')[2]})"
     own = [python_file("coordinator/a.py", source), python_file("coordinator/c.py", "use(used)")]
     assert len(dead_name_rules.dead_names(own)) == (1 if name else 0)
@@ -47,7 +47,7 @@ def test_what_nothing_uses_is_found(
 
 
 def test_passing_a_name_on_is_no_use() -> None:
-    """A package that imports a name for others does not keep it alive."""
+    """A package's re-export alone is no use of a name."""
     files = [
         python_file("coordinator/a.py", "def plan(): ..."),
         python_file(
@@ -58,7 +58,7 @@ def test_passing_a_name_on_is_no_use() -> None:
 
 
 def test_an_exemption_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exemption for a name that is used, or gone, is found."""
+    """An exemption is found if its name is used, or no longer exists."""
     monkeypatch.setattr(dead_name_rules, "EXEMPT", {"plan": "why"})
     files = [
         python_file("coordinator/a.py", "def plan(): ..."),
@@ -78,7 +78,7 @@ def test_an_exemption_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_dead_alarms_are_found(source: str, documentation: str, complaints: int) -> None:
-    """A kind of alarm needs a line that raises it, and a row that explains it."""
+    """A kind of alarm needs code that raises it, and a row that explains it."""
     files = [python_file("coordinator/a.py", source)]
     kinds = ["ALARM_KIND_UNSPECIFIED", "ALARM_KIND_STUCK"]
     assert len(dead_name_rules.dead_alarms(kinds, files, documentation)) == complaints

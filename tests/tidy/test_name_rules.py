@@ -25,7 +25,7 @@ def test_a_name_stands_once(second: str, source: str, complaint: str | None) -> 
 
 
 def test_a_name_stands_once_in_tests() -> None:
-    """Two fixtures of one name are found, also where one of them is shared with benchmarks."""
+    """Two fixtures with one name are found, even if benchmarks share one of them."""
     files = [python_file(path, "class World: ...") for path in ("tests/a.py", "testkit/b.py")]
     (found,) = name_rules.repeated_classes(files)
     assert "class World is defined in tests/a.py, testkit/b.py" in found

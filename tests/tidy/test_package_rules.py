@@ -16,13 +16,13 @@ from tests.tidy.tree import python_file
         ("import coordinator.a.y", {}, None),
         ("import coordinator.b.x", {}, "a imports b: not among"),
         ("import os", {"a": frozenset({"b"})}, "a imports b no more"),
-        ("import coordinator.b.x", {"a": frozenset("b"), "b": frozenset("a")}, "a knot"),
+        ("import coordinator.b.x", {"a": frozenset("b"), "b": frozenset("a")}, "a cycle"),
     ],
 )
 def test_an_arrow_is_listed_used_and_in_no_knot(
     source: str, allowed: dict[str, frozenset[str]], complaint: str | None
 ) -> None:
-    """Every arrow that is drawn is listed, every listed one is drawn, and none leads back."""
+    """Every used arrow is listed, every listed one is used, and none leads back."""
     back = "import coordinator.a.x" if "b" in allowed else ""
     files = [python_file("coordinator/a/x.py", source), python_file("coordinator/b/y.py", back)]
     found = package_arrows(files, allowed)

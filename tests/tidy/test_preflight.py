@@ -1,4 +1,4 @@
-"""The checks that run before any environment exists: each miss is one line with its remedy."""
+"""The checks that run before any environment exists: each failure is one line with a remedy."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tools import preflight
     ],
 )
 def test_python(version: tuple[int, int], missing: list[str], remedies: list[str]) -> None:
-    """An old Python and a Python without venv are told apart, each with the package to install."""
+    """An old Python and a Python without venv have different messages, each with its package."""
     lines = preflight.check_python(version, missing)
     assert len(lines) == len(remedies)
     assert all(remedy in line for remedy, line in zip(remedies, lines, strict=True))
 
 
 def test_disk() -> None:
-    """Exactly enough room passes; one byte less is told with both numbers."""
+    """Exactly enough space passes; one byte less is reported with both numbers."""
     assert preflight.check_disk(5000, 5000, Path("x")) == []
     (line,) = preflight.check_disk(4999, 5000, Path("x"))
     assert "4,999" in line
@@ -36,7 +36,7 @@ def test_disk() -> None:
 
 
 def test_port() -> None:
-    """A port that something listens on is named; the same port is fine afterwards."""
+    """A port that something listens on is reported; the same port passes afterwards."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -57,7 +57,7 @@ def test_port() -> None:
     ],
 )
 def test_java(text: str | None, complaint: str | None) -> None:
-    """A missing, old or unreadable Java is told with the package to install."""
+    """A missing, old or unreadable Java is reported with the package to install."""
     lines = preflight.check_java(text)
     assert len(lines) == (complaint is not None)
     assert all(str(complaint) in line and "openjdk-17-jre" in line for line in lines)
@@ -66,7 +66,7 @@ def test_java(text: str | None, complaint: str | None) -> None:
 def test_misses_are_single_lines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each miss is one line on standard error, and the exit status says that there was one."""
+    """Each failure is one line on standard error, and the exit status is not 0."""
     monkeypatch.setattr(preflight, "missing_modules", lambda: ["venv"])
     monkeypatch.setattr(preflight, "java_version", lambda: None)
     monkeypatch.setattr(preflight, "DISK_FREE_MIN_BYTES", {"dev": 0})
@@ -77,6 +77,6 @@ def test_misses_are_single_lines(
 
 
 def test_fit_machine_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    """The machine that runs this test passes for the runtime, without a word."""
+    """The machine that runs this test passes for the runtime, without output."""
     assert preflight.main(["runtime"]) == 0
     assert capsys.readouterr().err == ""

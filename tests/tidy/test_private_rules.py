@@ -48,7 +48,7 @@ def found(source: str, path: str = "tests/a.py") -> list[str]:
 )
 @pytest.mark.parametrize("folder", ["tests", "testkit", "benchmarks"])
 def test_a_use_of_what_is_private_is_found(folder: str, source: str) -> None:
-    """Whether it is read, set, called, imported, replaced or inherited, the name is told."""
+    """A private name is reported if it is read, set, called, imported, replaced or inherited."""
     (complaint,) = found(source, f"{folder}/a.py")
     assert "_kept is private" in complaint
 
@@ -68,17 +68,17 @@ def test_a_use_of_what_is_private_is_found(folder: str, source: str) -> None:
     ],
 )
 def test_what_is_no_other_class_is_innocent(source: str) -> None:
-    """Public names, names of libraries, and a class's names on its own objects are no complaint."""
+    """The rule allows public names, names of libraries, and a class's names on its own objects."""
     assert found(source) == []
 
 
 def test_the_product_is_not_looked_at() -> None:
-    """The rule is about what tests the product alone."""
+    """The rule applies only to code that tests the product."""
     assert found("journal._kept", "coordinator/a.py") == []
 
 
 def test_a_permission_is_of_one_file_and_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is allowed in one file is found in another; one that nothing needs is told."""
+    """A permission holds in one file only, and one that nothing needs is reported."""
     monkeypatch.setattr(private_rules, "ALLOWED", {("tests/a.py", "_kept"): "it must"})
     assert found("journal._kept") == []
     complaints = found("journal._kept", "tests/b.py")

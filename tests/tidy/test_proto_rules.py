@@ -1,7 +1,7 @@
 """Each rule about protos, the stub drift check and buf are shown a planted violation.
 
-Method: a small API that follows every rule is written to a temporary directory, together with
-the repository's real shared protos; each test breaks one thing in it.
+A small API that follows every rule is written to a temporary directory, together with the
+repository's real shared protos; each test breaks one thing in it.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def test_good_api_passes(tmp_path: Path) -> None:
     ],
 )
 def test_rule_sees_broken_api(tmp_path: Path, broken: str, complaint: str) -> None:
-    """Each break of the good API draws exactly the complaint that belongs to it."""
+    """Each break of the good API gives exactly the complaint about it."""
     (line,) = complaints(plant(tmp_path, broken))
     assert complaint in line
 
@@ -150,7 +150,7 @@ def test_stale_listing_is_seen(tmp_path: Path) -> None:
 
 
 def test_drift_is_seen(tmp_path: Path) -> None:
-    """A changed, a missing and an additional stub are each reported, and rewriting mends all."""
+    """A changed, a missing and an additional stub are each reported, and rewriting repairs all."""
     expected = generate.render(plant(tmp_path))
     generate.write(expected, tmp_path)
     assert generate.drift(expected, tmp_path) == []

@@ -1,6 +1,7 @@
 """Each rule about Python files is shown a planted violation and an innocent neighbour.
 
-Method: a table of (rule, path, source, part of the complaint); None means that the rule is silent.
+The cases are a table of (rule, path, source, part of the complaint); None means that the rule is
+silent.
 """
 
 from __future__ import annotations
@@ -222,7 +223,7 @@ SHAPES: list[tuple[Rule, str, str, str | None]] = [
     ("rule", "path", "source", "complaint"), IMPORTS + PURITY + WRITES + TRANSPORT + WORDS + SHAPES
 )
 def test_rule_sees_violation(rule: Rule, path: str, source: str, complaint: str | None) -> None:
-    """A rule complains of exactly the planted violation, and of nothing in innocent code."""
+    """A rule reports exactly the planted violation, and nothing in innocent code."""
     lines = rule(python_file(path, source))
     if complaint is None:
         assert lines == []

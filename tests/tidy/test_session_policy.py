@@ -1,4 +1,4 @@
-"""The session policy and the coverage gate can fail: each is run on a small planted case."""
+"""Session policy and coverage gate can fail: each is run on a small planted case."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def run_pytest(directory: Path, source: str, *, ci: bool, options: tuple[str, ..
 
 @pytest.mark.parametrize("kind", SKIPS)
 def test_skips_fail_under_ci(tmp_path: Path, kind: str) -> None:
-    """However a test skips itself, the run under CI is red."""
+    """A test that skips itself, in whichever way, makes the run under CI red."""
     assert run_pytest(tmp_path, SKIPS[kind], ci=True) in {1, 2}
 
 
 def test_skips_pass_elsewhere(tmp_path: Path) -> None:
-    """Outside CI a skip is a developer's own business."""
+    """Outside CI a developer may skip a test."""
     assert run_pytest(tmp_path, SKIPS["mark"], ci=False) == 0
 
 
 @pytest.mark.parametrize("options", [("-k", "nothing"), ("-k", "nothing", "-n", "1")])
 def test_no_test_is_a_failure(tmp_path: Path, options: tuple[str, ...]) -> None:
-    """A run that executed no test is red, spread over processes too."""
+    """A run that executed no test is red, even when spread over processes."""
     status = run_pytest(tmp_path, "def test_a(): pass\n", ci=True, options=options)
     assert status == pytest.ExitCode.NO_TESTS_COLLECTED
 
@@ -66,7 +66,7 @@ def summary(branches: int, covered: int) -> dict[str, Any]:
 
 
 def report(**changed: dict[str, Any]) -> dict[str, Any]:
-    """Return a coverage report in which all packages are perfect but those changed."""
+    """Return a coverage report in which all packages are perfect except the changed ones."""
     files = {f"{package}/a.py": summary(20, 20) for package in coverage_gate.PURE_PACKAGES}
     files.update({f"{package.replace('__', '/')}/a.py": e for package, e in changed.items()})
     return {"meta": {"branch_coverage": True}, "files": files}
@@ -85,19 +85,19 @@ def report(**changed: dict[str, Any]) -> dict[str, Any]:
     ids=["perfect", "exactly enough", "one short", "no branch", "not measured", "lines alone"],
 )
 def test_coverage_gate(tmp_path: Path, planted: dict[str, Any], status: int) -> None:
-    """The gate passes at exactly its share, and fails below it or where nothing was measured."""
+    """The gate passes at exactly its share, and fails below it or without measurements."""
     path = tmp_path / "coverage.json"
     path.write_text(json.dumps(planted))
     assert coverage_gate.main([str(path)]) == status
 
 
 def test_every_domain_is_measured() -> None:
-    """The gate judges each domain, so a new one cannot stay out of it."""
+    """The gate judges each domain, including new ones."""
     domains = {f"services/{name}" for name in SERVICE_NAMES}
     assert domains - set(coverage_gate.PURE_PACKAGES) == set()
 
 
 def test_branches_are_measured() -> None:
-    """Coverage is told to measure branches, without which the gate has nothing to judge."""
+    """Coverage measures branches: without them the gate has nothing to judge."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["coverage"]["run"]
     assert settings["branch"] is True

@@ -1,6 +1,6 @@
 """Each rule about text and layout is shown a planted violation and an innocent neighbour.
 
-The planted words are put together here, so that this file passes the rules itself.
+The planted words are assembled here, so that this file itself passes the rules.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CASES: list[tuple[Rule, str, str, bool]] = [
 
 @pytest.mark.parametrize(("rule", "path", "text", "guilty"), CASES)
 def test_rule_sees_text(rule: Rule, path: str, text: str, guilty: bool) -> None:
-    """A rule complains of the planted line, by its number, and of no innocent one."""
+    """A rule reports the planted line by its number, and no innocent one."""
     lines = rule(TextFile(PurePosixPath(path), f"first\n{text}\n"))
     assert bool(lines) == guilty
     assert all(line.startswith(f"{path}:2: ") for line in lines)
@@ -54,7 +54,7 @@ def test_rule_sees_text(rule: Rule, path: str, text: str, guilty: bool) -> None:
     ],
 )
 def test_layout_sees_shadows(paths: list[str], complaint: str | None) -> None:
-    """The layout rule complains of folders that are packages, and of names that stand twice."""
+    """The layout rule reports folders that are packages, and names that stand twice."""
     lines = text_rules.layout_of_tests([PurePosixPath(path) for path in paths])
     assert bool(lines) == (complaint is not None)
     assert all(complaint is not None and complaint in line for line in lines)
@@ -77,5 +77,5 @@ RUNTIME_LOCK = (
     ],
 )
 def test_lock_rule_sees_disagreement(runtime: str, dev: str, count: int) -> None:
-    """A version or hash that the locks do not share is told, once for each pin."""
+    """A version or hash that the locks do not share is reported, once for each pin."""
     assert len(text_rules.lock_disagreements(runtime, dev)) == count

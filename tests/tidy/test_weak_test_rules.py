@@ -61,7 +61,7 @@ RETURNS_INSIDE = "def test_b():\n    def of(x):\n        return x\n    assert of
 def test_rule_sees_a_weak_test(
     rule: Callable[[PythonFile], list[str]], source: str, complaint: str | None
 ) -> None:
-    """A rule complains once of a test that cannot fail, and of no other; other code is let be."""
+    """A rule reports a test that cannot fail once, and reports no other test and no other code."""
     lines = rule(python_file(PATH, source))
     assert [line.startswith(f"{PATH}:") for line in lines] == [True] * (complaint is not None)
     assert complaint is None or complaint in lines[0]
@@ -69,7 +69,7 @@ def test_rule_sees_a_weak_test(
 
 
 def test_an_empty_table_of_cases_is_an_error(pytester: pytest.Pytester) -> None:
-    """A test without any case ends the run, and is not passed over."""
+    """A test without any case fails the run, and is not skipped."""
     (pytester.path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
     Path(pytester.path, "tests").mkdir()
     source = "import pytest\n@pytest.mark.parametrize('x', [])\ndef test_x(x): pass\n"

@@ -1,4 +1,4 @@
-"""What must not be found in any file, and where files must not be.
+"""Text that no file may contain, and places where no file may lie.
 
 Patterns are joined from pieces, so that this file does not match itself.
 """
@@ -14,17 +14,17 @@ from tests.tidy.tree import GENERATED, TextFile
 
 LEFTOVER = re.compile(r"\b(TO" r"DO|FIX" r"ME|X" r"XX|HA" r"CK|NotImplemented" r"Error)\b")
 
-# Folders that exist on one machine alone: somebody's home, a checkout, a local package folder.
+# Folders that exist on one machine only: a home, a checkout, a local package folder.
 MACHINE_PATH = re.compile(
     r"(?<![\w.$}/-])/(?:ro" r"ot|ho" r"me|wo" r"rk|Us" r"ers|opt/\w*(?:whl|wheels|pypi))/?\b"
 )
 
-# Locks say what to install, never where one machine found it.
+# Locks say what to install, not where one machine found it.
 REGISTRY = re.compile(
     r"pythonhos" r"ted\.org|py" r"pi\.org/simple|(?:extra-)?index-" r"url|trusted-" r"host"
 )
 
-# The Makefile must name the option that keeps addresses out.
+# The Makefile must name the option that keeps addresses out of locks.
 REGISTRY_EXEMPT = re.compile(r"--no-emit-index-" r"url")
 
 
@@ -36,12 +36,12 @@ def leftovers(file: TextFile) -> list[str]:
 
 
 def machine_paths(file: TextFile) -> list[str]:
-    """Return a line per absolute path that exists on one machine alone."""
+    """Return a line per absolute path that exists on one machine only."""
     return _matches(file, MACHINE_PATH, "is a path of one machine: make it relative")
 
 
 def registry_hosts(file: TextFile) -> list[str]:
-    """Return a line per address of a package registry; in lock files, per address at all."""
+    """Return a line per address of a package registry; in lock files, per address of any kind."""
     lines = _matches(file, REGISTRY, "names a package registry: leave that to the machine")
     if file.path.suffix == ".lock":
         lines += _matches(file, re.compile("://"), "is an address in a lock file")
@@ -62,7 +62,7 @@ def layout_of_tests(paths: Iterable[PurePosixPath]) -> list[str]:
 
 
 def lock_disagreements(lock: str, larger: str, name: str = "requirements-dev.lock") -> list[str]:
-    """Return a line per pin of a lock's text that the text of a larger one, `name`, lacks."""
+    """Return a line per pin of a lock that the larger lock `name` lacks."""
     pinned = _pins(lock)
     if not pinned:
         return [f"the lock beside {name}: pins nothing"]
@@ -73,7 +73,7 @@ def lock_disagreements(lock: str, larger: str, name: str = "requirements-dev.loc
 def _pins(lock: str) -> set[str]:
     """Return the pins of a lock file's text: name, version and hashes.
 
-    Comments are left out, and so are markers: a larger lock may need a package on more platforms.
+    Comments and markers are left out: a larger lock may need a package on more platforms.
     """
     lines = [line for line in lock.splitlines() if line and not line.lstrip().startswith("#")]
     pins = "\n".join(lines).replace(" \\\n", "")

@@ -1,4 +1,4 @@
-"""There is no second way to gRPC: `viewstamp/grpc_transport.py` makes channels and servers."""
+"""`viewstamp/grpc_transport.py` alone makes channels and servers of gRPC."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAKERS: Final = frozenset(
 
 
 def second_ways_to_grpc(file: PythonFile) -> list[str]:
-    """Return a line per channel or server that the product makes past the transport."""
+    """Return a line per channel or server that the product makes outside the transport."""
     if str(file.path) == DOOR or not any(map(file.within, PRODUCT)):
         return []
     calls = (node for node in ast.walk(file.tree) if isinstance(node, ast.Call))

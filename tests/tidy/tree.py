@@ -35,7 +35,7 @@ class PythonFile:
 
 
 def python_file(path: str, text: str) -> PythonFile:
-    """Return the file that this path and text would be."""
+    """Return a file as the rules see it, with this path and text."""
     return PythonFile(PurePosixPath(path), text, ast.parse(text))
 
 
@@ -54,8 +54,9 @@ def text_files() -> tuple[TextFile, ...]:
 
 @functools.cache
 def python_files() -> tuple[PythonFile, ...]:
-    """Return the hand-written Python files among them."""
-    # Looking for garbage among a million nodes that all stay takes six times as long as parsing.
+    """Return the hand-written Python files among the text files."""
+    # The garbage collector would search a million lasting nodes, for six times as long as the
+    # parser needs.
     gc.disable()
     try:
         return tuple(

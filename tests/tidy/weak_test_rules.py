@@ -15,7 +15,7 @@ WIDE_ERRORS: Final = frozenset({"Exception", "BaseException"})
 
 
 def early_returns(file: PythonFile) -> list[str]:
-    """Return a line per `return` in a test: what stands behind it is not checked in every case."""
+    """Return a line per `return` in a test: the code after it is not checked in every case."""
     return [
         f"{file.path}:{line.lineno}: {test.name} returns early; make two tests, or choose the cases"
         for test in _tests(file)
@@ -25,7 +25,7 @@ def early_returns(file: PythonFile) -> list[str]:
 
 
 def wide_errors(file: PythonFile) -> list[str]:
-    """Return a line per `pytest.raises` that any bug satisfies, one of the test included."""
+    """Return a line per `pytest.raises` that any bug satisfies, even one of the test itself."""
     return [
         f"{file.path}:{call.lineno}: any bug raises {name}; name the error that is expected"
         for call in _nodes(file, ast.Call)
@@ -59,7 +59,7 @@ def _tests(file: PythonFile) -> Iterator[Function]:
 
 
 def _own_nodes(function: Function) -> Iterator[ast.AST]:
-    """Yield what a function consists of, without the functions and classes inside it."""
+    """Yield the nodes of a function, without the functions and classes inside it."""
     waiting: list[ast.AST] = list(function.body)
     while waiting:
         node = waiting.pop()
@@ -69,7 +69,7 @@ def _own_nodes(function: Function) -> Iterator[ast.AST]:
 
 
 def _alternatives(arguments: list[ast.expr]) -> list[ast.expr]:
-    """Return the errors that are expected: one, or those of a tuple."""
+    """Return the names of the expected errors: one, or those of a tuple."""
     return [
         error
         for argument in arguments
@@ -78,9 +78,9 @@ def _alternatives(arguments: list[ast.expr]) -> list[ast.expr]:
 
 
 def _is_always_true(test: ast.expr) -> bool:
-    """Return whether an expression is true whatever its names stand for.
+    """Return whether an expression is true for all values of its names.
 
-    A comparison of two equal calls may fail, since the second call may do something else.
+    A comparison of two equal calls may fail, since the second call may return something else.
     """
     match test:
         case ast.Constant(value):
@@ -98,7 +98,7 @@ def _is_always_true(test: ast.expr) -> bool:
 
 
 def _holds_of_anything(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> bool:
-    """Return whether a comparison holds of any value."""
+    """Return whether a comparison holds for any value."""
     of_length = isinstance(left, ast.Call) and ast.unparse(left.func) == "len"
     if of_length and isinstance(operator, ast.GtE) and ast.unparse(right) == "0":
         return True

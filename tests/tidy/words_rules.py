@@ -1,8 +1,8 @@
-"""Refusals that machines decide are data: a reason, a case, details. A table has their words.
+"""Refusals that machines decide are data: a reason, a case, details. A table has their texts.
 
-What is raised is read from the syntax: `Refusal.of(Reason.REASON_X, "case", key=value)`, the mux's
-`encode_refusal("X", {"key": value}, "case")`, and helpers named `malformed`. What cannot be read
-there (a reason, a case or details that are variables) is left to the tests of who raises it.
+The rules read refusals from the syntax: `Refusal.of(Reason.REASON_X, "case", key=value)`, the mux's
+`encode_refusal("X", {"key": value}, "case")`, and helpers named `malformed`. Where a reason, a case
+or details are variables, the rules see nothing, and the tests of that code must check them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tests.tidy.tree import PythonFile
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.texts import table
 
-# Where refusals become log, snapshot or the answer of a service.
+# In these files refusals enter the log, snapshots or the answer of a service.
 WORDLESS_FOLDERS: Final = ("services", "coordinator/mux", "coordinator/stages")
-# What makes a refusal, and which of its arguments is the case. The last three are for refusals of
+# Functions that make a refusal, and which argument is the case. The last three are for refusals of
 # MALFORMED_REQUEST.
 CASE_POSITIONS: Final = {
     "of": 1,
@@ -34,7 +34,7 @@ CASE: Final = re.compile(r"[a-z]+(_[a-z]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """A refusal as the syntax shows it; None is what it does not show."""
+    """A refusal as the syntax shows it; None for parts that it does not show."""
 
     line: int
     reason: int | None
@@ -43,12 +43,12 @@ class Raised:
 
 
 def is_wordless(file: PythonFile) -> bool:
-    """Return whether refusals made in a file must be data alone."""
+    """Return whether refusals made in a file must have no text."""
     return any(file.within(folder) for folder in WORDLESS_FOLDERS)
 
 
 def no_prose(file: PythonFile) -> list[str]:
-    """Return a line per refusal with a message, or with prose for a case."""
+    """Return a line per refusal with a message, or with prose in place of a case."""
     if not is_wordless(file):
         return []
     found = []
@@ -104,7 +104,7 @@ def raised_in(file: PythonFile) -> Iterator[Raised]:
 
 
 def _kind(call: ast.Call) -> str | None:
-    """Return how a call makes a refusal; None if it makes none."""
+    """Return the pattern by which a call makes a refusal; None if it makes none."""
     name = _called(call)
     last = name.rpartition(".")[2]
     if name == "Refusal.of":
