@@ -21,6 +21,8 @@ from viewstamp.client.commands import ClientCommands
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
+pytestmark = pytest.mark.long
+
 
 @dataclass(frozen=True)
 class Planted:
