@@ -1,9 +1,9 @@
 """Tables on disk: written beside the old ones and moved into place, read back checked.
 
     <output>/<table>/_schema.json               version, columns and partitions
-    <output>/<table>/_SUCCESS Spark's own mark: all tasks are done
-    <output>/<table>/date=…/service=…/*.parquet <output>/.work/<run>/
-    unfinished work of a run
+    <output>/<table>/_SUCCESS                   Spark's own mark: all tasks are done
+    <output>/<table>/date=…/service=…/*.parquet
+    <output>/.work/<run>/                       unfinished work of a run
 
 A table is either the old or the new one, also after a kill at any moment; `claim` puts back what a
 killed run had moved aside. Java and the executors of a killed run may still write when the next run

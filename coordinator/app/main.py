@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
         configure_logging("coordinator", config.log_level)
         _allow_connections()
         cluster_key = read_cluster_key(config.cluster_key)
-        files = _open(config)
+        files = open_replica(directory_options(config), mend=mend_of(config))
     except _CANNOT_START as error:
         print(f"coordinator: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_CANNOT_START
@@ -92,19 +92,17 @@ def _allow_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, limits.OPEN_FILES_MAX), hard))
 
 
-def _open(config: Config) -> ReplicaFiles:
-    return open_replica(
-        DirectoryOptions(
-            path=config.data_directory,
-            replica_id=config.replica_id,
-            replica_count=config.replica_count,
-            cluster_id=config.cluster_id,
-            segment_bytes=config.segment_bytes,
-            archive=config.archive,
-            snapshots=config.snapshots.directories,
-            snapshot_reserve_bytes=config.snapshots.reserve_bytes,
-        ),
-        mend=mend_of(config),
+def directory_options(config: Config) -> DirectoryOptions:
+    """Return which directory a configuration names, and whose it must be."""
+    return DirectoryOptions(
+        path=config.data_directory,
+        replica_id=config.replica_id,
+        replica_count=config.replica_count,
+        cluster_id=config.cluster_id,
+        segment_bytes=config.segment_bytes,
+        archive=config.archive,
+        snapshots=config.snapshots.directories,
+        snapshot_reserve_bytes=config.snapshots.reserve_bytes,
     )
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from coordinator.app.composition import Coordinator
-from coordinator.app.config import Config, parse
+from coordinator.app.config import parse
+from coordinator.app.main import directory_options
 from coordinator.app.outside import Outside
 from coordinator.mux.stage import Stage
 from coordinator.replica.bootstrap import ROOT_PASSWORD_FILE
-from coordinator.replica.data_directory import DirectoryOptions, ReplicaFiles, open_replica
+from coordinator.replica.data_directory import open_replica
 from services.runtime.server import DomainServer, new_server
 from testkit.service_domains import all_domains
 from testkit.world.process import WorldProcess, WorldThread
@@ -107,22 +108,9 @@ class WorldReplica:
             remove_ready=lambda path: None,
             write_view=_no_view,
         )
-        files = self._open(self._config)
+        files = open_replica(directory_options(self._config), self.machine.disk)
         self.coordinator = Coordinator(self._config, files, CLUSTER_KEY, outside=outside)
         await self.coordinator.run(asyncio.Event())
-
-    def _open(self, config: Config) -> ReplicaFiles:
-        return open_replica(
-            DirectoryOptions(
-                path=config.data_directory,
-                replica_id=config.replica_id,
-                replica_count=config.replica_count,
-                cluster_id=config.cluster_id,
-                segment_bytes=config.segment_bytes,
-                snapshot_reserve_bytes=config.snapshots.reserve_bytes,
-            ),
-            self.machine.disk,
-        )
 
     # --- What is seen from outside ---
 
