@@ -8,8 +8,9 @@ DEV     := $(VENV)/.stamp-dev
 UP_PORT := 7400
 SEED    ?= 1
 COUNT   ?= 200
+MINUTES ?= 60
 LOCK    := $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 \
-           --generate-hashes --no-emit-index-url --custom-compile-command "make lock" --extra build --extra server
+           --generate-hashes --no-strip-extras --no-emit-index-url --custom-compile-command "make lock" --extra build --extra server
 
 # What hangs ends, and fails: a test names itself first (faulthandler_timeout), a runner ends here.
 LIMIT   := timeout --foreground --verbose --kill-after=30s
@@ -27,7 +28,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help preflight preflight-analytics preflight-dev up install-analytics demo test test-long lint format generate docs \
-        lock simulate simulate-guards model model-long model-guards model-traces crash-test cluster-test abuse limits benchmark benchmark-snapshots benchmark-failover \
+        lock simulate world world-coverage simulate-guards world-guards model model-long model-guards model-traces crash-test cluster-test torture abuse limits benchmark benchmark-snapshots benchmark-failover \
         benchmark-analytics clean
 
 help: ## Explain the targets
@@ -111,19 +112,31 @@ simulate: $(DEV) ## Simulate clusters under faults: SEED=first COUNT=how many FI
 	$(PYTHON) -m testkit.simulation.campaign --seed $(SEED) --count $(COUNT) --processes 2 \
 	    --state .simulation.jsonl --figures $(or $(FIGURES),.simulation.md)
 
+world: $(DEV) ## Run the shipped programs in virtual time under faults: SEED=first COUNT=how many, resumable
+	$(PYTHON) -m testkit.world.campaign --seed $(SEED) --count $(COUNT) --processes 2 \
+	    --state .world.jsonl --figures $(or $(FIGURES),.world.md)
+
+world-guards: $(DEV) ## Take guards out of the shipped programs, one by one: seeds of the world have to find it
+	$(PYTHON) -m testkit.world.guards --processes 2 --state .world-guards.jsonl --table .world-guards.md
+
+world-coverage: $(DEV) ## Tell which lines of the coordinator no seed of the world runs: SEED=first COUNT=how many, resumable
+	$(PYTHON) -m testkit.world.coverage --seed $(SEED) --count $(COUNT) --processes 2 \
+	    --state .world-coverage $(if $(FIGURES),--markdown $(FIGURES))
+
 simulate-guards: $(DEV) ## Take the guards of the protocol out, one by one: seeds have to find it
 	$(PYTHON) -m testkit.simulation.guards --processes 2 --state .guards.jsonl --table .guards.md
 
 model: $(DEV) ## Check the TLA+ specification of the protocol: every state of small clusters
-	$(PYTHON) -m testkit.model
+	$(PYTHON) -m testkit.model --table docs/tla/README.md
 
-model-long: $(DEV) ## Check the TLA+ specification within larger bounds, for hours
-	$(PYTHON) -m testkit.model --long
+model-long: $(DEV) ## Let TLC take random steps with four and five replicas, resumable: MINUTES=60
+	$(PYTHON) -m testkit.model.long --minutes $(MINUTES) --results .model.jsonl \
+	    --table docs/tla/README.md
 
 model-guards: $(DEV) ## Take the guards out of the TLA+ specification, one by one: TLC has to find it
 	$(PYTHON) -m testkit.model.guards --table docs/tla/README.md
 
-model-traces: $(DEV) ## Check runs of the simulator against the specification: SEED=first, three of them
+model-traces: $(DEV) ## Check recorded runs against the specification: simulator, world, processes: SEED=first
 	$(PYTHON) -m testkit.model.traces --seed $(SEED)
 
 crash-test: $(DEV) ## Kill processes of a loaded cluster and check what it promised
@@ -131,6 +144,9 @@ crash-test: $(DEV) ## Kill processes of a loaded cluster and check what it promi
 
 cluster-test: $(DEV) ## Kill the primary of three loaded replicas, and judge what callers saw
 	PYTHONPATH=. $(PYTHON) tests/replicas/cluster_test.py
+
+torture: $(DEV) ## Hurt three replicas for an hour or 1,000 kills, and judge them, resumable: TORTURE=flags
+	$(PYTHON) -m testkit.torture --figures .torture.jsonl $(TORTURE)
 
 abuse: $(DEV) ## Abuse three replicas with a million hostile calls beside an honest caller: ABUSE=flags
 	PYTHONPATH=. $(PYTHON) -m tests.abuse.campaign --json benchmarks/results/abuse.json --tables docs/security.md $(ABUSE)
@@ -151,6 +167,6 @@ benchmark-analytics: $(DEV) ## Measure the analysis of 1, 3 and 10 million spans
 	$(PYTHON) -m benchmarks.analytics
 
 clean: ## Remove the environment, caches and results
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .simulation.jsonl .simulation.md .guards.jsonl .guards.md \
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .simulation.jsonl .simulation.md .world.jsonl .world.md .world-guards.jsonl .world-guards.md .guards.jsonl .guards.md .torture.jsonl \
 	    .coverage .coverage.* htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import re
 import shutil
@@ -120,6 +121,7 @@ def build(
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     overlook_end_of_java(session.sparkContext._accumulatorServer)
+    leave_errors_to_callers()
     if not (is_local and is_launched):
         _ship_packages(session)
     return session
@@ -138,6 +140,23 @@ def overlook_end_of_java(server: socketserver.BaseServer) -> None:
             print_error(request, client_address)
 
     setattr(server, "handle_error", handle_error)  # noqa: B010 - mypy takes no new method.
+
+
+def leave_errors_to_callers() -> None:
+    """Let Py4J print no traceback of an error that it also raises.
+
+    A failed call raises its error here; a failed batch ends its query with its error. Py4J logs
+    both as well: calls through the root logger, which it configures itself when Java has ended.
+    """
+    root = logging.getLogger()
+    if _is_not_of_py4j not in root.filters:
+        root.addFilter(_is_not_of_py4j)
+    logging.getLogger("py4j").propagate = False
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Return whether a record, logged through the root logger, comes from elsewhere."""
+    return "py4j" not in Path(record.pathname).parts
 
 
 def end(spark: SparkSession) -> None:

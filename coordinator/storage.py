@@ -28,6 +28,7 @@ may wait.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from typing import Final, Protocol
@@ -37,6 +38,8 @@ ZERO_CHUNK_BYTES: Final = 1024 * 1024
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
 _LOCK_BYTES_MAX: Final = 32
+# Of an OSError: this process lacks something for the moment, and nothing is said of the disk.
+ERRORS_OF_THE_PROCESS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class DirectoryInUse(Exception):  # noqa: N818  A state of the directory, named as operators say it.

@@ -12,7 +12,8 @@ from coordinator.journal.placement import prepare_content
 from coordinator.storage import Storage
 from testkit.memory_storage import MemoryStorage
 from viewstamp.format.prepare import NO_PARENT, SealedPrepare, seal
-from viewstamp.format.record import SECTOR_BYTES, IntactRecord, scan_segment
+from viewstamp.format.record import SECTOR_BYTES, IntactRecord
+from viewstamp.format.scan import scan_segment
 
 CLUSTER_ID = bytes(range(16))
 OTHER_CLUSTER_ID = bytes(range(1, 17))
@@ -32,6 +33,7 @@ def prepare(
     view: int = 1,
     commit: int = 0,
     cluster_id: bytes = CLUSTER_ID,
+    feature_level: int = 1,
 ) -> SealedPrepare:
     """A prepare with one command whose body tells its op."""
     return seal(
@@ -42,7 +44,7 @@ def prepare(
         commit=commit,
         first_revision=op,
         command_count=1,
-        feature_level=1,
+        feature_level=feature_level,
         timestamp=1_700_000_000_000_000 + op,
         body=b"op %d" % op if body is None else body,
     )
@@ -55,6 +57,7 @@ def chain(
     view: int = 1,
     commit: int = 0,
     bodies: dict[int, bytes] | None = None,
+    feature_level: int = 1,
 ) -> list[SealedPrepare]:
     """`count` prepares, each the child of the one before; `commit` is the same in all."""
     prepares: list[SealedPrepare] = []
@@ -62,7 +65,16 @@ def chain(
     for _ in range(count):
         op += 1
         body = (bodies or {}).get(op)
-        prepares.append(prepare(op, parent, view=view, commit=min(commit, op - 1), body=body))
+        prepares.append(
+            prepare(
+                op,
+                parent,
+                view=view,
+                commit=min(commit, op - 1),
+                body=body,
+                feature_level=feature_level,
+            )
+        )
         parent = prepares[-1].checksum
     return prepares
 

@@ -13,10 +13,13 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Self
 
 from coordinator.storage import DirectoryInUse
+from viewstamp.format.record import SECTOR_BYTES
 
 TEAR_BYTES = 512
+CAPACITY_BYTES = 1 << 40
 
 
 class Loss(Enum):
@@ -72,7 +75,7 @@ class EntryChange:
 class MemoryStorage:
     """A `Storage`. `steps` counts I/O steps; `crash_at` names the one that is not reached."""
 
-    def __init__(self, capacity_bytes: int = 1 << 40) -> None:
+    def __init__(self, capacity_bytes: int = CAPACITY_BYTES) -> None:
         self.capacity_bytes = capacity_bytes
         self.capacities_bytes: dict[str, int] = {}
         """What fits below certain directories; `capacity_bytes` is what fits into all together."""
@@ -115,14 +118,16 @@ class MemoryStorage:
         """End the process alone: the page cache keeps what it has, synced or not."""
         self._locked.clear()
 
-    def copy(self) -> MemoryStorage:
+    def copy(self) -> Self:
         """Return a copy of the disk as it is now, without locks, hooks and counts."""
         inodes: dict[int, Inode] = {}
 
         def copied(inode: Inode) -> Inode:
             return inodes.setdefault(id(inode), inode.copy())
 
-        other = MemoryStorage(self.capacity_bytes)
+        cls = type(self)
+        other = cls()
+        other.capacity_bytes = self.capacity_bytes
         other.capacities_bytes = dict(self.capacities_bytes)
         other._visible = {path: copied(inode) for path, inode in self._visible.items()}
         other._durable = {path: copied(inode) for path, inode in self._durable.items()}
@@ -138,6 +143,19 @@ class MemoryStorage:
         inode = self._visible[path]
         inode.visible[offset] ^= mask
         inode.durable[offset] ^= mask
+
+    def rot(self, path: str, offset: int, size: int, source: random.Random) -> None:
+        """Damage some bytes of an extent: one bit, one byte, or a whole sector."""
+        how = source.randrange(3)
+        at = offset + source.randrange(size)
+        if how == 0:
+            self.flip(path, at, 1 << source.randrange(8))
+        elif how == 1:
+            self.flip(path, at, source.randint(1, 255))
+        else:
+            start = offset + source.randrange(-(-size // SECTOR_BYTES)) * SECTOR_BYTES
+            for byte in range(start, min(start + SECTOR_BYTES, offset + size)):
+                self.flip(path, byte, source.randint(1, 255))
 
     def content(self, path: str) -> bytes:
         """What readers of a file see."""
@@ -161,6 +179,18 @@ class MemoryStorage:
     def paths(self) -> list[str]:
         """Every file, sorted."""
         return sorted(self._visible)
+
+    def durable_paths(self) -> list[str]:
+        """Every file that a loss of power would leave as it is, sorted."""
+        durable = self._durable
+        return [p for p in self.paths() if p in durable and not durable[p].pending]
+
+    def is_durable(self, path: str, offset: int, size: int) -> bool:
+        """Whether a crash would leave these bytes as readers see them."""
+        seen = self._visible[path]
+        kept = self._durable.get(path)
+        end = offset + size
+        return kept is seen and kept.durable[offset:end] == seen.visible[offset:end]
 
     def snapshot(self) -> dict[str, bytes]:
         """Every file's content, to compare before and after."""

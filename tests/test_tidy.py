@@ -8,6 +8,7 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -214,6 +215,18 @@ def test_locks_agree(smaller: str, larger: str) -> None:
     name = f"requirements{larger}.lock"
     lock = (ROOT / f"requirements{smaller}.lock").read_text()
     check(text_rules.lock_disagreements(lock, (ROOT / name).read_text(), name))
+
+
+def test_locks_pin_extras() -> None:
+    """The lock for development pins extras that installed packages require of each other."""
+    requirements = [
+        requirement
+        for package in metadata.distributions()
+        for requirement in package.requires or []
+        if "extra ==" not in requirement
+    ]
+    assert requirements
+    check(text_rules.unlocked_extras((ROOT / "requirements-dev.lock").read_text(), requirements))
 
 
 def buf_lint(directory: Path) -> list[str]:

@@ -134,9 +134,13 @@ STANDBYS_MAX: Final = 6
 FEATURE_LEVEL_BOUNDED: Final = 2
 # From this level on the cluster can be given a description.
 FEATURE_LEVEL_DESCRIPTION: Final = 3
+# From this level on a record of the journal names the superblock that it was written under.
+FEATURE_LEVEL_NAMED_SUPERBLOCK: Final = 3
 # The highest feature level that this build knows, and at which it bootstraps clusters. The header
 # of every log entry has the level in force, and handlers get it (`Call.feature_level`).
-FEATURE_LEVEL_MAX: Final = max(FEATURE_LEVEL_BOUNDED, FEATURE_LEVEL_DESCRIPTION)
+FEATURE_LEVEL_MAX: Final = max(
+    FEATURE_LEVEL_BOUNDED, FEATURE_LEVEL_DESCRIPTION, FEATURE_LEVEL_NAMED_SUPERBLOCK
+)
 # Stages (routing.v1.Stage) that came after level 1, and the level from which on a snapshot has a
 # section of each. Nothing may change such a stage at a lower level, so a missing section is empty.
 SECTION_SINCE_LEVEL: Final[Mapping[int, int]] = MappingProxyType({})

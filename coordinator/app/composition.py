@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from coordinator import vsr
+from coordinator.app.certificates import CertificateWatch
+from coordinator.app.cluster_time import real_time
 from coordinator.app.config import Config
+from coordinator.app.core import make_core
 from coordinator.app.face import FacePorts, PublicFace
 from coordinator.app.leadership import Leadership, LeadershipPorts
 from coordinator.app.members import MemberPorts, Members
@@ -36,7 +38,7 @@ from coordinator.mux import types as mux_types
 from coordinator.mux.mux import FROM_THE_BEGINNING, Mux
 from coordinator.peers.messages import SnapshotDurableMessage
 from coordinator.peers.peers import PeersConfig
-from coordinator.replica.bootstrap import Bootstrap, initial_members_of
+from coordinator.replica.bootstrap import Bootstrap
 from coordinator.replica.data_directory import ReplicaFiles
 from coordinator.replica.driver import Driver
 from coordinator.replica.fitness import Fitness, FitnessPorts, Seen
@@ -54,7 +56,7 @@ from coordinator.snapshot.work import Durable
 from coordinator.stages import codec
 from coordinator.stages.client import CoordinatorIdentity
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
-from viewstamp.format.prepare import SealedPrepare, seal
+from viewstamp.format.prepare import SealedPrepare
 from viewstamp.limits import DISK_STALL_MS, FEATURE_LEVEL_MAX
 from viewstamp.telemetry import fields
 from viewstamp.telemetry.settings import Telemetry
@@ -83,6 +85,7 @@ class Coordinator:
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self.alarms = Alarms(wall_clock_us)
+        self._time = time = real_time(config.replica_id, config.replica_count, self.alarms)
         self.routes = Routes(lambda: self._mux.feature_level)
         self._telemetry = ReplicaTelemetry(telemetry, self.routes, config.replica_count, begun_ns)
         restored = FROM_THE_BEGINNING if files.base is None else restored_mux(files.base)
@@ -90,17 +93,19 @@ class Coordinator:
         routes = {method.code: mux_route(method) for method in self.routes.methods()}
         self._mux = Mux(routes, codec.ProtobufCodec(), restored=restored)
         self._writer: JournalWriter[vsr.CoreState] = JournalWriter(
-            files.journal, files.superblock, outside.make_thread
+            files.journal, files, outside.make_thread
         )
-        self._space = SpaceWatch(files.journal, self._became_full, self._has_room)
+        self._space = SpaceWatch(
+            files.journal, self._became_full, self._has_room, config.record_bytes_max
+        )
         self.members = self._make_members()
         peers = NO_PEERS if self.members is None else self.members.driver_ports()
-        core = _core(config, files)
-        self.driver = Driver(core, self._mux, self._writer, self._events(), peers)
+        core = make_core(config, files)
+        self.driver = Driver(core, self._mux, self._writer, self._events(), peers, time.driver)
         self._bootstrap = Bootstrap(
-            files.cluster_id, config.data_directory, self.driver.found, files.storage
+            files.cluster_id, config.data_directory, self.driver.found, files.storage, time.known
         )
-        self._proposals = Proposals(self.driver.intake, self.routes)
+        self._proposals = Proposals(self.driver.intake, self.routes, time.now_us)
         self._services = self._connect_services()
         self._clients = self._services.clients
         self._stages = {s: self._telemetry.link(s, client) for s, client in self._clients.items()}
@@ -108,12 +113,15 @@ class Coordinator:
         self._snapshots = self._make_snapshots()
         if files.base is not None:
             files.base.close()  # everything in it was taken over
-        self._face = self._make_face(Authenticator(cluster_key, files.cluster_id, wall_clock_us))
+        self._face = self._make_face(Authenticator(cluster_key, files.cluster_id, time.now_us))
         # What it tells others is where they reach it, which need not be where it listens.
         self.client_address = config.advertise or self._face.address
         self._cluster = self._make_cluster()
         self._leadership = self._make_leadership()
         self._fitness = self._make_fitness()
+        peer_certificates = None if self.members is None else self.members.peers.certificates
+        certificates = (self._face.certificates, peer_certificates)
+        self._certificates = CertificateWatch(certificates, self.alarms, wall_clock_us)
         self._telemetry.serve(
             Sources(
                 self.driver,
@@ -122,6 +130,7 @@ class Coordinator:
                 self._mux,
                 self._snapshots.orchestrator,
                 dict if self.members is None else self.members.peers.refused_hellos,
+                self._certificates,
             )
         )
 
@@ -130,6 +139,7 @@ class Coordinator:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. Raises whatever makes going on impossible."""
         await self._face.server.start()
+        self._start(self._certificates.run())
         self._start(self._start_replica())
         stopped = asyncio.create_task(self._wait_for(stop))
         grace_ms = 0  # after a failure nothing that is under way can be finished
@@ -340,6 +350,7 @@ class Coordinator:
             driver=lambda: self.driver,
             entries=self._writer,
             position=self._position,
+            digests=self._mux.digests,
             client_address=lambda: self.client_address,
             durable_elsewhere=self._durable_elsewhere,
             adopted_elsewhere=self._adopted_elsewhere,
@@ -349,6 +360,7 @@ class Coordinator:
             level_in_force=lambda: self._mux.feature_level,
             level_supported=self._level_supported,
             clock_ms=monotonic_ms,
+            clock=self._time,
             alarms=self.alarms,
             start=self._start,
             fail=self._fail,
@@ -395,6 +407,7 @@ class Coordinator:
                 is_writing=self._writer.is_writing,
                 writes_done=self._writer.writes_done,
                 has_fit_peer=members is not None and members.reports.has_fit_peer(),
+                clock=self._time.look(self.driver.core.log_time_us),
             )
 
         return Fitness(
@@ -428,6 +441,7 @@ class Coordinator:
             watch=self._telemetry.gateway,
             members=self.members,
             supported_levels=self._supported_levels,
+            open_audit=self._outside.open_audit,
         )
         return PublicFace(self._config, ports)
 
@@ -462,6 +476,8 @@ class Coordinator:
     def _applied(self, applied: mux_types.Applied) -> None:
         self._telemetry.applied(applied)
         self._leadership.applied(applied)
+        if self.members is not None:
+            self.members.applied(applied.op)
 
     def _became_full(self, why: str) -> None:
         self.alarms.raise_alarm(
@@ -473,19 +489,3 @@ class Coordinator:
         if not self._space.full:
             self.alarms.clear(cluster_pb2.ALARM_KIND_NO_SPACE)
         self.driver.pump()
-
-
-def _core(config: Config, files: ReplicaFiles) -> vsr.Replica:
-    configuration = vsr.Configuration(
-        cluster_id=files.cluster_id,
-        replica=config.replica_id,
-        replica_count=config.replica_count,
-        feature_level=FEATURE_LEVEL_MAX,
-        standby_count=config.standby_count,
-    )
-    return vsr.Replica(
-        configuration,
-        seal=seal,
-        read_initial_members=initial_members_of,
-        jitter=lambda limit: random.randint(0, limit),
-    )

@@ -12,6 +12,7 @@ from coordinator.gateway.quotas import QuotaConfig
 from coordinator.journal.journal import SEGMENT_BYTES
 from coordinator.peers import settings as peers
 from coordinator.peers.settings import PeerSettings
+from coordinator.replica.space import MARGIN_RECORDS, RECORD_BYTES_MAX
 from viewstamp import limits
 from viewstamp.format.record import SECTOR_BYTES
 from viewstamp.limits import CLUSTER_ID_BYTES, MIB, REPLICAS_MAX, RETAIN_FOR_BACKUP_MS
@@ -24,6 +25,7 @@ AUDIT_BYTES_MIN: Final = 1 * limits.MIB
 DEFAULT_LISTEN: Final = "127.0.0.1:7400"
 # A few of the largest records must fit between one look for free space and the next.
 SEGMENT_BYTES_MIN: Final = 4 * MIB
+assert SECTOR_BYTES + MARGIN_RECORDS * RECORD_BYTES_MAX <= SEGMENT_BYTES_MIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,9 @@ class Config:
     reflection: bool
     channelz: bool
     connections_max: int
+    record_bytes_max: int = RECORD_BYTES_MAX
+    """The largest record for which the journal keeps room. No flag sets it: a smaller one fits only
+    a composition whose commands are all small."""
 
 
 def parser() -> argparse.ArgumentParser:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from coordinator import vsr
@@ -24,7 +25,7 @@ from coordinator.gateway.reader import MuxReader
 from coordinator.gateway.reads import ReadStarter
 from coordinator.gateway.registration import SessionRoom
 from coordinator.gateway.routes import Routes
-from coordinator.gateway.server import GatewayServer, server_credentials
+from coordinator.gateway.server import GatewayServer, gateway_certificates
 from coordinator.gateway.shares import Shares
 from coordinator.gateway.snapshot_streams import SnapshotStreams
 from coordinator.gateway.stored_catalog import StoredCatalog
@@ -39,7 +40,7 @@ from coordinator.snapshot.provider import StoredSnapshots
 from coordinator.stages.client import StageClient
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.audit.files import DIRECTORY
-from viewstamp.audit.log import AuditLog, open_log
+from viewstamp.audit.log import AuditLog
 from viewstamp.errors import Refusal
 
 
@@ -61,6 +62,7 @@ class FacePorts:
     watch: GatewayWatch | None
     members: Members | None
     supported_levels: Callable[[], Mapping[int, int]]
+    open_audit: Callable[[Path, int], AuditLog]
 
 
 class PublicFace:
@@ -76,7 +78,7 @@ class PublicFace:
             ports.routes, {int(stage): client for stage, client in ports.services.items()}
         )
         self._shares = Shares(ports.mux.replies, ports.timers.evict)
-        self._log = _audit_log(config)
+        self._log = _audit_log(config, ports.open_audit)
         self._audit = Audit(self._log, ports.routes, ports.authenticator)
         self._commands = CommandAdmission(
             ports.routes,
@@ -109,8 +111,8 @@ class PublicFace:
             channelz_is_open=config.channelz,
             connections_max=config.connections_max,
         )
-        encryption = server_credentials(config.tls_certificate, config.tls_key)
-        port = self.server.listen(config.listen, encryption)
+        self.certificates: Final = gateway_certificates(config.tls_certificate, config.tls_key)
+        port = self.server.listen(config.listen, self.certificates)
         self.address: Final = f"{config.listen.rpartition(':')[0]}:{port}"
 
     async def stop(self, grace_ms: int) -> None:
@@ -194,13 +196,13 @@ class PublicFace:
         self._ports.driver.step(vsr.Abdicate(reason))
 
 
-def _audit_log(config: Config) -> AuditLog | None:
+def _audit_log(config: Config, open_audit: Callable[[Path, int], AuditLog]) -> AuditLog | None:
     """Return the configured audit log. Raises ConfigError."""
     if not config.audit_bytes:
         return None
     directory = config.data_directory / DIRECTORY
     try:
-        return open_log(directory, config.audit_bytes)
+        return open_audit(directory, config.audit_bytes)
     except OSError as error:
         raise ConfigError(
             f"the audit log {directory} cannot be written: {error}; make it writable, or give"

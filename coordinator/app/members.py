@@ -10,21 +10,28 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, Protocol
 
 from coordinator import vsr
+from coordinator.app.digest_claims import ClaimAlarms, DigestClaims
+from coordinator.app.disk_memory import KNOWN_DISKS_FILE, BlockingCalls, DiskMemory
 from coordinator.app.reports import NO_VOTE, REPORT_INTERVAL_MS, SnapshotReports
 from coordinator.base.alarms import Alarms
 from coordinator.gateway.cluster import STATUSES
+from coordinator.journal.superblock import NOT_ADMITTED
+from coordinator.mux.applied_digests import AppliedDigests
 from coordinator.peers import messages as peer_messages
-from coordinator.peers.hello import HelloRefusal
+from coordinator.peers.hello import NO_DISK, DiskMark, HelloRefusal
+from coordinator.peers.known_disks_codec import MemoryOwner
 from coordinator.peers.peers import PeerEvents, Peers, PeersConfig
 from coordinator.peers.routing import Handler, Receiver
-from coordinator.peers.status import LinkState, PeerStatus
+from coordinator.peers.status import LinkState, PeerStatus, is_name_unknown
 from coordinator.replica.data_directory import ReplicaFiles
 from coordinator.replica.driver import Driver
 from coordinator.replica.peer_answers import JournalEntries, PeerAnswers, Position
 from coordinator.replica.peers import PeerPorts
+from coordinator.replica.slot_file import SlotFile
 from coordinator.snapshot.provider import StoredSnapshots
 from coordinator.snapshot.transfer import StateTransfer, TransferPorts
 from coordinator.snapshot.work import Durable
@@ -35,23 +42,39 @@ LAST_REPORT_MS: Final = 200
 TRANSFER_FOLDER: Final = "transfer"
 
 
+class MemberThread(JournalEntries, BlockingCalls, Protocol):
+    """The thread of the journal: entries for others, and writes of what they told."""
+
+
+class MemberClock(Protocol):
+    """The clocks of all replicas, as seen from here."""
+
+    def own_us(self) -> int:
+        """Return the clock of this replica, for the others."""
+
+    def heard(self, replica: int, clock_us: int) -> None:
+        """Take the clock of another replica."""
+
+
 @dataclass(frozen=True, slots=True)
 class MemberPorts:
     """What the members act upon.
 
     `driver` returns this replica's driver. The driver is built from these members, so they call
-    this only after that. `position` is how far this replica is, `client_address` where it serves
-    clients. `durable_elsewhere` is told what other replicas say of snapshots, `adopted_elsewhere`
-    from which generation one would restart. `unfit` is what speaks against this replica as the
-    primary.
+    this only after that. `position` is how far this replica is, `digests` what the log led to here,
+    `client_address` where it serves clients. `durable_elsewhere` is told what other replicas say
+    of snapshots, `adopted_elsewhere` from which generation one would restart. `unfit` is what
+    speaks against this replica as the primary.
     `level_in_force` is the feature level that the log has reached here, `level_supported` the
     highest that this replica supports.
+    `clock` is told the clocks of others, and what others are told of this one's.
     `start` runs work whose failure ends the process, as `fail` does.
     """
 
     driver: Callable[[], Driver]
-    entries: JournalEntries
+    entries: MemberThread
     position: Callable[[], Position]
+    digests: AppliedDigests
     client_address: Callable[[], str]
     durable_elsewhere: Callable[[peer_messages.SnapshotDurableMessage], None]
     adopted_elsewhere: Callable[[int, int], None]
@@ -61,6 +84,7 @@ class MemberPorts:
     level_in_force: Callable[[], int]
     level_supported: Callable[[], int]
     clock_ms: Callable[[], int]
+    clock: MemberClock
     alarms: Alarms
     start: Callable[[Coroutine[Any, Any, None]], None]
     fail: Callable[[BaseException], None]
@@ -70,20 +94,31 @@ class Members:
     """The other replicas."""
 
     def __init__(self, config: PeersConfig, ports: MemberPorts) -> None:
+        self._ports = ports
         self.replica_id = config.replica_id
         self.reports = SnapshotReports(config.others, config.replica_count, ports.clock_ms)
+        self._claims = DigestClaims(
+            ports.digests,
+            config.replica_id,
+            config.replica_count,
+            config.others,
+            self._claim_alarms(),
+        )
         self._cluster_id = config.cluster_id
+        self._boot_nonce = config.boot_nonce
         self._replica_count = config.replica_count
-        self._ports = ports
         self._is_halted = False
         events = PeerEvents(self._receivers(), self._link_changed, ports.fail)
         superblock = ports.files.superblock
+        self._memory = self._make_memory(config)
         self.peers = Peers(
             config,
             events,
             StoredSnapshots(ports.files.snapshots),
             adopted=lambda: superblock.state.generation,
             level_in_force=ports.level_in_force,
+            disk=self._disk,
+            known_disks=self._memory.known_disks,
         )
         self._others = config.others
         self._answers = PeerAnswers(
@@ -121,7 +156,9 @@ class Members:
 
     async def run(self) -> None:
         """Listen, and report to the others until cancelled."""
+        await self._memory.load()
         await self.peers.start()
+        self._ports.start(self._memory.run())
         self._ports.start(self._transfer.run())
         while True:
             self.report()
@@ -158,6 +195,26 @@ class Members:
         )
         self.peers.send(replica, message)
 
+    def _claim_alarms(self) -> ClaimAlarms:
+        kind, alarms = cluster_pb2.ALARM_KIND_REPLICA_DIVERGED, self._ports.alarms
+        return ClaimAlarms(
+            tell=lambda replica, text: alarms.tell(kind, text, f"digests of {replica}"),
+            clear=lambda replica: alarms.clear(kind, f"digests of {replica}"),
+        )
+
+    def applied(self, op: int) -> None:
+        """Compare this replica with what others told of an op that is applied now. Raises
+        DivergedError."""
+        self._claims.applied(op)
+
+    def _make_memory(self, config: PeersConfig) -> DiskMemory:
+        path = self._ports.data_directory / KNOWN_DISKS_FILE
+        return DiskMemory(
+            MemoryOwner(config.cluster_id, config.replica_id),
+            SlotFile(self._ports.files.storage, str(path)),
+            self._ports.entries,
+        )
+
     def _make_transfer(self) -> StateTransfer:
         kind, alarms, files = (
             cluster_pb2.ALARM_KIND_STATE_TRANSFER,
@@ -193,6 +250,8 @@ class Members:
         )
         if peer.refusal is not None:
             found.link = f"{peer.state.value}: {peer.refusal.value}"
+        elif is_name_unknown(peer.why):
+            found.link = f"{peer.state.value}: name_unknown"
         report = self.reports.last(peer.replica)
         if report is not None:
             found.status = report.status  # type: ignore[assignment]
@@ -205,6 +264,7 @@ class Members:
     def report(self) -> None:
         """Report to the others how far this replica is now."""
         progress = self._ports.driver().progress
+        applied_digest, common_op, common_digest = self._claims.own(progress.applied_op)
         message = peer_messages.ReplicaReportMessage(
             cluster_id=self._cluster_id,
             from_replica=self.replica_id,
@@ -217,9 +277,17 @@ class Members:
             client_address=self._ports.client_address(),
             unfit=self._ports.unfit() or self._lack_of_vote(),
             feature_level_max=self._ports.level_supported(),
+            clock_us=self._ports.clock.own_us(),
+            applied_digest=applied_digest,
+            common_op=common_op,
+            common_digest=common_digest,
+            disk=self._disk(),
         )
         for replica in self._others:
             self.peers.send(replica, message)
+
+    def _disk(self) -> DiskMark:
+        return disk_mark(self._ports.files, self._boot_nonce)
 
     def _lack_of_vote(self) -> str:
         is_standby = self.replica_id >= self._replica_count
@@ -227,7 +295,11 @@ class Members:
 
     def _reported(self, message: peer_messages.ReplicaReportMessage) -> None:
         self.reports.heard(message)
+        self._ports.clock.heard(message.from_replica, message.clock_us)
+        self.peers.known_disks.heard(message.from_replica, message.disk)
         self._ports.adopted_elsewhere(message.from_replica, message.generation)
+        # A replica that is wrong does nothing more, however long its process takes to end.
+        self._ports.driver().guard(lambda: self._claims.heard(message))
 
     def _stuck(self, effect: vsr.Stuck) -> None:
         self._ports.alarms.tell(cluster_pb2.ALARM_KIND_STUCK, f"op {effect.op}: {effect.reason}")
@@ -240,20 +312,49 @@ class Members:
         if status.state is LinkState.CONNECTING and not status.is_heard:
             # The kernel reports the end of a process long before its silence would show it.
             self._ports.driver().step(vsr.Suspect(status.replica))
-        for kind, reasons, says in _REFUSAL_ALARMS:
-            if status.state is LinkState.REFUSED and status.refusal in reasons:
+        raised, says = _alarm_of(status.refusal)
+        for kind in (cluster_pb2.ALARM_KIND_PEER_REFUSED, cluster_pb2.ALARM_KIND_PEER_MENDING):
+            if status.state is LinkState.REFUSED and kind == raised:
                 text = f"replica {status.replica} at {status.address} {says}: {status.why}"
                 self._ports.alarms.tell(kind, text, str(status.replica))
             else:
                 self._ports.alarms.clear(kind, str(status.replica))
 
 
-_MENDING: Final = frozenset({HelloRefusal.MENDING})
-_REFUSAL_ALARMS: Final = (
-    (
-        cluster_pb2.ALARM_KIND_PEER_REFUSED,
-        frozenset(HelloRefusal) - _MENDING,
-        "refuses this one",
-    ),
-    (cluster_pb2.ALARM_KIND_PEER_MENDING, _MENDING, "cannot start yet"),
+def disk_mark(files: ReplicaFiles, boot_nonce: bytes) -> DiskMark:
+    """Return how far the data directory has come; nothing as long as it has no vote."""
+    if not files.superblock.exists or files.superblock.state.voting_view == NOT_ADMITTED:
+        return NO_DISK
+    journal, state = files.journal, files.superblock.state
+    return DiskMark(
+        journal.public_id,
+        state.view,
+        state.log_view,
+        state.damaged_start,
+        journal.sequence_for_superblock,
+        journal.last_sequence,
+        boot_nonce,
+    )
+
+
+_REFUSED: Final = (cluster_pb2.ALARM_KIND_PEER_REFUSED, "refuses this one")
+_REFUSAL_ALARMS: Final = MappingProxyType(
+    {
+        HelloRefusal.MENDING: (cluster_pb2.ALARM_KIND_PEER_MENDING, "cannot start yet"),
+        HelloRefusal.OLDER_DIRECTORY: (
+            cluster_pb2.ALARM_KIND_PEER_REFUSED,
+            "and this one exchange no messages",
+        ),
+        HelloRefusal.EXPIRED_CERTIFICATE: (
+            cluster_pb2.ALARM_KIND_PEER_REFUSED,
+            "and this one cannot connect",
+        ),
+    }
 )
+
+
+def _alarm_of(
+    refusal: HelloRefusal | None,
+) -> tuple[cluster_pb2.AlarmKind.ValueType, str]:
+    """Return the kind of alarm for a refusal, and how it begins."""
+    return _REFUSED if refusal is None else _REFUSAL_ALARMS.get(refusal, _REFUSED)

@@ -10,6 +10,7 @@ from typing import Any
 
 from coordinator.replica.worker_thread import DaemonThread, WorkerThread
 from coordinator.snapshot.store import rebuild
+from viewstamp.audit.log import AuditLog, open_log
 from viewstamp.snapshots.catalog_view import CatalogView
 
 
@@ -28,12 +29,14 @@ def remove_ready_file(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """The thread of the journal, and the two files for tools, on which nothing in here rests."""
+    """The thread of the journal, and files on which nothing in here rests: two for tools, and the
+    audit log."""
 
     make_thread: Callable[[str], WorkerThread] = DaemonThread
     write_ready: Callable[[Path, Mapping[str, Any]], None] = write_ready_file
     remove_ready: Callable[[Path], None] = remove_ready_file
     write_view: Callable[[Path, CatalogView], Awaitable[None]] = rebuild
+    open_audit: Callable[[Path, int], AuditLog] = open_log
 
 
 OPERATING_SYSTEM = Outside()

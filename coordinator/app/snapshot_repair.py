@@ -24,8 +24,11 @@ from pathlib import Path
 from typing import Final
 
 from coordinator import vsr
+from coordinator.app.certificates import CertificateWatch
 from coordinator.app.config import Config
 from coordinator.app.members import TRANSFER_FOLDER
+from coordinator.base.alarms import Alarms
+from coordinator.base.clock import wall_clock_us
 from coordinator.peers.fetch import ADOPTED
 from coordinator.peers.files_only import FilesOnly
 from coordinator.peers.peers import PeersConfig, fetcher_of
@@ -57,21 +60,22 @@ _log = logging.getLogger(__name__)
 
 def mend_of(config: Config) -> Mend | None:
     """Return what makes a damaged snapshot whole, None for a replica without peers."""
-    settings = config.peers
-    if settings is None:
+    if config.peers is None:
         return None
+    return lambda damaged: event_loop.run(mended(config, damaged))
 
-    def blocking(damaged: DamagedSnapshot) -> None:
-        peers = PeersConfig(
-            damaged.superblock.state.cluster_id,
-            config.replica_id,
-            config.replica_count,
-            os.urandom(BOOT_NONCE_BYTES),
-            settings,
-        )
-        event_loop.run(mend(damaged, peers, config.data_directory / TRANSFER_FOLDER))
 
-    return blocking
+async def mended(config: Config, damaged: DamagedSnapshot) -> None:
+    """Return once the snapshot of a member is whole. Raises what `mend` raises."""
+    assert config.peers is not None, "a lone replica has nobody to ask"
+    peers = PeersConfig(
+        damaged.superblock.state.cluster_id,
+        config.replica_id,
+        config.replica_count,
+        os.urandom(BOOT_NONCE_BYTES),
+        config.peers,
+    )
+    await mend(damaged, peers, config.data_directory / TRANSFER_FOLDER)
 
 
 async def mend(damaged: DamagedSnapshot, peers: PeersConfig, directory: Path) -> None:
@@ -86,10 +90,14 @@ async def mend(damaged: DamagedSnapshot, peers: PeersConfig, directory: Path) ->
         lambda: damaged.superblock.state.generation,
         lambda: repair.standing,
     )
+    # Nobody can ask for these alarms yet. The log has them.
+    watch = CertificateWatch((files.certificates,), Alarms(wall_clock_us), wall_clock_us)
     await files.start()
+    watching = asyncio.create_task(watch.run())
     try:
-        await repair.run(fetcher_of(peers))
+        await repair.run(fetcher_of(peers, files.certificates))
     finally:
+        watching.cancel()
         await files.stop()
 
 
@@ -199,7 +207,7 @@ class SnapshotRepair:
             ended=lambda: None,
             replaces=True,
         )
-        return StateTransfer(ports, self._damaged.files, self._directory)
+        return StateTransfer(ports, self._damaged.files, self._directory, self._damaged.storage)
 
 
 async def _bring(transfer: StateTransfer, target: vsr.SnapshotNeeded) -> None:

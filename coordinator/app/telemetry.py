@@ -12,6 +12,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import NoOpTracer
 
 from coordinator import vsr
+from coordinator.app.certificates import CertificateWatch
 from coordinator.base.alarms import Alarms
 from coordinator.base.errors import ConfigError
 from coordinator.gateway.routes import Routes
@@ -45,6 +46,7 @@ class Sources:
     mux: Mux
     orchestrator: LocalSnapshotOrchestrator
     refused_hellos: Callable[[], Mapping[str, int]]
+    certificates: CertificateWatch
 
 
 class ReplicaTelemetry:
@@ -207,6 +209,12 @@ def gauges(sources: Sources) -> tuple[Gauge, ...]:
             "Connections of replicas that were refused here since the start.",
             "reason",
             lambda: sources.refused_hellos().items(),
+        ),
+        Gauge(
+            "viewstamp_certificate_expiry_timestamp_seconds",
+            "When a certificate or its authority expires, in seconds since 1970.",
+            "flag",
+            lambda: [(one.flag, one.ends_s) for one in sources.certificates.expiries],
         ),
         Gauge("viewstamp_alarms", "Alarms that are raised.", "kind", lambda: _alarms(sources)),
     )

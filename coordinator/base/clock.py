@@ -16,13 +16,18 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // _NS_PER_MS
 
 
+def monotonic_us() -> int:
+    """Return the same in microseconds."""
+    return time.monotonic_ns() // _NS_PER_US
+
+
 def slice_clock_ns() -> int:
     """Return nanoseconds of the finest clock, which measures how long one thing has the loop."""
     return time.perf_counter_ns()
 
 
 def now_ticks() -> int:
-    """Return the same in ticks of the core."""
+    """Return what `monotonic_ms` counts in ticks of the core."""
     return time.monotonic_ns() // (TICK_MS * _NS_PER_MS)
 
 

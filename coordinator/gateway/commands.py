@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 from coordinator.base.command_traces import CommandTrace
 from coordinator.base.slices import SlicedWork, TimeSlice
+from coordinator.gateway.command_sizes import check_commands
 from coordinator.gateway.fingerprints import SentSpan, fingerprint
 from coordinator.gateway.normalize import Normalizer, Origin
 from coordinator.gateway.quotas import Quotas
@@ -406,6 +407,7 @@ def _check_form(request: submit_pb2.CommandRequest, spans: Sequence[SentSpan]) -
             raise Refusal(Reason.REASON_MALFORMED_REQUEST, "a span must hold at least one command")
         commands += count
         size += len(items) + SPAN_OVERHEAD_BYTES
+        check_commands(items)
     if commands > REQUEST_COMMANDS_MAX or size > PREPARE_BODY_BYTES_MAX:
         check_size(commands, request.ByteSize())
 

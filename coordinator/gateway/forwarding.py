@@ -8,7 +8,9 @@ nothing, not even that a connection is closed. Pings find that out long before t
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -29,6 +31,7 @@ FORWARD_DEADLINE_MS: Final = COMMAND_DEADLINE_MS + 2_000
 KEEPALIVE_MS: Final = 2_000
 KEEPALIVE_TIMEOUT_MS: Final = 5_000
 CONNECT_TIMEOUT_MS: Final = 2_000
+RESOLVE_INTERVAL_MS: Final = 1_000
 CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -41,13 +44,27 @@ CHANNEL_OPTIONS: Final = (
     # A replica that comes back may be primary at once; the library would wait for minutes.
     ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
     ("grpc.max_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
+    # It may come back at another address under its name; the library would wait for half a minute
+    # before it asks for the name again.
+    ("grpc.dns_min_time_between_resolutions_ms", RESOLVE_INTERVAL_MS),
 )
 
-# How gRPC's message begins when there was no connection to send on.
-NOT_CONNECTED: Final = "failed to connect to all addresses"
+# How gRPC's message begins when there was no connection to send on, or no address to connect to.
+NOT_CONNECTED: Final = ("failed to connect to all addresses", "errors resolving")
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Metadata = Iterable[tuple[str, str | bytes]]
+
+
+@dataclass(slots=True)
+class _Connection:
+    """A channel, when it was opened by the loop's clock, and how many calls are on it."""
+
+    channel: grpc.aio.Channel
+    opened_s: float
+    calls: int = 0
+    is_left: bool = False
+    """Whether another channel has taken its place: its last call closes it."""
 
 
 class Forwarding:
@@ -62,7 +79,7 @@ class Forwarding:
     ) -> None:
         self._address = address
         self._credentials = credentials
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._connections: dict[str, _Connection] = {}
 
     def is_possible(self, metadata: Metadata) -> bool:
         """Return whether a call may be passed on: only once, and only to a known primary."""
@@ -77,9 +94,10 @@ class Forwarding:
         Refusal.
         """
         metadata = context.invocation_metadata() or ()
-        channel = self._channel(self._address())
-        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(path)
+        connection = self._connection(self._address())
         passed_on = [(key, value) for key, value in metadata if not key.startswith(_OF_THE_CALL)]
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = connection.channel.unary_unary(path)
+        connection.calls += 1
         try:
             answer: bytes = await call(
                 payload,
@@ -87,21 +105,40 @@ class Forwarding:
                 timeout=_seconds_left(context),
             )
         except grpc.aio.AioRpcError as error:
+            self._leave_if_useless(connection, error)
             await _relay(error, context, changes)
+        finally:
+            connection.calls -= 1
+            if connection.is_left and not connection.calls:
+                await connection.channel.close()
         return answer
 
     async def close(self) -> None:
         """Close the connections."""
-        for channel in self._channels.values():
-            await channel.close()
+        for connection in self._connections.values():
+            await connection.channel.close()
 
-    def _channel(self, address: str) -> grpc.aio.Channel:
+    def _connection(self, address: str) -> _Connection:
         # At most one for each replica of the cluster.
-        channel = self._channels.get(address)
-        if channel is None:
+        connection = self._connections.get(address)
+        if connection is None:
             channel = grpc_transport.open_channel(address, CHANNEL_OPTIONS, self._credentials)
-            self._channels[address] = channel
-        return channel
+            connection = _Connection(channel, asyncio.get_running_loop().time())
+            self._connections[address] = connection
+        return connection
+
+    def _leave_if_useless(self, connection: _Connection, error: grpc.aio.AioRpcError) -> None:
+        """Have the next call open another channel, if this one connects to nothing.
+
+        The library asks ever more rarely for a name that had no address, up to minutes apart.
+        """
+        age_s = asyncio.get_running_loop().time() - connection.opened_s
+        if connection.is_left or age_s < RESOLVE_INTERVAL_MS / 1000 or not _never_left(error):
+            return
+        connection.is_left = True
+        self._connections = {
+            address: each for address, each in self._connections.items() if each is not connection
+        }
 
 
 def _seconds_left(context: Context) -> float:
@@ -129,7 +166,7 @@ async def _relay(error: grpc.aio.AioRpcError, context: Context, changes: bool) -
 
 
 def _never_left(error: grpc.aio.AioRpcError) -> bool:
-    """Return whether a call certainly reached nobody: a connection was refused.
+    """Return whether a call certainly reached nobody: nothing was connected to.
 
     The library says so only in words. If they change, the outcome is reported as unknown.
     """

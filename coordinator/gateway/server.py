@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +12,7 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
+from coordinator.base.certificates import Certificates, PemFiles
 from coordinator.base.errors import ConfigError
 from coordinator.gateway import forwarding
 from coordinator.gateway.infrastructure import (
@@ -132,20 +132,11 @@ def _check_is_free(address: str) -> None:
         raise ConfigError(f"--listen {address}: cannot be bound ({error})") from error
 
 
-def server_credentials(certificate: Path | None, key: Path | None) -> grpc.ServerCredentials | None:
-    """Return the TLS credentials of two PEM files, None without them. Raises ConfigError."""
+def gateway_certificates(certificate: Path | None, key: Path | None) -> Certificates | None:
+    """Return what two PEM files hold from time to time, None without them. Raises ConfigError."""
     if certificate is None or key is None:
         return None
-    try:
-        # Checks both files and that they belong together; gRPC would only fail to listen.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
-        pair = (key.read_bytes(), certificate.read_bytes())
-    except OSError as error:
-        raise ConfigError(
-            f"--tls-certificate {certificate} and --tls-key {key} cannot be used: {error}; give a"
-            " PEM chain and the PEM key that belongs to it"
-        ) from error
-    return grpc.ssl_server_credentials([pair])
+    return Certificates(PemFiles("--tls-certificate", certificate, key))
 
 
 class GatewayServer:
@@ -181,13 +172,13 @@ class GatewayServer:
             handlers |= reflection_handlers([*names, health_name, reflection.SERVICE_NAME])
         self._server.add_generic_rpc_handlers((_Handlers(unary, submit, handlers),))
 
-    def listen(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
+    def listen(self, address: str, certificates: Certificates | None) -> int:
         """Bind `host:port`; return the port. Raises ConfigError if that fails."""
         _check_is_free(address)
         try:
-            if credentials is None:
+            if certificates is None:
                 return self._server.add_insecure_port(address)
-            return self._server.add_secure_port(address, credentials)
+            return self._server.add_secure_port(address, certificates.server())
         except RuntimeError as error:
             raise ConfigError(f"--listen {address}: cannot be bound ({error})") from error
 

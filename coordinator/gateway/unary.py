@@ -15,6 +15,7 @@ from coordinator.base.command_traces import CommandTrace
 from coordinator.base.refused_calls import abort
 from coordinator.gateway.audit import Audit, AuditedCaller
 from coordinator.gateway.cluster import STATUS_CODES
+from coordinator.gateway.command_sizes import check_command
 from coordinator.gateway.commands import CommandAdmission
 from coordinator.gateway.forwarding import Forwarding
 from coordinator.gateway.normalize import Normalizer, Origin
@@ -228,6 +229,7 @@ class UnaryCalls:
         caller.user_id = principal.user_id
         if trace is not None:
             trace.user_id = principal.user_id
+        check_command(len(payload))
         entries = {key: value for key, value in metadata if key in _SESSION_KEYS}
         if entries and SESSION_KEY not in entries:
             # Its caller believes that a retry is harmless.

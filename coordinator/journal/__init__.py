@@ -61,6 +61,7 @@ from coordinator.journal.errors import (
     SuperblockNotConnected,
     SuperblockNotFound,
     SuperblockNotMonotonic,
+    SuperblockOlder,
     SuperblockQuorumLost,
     WrongCluster,
     WrongReplica,
@@ -101,4 +102,5 @@ __all__ = [
     "SuperblockFork",
     "SuperblockNotConnected",
     "SuperblockNotMonotonic",
+    "SuperblockOlder",
 ]

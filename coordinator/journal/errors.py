@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import Final
 
 _WAYS_OUT: Final = (
-    "Nothing was changed. Ways out: (1) put the file back from a copy of this data directory that "
-    "was taken while the replica was stopped; (2) where the disk itself is failing, copy the "
-    "directory to another disk, which may read the sectors again; (3) found a new cluster from the "
-    "latest completed snapshot by disaster restore, which loses the commands after that snapshot"
+    "Nothing was changed. Ways out: (1) keep a copy of this data directory; start one of several "
+    "replicas with an empty directory, never with an older one; give a lone replica the whole "
+    "directory back from a copy that was taken while it was stopped; (2) where the disk itself is "
+    "failing, copy the directory to another disk, which may read the sectors again; (3) found a "
+    "new cluster from the latest completed snapshot by disaster restore, which loses the commands "
+    "after that snapshot"
 )
 
 
@@ -124,6 +126,26 @@ class SuperblockNotConnected(SuperblockError):
 
 class SuperblockNotMonotonic(SuperblockError):
     """A later state takes back a promise of an earlier one."""
+
+
+def _way_out(*, single: bool) -> str:
+    if single:
+        return "Bring superblock and journal back from one backup"
+    return (
+        "Keep a copy of this directory, and start the replica with an empty one: it would vote as "
+        "if it had not acknowledged later entries"
+    )
+
+
+class SuperblockOlder(SuperblockError):
+    """The journal was written under a later superblock: an older copy was put in its place."""
+
+    def __init__(self, path: str, offset: int, named: int, found: int, *, single: bool) -> None:
+        super().__init__(
+            f"the record in {path} at offset {offset} was written under superblock {named}, and "
+            f"the superblock here is number {found}: it is an older copy. Nothing was changed. "
+            f"{_way_out(single=single)}"
+        )
 
 
 class SuperblockExists(SuperblockError):

@@ -75,11 +75,15 @@ class JournalFinding:
 
 
 def find(
-    entries: Sequence[VerifiedRecord], strays: Sequence[Stray], first_segment: int
+    entries: Sequence[VerifiedRecord],
+    strays: Sequence[Stray],
+    first_segment: int,
+    known_sequence: int = 0,
 ) -> Iterator[JournalFinding]:
     """Yield every run of sequences without an intact record, in file order.
 
-    Strays that no lost sequence accounts for lie in space that no record ever used: harmless.
+    The superblock knows that the record `known_sequence` was durable. Strays that no lost sequence
+    accounts for lie in space that no record ever used: harmless.
     """
     previous: VerifiedRecord | None = None
     for entry in entries:
@@ -88,7 +92,7 @@ def find(
             yield _damaged(entry, entry.reason, torn=entry.torn)
         if previous is None or entry.frame.sequence > previous.frame.sequence:
             previous = entry
-    yield from _find_after(previous, strays, first_segment)
+    yield from _find_after(previous, strays, first_segment, known_sequence)
 
 
 def _find_before(
@@ -234,18 +238,23 @@ def _damaged(entry: VerifiedRecord, reason: str, *, torn: bool) -> JournalFindin
 
 
 def _find_after(
-    previous: VerifiedRecord | None, strays: Sequence[Stray], first_segment: int
+    previous: VerifiedRecord | None,
+    strays: Sequence[Stray],
+    first_segment: int,
+    known_sequence: int,
 ) -> Iterator[JournalFinding]:
-    """Yield the damage that no record follows: strays, misdirected records, or a truncated
-    journal without any record.
+    """Yield the damage that no record follows: strays, misdirected records, a truncated journal
+    without any record, or records that only the superblock knows of: the disk lost what it had
+    synced, or the journal is an older copy.
     """
     last = (first_segment, 0) if previous is None else (previous.segment, previous.offset)
     followed = any((stray.segment, stray.offset) > last for stray in strays)
     emptied = previous is None and first_segment > 1
     sequence = 1 if previous is None else previous.frame.sequence + 1
     misdirected = [stray.misdirected.sequence for stray in strays if stray.misdirected is not None]
-    last_sequence = max((sequence, *misdirected))
-    if followed or emptied or last_sequence in misdirected:
+    last_sequence = max((sequence, known_sequence, *misdirected))
+    is_known = known_sequence >= sequence
+    if followed or emptied or is_known or last_sequence in misdirected:
         yield _missing(sequence, last_sequence, previous, None, strays, first_segment)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from coordinator.journal.errors import (
@@ -21,6 +20,7 @@ from coordinator.journal.placement import (
     Placed,
     cut_content,
     encode,
+    names_superblock,
     place,
     prepare_content,
     repaired_content,
@@ -29,10 +29,11 @@ from coordinator.journal.placement import (
 from coordinator.journal.plan import JournalIdentity
 from coordinator.journal.rules import Log, LogBase, check_group
 from coordinator.journal.segment import create_segment, remove_blank_segments
-from coordinator.journal.segments import Segments
+from coordinator.journal.segments import JournalSpace, Segments
+from coordinator.journal.superblock import NO_SUPERBLOCK, SuperblockMark
 from coordinator.storage import Storage, StorageLock
 from viewstamp.format import FormatError
-from viewstamp.format.prepare import SealedHeader, SealedPrepare
+from viewstamp.format.prepare import SealedHeader, SealedPrepare, checksum_of
 from viewstamp.format.record import (
     CONTENT_BYTES_MAX,
     JOURNAL_ID_BYTES,
@@ -54,15 +55,6 @@ PREPARES_KEPT_MIN: Final = 2 * PIPELINE_PREPARES_MAX
 assert SECTOR_BYTES + record_bytes(CONTENT_BYTES_MAX) <= SEGMENT_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class JournalSpace:
-    """Room for records. `free_bytes` excludes the reserve; appends beyond it need disk space."""
-
-    free_bytes: int
-    spare_segments: int
-    reserve_intact: bool
-
-
 class Journal:
     """An open journal. Call it from one thread; only `prepare_spares` may run in another.
 
@@ -80,27 +72,31 @@ class Journal:
         identity: JournalIdentity,
         segment_bytes: int,
         archive: str | None,
+        superblock: Callable[[], SuperblockMark],
     ) -> None:
         """Use `Journal.open` or `Journal.create`."""
         self._directory = directory
         self._lock = lock
         self._identity = identity
         self._segment_bytes = segment_bytes
-        self._journal_id = recovered.opened.journal_id
+        opened, plan = recovered.opened, recovered.plan
+        self._journal_id = opened.journal_id
+        self.public_id = checksum_of(self._journal_id)
+        """16 bytes that stand for this journal before others; its own id stays secret."""
         kind = SegmentHeader(
             identity.cluster_id, identity.replica_id, self._journal_id, 0, segment_bytes
         )
-        self._segments = Segments(
-            storage, directory, recovered.opened.files, kind, archive, self._fail
-        )
+        self._segments = Segments(storage, directory, opened.files, kind, archive, self._fail)
         self._base = base
-        self._restart_op = recovered.plan.restart_op
-        self.index = Index(recovered.plan.kept, recovered.plan.live)
-        self._pending_repair = PendingRepair(recovered.plan, recovered.recovery.holes)
+        self._superblock = superblock
+        self._restart_op = plan.restart_op
+        self.index = Index(plan.kept, plan.live)
+        self._pending_repair = PendingRepair(plan, recovered.recovery.holes)
         self._next_sequence, self._segment, self._offset = recovered.end()
+        self.durable_sequence = plan.durable_sequence
+        """The sequence of the last record that is intact and durable; any thread may ask."""
+        self._is_named = plan.is_named or identity.superblock.journal_sequence > 0
         self._failure: str | None = None
-
-    # --- Opening and closing ---
 
     @classmethod
     def create(
@@ -114,6 +110,7 @@ class Journal:
         segment_bytes: int = SEGMENT_BYTES,
         archive: str | None = None,
         entropy: Callable[[int], bytes] | None = None,
+        superblock: Callable[[], SuperblockMark] = lambda: NO_SUPERBLOCK,
     ) -> tuple[Journal, Recovery]:
         """Make the journal of a replica that is being bootstrapped, and open it.
 
@@ -140,6 +137,7 @@ class Journal:
             log_view=None,
             segment_bytes=segment_bytes,
             archive=archive,
+            superblock=superblock,
         )
 
     @classmethod
@@ -157,21 +155,30 @@ class Journal:
         base_checksum: bytes | None = None,
         segment_bytes: int = SEGMENT_BYTES,
         archive: str | None = None,
+        superblock: Callable[[], SuperblockMark] = lambda: NO_SUPERBLOCK,
     ) -> tuple[Journal, Recovery]:
         """Open an existing journal and recover it by the decision table.
 
         `commit_max` and `log_view` come from the superblock; a `log_view` of None means that there
         is no superblock yet. `replay_op` is one past the cut of the snapshot that the replica
         restarts from, `base_checksum` the checksum of the entry at the cut, if known. `archive` is
-        a directory that receives dropped segments. Raises DirectoryInUse, JournalNotFound,
-        MissingSegment, WrongCluster, WrongReplica, FormatVersionError (a newer build wrote this),
-        CorruptJournal (damage that a single replica cannot mend, or contradictions that damage
-        cannot explain) and JournalFailed (the disk refused a write).
+        a directory that receives dropped segments. `superblock` tells of the durable superblock,
+        now and before each append. Raises DirectoryInUse, JournalNotFound, SuperblockOlder,
+        MissingSegment, WrongCluster, WrongReplica, FormatVersionError (a newer build
+        wrote this), CorruptJournal (damage that a single replica cannot mend, or contradictions
+        that damage cannot explain) and JournalFailed (the disk refused a write).
         """
         if not storage.exists(directory):
             raise JournalNotFound(directory)
         identity = JournalIdentity(
-            cluster_id, replica_id, replica_count, commit_max, log_view, replay_op, base_checksum
+            cluster_id,
+            replica_id,
+            replica_count,
+            commit_max,
+            log_view,
+            replay_op,
+            base_checksum,
+            superblock(),
         )
         lock = storage.lock(directory)
         try:
@@ -180,7 +187,17 @@ class Journal:
             lock.release()
             raise
         base = LogBase(replay_op - 1, base_checksum) if replay_op > 1 else LogBase()
-        journal = cls(storage, directory, lock, recovered, base, identity, segment_bytes, archive)
+        journal = cls(
+            storage,
+            directory,
+            lock,
+            recovered,
+            base,
+            identity,
+            segment_bytes,
+            archive,
+            superblock,
+        )
         return journal, recovered.recovery
 
     def close(self) -> None:
@@ -190,6 +207,11 @@ class Journal:
         self._lock.release()
 
     # --- Looking ---
+
+    @property
+    def segment_bytes(self) -> int:
+        """The size of new segments; those made with another setting keep theirs."""
+        return self._segment_bytes
 
     @property
     def head(self) -> SealedHeader | None:
@@ -221,6 +243,16 @@ class Journal:
     def missing_checksums(self) -> dict[int, bytes]:
         """The checksums by op of those missing entries whose damaged records still tell them."""
         return self._pending_repair.missing_checksums
+
+    @property
+    def sequence_for_superblock(self) -> int:
+        """The sequence that the superblock may name: 0 if other builds could not read that."""
+        return self.durable_sequence if self._is_named else 0
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of the last record that is there or known to be lost."""
+        return self._next_sequence - 1
 
     @property
     def head_uncertain(self) -> bool:
@@ -394,7 +426,13 @@ class Journal:
         if not placed:
             return
         self._segments.make(placed[-1].segment + (0 if use_reserve else RESERVE_SEGMENTS))
-        records = encode(placed, next_sequence=self._next_sequence, journal_id=self._journal_id)
+        records = encode(
+            placed,
+            next_sequence=self._next_sequence,
+            journal_id=self._journal_id,
+            head=self.head,
+            superblock_sequence=self._superblock().sequence,
+        )
         try:
             self._write(placed, records)
         except OSError as error:
@@ -416,6 +454,8 @@ class Journal:
         last = placed[-1]
         self._segment, self._offset = last.segment, last.offset + last.extent_bytes
         self._next_sequence += len(placed)
+        self.durable_sequence = self._next_sequence - 1
+        self._is_named = self._is_named or names_superblock(self.head)
 
     def _fail(self, doing: str, error: OSError) -> JournalFailed:
         self._failure = (

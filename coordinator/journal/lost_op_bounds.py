@@ -12,7 +12,8 @@ nothing. So the count may prove less once segments are dropped. For this reason 
 proved and repaired are also noted as repaired.
 
 Two kinds of gaps have an unreliable count of sequences, and such a gap never matches by accident. A
-loss behind the last record counts as one sequence, or as misdirected writes show; the next append
+loss behind the last record counts as one sequence, or as misdirected writes and the superblock
+show; the next append
 continues from the log that is left. A first segment that does not begin with a record shows that
 records are lost, not how many.
 """

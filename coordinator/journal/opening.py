@@ -38,19 +38,15 @@ from viewstamp.format.record import (
     FRAME_BYTES,
     SECTOR_BYTES,
     UNIT_BYTES,
-    BlankSectors,
-    DamagedRecord,
     IntactRecord,
     RecordKind,
-    ScanItem,
-    SegmentBytes,
     SegmentHeader,
     claimed_sequence,
     decode_ranges,
     decode_segment_header,
     encode_segment_header,
-    scan_segment,
 )
+from viewstamp.format.scan import BlankSectors, DamagedRecord, ScanItem, SegmentBytes, scan_segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,9 +356,6 @@ class Recovered:
     def end(self) -> tuple[int, int, int]:
         """Return the sequence of the next record, and the first segment and offset open to it."""
         plan = self.plan
-        sequences = [entry.frame.sequence for entry in plan.kept]
-        sequences += [verdict.finding.last_sequence for verdict in plan.judged]
-        sequence = max(sequences, default=0) + 1
         ends = [(each.segment, each.offset + each.extent_bytes) for each in plan.kept]
         end = max(ends, default=(min(self.opened.files), SECTOR_BYTES))
         strays = [s for s in self.contents.strays if not plan.is_cut(s) and s.offset > 0]
@@ -370,7 +363,7 @@ class Recovered:
         if last >= end:
             # That content is evidence, and the place is not trusted with new records.
             end = last[0], self.opened.files[last[0]].size()
-        return sequence, *end
+        return plan.last_sequence + 1, *end
 
 
 def recover(storage: Storage, directory: str, identity: JournalIdentity) -> Recovered:

@@ -14,6 +14,7 @@ from viewstamp.format.record import (
     encode_record,
     record_bytes,
 )
+from viewstamp.limits import FEATURE_LEVEL_NAMED_SUPERBLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,19 @@ def place(
     return placed
 
 
-def encode(placed: Sequence[Placed], *, next_sequence: int, journal_id: bytes) -> list[bytes]:
-    """Return the bytes of a group of records; all records before the group are durable already."""
+def encode(
+    placed: Sequence[Placed],
+    *,
+    next_sequence: int,
+    journal_id: bytes,
+    head: SealedHeader | None,
+    superblock_sequence: int,
+) -> list[bytes]:
+    """Return the bytes of a group of records; all records before the group are durable already.
+
+    A record names the superblock if the feature level allows that: of a prepare its own level, of
+    any other record that of the `head` of the log.
+    """
     return [
         encode_record(
             Frame(
@@ -99,6 +111,9 @@ def encode(placed: Sequence[Placed], *, next_sequence: int, journal_id: bytes) -
                 record.content.op,
                 len(record.content.data),
                 record.content.checksum,
+                superblock_sequence=(
+                    superblock_sequence if names_superblock(record.content.header or head) else 0
+                ),
             ),
             record.content.data,
             journal_id=journal_id,
@@ -107,3 +122,8 @@ def encode(placed: Sequence[Placed], *, next_sequence: int, journal_id: bytes) -
         )
         for sequence, record in enumerate(placed, start=next_sequence)
     ]
+
+
+def names_superblock(header: SealedHeader | None) -> bool:
+    """Return whether all builds that may read records at this header's level know version 3."""
+    return header is not None and header.feature_level >= FEATURE_LEVEL_NAMED_SUPERBLOCK

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from coordinator.journal.errors import CorruptJournal
+from coordinator.journal.errors import CorruptJournal, SuperblockOlder
 from coordinator.journal.findings import JournalFinding, Stray, VerifiedRecord
 from coordinator.journal.live import chain_breaks, in_doubt, live_entries, unconnected
 from coordinator.journal.recovery import FAULTY, Evidence, Judged, RecoveryDecision, judge
+from coordinator.journal.superblock import NO_SUPERBLOCK, SuperblockMark
 from coordinator.storage import StorageFile
 from viewstamp.format.record import SECTOR_BYTES
 
@@ -29,6 +30,7 @@ class JournalIdentity:
     log_view: int | None
     replay_op: int
     base_checksum: bytes | None = None
+    superblock: SuperblockMark = NO_SUPERBLOCK
 
     @property
     def single(self) -> bool:
@@ -79,6 +81,24 @@ class OpeningPlan:
         """The first op that is cut off."""
         return max(self.live, default=0) + 1
 
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of the last record that is there or lost, 0 for none."""
+        sequences = [entry.frame.sequence for entry in self.kept]
+        sequences += [verdict.finding.last_sequence for verdict in self.judged]
+        return max(sequences, default=0)
+
+    @property
+    def durable_sequence(self) -> int:
+        """The sequence of the last intact record that stays, 0 for none."""
+        intact = (entry.frame.sequence for entry in self.kept if entry.reason is None)
+        return max(intact, default=0)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether a record names its superblock: builds that know that know the reverse, too."""
+        return any(entry.frame.superblock_sequence for entry in self.kept)
+
     def is_cut(self, stray: Stray) -> bool:
         """Return whether a stray is part of the cut. A misdirected record outside the cut stays: it
         may be the only evidence that the record existed."""
@@ -88,7 +108,11 @@ class OpeningPlan:
 
 
 def make_plan(opened: OpenSegments, contents: Contents, identity: JournalIdentity) -> OpeningPlan:
-    """Decide about everything found. Raises CorruptJournal for damage that only peers can mend."""
+    """Decide about everything found.
+
+    Raises CorruptJournal for damage that this replica cannot mend, SuperblockOlder.
+    """
+    check_superblock_sequence(opened, contents, identity)
     judged, evidence = judge(
         contents.entries,
         contents.strays,
@@ -96,6 +120,7 @@ def make_plan(opened: OpenSegments, contents: Contents, identity: JournalIdentit
         commit_max=identity.commit_max,
         single=identity.single,
         covered_op=identity.replay_op - 1,
+        known_sequence=identity.superblock.journal_sequence,
     )
     for verdict in judged:
         if verdict.decision is RecoveryDecision.REFUSE:
@@ -110,6 +135,25 @@ def make_plan(opened: OpenSegments, contents: Contents, identity: JournalIdentit
     else:
         _check_member(opened, plan, identity)
     return plan
+
+
+def check_superblock_sequence(
+    opened: OpenSegments, contents: Contents, identity: JournalIdentity
+) -> None:
+    """Raise SuperblockOlder if a record was written under a later superblock than the present one.
+
+    The present one has forgotten views in which this replica voted or acknowledged entries. A frame
+    proves this whatever became of its content, and also where its record will be cut off.
+    """
+    newest = max(contents.entries, key=lambda e: e.frame.superblock_sequence, default=None)
+    if identity.log_view is None or newest is None:
+        return
+    named = newest.frame.superblock_sequence
+    if named > identity.superblock.sequence:
+        path = opened.files[newest.segment].path
+        raise SuperblockOlder(
+            path, newest.offset, named, identity.superblock.sequence, single=identity.single
+        )
 
 
 def _plan(
@@ -156,8 +200,8 @@ def _check_member(opened: OpenSegments, plan: OpeningPlan, identity: JournalIden
     if plan.restart_op >= identity.replay_op:
         reason = (
             f"the log goes on behind op {plan.restart_op}, which a snapshot covered, but that of "
-            f"the superblock only reaches op {identity.replay_op - 1}: the superblock is older; "
-            f"bring back the one of this journal"
+            f"the superblock only reaches op {identity.replay_op - 1}: the superblock is an "
+            f"older copy"
         )
         raise CorruptJournal(opened.files[min(opened.files)].path, 0, plan.restart_op, reason)
 

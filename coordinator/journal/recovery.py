@@ -10,8 +10,8 @@ decide what is done, by the table `DECISIONS` and nothing else:
     op and checksum still counts; a later cut or restart removed the op; or a repaired record
     names its sequence.
 `above_durable`
-    Its sequence is above the durable_sequence of every later record: no record was written
-    knowing that this one was synced, and nothing depended on it.
+    Its sequence is above the durable_sequence of every later record, and above that of the
+    superblock: nothing was written knowing that this record was synced, and nothing depended on it.
 `above_commit`
     The log reaches everything known to be committed without it. For a single replica: its op is
     above the superblock's commit_max and every commit that a record mentions; an unknown op
@@ -144,10 +144,13 @@ class Evidence:
         commit_max: int,
         covered_op: int = 0,
         misdirected: Sequence[Frame] = (),
+        known_sequence: int = 0,
     ) -> None:
-        """Take `entries` in file order and the superblock's `commit_max`; a snapshot covers all up
-        to `covered_op`. The frames of `misdirected` records prove what was synced, too.
+        """Take `entries` in file order, and the superblock's `commit_max` and `known_sequence`, the
+        record that it knows to be durable; a snapshot covers all up to `covered_op`. The frames of
+        `misdirected` records prove what was synced, too.
         """
+        self._known_sequence = known_sequence
         by_sequence = sorted(entries, key=lambda entry: entry.frame.sequence)
         self._sequences = [entry.frame.sequence for entry in by_sequence]
         frames = sorted(
@@ -181,12 +184,14 @@ class Evidence:
 
     @property
     def durable_sequence(self) -> int:
-        """The highest sequence that any record knows to be synced; 0 for none."""
-        return self._durable_after[0]
+        """The highest sequence that a record or the superblock knows to be synced; 0 for none."""
+        return max(self._durable_after[0], self._known_sequence)
 
     def above_durable(self, sequence: int) -> bool:
-        """Return whether no record after `sequence` was written knowing `sequence` to be synced."""
-        return self._durable_after[bisect_right(self._frame_sequences, sequence)] < sequence
+        """Return whether neither the superblock nor a record after `sequence` was written knowing
+        `sequence` to be synced."""
+        known = self._durable_after[bisect_right(self._frame_sequences, sequence)]
+        return max(known, self._known_sequence) < sequence
 
     def above_commit(self, finding: JournalFinding, *, single: bool) -> bool:
         """Return whether the log reaches all known commits without the finding."""
@@ -273,11 +278,12 @@ def judge(
     commit_max: int,
     single: bool,
     covered_op: int = 0,
+    known_sequence: int = 0,
 ) -> tuple[list[Judged], Evidence]:
     """Find everything lost or damaged and decide about it, in file order."""
     misdirected = [stray.misdirected for stray in strays if stray.misdirected is not None]
-    evidence = Evidence(entries, commit_max, covered_op, misdirected)
-    findings = list(find(entries, strays, first_segment))
+    evidence = Evidence(entries, commit_max, covered_op, misdirected, known_sequence)
+    findings = list(find(entries, strays, first_segment, known_sequence))
     if not single:
         findings = tell_ops(findings, entries, first_segment, covered_op)
     judged = [

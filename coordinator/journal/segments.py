@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from coordinator.journal.errors import JournalFailed
 from coordinator.journal.segment import create_segment, segment_path
@@ -13,6 +13,15 @@ from viewstamp.format.record import SegmentHeader
 
 # Makes the error to raise when the disk refused something; the text says what was being done.
 Failing = Callable[[str, OSError], JournalFailed]
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSpace:
+    """Room for records. `free_bytes` excludes the reserve; appends beyond it need disk space."""
+
+    free_bytes: int
+    spare_segments: int
+    reserve_intact: bool
 
 
 class Segments:

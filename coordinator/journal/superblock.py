@@ -9,7 +9,7 @@ offset size field
 16     8    copy: 0 to 3, the place of this copy in the file
 24     8    reserved, zero
 32     4    magic, the ASCII letters "VSSB"
-36     2    format version: 1 where voting_view is 0, else 2
+36     2    format version: 3 where journal_sequence is not 0, else 1 where voting_view is 0, else 2
 38     2    reserved, zero
 40     8    sequence: +1 for each state written, from 1 on
 48     16   parent: checksum of the state before; zeros for sequence 1
@@ -23,10 +23,16 @@ offset size field
 120    8    voting_view: the first view in which the replica may vote and vouch for entries; 0
             for an initial member, 2^64-1 for one that is not admitted yet, and for a standby.
             Reserved in version 1
-128    3968 reserved, zero
+128    8    journal_sequence: of the last record that was durable in the journal; 0 for unknown,
+            and before version 3
+136    8    damaged_start: sequence of the superblock that noted the last start which found the end
+            of the journal damaged; 0 for none, and before version 3
+144    3952 reserved, zero
 ====== ==== ================================================================================
 
-An initial member's superblock stays version 1, so that builds that know no other can read it.
+Builds that know no other version read version 1, which an initial member has below feature level
+FEATURE_LEVEL_NAMED_SUPERBLOCK. From that level on the superblock names a record of the journal, as
+the records name the superblock: a copy of either that is older than the other shows.
 
 **Writing** puts one copy after the other and syncs each, so that at most one copy is incomplete at
 any moment; afterwards three of four must read back as written. **Opening** takes the newest state
@@ -66,15 +72,23 @@ OPEN_QUORUM: Final = 2
 SUPERBLOCK_MAGIC: Final = b"VSSB"
 SUPERBLOCK_VERSION_INITIAL_MEMBER: Final = 1
 SUPERBLOCK_VERSION: Final = 2
+SUPERBLOCK_VERSION_NAMED_RECORD: Final = 3
 NO_PARENT: Final = bytes(CHECKSUM_BYTES)
 
 _CHECKED_FROM = 32
 _PREFIX = struct.Struct("<16sQQ")
-_CHECKED = struct.Struct("<4sHHQ16s16sIIQQQQQ")
+_CHECKED = struct.Struct("<4sHHQ16s16sIIQQQQQQQ")
 _U64_MAX = (1 << 64) - 1
 # The voting_view of a replica that lost its disk, until the primary admits it.
 NOT_ADMITTED: Final = _U64_MAX
-_GROWING: Final = ("view", "log_view", "commit_max", "generation")
+_GROWING: Final = (
+    "view",
+    "log_view",
+    "commit_max",
+    "generation",
+    "journal_sequence",
+    "damaged_start",
+)
 _CONSTANT: Final = ("cluster_id", "replica_id", "replica_count")
 
 # Every quorum that a state was written to shares a copy with every quorum that opens.
@@ -83,7 +97,7 @@ assert WRITE_QUORUM + OPEN_QUORUM > COPIES
 
 @dataclass(frozen=True, slots=True)
 class SuperblockState:
-    """What a replica must never forget. View, log_view, commit_max and generation only grow.
+    """What a replica must never forget. All numbers but those of identity only grow.
 
     `voting_view` grows too, except for the one step down from NOT_ADMITTED: to the view in which a
     replica with a new disk is admitted, or to an initial member's 0 if op 1 names its present boot:
@@ -98,6 +112,8 @@ class SuperblockState:
     commit_max: int
     generation: int
     voting_view: int = 0
+    journal_sequence: int = 0
+    damaged_start: int = 0
 
     @property
     def is_standby(self) -> bool:
@@ -113,6 +129,20 @@ class SuperblockCopy:
     sequence: int
     parent: bytes
     state: SuperblockState
+
+
+@dataclass(frozen=True, slots=True)
+class SuperblockMark:
+    """Which superblock this is, and the last durable record of the journal that it knows of.
+
+    Both are 0 if there is no superblock.
+    """
+
+    sequence: int = 0
+    journal_sequence: int = 0
+
+
+NO_SUPERBLOCK: Final = SuperblockMark()
 
 
 def invalid_state(state: SuperblockState) -> str | None:
@@ -159,7 +189,7 @@ def seal_state(state: SuperblockState, sequence: int, parent: bytes) -> Superblo
 def _encode_checked(state: SuperblockState, sequence: int, parent: bytes) -> bytes:
     packed = _CHECKED.pack(
         SUPERBLOCK_MAGIC,
-        SUPERBLOCK_VERSION if state.voting_view else SUPERBLOCK_VERSION_INITIAL_MEMBER,
+        _version(state),
         0,
         sequence,
         parent,
@@ -171,8 +201,16 @@ def _encode_checked(state: SuperblockState, sequence: int, parent: bytes) -> byt
         state.commit_max,
         state.generation,
         state.voting_view,
+        state.journal_sequence,
+        state.damaged_start,
     )
     return packed.ljust(COPY_BYTES - _CHECKED_FROM, b"\0")
+
+
+def _version(state: SuperblockState) -> int:
+    if state.journal_sequence:
+        return SUPERBLOCK_VERSION_NAMED_RECORD
+    return SUPERBLOCK_VERSION if state.voting_view else SUPERBLOCK_VERSION_INITIAL_MEMBER
 
 
 def encode_copy(sealed: SuperblockCopy, copy: int) -> bytes:
@@ -194,13 +232,16 @@ def decode_copy(sector: bytes, copy: int) -> SuperblockCopy:
     if checksum != checksum_of(sector[_CHECKED_FROM:]):
         raise FormatError(f"superblock checksum {checksum.hex()} does not match its bytes")
     state = SuperblockState(*fields)
-    if version not in (SUPERBLOCK_VERSION_INITIAL_MEMBER, SUPERBLOCK_VERSION):
+    if not SUPERBLOCK_VERSION_INITIAL_MEMBER <= version <= SUPERBLOCK_VERSION_NAMED_RECORD:
         raise FormatVersionError(
-            f"superblock format version {version} is unknown, this build reads 1 and "
-            f"{SUPERBLOCK_VERSION}"
+            f"superblock format version {version} is unknown, this build reads 1 to "
+            f"{SUPERBLOCK_VERSION_NAMED_RECORD}"
         )
-    if (version == SUPERBLOCK_VERSION) != bool(state.voting_view):
-        raise FormatError(f"voting_view {state.voting_view} in a superblock of version {version}")
+    if version != _version(state) or state.damaged_start > sequence:
+        raise FormatError(
+            f"voting_view {state.voting_view}, journal_sequence {state.journal_sequence} and "
+            f"damaged_start {state.damaged_start} in superblock {sequence} of version {version}"
+        )
     if copy_found != copy or reserved:
         raise FormatError(f"copy {copy_found} of the superblock lies in the place of copy {copy}")
     if reserved_checked or sector.count(0, _CHECKED_FROM + _CHECKED.size) != (

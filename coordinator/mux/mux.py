@@ -7,6 +7,8 @@ from collections.abc import Generator, Iterator, Mapping
 from itertools import chain
 from typing import Final, TypeAlias
 
+from coordinator.mux.applied_answers import answer_of
+from coordinator.mux.applied_digests import AppliedDigests
 from coordinator.mux.catalog import CatalogMachine
 from coordinator.mux.catalog_stage import CatalogStage
 from coordinator.mux.catalog_types import Restored
@@ -25,6 +27,7 @@ from coordinator.mux.types import (
     BEGIN_SNAPSHOT_CODE,
     STAGES,
     TRANSACT_CODE,
+    Applied,
     CommittedPrepare,
     Error,
     LoggedSpan,
@@ -75,6 +78,10 @@ class TransactionSpan:
         """Return the results of all."""
         return join_spans([run.reply() for run in self.runs])
 
+    def standing_segments(self) -> Iterator[Segment]:
+        """Return the parts of the transactions that were kept."""
+        return chain.from_iterable(run.standing_segments() for run in self.runs)
+
 
 class Mux:
     """Leads committed prepares and reads through the stages; see the package's docstring.
@@ -104,6 +111,7 @@ class Mux:
         self.replies.load(sessions)
         self.catalog.load(snapshots)
         self.catalog_stage = CatalogStage(self._stage, self.catalog, restored)
+        self.digests = AppliedDigests(restored.op, restored.generation)
         self._op = restored.op
         self._revision = restored.revision
         self._feature_level = restored.feature_level
@@ -451,4 +459,16 @@ class Mux:
     def _apply(self) -> None:
         """Apply complete prepares in op order."""
         while self._unapplied and self._unapplied[0].runs_left == 0:
-            self._effects += self._unapplied.popleft().apply(self._stage)
+            work = self._unapplied.popleft()
+            told = work.apply(self._stage)
+            applied = told[-1]
+            assert isinstance(applied, Applied), f"op {work.prepare.op} ends with {applied!r}"
+            self._digest(work, applied)
+            self._effects += told
+
+    def _digest(self, work: PrepareWork, applied: Applied) -> None:
+        """Continue the chain of digests, or begin it anew at a cut."""
+        if work.cut is not None:
+            self.digests.begin(work.cut.op, work.cut.generation)
+        else:
+            self.digests.add(applied.op, answer_of(work.prepare, work.requests, applied))

@@ -43,6 +43,10 @@ class SpanWork(Protocol):
         """Return the span's results, once all its runs are done."""
         ...
 
+    def standing_segments(self) -> Iterable[Segment]:
+        """Return the segments whose changes stand, once all runs of the span are done."""
+        ...
+
 
 class RequestWork:
     """One request under way. `verdict` is known once its first revision has visited sessions."""

@@ -104,6 +104,10 @@ class Segment:
         results = empty_frames(self.span.count) if self.results is None else self.results
         return SpanReply(results, self.refusals)
 
+    def standing_segments(self) -> Sequence[Segment]:
+        """Return this segment: its changes stand, as far as they were not refused."""
+        return (self,)
+
     def _check_target(self, stage: Stage) -> None:
         """Raise MuxError unless the run still visits the stage."""
         if not self.route.sends_forward(stage) and stage not in self.route.emits_backward:

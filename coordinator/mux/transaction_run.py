@@ -136,6 +136,10 @@ class TransactionRun(Run):
         """Return the transaction's one result or refusal, at index 0."""
         return self._reply
 
+    def standing_segments(self) -> Sequence[Segment]:
+        """Return the parts if the transaction was kept, and none if it was taken back."""
+        return self._segments if self._is_kept else ()
+
     def _check_header(self) -> None:
         """Check the header as for any command, then line up the parts."""
         if not self._sessions.admits(self._request):

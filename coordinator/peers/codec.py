@@ -19,7 +19,9 @@ from typing import Any, Final, TypeAlias, cast
 
 from google.protobuf.message import DecodeError
 
+from coordinator.mux.applied_digests import APPLIED_DIGEST_BYTES
 from coordinator.peers import messages as shell
+from coordinator.peers.hello import DISK_ID_BYTES, DiskMark, decode_disk, encode_disk
 from coordinator.peers.messages import PeerMessage
 from coordinator.peers.outbox import OutboxLane, OutgoingMessage
 from coordinator.stages.entities import task_message, tasks_of
@@ -159,16 +161,24 @@ def _plain(name: str) -> _Field:
 
 def _fixed(name: str, length: int) -> _Field:
     """Return a field of `length` bytes."""
+    return _of_length(name, (length,))
 
+
+def _fixed_or_empty(name: str, length: int) -> _Field:
+    """Return a field of `length` bytes, or of none from a build that does not know it."""
+    return _of_length(name, (length, 0))
+
+
+def _of_length(name: str, lengths: tuple[int, ...]) -> _Field:
     def write(part: Any, _: str, value: bytes) -> None:
-        if len(value) != length:
-            raise ValueError(f"{name} has {len(value)} bytes, not {length}")
+        if len(value) not in lengths:
+            raise ValueError(f"{name} has {len(value)} bytes, not {lengths[0]}")
         setattr(part, name, value)
 
     def read(part: Any, _: str, __: bytes) -> bytes:
         value: bytes = getattr(part, name)
-        if len(value) != length:
-            detail = f"{name} has {len(value)} bytes, not {length}"
+        if len(value) not in lengths:
+            detail = f"{name} has {len(value)} bytes, not {lengths[0]}"
             raise _UndecodableError(DecodeRule.WRONG_LENGTH, detail)
         return value
 
@@ -244,6 +254,18 @@ def _read_tasks(part: Any, name: str, _: bytes) -> tuple[Any, ...]:
         raise _UndecodableError(DecodeRule.UNKNOWN_STAGE, str(error)) from error
 
 
+def _write_disk(part: Any, name: str, value: DiskMark) -> None:
+    getattr(part, name).CopyFrom(encode_disk(value))
+
+
+def _read_disk(part: Any, name: str, _: bytes) -> DiskMark:
+    mark = decode_disk(getattr(part, name))
+    if len(mark.disk_id) not in (0, DISK_ID_BYTES):
+        detail = f"disk_id has {len(mark.disk_id)} bytes, not {DISK_ID_BYTES}"
+        raise _UndecodableError(DecodeRule.WRONG_LENGTH, detail)
+    return mark
+
+
 def _text(name: str, characters_max: int) -> _Field:
     """Return a field of at most `characters_max` characters."""
 
@@ -276,6 +298,7 @@ class _Kind:
 
 _FAULTY: Final = _Field("faulty", _write_numbers, _read_numbers)
 _TASKS: Final = _Field("tasks", _write_tasks, _read_tasks)
+_DISK: Final = _Field("disk", _write_disk, _read_disk)
 _VIEW: Final = _plain("view")
 _OP: Final = _plain("op")
 _COMMIT: Final = _plain("commit")
@@ -336,6 +359,11 @@ TABLE: Final = (
             _text("client_address", ADDRESS_CHARACTERS_MAX),
             _text("unfit", REASON_CHARACTERS_MAX),
             _plain("feature_level_max"),
+            _plain("clock_us"),
+            _fixed_or_empty("applied_digest", APPLIED_DIGEST_BYTES),
+            _plain("common_op"),
+            _fixed_or_empty("common_digest", APPLIED_DIGEST_BYTES),
+            _DISK,
         ),
     ),
 )

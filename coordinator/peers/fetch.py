@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from coordinator.base.certificates import Certificates
 from coordinator.peers.files import SERVICE
 from coordinator.peers.hello import Hello, encode_hello
 from coordinator.peers.link import dial
@@ -36,12 +37,12 @@ class SnapshotFetcher:
         self,
         own: Hello,
         addresses: Mapping[int, str],
-        credentials: grpc.ChannelCredentials | None,
+        certificates: Certificates | None,
     ) -> None:
         """Ask as the replica that says the hello `own`."""
         self._own = own
         self._addresses = addresses
-        self._credentials = credentials
+        self._certificates = certificates
 
     async def manifest(self, replica: int, generation: int) -> bytes:
         """Return a peer's manifest file: frame and message, to be decoded and so verified.
@@ -122,7 +123,7 @@ class SnapshotFetcher:
         return encode_hello(self._own.to(replica))
 
     def _dial(self, replica: int) -> grpc.aio.Channel:
-        return dial(self._addresses[replica], replica, self._credentials)
+        return dial(self._addresses[replica], replica, self._certificates)
 
 
 class _WrongAnswerError(Exception):

@@ -35,7 +35,8 @@ class FilesOnly:
         `mends` tells people at other replicas what it has to do first. Raises ConfigError.
         """
         self._config = config
-        self._credentials = credentials_of(config)
+        self.certificates = credentials_of(config)
+        """What was read last; whoever runs this has renewed files taken."""
         self._mends = mends
         own = hello_of(config, agreed_limits())
         listener = Listener(own, _Nobody(), monotonic_ms, mends=self._why)
@@ -47,7 +48,7 @@ class FilesOnly:
         """Listen. Raises ConfigError if the address cannot be bound."""
         server = grpc_transport.make_server(SERVER_OPTIONS)
         server.add_generic_rpc_handlers(self._handlers)
-        bind(server, self._config.settings.listen, self._credentials)
+        bind(server, self._config.settings.listen, self.certificates)
         await server.start()
         self._server = server
 

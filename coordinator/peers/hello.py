@@ -17,6 +17,7 @@ from viewstamp.limits import BOOT_NONCE_BYTES, CLUSTER_ID_BYTES
 
 WIRE_VERSION: Final = 2
 DIGEST_BYTES: Final = 32
+DISK_ID_BYTES: Final = 16
 
 
 class HelloRefusal(Enum):
@@ -35,6 +36,31 @@ class HelloRefusal(Enum):
     OTHER_STANDBY_COUNT = "other_standby_count"
     MENDING = "mending"
     OLD_BUILD = "old_build"
+    OLDER_DIRECTORY = "older_directory"
+    EXPIRED_CERTIFICATE = "expired_certificate"
+
+
+@dataclass(frozen=True, slots=True)
+class DiskMark:
+    """How far the sender's data directory has come; all empty if it has none, or does not say.
+
+    `disk_id` stands for the directory, and is new for each one that begins blank. `view` and
+    `log_view` are those of its superblock, which never fall. `journal_sequence` is that of its
+    journal's last durable record, `last_sequence` of the last one that is there or known to be
+    lost. Neither falls as long as `damaged_start` is the same, which grows with each start that
+    finds the end of the journal damaged. `boot_nonce` is that of the start that says this.
+    """
+
+    disk_id: bytes = b""
+    view: int = 0
+    log_view: int = 0
+    damaged_start: int = 0
+    journal_sequence: int = 0
+    last_sequence: int = 0
+    boot_nonce: bytes = b""
+
+
+NO_DISK: Final = DiskMark()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +76,15 @@ class Hello:
     to_replica: int
     standby_count: int = 0
     feature_level_max: int = 0  # the highest that the build knows
+    disk: DiskMark = NO_DISK
 
     def to(self, replica: int) -> Hello:
         """Return the hello for another replica."""
         return replace(self, to_replica=replica)
+
+    def on(self, disk: DiskMark) -> Hello:
+        """Return the hello of a replica whose directory has come this far."""
+        return replace(self, disk=disk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +107,33 @@ def encode_hello(hello: Hello) -> pb.ReplicaHello:
         to_replica_id=hello.to_replica,
         standby_count=hello.standby_count,
         feature_level_max=hello.feature_level_max,
+        disk=encode_disk(hello.disk),
+    )
+
+
+def encode_disk(mark: DiskMark) -> pb.DiskMark:
+    """Return the mark as the wire carries it."""
+    return pb.DiskMark(
+        disk_id=mark.disk_id,
+        view=mark.view,
+        log_view=mark.log_view,
+        damaged_start=mark.damaged_start,
+        journal_sequence=mark.journal_sequence,
+        last_sequence=mark.last_sequence,
+        boot_nonce=mark.boot_nonce,
+    )
+
+
+def decode_disk(message: pb.DiskMark) -> DiskMark:
+    """Return the received mark."""
+    return DiskMark(
+        message.disk_id,
+        message.view,
+        message.log_view,
+        message.damaged_start,
+        message.journal_sequence,
+        message.last_sequence,
+        message.boot_nonce,
     )
 
 
@@ -91,6 +149,7 @@ def decode_hello(message: pb.ReplicaHello) -> Hello:
         to_replica=message.to_replica_id,
         standby_count=message.standby_count,
         feature_level_max=message.feature_level_max,
+        disk=decode_disk(message.disk),
     )
 
 
@@ -106,6 +165,14 @@ def judge(own: Hello, theirs: Hello, level_in_force: int = 0) -> RefusedHello | 
     if theirs.feature_level_max < level_in_force:
         return RefusedHello(HelloRefusal.OLD_BUILD, _old_build(theirs, level_in_force))
     return None
+
+
+def judge_answer(own: Hello, answer: Hello) -> RefusedHello | None:
+    """Return what is wrong with the hello of the replica that accepted `own`."""
+    detail = _malformed(own, answer)
+    if detail is None and answer.replica_id != own.to_replica:
+        detail = f"replica {answer.replica_id} answers for replica {own.to_replica}"
+    return None if detail is None else RefusedHello(HelloRefusal.MALFORMED, detail)
 
 
 def encode_verdict(own: Hello, refusal: RefusedHello | None) -> pb.ExchangeResponse:
@@ -141,6 +208,7 @@ def _malformed(_: Hello, theirs: Hello) -> str | None:
         ("cluster_id", theirs.cluster_id, CLUSTER_ID_BYTES),
         ("configuration_digest", theirs.configuration_digest, DIGEST_BYTES),
         ("boot_nonce", theirs.boot_nonce, BOOT_NONCE_BYTES),
+        ("disk_id", theirs.disk.disk_id, DISK_ID_BYTES if theirs.disk.disk_id else 0),
     )
     wrong = (
         f"{name} has {len(value)} bytes, not {due}"
@@ -233,6 +301,8 @@ _NUMBERS: Final = MappingProxyType(
         HelloRefusal.OTHER_STANDBY_COUNT: pb.HELLO_REFUSAL_OTHER_STANDBY_COUNT,
         HelloRefusal.MENDING: pb.HELLO_REFUSAL_MENDING,
         HelloRefusal.OLD_BUILD: pb.HELLO_REFUSAL_OLD_BUILD,
+        HelloRefusal.OLDER_DIRECTORY: pb.HELLO_REFUSAL_OLDER_DIRECTORY,
+        HelloRefusal.EXPIRED_CERTIFICATE: pb.HELLO_REFUSAL_EXPIRED_CERTIFICATE,
     }
 )
 _REASONS: Final = MappingProxyType({number: reason for reason, number in _NUMBERS.items()})

@@ -22,18 +22,34 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from coordinator.base.certificates import Certificates
+from coordinator.base.clock import wall_clock_us
 from coordinator.base.tasks import first_to_end
-from coordinator.peers.hello import Hello, HelloRefusal, RefusedHello, decode_verdict, encode_hello
+from coordinator.peers.hello import (
+    DiskMark,
+    Hello,
+    HelloRefusal,
+    RefusedHello,
+    decode_hello,
+    decode_verdict,
+    encode_hello,
+    judge_answer,
+)
+from coordinator.peers.known_disks import KnownDisks
 from coordinator.peers.outbox import Outbox, OutgoingMessage
-from coordinator.peers.status import LinkState
-from coordinator.peers.tls import certificate_name
+from coordinator.peers.status import LinkState, is_name_unknown
+from coordinator.peers.tls import certificate_name, expiry_that_refuses
 from viewstamp import grpc_transport
 from viewstamp.api.replication.v1 import replication_service_pb2 as pb
+from viewstamp.cancellation import end_if_cancelled
 from viewstamp.limits import MESSAGE_BYTES_MAX, PREPARE_BODY_BYTES_MAX
 from viewstamp.telemetry import fields
 
 EXCHANGE_PATH: Final = "/viewstamp.api.replication.v1.ReplicationService/Exchange"
 HELLO_TIMEOUT_MS: Final = 2_000
+# A lookup of the peer's name may take longer, for example if the first name server is dead. So each
+# attempt that ran out of time is followed by one with twice as much.
+HELLO_TIMEOUT_MAX_MS: Final = 16_000
 SIGN_OF_LIFE_MS: Final = 500
 RETRY_DELAY_MIN_MS: Final = 50
 RETRY_DELAY_MAX_MS: Final = 2_000
@@ -44,6 +60,8 @@ ENCODED_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 2 * PREPARE_BODY_BYTES_MAX
 CHANNEL_OPTIONS: Final = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    # An address that says nothing has no part in that patience: its name may lead elsewhere by now.
+    ("grpc.min_reconnect_backoff_ms", HELLO_TIMEOUT_MS),
     # Otherwise connections of equal options are shared, and with them the library's own backoff.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
@@ -66,14 +84,12 @@ class LinkStatus:
     refusal: HelloRefusal | None = None
 
 
-def dial(
-    address: str, replica: int, credentials: grpc.ChannelCredentials | None
-) -> grpc.aio.Channel:
+def dial(address: str, replica: int, certificates: Certificates | None) -> grpc.aio.Channel:
     """Return a channel to a replica; with TLS the replica must prove its identity."""
-    if credentials is None:
+    if certificates is None:
         return grpc_transport.open_channel(address, CHANNEL_OPTIONS)
     named = ("grpc.ssl_target_name_override", certificate_name(replica))
-    return grpc_transport.open_channel(address, (*CHANNEL_OPTIONS, named), credentials)
+    return grpc_transport.open_channel(address, (*CHANNEL_OPTIONS, named), certificates.channel())
 
 
 def retry_delay_ms(failures: int) -> int:
@@ -89,10 +105,16 @@ class PeerLink:
         self,
         hello: Hello,
         address: str,
-        credentials: grpc.ChannelCredentials | None,
+        certificates: Certificates | None,
         changed: Callable[[], None],
+        disk: Callable[[], DiskMark] = DiskMark,
+        known_disks: KnownDisks | None = None,
     ) -> None:
-        """Say `hello`, which names the peer, to `address`."""
+        """Say `hello`, which names the peer, to `address`.
+
+        `disk` tells how far the directory of this replica has come; the peer's answer is judged by
+        `known_disks`.
+        """
         self.address = address
         self.standing = LinkStatus(LinkState.CONNECTING, "not tried yet")
         self.outbox = Outbox()
@@ -100,12 +122,15 @@ class PeerLink:
         self.sent_packets = 0
         self.too_large = 0
         self._hello = hello
-        self._credentials = credentials
+        self._disk = disk
+        self._known_disks = known_disks or KnownDisks()
+        self._certificates = certificates
         self._changed = changed
         self._wake = asyncio.Event()
         self._is_life_due = False
         self.retry = asyncio.Event()
         self.failures = 0
+        self.patience_ms = HELLO_TIMEOUT_MS
         self._known_boot = b""
 
     @property
@@ -142,6 +167,7 @@ class PeerLink:
     async def run(self) -> None:
         """Connect, send, and begin again, until cancelled."""
         while True:
+            end_if_cancelled()
             self.retry.clear()
             standing = await self.attempt()
             if self.connected:  # until now
@@ -156,7 +182,7 @@ class PeerLink:
 
     async def attempt(self) -> LinkStatus:
         """Hold one stream as long as it lasts; return why it ended."""
-        channel = dial(self.address, self._hello.to_replica, self._credentials)
+        channel = dial(self.address, self._hello.to_replica, self._certificates)
         try:
             call: Any = channel.stream_stream(EXCHANGE_PATH)()
             try:
@@ -164,19 +190,35 @@ class PeerLink:
             finally:
                 call.cancel()
         except grpc.RpcError as error:
-            return LinkStatus(LinkState.CONNECTING, f"{error.code().name}: {error.details()}")
+            return self._failed(error)
         except TimeoutError:
-            return LinkStatus(LinkState.CONNECTING, f"no hello within {HELLO_TIMEOUT_MS} ms")
+            why = f"no hello within {self.patience_ms} ms"
+            self.patience_ms = min(2 * self.patience_ms, HELLO_TIMEOUT_MAX_MS)
+            return LinkStatus(LinkState.CONNECTING, why)
         except DecodeError as error:
             return LinkStatus(LinkState.CONNECTING, f"what answers is no replica: {error}")
         finally:
             await channel.close()
+
+    def _failed(self, error: grpc.RpcError) -> LinkStatus:
+        """Return what a broken stream or a failed handshake means."""
+        why = f"{error.code().name}: {error.details()}"
+        if self._certificates is None or self.connected:  # until now: it was accepted
+            return LinkStatus(LinkState.CONNECTING, why)
+        expired = expiry_that_refuses(
+            error.details() or "", self._certificates.expiries, wall_clock_us()
+        )
+        if expired:
+            refusal = HelloRefusal.EXPIRED_CERTIFICATE
+            return LinkStatus(LinkState.REFUSED, f"{expired} ({why})", refusal)
+        return LinkStatus(LinkState.CONNECTING, why)
 
     async def _stream(self, call: Any) -> LinkStatus:
         refusal = await self._say_hello(call)
         if refusal is not None:
             return LinkStatus(LinkState.REFUSED, refusal.detail, refusal.reason)
         self.failures = 0
+        self.patience_ms = HELLO_TIMEOUT_MS
         self._become(LinkStatus(LinkState.CONNECTED))
         self._wake.set()  # something may have waited for this
         writer = asyncio.create_task(self._write(call))
@@ -187,14 +229,19 @@ class PeerLink:
         return LinkStatus(LinkState.CONNECTING, "the peer closed the stream")
 
     async def _say_hello(self, call: Any) -> RefusedHello | None:
-        request = pb.ExchangeRequest(hello=encode_hello(self._hello))
-        async with asyncio.timeout(HELLO_TIMEOUT_MS / 1000):
+        request = pb.ExchangeRequest(hello=encode_hello(self._hello.on(self._disk())))
+        async with asyncio.timeout(self.patience_ms / 1000):
             with contextlib.suppress(asyncio.InvalidStateError):  # it has ended: reading tells why
                 await call.write(request.SerializeToString())
             answer = await call.read()
         if answer is grpc.aio.EOF:
             raise TimeoutError
-        return decode_verdict(pb.ExchangeResponse.FromString(answer))
+        verdict = pb.ExchangeResponse.FromString(answer)
+        return decode_verdict(verdict) or self._judge(decode_hello(verdict.hello))
+
+    def _judge(self, answer: Hello) -> RefusedHello | None:
+        """Return why this replica does not speak to the one that has accepted its hello."""
+        return judge_answer(self._hello, answer) or self._known_disks.judge(answer)
 
     async def _write(self, call: Any) -> None:
         while True:
@@ -222,13 +269,18 @@ class PeerLink:
     def _become(self, standing: LinkStatus) -> None:
         """Record the link's state; log and report a new state, but not every new reason.
 
-        A refusing peer's explanation is reported whenever it changes, because people need it.
+        A refusing peer's explanation is reported whenever it changes, because people need it. That
+        a name is unknown is logged, because a process can wait for that from its start on.
         """
         before, self.standing = self.standing, standing
-        if (before.state, before.refusal) == (standing.state, standing.refusal):
-            if standing.state is LinkState.REFUSED and standing.why != before.why:
-                self._changed()
-            return
+        is_new = (before.state, before.refusal) != (standing.state, standing.refusal)
+        if is_new or is_name_unknown(before.why) != is_name_unknown(standing.why):
+            self._log_standing()
+        if is_new or (standing.state is LinkState.REFUSED and standing.why != before.why):
+            self._changed()
+
+    def _log_standing(self) -> None:
+        standing = self.standing
         level = logging.INFO if standing.state is LinkState.CONNECTED else logging.WARNING
         _log.log(
             level,
@@ -241,7 +293,6 @@ class PeerLink:
                 why=standing.why,
             ),
         )
-        self._changed()
 
 
 async def _read_to_end(call: Any) -> None:

@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError
 from coordinator.base.tasks import first_to_end
 from coordinator.peers.codec import Undecodable, decode_packet
 from coordinator.peers.hello import (
+    DiskMark,
     Hello,
     HelloRefusal,
     RefusedHello,
@@ -27,6 +28,7 @@ from coordinator.peers.hello import (
     encode_verdict,
     judge,
 )
+from coordinator.peers.known_disks import KnownDisks
 from coordinator.peers.link import HELLO_TIMEOUT_MS, KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
 from coordinator.peers.routing import Handler
 from coordinator.peers.tls import certificate_name, names_of
@@ -105,8 +107,13 @@ class Listener:
         certificate_names: Callable[[_Context], frozenset[str] | None] = names_of,
         mends: Callable[[], str] = lambda: "",
         level_in_force: Callable[[], int] = lambda: 0,
+        disk: Callable[[], DiskMark] = DiskMark,
+        known_disks: KnownDisks | None = None,
     ) -> None:
-        """`mends` says what this replica has to do before it can exchange messages, or is empty."""
+        """`mends` says what this replica has to do before it can exchange messages, or is empty.
+
+        `disk` tells how far the directory of this replica has come.
+        """
         members = range(own.replica_count + own.standby_count)
         self.heard = {replica: Heard() for replica in members if replica != own.replica_id}
         self.refused: Counter[str] = Counter()
@@ -117,6 +124,8 @@ class Listener:
         self._certificate_names = certificate_names
         self._mends = mends
         self._level_in_force = level_in_force
+        self._disk = disk
+        self._known_disks = known_disks or KnownDisks()
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return what serves the streams. Packets stay bytes until they are judged here."""
@@ -153,8 +162,9 @@ class Listener:
             self.refusal_of(hello, context)
             or self._check_mended(hello, context)
             or self._check_duplicate(hello, context)
+            or self._check_disk(hello, context)
         )
-        verdict = encode_verdict(self._own.to(hello.replica_id), refusal)
+        verdict = encode_verdict(self._own.to(hello.replica_id).on(self._disk()), refusal)
         if refusal is None:
             await self._serve(hello.replica_id, hello.boot_nonce, context, verdict)
         else:
@@ -236,6 +246,13 @@ class Listener:
             f" {silent_ms} ms ago: two processes have the same --replica-id",
         )
         self._refused(decode_hello(hello), refusal, context)
+        return refusal
+
+    def _check_disk(self, hello: pb.ReplicaHello, context: _Context) -> RefusedHello | None:
+        """Last, because whoever is welcome is remembered."""
+        refusal = self._known_disks.judge(decode_hello(hello))
+        if refusal is not None:
+            self._refused(decode_hello(hello), refusal, context)
         return refusal
 
     def _refused(self, hello: Hello, refusal: RefusedHello, context: _Context) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from coordinator.mux.catalog_types import TaskSnapshot
+from coordinator.peers.hello import NO_DISK, DiskMark
 from coordinator.vsr.messages import Message
 
 
@@ -28,12 +29,15 @@ class SnapshotDurableMessage:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReportMessage:
-    """How far the sender is, and where it serves clients. Safety does not depend on it.
+    """How far the sender is, and where it serves clients. Reports may be lost.
 
     `status` is the number of a `cluster.v1.ReplicaStatus`; `generation` the snapshot from which it
     would restart, 0 for none; `client_address` is HOST:PORT. `unfit` is what speaks against the
     sender as primary, empty for nothing. `feature_level_max` is the highest level that its
-    coordinator and its services know.
+    coordinator and its services know. `clock_us` is its clock, 0 from a build that tells none.
+    `applied_digest` is the sender's digest of what the log led to, at op `applied`, and
+    `common_digest` the one at `common_op`, an op that other replicas tell, too. They are empty from
+    a build that makes none. `disk` tells how far the data directory has come, which is remembered.
     """
 
     cluster_id: bytes
@@ -47,6 +51,11 @@ class ReplicaReportMessage:
     client_address: str
     unfit: str = ""
     feature_level_max: int = 0
+    clock_us: int = 0
+    applied_digest: bytes = b""
+    common_op: int = 0
+    common_digest: bytes = b""
+    disk: DiskMark = NO_DISK
 
 
 ShellMessage: TypeAlias = SnapshotDurableMessage | ReplicaReportMessage

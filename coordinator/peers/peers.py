@@ -7,23 +7,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import grpc
 import grpc.aio
 
+from coordinator.base.certificates import Certificates
 from coordinator.base.clock import monotonic_ms
 from coordinator.base.errors import ConfigError
 from coordinator.peers.agreement import agreed_limits, configuration_digest
 from coordinator.peers.codec import Encoder
 from coordinator.peers.fetch import SnapshotFetcher
 from coordinator.peers.files import SnapshotFilesServer
-from coordinator.peers.hello import WIRE_VERSION, Hello
+from coordinator.peers.hello import WIRE_VERSION, DiskMark, Hello
+from coordinator.peers.known_disks import KnownDisks
 from coordinator.peers.link import PeerLink
 from coordinator.peers.listener import SERVER_OPTIONS, Listener
 from coordinator.peers.messages import PeerMessage
 from coordinator.peers.routing import Handler, Receiver, handlers_of
 from coordinator.peers.settings import PeerSettings
 from coordinator.peers.status import PeerStatus
-from coordinator.peers.tls import PeerCredentials, load_credentials
+from coordinator.peers.tls import load_credentials
 from coordinator.snapshot.ports import SnapshotProvider
 from viewstamp import grpc_transport
 from viewstamp.limits import FEATURE_LEVEL_MAX
@@ -77,12 +78,15 @@ class Peers:
         adopted: Callable[[], int] = lambda: 0,
         agreed: Mapping[str, int] | None = None,
         level_in_force: Callable[[], int] = lambda: 0,
+        disk: Callable[[], DiskMark] = DiskMark,
         clock_ms: Callable[[], int] = monotonic_ms,
+        known_disks: KnownDisks | None = None,
     ) -> None:
         """Read the certificates. `snapshots` are served to peers that need them; `adopted` is the
         generation that this replica would restart from.
 
-        A build that does not know `level_in_force` is refused.
+        A build that does not know `level_in_force` is refused. `disk` tells how far the data
+        directory of this replica has come, `known_disks` how far those of the others had.
         `agreed` are the limits to compare, by default those of `agreement`. Raises ConfigError.
         """
         self._config = config
@@ -90,16 +94,25 @@ class Peers:
         self.handlers = handlers_of(events.receivers)
         self._clock_ms = clock_ms
         self._encoder = Encoder(config.cluster_id, config.replica_id)
-        self._credentials = credentials_of(config)
+        self.certificates = credentials_of(config)
+        self._disk = disk
+        self.known_disks = known_disks or KnownDisks()
         own = hello_of(config, agreed_limits() if agreed is None else agreed)
         self.links = {replica: self._link(own, replica) for replica in config.others}
-        self.listener = Listener(own, self, clock_ms, level_in_force=level_in_force)
+        self.listener = Listener(
+            own,
+            self,
+            clock_ms,
+            level_in_force=level_in_force,
+            disk=disk,
+            known_disks=self.known_disks,
+        )
         self._snapshots = snapshots
         self._adopted = adopted
         self._tasks: list[asyncio.Task[None]] = []
         self._server: grpc.aio.Server | None = None
         self._is_stopping = False
-        self.fetcher = SnapshotFetcher(own, config.settings.addresses, self._channel_credentials)
+        self.fetcher = SnapshotFetcher(own, config.settings.addresses, self.certificates)
         """Reads snapshot files from peers."""
 
     # --- For the shell ---
@@ -112,7 +125,7 @@ class Peers:
             files = SnapshotFilesServer(self._snapshots, self.listener.refusal_of, self._adopted)
             handlers.append(files.handlers())
         server.add_generic_rpc_handlers(handlers)
-        bind(server, self._config.settings.listen, self._credentials)
+        bind(server, self._config.settings.listen, self.certificates)
         await server.start()
         self._server = server
         for link in self.links.values():
@@ -167,16 +180,19 @@ class Peers:
 
     # --- Parts ---
 
-    @property
-    def _channel_credentials(self) -> grpc.ChannelCredentials | None:
-        return None if self._credentials is None else self._credentials.channel
-
     def _link(self, own: Hello, replica: int) -> PeerLink:
         def changed() -> None:
             self._events.state(self._status(replica))
 
         address = self._config.settings.addresses[replica]
-        return PeerLink(own.to(replica), address, self._channel_credentials, changed)
+        return PeerLink(
+            own.to(replica),
+            address,
+            self.certificates,
+            changed,
+            self._disk,
+            self.known_disks,
+        )
 
     def _link_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -204,20 +220,13 @@ class Peers:
         )
 
 
-def fetcher_of(config: PeersConfig) -> SnapshotFetcher:
-    """Return a reader of peers' snapshot files, for a replica that does not run yet.
-
-    Raises ConfigError.
-    """
-    credentials = credentials_of(config)
-    return SnapshotFetcher(
-        hello_of(config, agreed_limits()),
-        config.settings.addresses,
-        None if credentials is None else credentials.channel,
-    )
+def fetcher_of(config: PeersConfig, certificates: Certificates | None) -> SnapshotFetcher:
+    """Return a reader of peers' snapshot files, for a replica that does not run yet."""
+    own = hello_of(config, agreed_limits())
+    return SnapshotFetcher(own, config.settings.addresses, certificates)
 
 
-def credentials_of(config: PeersConfig) -> PeerCredentials | None:
+def credentials_of(config: PeersConfig) -> Certificates | None:
     """Return the TLS credentials, None without TLS. Raises ConfigError."""
     tls = config.settings.tls
     return None if tls is None else load_credentials(tls)
@@ -238,12 +247,12 @@ def hello_of(config: PeersConfig, agreed: Mapping[str, int]) -> Hello:
     )
 
 
-def bind(server: grpc.aio.Server, address: str, credentials: PeerCredentials | None) -> None:
+def bind(server: grpc.aio.Server, address: str, certificates: Certificates | None) -> None:
     """Have a server listen for peers. Raises ConfigError."""
     try:
-        if credentials is None:
+        if certificates is None:
             server.add_insecure_port(address)
         else:
-            server.add_secure_port(address, credentials.server)
+            server.add_secure_port(address, certificates.server())
     except RuntimeError as error:
         raise ConfigError(f"--peer-listen {address}: cannot be bound ({error})") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from coordinator.peers.hello import HelloRefusal
 
@@ -15,6 +16,15 @@ class LinkState(Enum):
     CONNECTING = "connecting"
     CONNECTED = "connected"
     REFUSED = "refused"
+
+
+# How gRPC tells that a name has no address.
+_UNKNOWN_NAME: Final = ("DNS resolution failed", "errors resolving")
+
+
+def is_name_unknown(why: str) -> bool:
+    """Return whether gRPC's text says that a name has no address."""
+    return any(words in why for words in _UNKNOWN_NAME)
 
 
 @dataclass(frozen=True, slots=True)

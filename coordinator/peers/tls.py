@@ -2,29 +2,22 @@
 
 A replica's certificate names it by the DNS subject alternative name `replica-<id>.viewstamp`, and
 is valid for server and client authentication. One authority signs the certificates of one cluster,
-and nothing else. Files are read when the process starts; new ones need a restart.
+and nothing else. Renewed files are taken without a restart (`coordinator.base.certificates`).
 """
 
 from __future__ import annotations
 
-import ssl
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Final
 
-import grpc
-
-from coordinator.base.errors import ConfigError
+from coordinator.base.certificates import Certificates, Expiry, PemFiles, printable
 from coordinator.peers.settings import PeerTls
 
+US_PER_S: Final = 1_000_000
+# How gRPC tells of the other side's certificate, and of a connection that the other side closed.
+_TOLD_OF_PEER: Final = ("certificate has expired", "certificate is not yet valid")
+_TOLD_BY_SILENCE: Final = ("Socket closed", "Connection reset by peer", "Broken pipe")
 SUBJECT_NAMES_KEY: Final = "x509_subject_alternative_name"
-
-
-@dataclass(frozen=True, slots=True)
-class PeerCredentials:
-    """The TLS credentials of a replica, for both directions."""
-
-    server: grpc.ServerCredentials
-    channel: grpc.ChannelCredentials
 
 
 def certificate_name(replica: int) -> str:
@@ -32,28 +25,29 @@ def certificate_name(replica: int) -> str:
     return f"replica-{replica}.viewstamp"
 
 
-def load_credentials(files: PeerTls) -> PeerCredentials:
-    """Return the credentials of this replica. Raises ConfigError."""
-    try:
-        # Checks that the files belong together; gRPC would only fail to connect.
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(files.certificate, files.key)
-        context.load_verify_locations(files.authority)
-        certificate, key, authority = (
-            path.read_bytes() for path in (files.certificate, files.key, files.authority)
-        )
-    except OSError as error:
-        raise ConfigError(
-            f"--peer-tls-certificate {files.certificate}, --peer-tls-key {files.key} and"
-            f" --peer-tls-ca {files.authority} cannot be used: {error}; give a PEM chain, the PEM"
-            " key that belongs to it, and the PEM certificate of the replicas' authority"
-        ) from error
-    return PeerCredentials(
-        grpc.ssl_server_credentials(
-            [(key, certificate)], root_certificates=authority, require_client_auth=True
-        ),
-        grpc.ssl_channel_credentials(authority, key, certificate),
+def load_credentials(files: PeerTls) -> Certificates:
+    """Return the credentials of this replica, for both directions. Raises ConfigError."""
+    return Certificates(
+        PemFiles("--peer-tls-certificate", files.certificate, files.key, files.authority)
     )
+
+
+def expiry_that_refuses(told: str, own: Sequence[Expiry], now_us: int) -> str:
+    """Return which end of a certificate explains what gRPC told of a connection, if one does.
+
+    A server whose client has no valid certificate closes the connection without a word, so the own
+    files are looked at.
+    """
+    if any(words in told for words in _TOLD_OF_PEER):
+        return (
+            "its certificate, or that of its authority, is not valid at this time: renew it there,"
+            " or correct the clock here"
+        )
+    bad = [each for each in own if not each.is_good(now_us // US_PER_S)]
+    if bad and any(words in told for words in _TOLD_BY_SILENCE):
+        path = printable(str(bad[0].path))
+        return f"{bad[0].flag} {path} of this replica is not valid at this time: renew it"
+    return ""
 
 
 def names_of(context: Any) -> frozenset[str] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +31,9 @@ class Bootstrap:
     An initial member that restarts changes what op 1 must say, and the core asks again. Hashing
     runs in threads that may end in any order. Only the last question is answered: its password is
     the one in the file, and a second answer would break the caller's duty.
+
+    Op 1 begins log time, which never goes back. So the answer waits for `time_known`, until the
+    clocks of other replicas are known: the own one may be wrong by years.
     """
 
     def __init__(
@@ -39,7 +42,9 @@ class Bootstrap:
         data_directory: Path,
         found: Callable[[bytes], None],
         storage: Storage | None = None,
+        time_known: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        self._time_known = time_known
         self._cluster_id = cluster_id
         self._data_directory = data_directory
         self._storage = storage
@@ -51,6 +56,8 @@ class Bootstrap:
         self._nonces = nonces
         password = write_root_password(self._data_directory, self._storage)
         body = await asyncio.to_thread(bootstrap_body, self._cluster_id, password, nonces)
+        if self._time_known is not None:
+            await self._time_known()
         if self._nonces is nonces:
             self._found(body)
 

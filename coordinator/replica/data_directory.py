@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -29,9 +28,13 @@ from coordinator.journal.errors import JournalExists
 from coordinator.journal.journal import SEGMENT_BYTES, Journal
 from coordinator.journal.opening import Recovery
 from coordinator.journal.segment import segment_numbers, segment_path
-from coordinator.journal.superblock import NOT_ADMITTED, Superblock, SuperblockState
+from coordinator.journal.superblock import (
+    NOT_ADMITTED,
+    SuperblockState,
+)
 from coordinator.replica.repairs import Repairs
 from coordinator.replica.start import SnapshotCut, WrongDirectoryError, join, start_event
+from coordinator.replica.superblock_file import SuperblockFile
 from coordinator.snapshot.errors import NoIntactCopy, TransferFailed
 from coordinator.snapshot.files import SnapshotDirectories, SnapshotFiles
 from coordinator.snapshot.restore import Loaded
@@ -88,6 +91,11 @@ class ReplicaFiles:
         self.journal.close()
         self.lock.release()
 
+    def write_core(self, state: vsr.CoreState) -> None:
+        """Return once the core's part of the superblock is durable. Call it in the journal's
+        thread."""
+        self.superblock.write_core(state, self.journal.sequence_for_superblock)
+
     def record_commit(self, committed_op: int) -> None:
         """At a stop, durably note how far the log is committed; the core does not do so by itself.
 
@@ -122,77 +130,6 @@ class ReplicaFiles:
         if not self.superblock.exists:
             raise TransferFailed("this replica has no superblock yet: its core writes the first")
         self.record_generation(generation, cut_op)
-
-
-class SuperblockFile:
-    """The superblock, created by its first write. Threads may share it."""
-
-    def __init__(self, storage: Storage, path: str, identity: SuperblockState) -> None:
-        self._storage = storage
-        self._path = path
-        self._identity = identity
-        self._superblock: Superblock | None = None
-        # Held from reading the state to the end of a write that depends on it.
-        self._mutex = threading.Lock()
-        if storage.exists(path):
-            self._superblock = Superblock.open(storage, path)
-
-    @property
-    def exists(self) -> bool:
-        """Whether it was ever written."""
-        return self._superblock is not None
-
-    @property
-    def sequence(self) -> int:
-        """The number of writes; 0 before the first."""
-        return 0 if self._superblock is None else self._superblock.sequence
-
-    @property
-    def state(self) -> SuperblockState:
-        """The state; before the first write, the identity that it will be written with."""
-        return self._identity if self._superblock is None else self._superblock.state
-
-    def write_core(self, state: vsr.CoreState) -> None:
-        """Replace the core's part; keep what others have written."""
-        self.update(
-            lambda found: replace(
-                found,
-                view=state.view,
-                log_view=state.log_view,
-                commit_max=max(found.commit_max, state.commit_max),
-                voting_view=state.voting_view,
-            )
-        )
-
-    def write(self, state: SuperblockState) -> None:
-        """Return once the state is durable. Raises what the superblock raises."""
-        self.update(lambda _: state)
-
-    def record_generation(self, generation: int, cut_op: int) -> None:
-        """Durably choose the snapshot to restart from; an older one than the present changes
-        nothing."""
-
-        def recorded(state: SuperblockState) -> SuperblockState | None:
-            if generation <= state.generation:
-                return None
-            commit_max = max(state.commit_max, cut_op)
-            return replace(state, generation=generation, commit_max=commit_max)
-
-        self.update(recorded)
-
-    def update(self, change: Callable[[SuperblockState], SuperblockState | None]) -> None:
-        """Return once the state that `change` makes is durable; None changes nothing.
-
-        Raises what the superblock raises.
-        """
-        with self._mutex:
-            state = change(self.state)
-            if state is None:
-                return
-            if self._superblock is None:
-                self._superblock = Superblock.create(self._storage, self._path, state)
-            else:
-                self._superblock.write(state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +167,8 @@ class DamagedSnapshot:
     files: SnapshotFiles
     superblock: SuperblockFile
     why: NoIntactCopy
+    storage: Storage | None = None
+    """Where the directory is; None for the file system."""
 
 
 # Returns once the snapshot that the superblock names is whole. Blocks.
@@ -245,7 +184,26 @@ def open_replica(
     Raises DirectoryInUse, WrongDirectoryError, OSError and what journal, superblock and snapshot
     files raise.
     """
-    storage = storage or FileStorage()
+    with closing(replica_opening(options, storage or FileStorage())) as opening:
+        try:
+            while True:
+                damaged = next(opening)
+                if mend is None:
+                    raise damaged.why
+                mend(damaged)
+        except StopIteration as opened:
+            files: ReplicaFiles = opened.value
+            return files
+
+
+def replica_opening(
+    options: DirectoryOptions, storage: Storage
+) -> Generator[DamagedSnapshot, None, ReplicaFiles]:
+    """Open the directory in steps, for callers with a way of their own to wait.
+
+    Yields a snapshot that must be whole before the next step, and returns the files. Close it, or
+    the directory stays locked. Raises what `open_replica` raises.
+    """
     with ExitStack() as undo:
         storage.make_directory(str(options.path))
         lock = storage.lock(str(options.path))
@@ -256,7 +214,7 @@ def open_replica(
         if superblock.state.generation:
             snapshots = _open_snapshots(storage, options, superblock.state, repairs)
             undo.callback(snapshots.close)
-            base = _load(snapshots, superblock, mend)
+            base = yield from _loading(storage, snapshots, superblock)
             undo.callback(base.close)
             _check_level(base)
         journal, recovery = _open_journal(storage, options, superblock, base)
@@ -268,7 +226,7 @@ def open_replica(
             undo.callback(snapshots.close)
         if superblock.exists:
             # The opening write: services tell this process from an older one by its sequence.
-            superblock.write(superblock.state)
+            superblock.begin(journal.sequence_for_superblock, is_damaged=recovery.head_uncertain)
         undo.pop_all()
     start = start_event(_known(superblock), journal, cut_of(base))
     _tell(journal, base)
@@ -308,13 +266,13 @@ def _open_snapshots(
     )
 
 
-def _load(snapshots: SnapshotFiles, superblock: SuperblockFile, mend: Mend | None) -> Loaded:
+def _loading(
+    storage: Storage, snapshots: SnapshotFiles, superblock: SuperblockFile
+) -> Generator[DamagedSnapshot, None, Loaded]:
     try:
         return snapshots.load(superblock.state.generation)
     except NoIntactCopy as error:
-        if mend is None:
-            raise
-        mend(DamagedSnapshot(snapshots, superblock, error))
+        yield DamagedSnapshot(snapshots, superblock, error, storage)
     return snapshots.load(superblock.state.generation)
 
 
@@ -421,6 +379,7 @@ def _open_journal(
                 replica_count=state.replica_count,
                 segment_bytes=options.segment_bytes,
                 archive=archive,
+                superblock=superblock.mark,
             )
         except JournalExists:
             pass  # op 1 was written before the crash: it is opened like any other log
@@ -436,6 +395,7 @@ def _open_journal(
         base_checksum=None if base is None else base.manifest.cut_checksum,
         segment_bytes=options.segment_bytes,
         archive=archive,
+        superblock=superblock.mark,
     )
 
 

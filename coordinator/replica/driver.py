@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coordinator import vsr
-from coordinator.base.clock import now_ticks, wall_clock_us
+from coordinator.base.clock import now_ticks
 from coordinator.base.errors import HaltedError
 from coordinator.base.slices import Steps
 from coordinator.journal import CorruptRecord
@@ -25,6 +25,8 @@ from coordinator.replica.intake import Intake
 from coordinator.replica.mux_effects import MuxEffects
 from coordinator.replica.peers import NO_PEERS, PeerPorts
 from coordinator.replica.ports import (
+    WALL_CLOCK,
+    DriverClock,
     DriverEvents,
     JournalRoom,
     Progress,
@@ -49,6 +51,7 @@ class Driver:
         writer: JournalWriter[vsr.CoreState],
         events: DriverEvents,
         peers: PeerPorts = NO_PEERS,
+        clock: DriverClock = WALL_CLOCK,
     ) -> None:
         self.progress = Progress()
         self.core = core
@@ -57,8 +60,9 @@ class Driver:
         self.mux_effects = MuxEffects(mux, self._carry_out, self.guard)
         self._apply_queue = ApplyQueue(self._apply_queue_ports(writer), self.progress)
         self.reads = ReplicaReads(self, self._apply_queue, mux, self.mux_effects)
-        self.intake = Intake(core, self, self.serving, mux, events.room)
+        self.intake = Intake(core, self, self.serving, mux, events.room, clock.stamp_us)
         self.entries = AppendBackpressure(core, self.step, self.intake.may_use_reserve, events.room)
+        self._clock = clock
         self._writer = writer
         self._events = events
         self._peers = peers
@@ -111,7 +115,7 @@ class Driver:
 
     def found(self, body: bytes) -> None:
         """Sequence the bootstrap entry."""
-        self.step(vsr.Found(body, wall_clock_us()))
+        self.step(vsr.Found(body, self._clock.stamp_us()))
 
     def pump(self) -> None:
         """Admit waiting requests while the pipeline and the disk have room. A call in the middle of
@@ -283,7 +287,8 @@ class Driver:
             # Deferred: the mux has not finished the step that sent the batch.
             asyncio.get_running_loop().call_soon(self.mux_effects.stage_replied, reply)
         else:
-            self._events.stage(batch.stage).send(codec.encode_batch(batch))
+            clock_us = 0 if batch.sequence else self._clock.now_us()  # reads may be logins
+            self._events.stage(batch.stage).send(codec.encode_batch(batch, clock_us))
 
     def _applied(self, applied: mux_types.Applied) -> None:
         self.progress.applied_op = applied.op

@@ -1,4 +1,4 @@
-"""Whether this replica is fit to lead: stages apply, and the disk writes and has room.
+"""Whether this replica is fit to lead: stages apply, disk and clock are as they should be.
 
 An unfit primary gives up its view if another replica is fitter, and leads no later view until the
 reason is gone. A lone replica cannot hand over. Any replica is not ready while its stages make no
@@ -35,7 +35,7 @@ class ServiceState(Enum):
 class Seen:
     """What a look at the replica finds. `has_fit_peer`: another replica could lead.
     `writes_done` counts the writes that the journal's thread has finished; `is_writing` says
-    whether it has more to do.
+    whether it has more to do. `clock` says what is wrong with the clock, empty for nothing.
     """
 
     committed_op: int
@@ -45,6 +45,7 @@ class Seen:
     is_writing: bool
     writes_done: int
     has_fit_peer: bool
+    clock: str = ""
 
 
 class StallWatch:
@@ -92,11 +93,11 @@ class StallWatch:
         self._writes_done = seen.writes_done
 
 
-def reason_of(stalled: str, is_full: bool) -> str:
+def reason_of(stalled: str, is_full: bool, clock: str) -> str:
     """Return what speaks against this replica as primary; empty if nothing does."""
     if stalled:
         return stalled
-    return "the disk of its journal is full" if is_full else ""
+    return "the disk of its journal is full" if is_full else clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ class Fitness:
         if stalled != self._stalled:
             self._stalled = stalled
             self._ports.stalled(stalled)
-        reason = reason_of(stalled, seen.is_full)
+        reason = reason_of(stalled, seen.is_full, seen.clock)
         if reason != self.reason:
             self.reason = reason
             self._ports.said(reason)

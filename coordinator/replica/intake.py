@@ -70,7 +70,10 @@ class IntakeServing(Protocol):
 
 
 class Intake:
-    """Batches of one replica's clients. `room` says whether the journal has room for another."""
+    """Batches of one replica's clients.
+
+    `room` says whether the journal has room for another. `clock_us` is the time of their entries.
+    """
 
     def __init__(
         self,
@@ -79,6 +82,7 @@ class Intake:
         serving: IntakeServing,
         machines: Machines,
         room: Callable[[], JournalRoom],
+        clock_us: Callable[[], int] = wall_clock_us,
     ) -> None:
         self.batcher = Batcher()
         self._core = core
@@ -86,6 +90,7 @@ class Intake:
         self._serving = serving
         self._machines = machines
         self._room = room
+        self._clock_us = clock_us
         self._is_pump_due = False
         self._batch: PrepareBatch | None = None  # of the step under way
         self._in_log: dict[int, PrepareBatch] = {}
@@ -149,7 +154,9 @@ class Intake:
     def _admit(self, batch: PrepareBatch) -> None:
         self._batch = batch
         level = self._machines.feature_level
-        self._replica.step(vsr.ClientBatch(batch.body, batch.command_count, wall_clock_us(), level))
+        self._replica.step(
+            vsr.ClientBatch(batch.body, batch.command_count, self._clock_us(), level)
+        )
         self._batch = None
 
     # --- In the log ---

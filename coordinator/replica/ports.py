@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from coordinator import vsr
+from coordinator.base.clock import wall_clock_us
 from coordinator.mux import types as mux_types
 
 
@@ -16,6 +17,21 @@ class StageLink(Protocol):
 
     def send(self, batch: Any) -> None:
         """Send a batch, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverClock:
+    """The time by all replicas' clocks, in microseconds since 1970.
+
+    `stamp_us` is for entries: 0 lets log time stand still, while too little is known. `now_us` is
+    the best that is known, for whatever can be wrong for a while.
+    """
+
+    stamp_us: Callable[[], int]
+    now_us: Callable[[], int]
+
+
+WALL_CLOCK: Final = DriverClock(wall_clock_us, wall_clock_us)
 
 
 class JournalRoom(Enum):

@@ -7,18 +7,24 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from coordinator.journal.errors import NoSpace
-from coordinator.journal.journal import SPARE_SEGMENTS, JournalSpace
+from coordinator.journal.journal import RESERVE_SEGMENTS, SPARE_SEGMENTS
+from coordinator.journal.segments import JournalSpace
 from coordinator.replica.ports import JournalRoom
-from viewstamp.format.record import CONTENT_BYTES_MAX, record_bytes
+from viewstamp.format.record import CONTENT_BYTES_MAX, SECTOR_BYTES, record_bytes
 
 RETRY_DELAY_MS: Final = 1_000
 RECORD_BYTES_MAX: Final = record_bytes(CONTENT_BYTES_MAX)
 # A record never spans segments: up to one record's worth stays unused at the end of each.
-MARGIN_BYTES: Final = 2 * RECORD_BYTES_MAX
+MARGIN_RECORDS: Final = 2
 
 
 class JournalRoomPort(Protocol):
     """The journal as seen from here."""
+
+    @property
+    def segment_bytes(self) -> int:
+        """The size of new segments."""
+        ...
 
     def space(self) -> JournalSpace:
         """Return how much room there is."""
@@ -30,14 +36,21 @@ class JournalRoomPort(Protocol):
 
 
 class SpaceWatch:
-    """Room for prepares: the journal's room, less the prepares on their way there."""
+    """Room for prepares: the journal's room, less the prepares on their way there.
+
+    No record is larger than `record_bytes_max`.
+    """
 
     def __init__(
         self,
         journal: JournalRoomPort,
         became_full: Callable[[str], None],
         has_room: Callable[[], None],
+        record_bytes_max: int = RECORD_BYTES_MAX,
     ) -> None:
+        """Raises ValueError if segments are so small that there would never be room."""
+        _check_segments(journal.segment_bytes, record_bytes_max)
+        self._record_bytes_max = record_bytes_max
         self._journal = journal
         self._became_full = became_full
         self._has_room = has_room
@@ -48,7 +61,7 @@ class SpaceWatch:
     def room(self) -> JournalRoom:
         """Return whether another prepare may be admitted."""
         free_bytes = self._journal.space().free_bytes - self._on_the_way_bytes
-        if free_bytes >= MARGIN_BYTES:
+        if free_bytes >= MARGIN_RECORDS * self._record_bytes_max:
             return JournalRoom.FREE
         self._wake.set()
         if not self.full:
@@ -57,11 +70,11 @@ class SpaceWatch:
 
     def sent(self, prepares: Sequence[Any]) -> None:
         """Count prepares on their way to the journal."""
-        self._on_the_way_bytes += sum(map(_bytes_of, prepares))
+        self._on_the_way_bytes += sum(map(self._bytes_of, prepares))
 
     def written(self, prepares: Sequence[Any]) -> None:
         """Count prepares as written."""
-        self._on_the_way_bytes -= sum(map(_bytes_of, prepares))
+        self._on_the_way_bytes -= sum(map(self._bytes_of, prepares))
         if self._journal.space().spare_segments < SPARE_SEGMENTS:
             self._wake.set()
 
@@ -96,13 +109,22 @@ class SpaceWatch:
         # Admits the waiting commands, or tells them that the disk is full.
         self._has_room()
 
+    def _bytes_of(self, prepare: Any) -> int:
+        if prepare is None:
+            return self._record_bytes_max
+        return record_bytes(prepare.header.size + _HEADER_ALLOWANCE_BYTES)
 
-def _bytes_of(prepare: Any) -> int:
-    return (
-        record_bytes(CONTENT_BYTES_MAX)
-        if prepare is None
-        else record_bytes(prepare.header.size + _HEADER_ALLOWANCE_BYTES)
-    )
+
+def _check_segments(segment_bytes: int, record_bytes_max: int) -> None:
+    """With all spare segments made, those that are no reserve may be all the room there is."""
+    usable_bytes = segment_bytes - SECTOR_BYTES
+    free_bytes = (SPARE_SEGMENTS - RESERVE_SEGMENTS) * usable_bytes
+    if usable_bytes < record_bytes_max or free_bytes < MARGIN_RECORDS * record_bytes_max:
+        raise ValueError(
+            f"{SPARE_SEGMENTS} spare segments of {segment_bytes} bytes never have room for"
+            f" {MARGIN_RECORDS} records of {record_bytes_max} bytes beside the reserve of"
+            f" {RESERVE_SEGMENTS}"
+        )
 
 
 # More than an encoded prepare header can have.

@@ -64,9 +64,13 @@ class DaemonThread:
         self._calls.put(run)
         return future
 
+    def abandon(self) -> None:
+        """End after the calls asked for, without waiting for them: they may never end."""
+        self._calls.put(None)
+
     def close(self) -> None:
         """Finish the calls asked for, and end. Raises DiskHangsError if that takes too long."""
-        self._calls.put(None)
+        self.abandon()
         self._thread.join(DISK_STALL_MS / 1000)
         if self._thread.is_alive():
             raise DiskHangsError(f"the disk has not finished a write for {DISK_STALL_MS} ms")

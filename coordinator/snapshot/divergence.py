@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from coordinator.base.errors import HaltedError
 from coordinator.mux.catalog_types import Snapshot, TaskSnapshot
@@ -45,6 +45,29 @@ def words_about(replica: int, tasks: Iterable[TaskSnapshot], decided: Snapshot) 
     return (
         f"replica {replica} has diverged: its root of generation {decided.generation} is not that"
         f" of the majority; {_words(tasks, decided.tasks)}. It ends by itself; see its log"
+    )
+
+
+def contradicted_by_majority(
+    replicas: Sequence[int], digest: bytes, own: bytes, op: int
+) -> DivergedError:
+    """Return the error that ends a replica which applied the log to another end than a majority."""
+    names = " and ".join(map(str, replicas))
+    return DivergedError(
+        f"applying the log up to op {op} had the digest {digest.hex()} on replicas {names}, and"
+        f" {own.hex()} on this one. It has diverged from the majority and must not go on: keep its"
+        " directory for whoever looks for the reason, and start it with an empty one"
+    )
+
+
+def words_about_digests(one: tuple[int, bytes], other: tuple[int, bytes], op: int) -> str:
+    """Return the text of the alarm about two replicas, each with its digest."""
+    (replica, digest), (other_replica, other_digest) = one, other
+    return (
+        f"replicas {replica} and {other_replica} differ: applying the log up to op {op} had the"
+        f" digest {digest.hex()} on replica {replica}, and {other_digest.hex()} on replica"
+        f" {other_replica}. One of them has diverged. It ends by itself if a majority of replicas"
+        " contradicts it; otherwise take a snapshot, which compares the states"
     )
 
 

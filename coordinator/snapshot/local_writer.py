@@ -31,13 +31,12 @@ from typing import Final, NoReturn, TypeVar
 
 from coordinator.snapshot.errors import CopiesFailed, CopyNotWritten, SnapshotNoSpace
 from coordinator.snapshot.layout import RESERVE_FILE, Check, equality_check
-from coordinator.storage import Storage, StorageFile
+from coordinator.storage import ERRORS_OF_THE_PROCESS, Storage, StorageFile
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 NO_SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 MISSING: Final = "missing"
 # These concern this process, not a copy.
-_OWN_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 T = TypeVar("T")
 
@@ -290,7 +289,7 @@ def folder_of(path: str) -> str:
 
 def damage_of(error: OSError, what: str) -> str:
     """Return what an error says of a copy; raise it again if it concerns this process."""
-    if error.errno in _OWN_ERRORS:
+    if error.errno in ERRORS_OF_THE_PROCESS:
         raise error
     return f"{what}: {error.strerror or error}"
 

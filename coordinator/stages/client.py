@@ -32,6 +32,7 @@ from coordinator.stages.poison import Poison
 from viewstamp import grpc_transport, limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2_grpc as domain_grpc
+from viewstamp.cancellation import end_if_cancelled
 
 APPLY_PATH: Final = "/viewstamp.api.domain.v1.DomainService/Apply"
 # The codes by which a service says that a section can never be its own.
@@ -241,6 +242,7 @@ class StageClient:
         """
         self._sequence = identity.coordinator_sequence
         while True:
+            end_if_cancelled()
             self._check_item_log()
             try:
                 await self._stream(identity)

@@ -235,13 +235,14 @@ def indexed_error(error: mux.IndexedError) -> errors_pb2.IndexedError:
 # --- To the stages -------------------------------------------------------------------------------
 
 
-def encode_batch(batch: mux.StageBatch) -> domain_pb2.Batch:
-    """Return a batch as its stage's service reads it."""
+def encode_batch(batch: mux.StageBatch, clock_us: int = 0) -> domain_pb2.Batch:
+    """Return a batch as its stage's service reads it. `clock_us` is for reads between prepares."""
     return domain_pb2.Batch(
         sequence=batch.sequence,
         op=batch.op,
         feature_level=batch.feature_level,
         items=[_ENCODERS[type(item)](item) for item in batch.items],
+        clock_us=clock_us,
     )
 
 

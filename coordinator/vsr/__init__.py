@@ -78,8 +78,8 @@ Message              later view than the receiver, the receiver follows.
 RequestPrepare-      send me exactly the entry with this op and checksum, committed or not.
 Message
 RepairMessage        here it is.
-RequestCommitted-    send me these committed entries. Views do not matter for them.
-Message
+RequestCommitted-    send me these committed entries. Views do not matter for them. A blank replica
+Message              that hears a pre-vote asks for op 1, which may name it as an initial member.
 CommittedMessage     one of those entries.
 CommittedGone-       they were truncated here; a snapshot covers them.
 Message

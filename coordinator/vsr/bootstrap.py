@@ -20,9 +20,12 @@ from coordinator.vsr.events import Found, RecordsDurable
 from coordinator.vsr.messages import (
     BlankAnswerMessage,
     BlankQueryMessage,
+    CommittedMessage,
     Prepare,
     PrepareMessage,
     RepairMessage,
+    RequestCommittedMessage,
+    StartViewChangeMessage,
 )
 from coordinator.vsr.state import BOOTSTRAP_VIEW, ReplicaState
 from coordinator.vsr.timeouts import TimeoutName
@@ -96,9 +99,24 @@ def on_found(state: ReplicaState, event: Found) -> None:
     normal.append_new(state, event.body, BOOTSTRAPPED_COMMANDS, event.wall_clock_us)
 
 
-def on_bootstrap_prepare(state: ReplicaState, message: PrepareMessage | RepairMessage) -> None:
+def on_bootstrap_prepare(
+    state: ReplicaState, message: PrepareMessage | RepairMessage | CommittedMessage
+) -> None:
     """Blank backup: journal op 1, which names this boot among the initial members."""
     normal.journal(state, message.prepare)
+
+
+def on_cluster_without_primary(state: ReplicaState, message: StartViewChangeMessage) -> None:
+    """Blank replica: ask for op 1, because the sender misses the primary of a cluster.
+
+    An initial member that missed op 1 may be needed to elect another primary, and no heartbeat
+    tells it of the cluster. Where op 1 does not name this boot, nothing comes of the question.
+    """
+    if state.log.op == 0:
+        state.send(
+            message.from_replica,
+            RequestCommittedMessage(state.configuration.cluster_id, state.replica, 1, 1),
+        )
 
 
 def on_records_durable(state: ReplicaState, event: RecordsDurable) -> None:
@@ -109,7 +127,9 @@ def on_records_durable(state: ReplicaState, event: RecordsDurable) -> None:
         state.persist_superblock()
 
 
-def names_this_boot(state: ReplicaState, message: PrepareMessage | RepairMessage) -> bool:
+def names_this_boot(
+    state: ReplicaState, message: PrepareMessage | RepairMessage | CommittedMessage
+) -> bool:
     """Whether the Founded entry lists this replica with the nonce of its present boot."""
     return names(state, message.prepare)
 

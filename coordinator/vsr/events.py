@@ -62,6 +62,8 @@ class Received:
 class ClientBatch:
     """The commands of one future entry; `wall_clock_us` is microseconds since 1970.
 
+    The core believes it, so the shell must not take it from one clock alone
+    (`coordinator/replica/cluster_clock.py`). 0 lets log time stand still.
     `feature_level` is the level that the log has decided, as far as the shell has applied it. The
     entry's header records it, unless the previous entry has a higher one.
     """

@@ -46,6 +46,7 @@ Viewed: TypeAlias = (
     | ReadIndexRequestMessage
     | ReadIndexReplyMessage
 )
+WithPrepare: TypeAlias = PrepareMessage | RepairMessage | CommittedMessage
 Rules: TypeAlias = tuple[tuple[DropRule, Callable[[ReplicaState, Any], bool]], ...]
 
 
@@ -87,9 +88,7 @@ def not_for_backup(state: ReplicaState, message: Viewed) -> bool:
     return not state.is_primary
 
 
-def prepare_of_other_cluster(
-    state: ReplicaState, message: PrepareMessage | RepairMessage | CommittedMessage
-) -> bool:
+def prepare_of_other_cluster(state: ReplicaState, message: WithPrepare) -> bool:
     """The entry itself names its cluster."""
     return message.prepare.header.cluster_id != state.configuration.cluster_id
 
@@ -341,13 +340,13 @@ def not_from_bootstrap_primary(state: ReplicaState, message: Message) -> bool:
     return message.from_replica != BOOTSTRAP_VIEW % state.replica_count
 
 
-def not_the_bootstrap_prepare(state: ReplicaState, message: PrepareMessage | RepairMessage) -> bool:
+def not_the_bootstrap_prepare(state: ReplicaState, message: WithPrepare) -> bool:
     """A blank replica can begin only with op 1."""
     header = message.prepare.header
     return (header.op, header.parent, header.first_revision) != (1, PARENT_OF_FIRST, 1)
 
 
-def not_an_initial_member(state: ReplicaState, message: PrepareMessage | RepairMessage) -> bool:
+def not_an_initial_member(state: ReplicaState, message: WithPrepare) -> bool:
     """This boot of this replica was not asked: it may have forgotten acknowledgements."""
     return not bootstrap.names_this_boot(state, message)
 

@@ -125,9 +125,10 @@ MESSAGE_HANDLERS: dict[type, dict[ReplicaStatus, Receiver]] = {
     BlankAnswerMessage: {
         ReplicaStatus.BLANK: (message_guards.BLANK_ANSWER_RULES, bootstrap.on_blank_answer)
     },
-    StartViewChangeMessage: by_members(
-        message_guards.PRE_VOTE_RULES, pre_votes.on_start_view_change
-    ),
+    StartViewChangeMessage: {
+        ReplicaStatus.BLANK: ((), bootstrap.on_cluster_without_primary),
+        **by_members(message_guards.PRE_VOTE_RULES, pre_votes.on_start_view_change),
+    },
     DoViewChangeMessage: by_members(message_guards.VOTE_RULES, view_change.on_do_view_change),
     StartViewMessage: by_members(message_guards.START_VIEW_RULES, start_view.on_start_view),
     RequestStartViewMessage: by_members(
@@ -146,7 +147,13 @@ MESSAGE_HANDLERS: dict[type, dict[ReplicaStatus, Receiver]] = {
     RequestCommittedMessage: by_members(
         message_guards.REQUEST_COMMITTED_RULES, catch_up.on_request_committed
     ),
-    CommittedMessage: by_members(message_guards.COMMITTED_RULES, catch_up.on_committed),
+    CommittedMessage: {
+        ReplicaStatus.BLANK: (
+            message_guards.BOOTSTRAP_REPAIR_RULES,
+            bootstrap.on_bootstrap_prepare,
+        ),
+        **by_members(message_guards.COMMITTED_RULES, catch_up.on_committed),
+    },
     CommittedGoneMessage: by_members(
         message_guards.COMMITTED_GONE_RULES, catch_up.on_committed_gone
     ),
@@ -412,6 +419,11 @@ class Replica:
     def primary(self) -> int:
         """The index of the primary of `view`."""
         return self.state.primary
+
+    @property
+    def log_time_us(self) -> int:
+        """The time of the last entry, in microseconds since 1970; 0 for the empty log."""
+        return self.state.log.timestamp_us
 
     @property
     def recordable_commit(self) -> int:

@@ -112,6 +112,14 @@ class PreVote:
 
 
 @dataclass(frozen=True, slots=True)
+class Vote:
+    """A replica's vote for this view, as heard at a tick."""
+
+    message: DoViewChangeMessage
+    heard_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
 class LogAdoption:
     """The log that a view begins with, while this replica takes it over.
 
@@ -169,7 +177,7 @@ class ReplicaState:
     asked_view: int = 0
     """The view whose primary was last asked for its log."""
     pre_votes: dict[int, PreVote] = field(default_factory=dict)
-    votes: dict[int, DoViewChangeMessage] = field(default_factory=dict)
+    votes: dict[int, Vote] = field(default_factory=dict)
     installation: LogAdoption | None = None
     stuck_op: int = 0
     """The op of the last `Stuck` alarm."""

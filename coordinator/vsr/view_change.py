@@ -16,9 +16,17 @@ from coordinator.vsr.effects import RefusalReason, ReplicaStatus, Stuck
 from coordinator.vsr.errors import check, demand
 from coordinator.vsr.events import SuperblockDurable
 from coordinator.vsr.messages import DoViewChangeMessage
-from coordinator.vsr.state import LogAdoption, ReplicaState
+from coordinator.vsr.state import LogAdoption, ReplicaState, Vote
 from coordinator.vsr.timeouts import TimeoutName, ticks
-from viewstamp.limits import FORFEIT_LAG_OPS, VIEW_CHANGE_MS, VIEW_CHANGE_MS_MAX
+from viewstamp.limits import (
+    DO_VIEW_CHANGE_RESEND_MS,
+    FORFEIT_LAG_OPS,
+    VIEW_CHANGE_MS,
+    VIEW_CHANGE_MS_MAX,
+)
+
+VOTE_TICKS = 8 * ticks(DO_VIEW_CHANGE_RESEND_MS)
+"""How long an unrepeated vote counts, in ticks: seven repetitions may be lost."""
 
 
 def enter(state: ReplicaState, view: int) -> None:
@@ -118,9 +126,9 @@ def vote(state: ReplicaState) -> None:
 
 def cast(state: ReplicaState) -> None:
     """Vote: the primary-elect for itself, the others to the primary-elect."""
-    state.votes[state.replica] = own_vote(state)
+    message = note(state, own_vote(state))
     if not state.is_primary:
-        state.send(state.primary, state.votes[state.replica])
+        state.send(state.primary, message)
     if state.replica_count > 1:
         state.timeouts.arm(TimeoutName.VOTE_RESEND, state.now_ticks)
 
@@ -133,8 +141,7 @@ def resend_vote(state: ReplicaState) -> None:
     """
     state.timeouts.stop(TimeoutName.VOTE_RESEND)
     if may_vote(state):
-        state.votes[state.replica] = own_vote(state)
-        state.broadcast(state.votes[state.replica])
+        state.broadcast(note(state, own_vote(state)))
         state.timeouts.arm(TimeoutName.VOTE_RESEND, state.now_ticks)
     elif state.status is ReplicaStatus.VIEW_CHANGE and state.installation is None:
         state.timeouts.arm(TimeoutName.VOTE_RESEND, state.now_ticks)
@@ -149,15 +156,33 @@ def on_do_view_change(state: ReplicaState, message: DoViewChangeMessage) -> None
     if state.is_installed:
         log_adoption.send_start_view(state, message.from_replica, log_adoption.NO_NONCE)
     elif state.installation is None:
-        state.votes[message.from_replica] = message
+        note(state, message)
+
+
+def note(state: ReplicaState, message: DoViewChangeMessage) -> DoViewChangeMessage:
+    """Remember a vote, and when it was heard; return it."""
+    state.votes[message.from_replica] = Vote(message, state.now_ticks)
+    return message
+
+
+def counted_votes(state: ReplicaState) -> list[DoViewChangeMessage]:
+    """Return the votes that still count, by replica; the own one always does.
+
+    A vote counts only while it is repeated. Its sender may have lost its disk since, and what it
+    says of that disk is not true any more.
+    """
+    return [
+        vote.message
+        for replica, vote in sorted(state.votes.items())
+        if replica == state.replica or vote.heard_ticks + VOTE_TICKS >= state.now_ticks
+    ]
 
 
 def choose_log(state: ReplicaState) -> None:
     """Settle rule, primary-elect: adopt the log that the votes determine, once they do."""
     if not elects(state):
         return
-    votes = [state.votes[replica] for replica in sorted(state.votes)]
-    chosen = log_selection.choose(votes, state.replica_count, state.quorums)
+    chosen = log_selection.choose(counted_votes(state), state.replica_count, state.quorums)
     if isinstance(chosen, log_selection.Chosen):
         begin_installation(state, chosen)
     elif isinstance(chosen, log_selection.Unrecoverable) and state.stuck_op != chosen.op:
@@ -178,7 +203,8 @@ def elects(state: ReplicaState) -> bool:
 
 def begin_installation(state: ReplicaState, chosen: log_selection.Chosen) -> None:
     """Adopt the chosen log; a replica that lacks too much of it prefers another to lead."""
-    holders = sorted(state.votes, key=lambda replica: -len(state.votes[replica].headers))
+    votes = sorted(counted_votes(state), key=lambda vote: -len(vote.headers))
+    holders = [vote.from_replica for vote in votes]
     state.installation = LogAdoption(
         chosen.source,
         tuple(holder for holder in holders if holder != state.replica),

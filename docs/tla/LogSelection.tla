@@ -37,7 +37,7 @@ IsPrefix(short, long) == Len(short) <= Len(long) /\ Prefix(long, Len(short)) = s
 CommonLength(a, b) ==
     Max({op \in 0 .. Smaller(Len(a), Len(b)) : Prefix(a, op) = Prefix(b, op)})
 
-(* A vote: [view, from, life, log_view, commit, head, headers, faulty].             *)
+(* A vote: [view, from, life, log_view, commit, head, headers, faulty, uncertain].  *)
 
 EntryAt(vote, op) ==
     IF \E header \in vote.headers : Op(header) = op
@@ -52,7 +52,7 @@ Finding(vote, op, parent) ==
     LET header == EntryAt(vote, op) IN
     IF header # NoEntry
     THEN IF parent = NoEntry \/ Parent(header) = parent THEN Held ELSE Absent
-    ELSE IF op \in vote.faulty THEN Unknown ELSE Absent
+    ELSE IF op \in vote.faulty \/ (vote.uncertain /\ op > vote.head) THEN Unknown ELSE Absent
 
 (* The canonical votes: those with the highest log view. *)
 GuardHighestLogView == "HighestLogView" \notin Removed

@@ -23,12 +23,20 @@ GuardSuperseded == "Superseded" \notin Removed
 GuardWholeLog == "WholeLog" \notin Removed
 GuardRecordable == "Recordable" \notin Removed
 GuardRestartedPrimary == "RestartedPrimary" \notin Removed
+GuardNamesThisBoot == "NamesThisBoot" \notin Removed
 
-(* The first record of a member of a cluster that committed op 1, and nothing else. *)
+(* What was on a disk earlier: pairs of journal and superblock; the journals that    *)
+(* the superblock tells as older, and the superblocks that a record tells as older.  *)
+NoPast == [volumes |-> {}, journals |-> {}, superblocks |-> {}]
+
+(* The first record of a member of a cluster that committed op 1, and nothing else.  *)
+(* `named` says whether op 1 names the present boot, `uncertain` whether there may   *)
+(* have been entries above the log, `heard` the votes that a primary-elect heard.    *)
 Member(id) ==
     [id |-> id, life |-> 0, status |-> "normal", view |-> 0, log_view |-> 0, voting_view |-> 0,
      log |-> Founded, disk |-> Founded, faulty |-> 0, hidden |-> FALSE, commit |-> 1,
      adoption |-> NoAdoption, fresh |-> {}, writing |-> NoSuperblock,
+     named |-> TRUE, uncertain |-> FALSE, heard |-> {}, past |-> NoPast,
      durable |-> [view |-> 0, log_view |-> 0, commit |-> 1, voting_view |-> 0]]
 
 Primary(view) == view % ReplicaCount
@@ -100,7 +108,8 @@ OwnVote(n) ==
     IN  [view |-> n.view, from |-> n.id, life |-> n.life, log_view |-> n.log_view,
          commit |-> n.commit, head |-> head,
          headers |-> {Prefix(n.log, op) : op \in (Larger(n.commit, 1) .. head) \ {n.faulty}},
-         faulty |-> IF n.faulty > n.commit /\ ~denied THEN {n.faulty} ELSE {}]
+         faulty |-> IF n.faulty > n.commit /\ ~denied THEN {n.faulty} ELSE {},
+         uncertain |-> n.uncertain]
 Votes(n) == IF MayVote(n) THEN {OwnVote(n)} ELSE {}
 
 (* acknowledge.acknowledge: [view, from, log] vouches for the whole log.            *)
@@ -163,7 +172,7 @@ IsComplete(n) ==
 TakenUp(n) == IF IsInstalled(n) THEN [n EXCEPT !.adoption = NoAdoption] ELSE n
 RecordLogView(n) ==
     IF IsInstalled(n) \/ n.log_view = n.view THEN TakenUp(n)
-    ELSE TakenUp(Persisted([n EXCEPT !.log_view = n.view]))
+    ELSE TakenUp(Persisted([n EXCEPT !.log_view = n.view, !.uncertain = FALSE]))
 
 (* log_adoption.advance *)
 Advance(n) ==
@@ -184,13 +193,19 @@ Finish(n) ==
     IF n.status = "view_change" /\ IsInstalled(n) /\ ~IsAdopting(n) /\ n.commit >= InheritedOp(n)
     THEN [n EXCEPT !.status = "normal"] ELSE n
 
+(* rejoin.recognize_initial_member: op 1 names the present boot.                    *)
+Recognized(n) ==
+    IF n.voting_view = NotAdmitted /\ Len(n.log) > 0 /\ (n.named \/ ~GuardNamesThisBoot)
+    THEN Persisted([n EXCEPT !.voting_view = 0]) ELSE n
+
 (* The settle rules of replica.py that the specification has.                       *)
-Settle(n) == Finish(Advance(n))
+Settle(n) == Recognized(Finish(Advance(n)))
 
 ------------------------------------ (* moving on *)
 (* view_change.enter *)
 Entered(n, view) ==
-    Persisted([n EXCEPT !.view = view, !.status = "view_change", !.adoption = NoAdoption])
+    Persisted([n EXCEPT !.view = view, !.status = "view_change", !.adoption = NoAdoption,
+                        !.heard = {}])
 
 (* The removal of KeepEqual discards all above the commit point, and fetches anew.  *)
 Adopting(n, commit, head, headers) ==
@@ -210,7 +225,8 @@ CommitAtStart(log, faulty, recorded) ==
 
 Restarted(n, image, faulty, hidden) ==
     [n EXCEPT
-        !.status = IF ~GuardRestartedPrimary /\ n.id = Primary(n.durable.view)
+        !.named = FALSE, !.heard = {},
+        !.status = IF n.status = "blank" THEN "blank" ELSE IF ~GuardRestartedPrimary /\ n.id = Primary(n.durable.view)
                         /\ n.durable.log_view = n.durable.view /\ n.status = "normal"
                    THEN "normal" ELSE "recovering",
         !.view = n.durable.view, !.log_view = n.durable.log_view,
@@ -223,6 +239,22 @@ Restarted(n, image, faulty, hidden) ==
 Blank(n, voting_view) ==
     [Member(n.id) EXCEPT
         !.life = n.life + 1, !.status = "recovering", !.voting_view = voting_view,
+        !.named = FALSE,
         !.log = <<>>, !.disk = <<>>, !.commit = 0,
         !.durable = [view |-> 0, log_view |-> 0, commit |-> 0, voting_view |-> voting_view]]
+
+(* A replica that waits to be bootstrapped: it has forgotten nothing.               *)
+InitiallyBlank(id) ==
+    [Member(id) EXCEPT
+        !.status = "blank", !.log = <<>>, !.disk = <<>>, !.commit = 0,
+        !.durable = NoSuperblock]
+(* The bootstrap primary, once its op 1 is durable, and before anyone has it.       *)
+Founder(id) ==
+    [Member(id) EXCEPT !.commit = 0, !.durable = NoSuperblock]
+(* bootstrap.on_bootstrap_prepare and on_records_durable                            *)
+TookFounded(n) == [n EXCEPT !.status = "normal", !.log = Founded, !.disk = Founded]
+(* rejoin.on_bootstrapped_cluster, of a replica that has not had op 1 yet.          *)
+HeardOfCluster(n) ==
+    Persisted([n EXCEPT !.status = "recovering", !.voting_view = NotAdmitted])
+
 =================================================================================

@@ -1,8 +1,8 @@
 ---------------------------------- MODULE Trace ----------------------------------
 (* Checks a recorded run against the specification: each change that was observed   *)
 (* on a replica must be what a few actions of that replica lead to. TraceData.tla   *)
-(* is written from the run: Beginning has all replicas at some moment, and Observed *)
-(* has what changed after it, in order.                                             *)
+(* is written from the run: Beginning has all replicas at a moment when all are     *)
+(* normal, and Observed has what changed after it, in order.                        *)
 EXTENDS Viewstamp, TraceData, TLC
 
 CONSTANT HiddenMax  \* how many actions one observed change may be made of
@@ -21,8 +21,10 @@ TraceInit ==
     /\ acknowledgements = UNION {Acknowledgements(first[id]) : id \in Replicas}
     /\ announcements = UNION {Announcements(first[id]) : id \in Replicas}
     /\ admissions = {}
-    /\ history = Founded
-    /\ used = [batches |-> 0, restarts |-> 0, lost_disks |-> 0, damage |-> 0]
+    /\ \E id \in Replicas :
+        /\ \A other \in Replicas : Len(ExecutedLog(first[other])) <= Len(ExecutedLog(first[id]))
+        /\ history = ExecutedLog(first[id])
+    /\ used = [Nothing EXCEPT !.batches = BatchesBefore]
     /\ victims = {}
     /\ position = 1 /\ hidden = 0
 
@@ -38,24 +40,30 @@ Matches(n) ==
     /\ n.log = Now.log /\ n.commit = Now.commit
     /\ n.durable = Now.durable
     /\ DurableOp(n) = Now.durable_op
+    /\ Now.quiet => IsQuiet(n)
+    /\ Now.adopting = IsAdopting(n)
 
+IsThere == (hidden > 0 \/ ~Now.restarted) /\ Matches(replicas[Now.id])
 Accept ==
-    /\ hidden > 0 \/ ~Now.restarted
-    /\ Matches(replicas[Now.id])
+    /\ IsThere
     /\ PrintT(<<"accepted", position>>)
     /\ position' = position + 1 /\ hidden' = 0
     /\ UNCHANGED vars
 
-(* Actions that lead away from what was observed are not looked at. *)
-LeadsThere(n) ==
+(* Actions that lead away from what was observed are not looked at. Messages stay,  *)
+(* so an action that shows nothing can as well be part of the next change.          *)
+LeadsThere(before, n) ==
     /\ n.view <= Now.view /\ n.log_view <= Now.log_view
-    /\ n.commit <= Now.commit \/ Now.restarted
-    /\ IsPrefix(Prefix(n.log, Smaller(n.commit, Len(n.log))), Now.log) \/ Now.restarted
+    /\ n.durable.view <= Now.durable.view /\ n.durable.log_view <= Now.durable.log_view
+    /\ \/ Now.restarted
+       \/ /\ n.commit <= Now.commit
+          /\ IsPrefix(n.log, Now.log) \/ n.log = before.log
+          /\ DurableOp(n) <= Now.durable_op \/ DurableOp(n) <= DurableOp(before)
 Act ==
-    /\ hidden < HiddenMax
+    /\ ~IsThere /\ hidden < HiddenMax
     /\ IF Now.restarted THEN SuperblockDurable(Now.id) \/ Crash(Now.id)
        ELSE ReplicaStep(Now.id)
-    /\ LeadsThere(replicas'[Now.id])
+    /\ LeadsThere(replicas[Now.id], replicas'[Now.id])
     /\ hidden' = hidden + 1 /\ UNCHANGED position
 
 TraceNext == position <= Len(Observed) /\ (Accept \/ Act)

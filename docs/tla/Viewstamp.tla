@@ -8,7 +8,10 @@ CONSTANTS
     MaxBatches,      \* how many batches clients send
     MaxRestarts,     \* how often a process is killed and started again
     MaxLostDisks,    \* how many disks are lost
-    MaxDamage        \* how many records are damaged
+    MaxDamage,       \* how many records are damaged
+    MaxLostTails,    \* how often a disk loses the end of a journal that it had synced
+    MaxOlderCopies,  \* how often a disk or its superblock is put back from an earlier copy
+    BlankReplicas    \* how many replicas wait for op 1 in the beginning
 
 VARIABLES
     replicas,        \* what each replica remembers, in memory and on disk
@@ -31,21 +34,32 @@ GuardTruncateWhenBehind == "TruncateWhenBehind" \notin Removed
 GuardCommitOfView == "CommitOfView" \notin Removed
 GuardAdmissionConfirmed == "AdmissionConfirmed" \notin Removed
 GuardRepairByChecksum == "RepairByChecksum" \notin Removed
+GuardVotesExpire == "VotesExpire" \notin Removed
+GuardTailNamed == "TailNamed" \notin Removed
+GuardOlderSuperblock == "OlderSuperblock" \notin Removed
+GuardKnownDisks == "KnownDisks" \notin Removed
 (* rejoin.VIEWS_FORGOTTEN *)
 GuardViewsForgotten == "ViewsForgotten" \notin Removed
 ViewsForgotten == IF GuardViewsForgotten THEN 2 ELSE 1
 (* The bound on old votes is an assumption of docs/vsr.md, no guard of the code.    *)
 AssumeOldVotesArrive == "OldVotesArrive" \notin Removed
 
+IsFounding == BlankReplicas > 0
+FirstOf(id) ==
+    IF ~IsFounding THEN Member(id)
+    ELSE IF id >= ReplicaCount - BlankReplicas THEN InitiallyBlank(id) ELSE Founder(id)
+Nothing == [batches |-> 0, restarts |-> 0, lost_disks |-> 0, damage |-> 0, lost_tails |-> 0,
+            older_copies |-> 0]
+
 Init ==
-    LET members == [id \in Replicas |-> Member(id)] IN
+    LET members == [id \in Replicas |-> FirstOf(id)] IN
     /\ replicas = members
     /\ votes = {}
     /\ acknowledgements = UNION {Acknowledgements(members[id]) : id \in Replicas}
     /\ announcements = UNION {Announcements(members[id]) : id \in Replicas}
     /\ admissions = {}
-    /\ history = Founded
-    /\ used = [batches |-> 0, restarts |-> 0, lost_disks |-> 0, damage |-> 0]
+    /\ history = IF IsFounding THEN <<>> ELSE Founded
+    /\ used = Nothing
     /\ victims = {}
 
 ------------------------------------ (* what follows from a step *)
@@ -58,16 +72,43 @@ ExecutedLog(n) ==
 AsksForFresh(n) == n.voting_view = NotAdmitted \/ n.faulty > 0
 WithFresh(n, now) == [n EXCEPT !.fresh = IF AsksForFresh(n) THEN n.fresh \cup now ELSE {}]
 
+(* A primary-elect hears the votes of its view as long as their replicas live.      *)
+(* A vote counts only while it is repeated, so what was heard is forgotten.         *)
+WithHeard(n, lives, said) ==
+    IF GuardVotesExpire \/ n.id # Primary(n.view) \/ n.status # "view_change" THEN n
+    ELSE [n EXCEPT !.heard = @ \cup
+            {vote \in said : vote.view = n.view /\ vote.life = lives[vote.from]}]
+
+(* What a step leaves behind of the disk. Its record is written before its          *)
+(* superblock, and names the superblock before it.                                  *)
+Remembering(before, after) ==
+    LET wrote == after.disk # before.disk
+        recorded == after.durable # before.durable
+        volume == [disk |-> before.disk,
+                   durable |-> IF MaxOlderCopies = 0 THEN NoSuperblock ELSE before.durable]
+        volumes == IF wrote \/ recorded THEN before.past.volumes \cup {volume}
+                   ELSE before.past.volumes
+    IN  IF MaxLostTails + MaxOlderCopies = 0 THEN after
+        ELSE [after EXCEPT !.past =
+                [volumes |-> volumes,
+                 journals |-> IF recorded THEN {each.disk : each \in volumes} \ {after.disk}
+                              ELSE before.past.journals,
+                 superblocks |-> IF wrote THEN {each.durable : each \in before.past.volumes}
+                                               \ {before.durable}
+                                 ELSE before.past.superblocks]]
+
 (* Replica `id` becomes `n`, settles, and says what it may say in its new state.    *)
 Become(id, n) ==
-    LET settled == Settle(n)
+    LET settled == Remembering(replicas[id], Settle(n))
+        said == votes \cup Votes(settled)
+        lives == [other \in Replicas |-> IF other = id THEN n.life ELSE replicas[other].life]
         told == Announcements(settled)
         others == UNION {Announcements(replicas[other]) : other \in Replicas \ {id}}
         executed == ExecutedLog(settled)
     IN  /\ replicas' = [other \in Replicas |->
-                IF other = id THEN WithFresh(settled, others)
-                ELSE WithFresh(replicas[other], told)]
-        /\ votes' = votes \cup Votes(settled)
+                WithHeard(IF other = id THEN WithFresh(settled, others)
+                          ELSE WithFresh(replicas[other], told), lives, said)]
+        /\ votes' = said
         /\ acknowledgements' = acknowledgements \cup Acknowledgements(settled)
         /\ announcements' = announcements \cup told
         /\ history' = IF IsPrefix(history, executed) THEN executed ELSE history
@@ -148,7 +189,7 @@ CommitAdvance(id) ==
 (* in a view whose log it does not have, so it enters views by OnStartView alone.   *)
 EnterView(id, view) ==
     LET n == replicas[id] IN
-    /\ view > n.view /\ view >= n.voting_view
+    /\ view > n.view /\ view >= n.voting_view /\ n.status # "blank"
     /\ \/ \E other \in Replicas : replicas[other].view >= view - 1
        \/ \E other \in Replicas : replicas[other].voting_view = view
     /\ Become(id, Entered(n, view))
@@ -159,11 +200,13 @@ Elects(n) ==
     /\ n.status = "view_change" /\ IsPrimary(n) /\ ~IsAdopting(n) /\ ~IsInstalled(n)
     /\ IsVoter(n)
 (* A replica that was admitted in view v may have votes of its earlier life under   *)
-(* way for views up to v + 2; docs/vsr.md says so under "Lost disks".               *)
+(* way for views up to v + 2; docs/vsr.md says so under "Lost disks". Those for     *)
+(* later views arrived before the admission, and are not repeated any more.         *)
 IsTooOld(vote) ==
     LET n == replicas[vote.from] IN
     /\ AssumeOldVotesArrive
     /\ vote.life < n.life /\ vote.view > n.voting_view - ViewsForgotten + 2
+    /\ vote \notin replicas[Primary(vote.view)].heard
 VotesOf(view) == {vote \in votes : vote.view = view /\ ~IsTooOld(vote)}
 Ballots(id, view) ==
     {ballot \in SUBSET VotesOf(view) :
@@ -196,7 +239,7 @@ OnStartView(id) ==
                        ELSE [n EXCEPT !.status =
                                 IF n.status = "recovering" THEN "view_change" ELSE n.status]
             headers == {Prefix(told.log, op) : op \in told.commit + 1 .. Len(told.log)}
-        IN  /\ told.view >= n.view /\ Primary(told.view) # id
+        IN  /\ told.view >= n.view /\ Primary(told.view) # id /\ n.status # "blank"
             /\ told.view = n.view =>
                 ~IsAdopting(n) /\ (IsInstalled(n) => n.status = "recovering")
             /\ GuardStaleStartView => ~IsStale(n, told, fresh)
@@ -228,6 +271,7 @@ TakeCommitted(n, entry) ==
     IN  [held EXCEPT !.commit = Larger(n.commit, op)]
 OnCommitted(id) ==
     LET n == replicas[id] IN
+    /\ n.status # "blank"
     /\ \E op \in {n.commit + 1, n.faulty} \cap (1 .. Len(history)) :
         LET entry == Prefix(history, op) IN
         /\ op = n.commit + 1 =>
@@ -249,6 +293,24 @@ OnRepair(id) ==
             \/ /\ Op(entry) = Len(n.log) + 1 /\ Continues(n, entry)
                /\ Become(id, Written(n, entry))
         /\ Unchanged
+
+------------------------------------ (* bootstrap *)
+(* bootstrap.on_bootstrap_prepare: op 1 from whoever has it. It names this boot, or *)
+(* it is dropped: rule `not_an_initial_member`.                                     *)
+OnFounded(id) ==
+    LET n == replicas[id] IN
+    /\ n.status = "blank" /\ (n.named \/ ~GuardNamesThisBoot)
+    /\ \E other \in Replicas : Len(replicas[other].log) > 0
+    /\ Become(id, TookFounded(n))
+    /\ Unchanged
+
+(* rejoin.on_bootstrapped_cluster                                                   *)
+OnBootstrappedCluster(id) ==
+    LET n == replicas[id] IN
+    /\ n.status = "blank"
+    /\ \E told \in announcements : told.commit > 0 /\ Primary(told.view) # id
+    /\ Become(id, HeardOfCluster(n))
+    /\ Unchanged
 
 ------------------------------------ (* crash, damage, lost disk, admission *)
 MayBeStruck(id) == Cardinality(victims \cup {id}) < ReplicationQuorum
@@ -281,6 +343,19 @@ LoseDisk(id) ==
     /\ admissions' = {each \in admissions : each.to # id}
     /\ Use("lost_disks") /\ victims' = victims \cup {id}
 
+(* A disk loses the end of a journal that it had synced, and the next start finds   *)
+(* that the superblock names a later record. The entry at the end may be one that   *)
+(* the lost records replaced, unless a later one says that it was committed.        *)
+LoseTail(id) ==
+    LET n == replicas[id] IN
+    /\ used.lost_tails < MaxLostTails /\ MayBeStruck(id) /\ n.faulty = 0
+    /\ \E image \in n.past.journals :
+        LET doubted == IF GuardTailNamed THEN Len(image) ELSE 0
+            found == Restarted(n, image, doubted, doubted > 0)
+        IN  Become(id, [found EXCEPT !.uncertain = GuardTailNamed])
+    /\ admissions' = {each \in admissions : each.to # id}
+    /\ Use("lost_tails") /\ victims' = victims \cup {id}
+
 (* rejoin.admit, after a round of reads.py that confirmed the primary's view.       *)
 Confirms(n, view) == n.status = "normal" /\ n.view = view /\ IsVoter(n) /\ IsInstalled(n)
 Admit(id) ==
@@ -305,6 +380,23 @@ OnAdmission(id) ==
         /\ Unchanged
 
 ------------------------------------ (* what no replica does *)
+(* A start that is refused ends a process for good, which is like one that is slow. *)
+(* So the copies that guards refuse come to life only where these are removed: the  *)
+(* start itself refuses a superblock that its journal tells as older, and the other *)
+(* replicas refuse a directory that they remember further on.                       *)
+OlderCopies(n) ==
+    IF ~GuardKnownDisks THEN n.past.volumes
+    ELSE IF GuardOlderSuperblock THEN {}
+    ELSE {[disk |-> n.disk, durable |-> each] : each \in n.past.superblocks}
+PutBack(id) ==
+    LET n == replicas[id] IN
+    /\ used.older_copies < MaxOlderCopies /\ MayBeStruck(id) /\ n.faulty = 0
+    /\ \E copy \in OlderCopies(n) :
+        Become(id, Restarted([n EXCEPT !.durable = copy.durable, !.life = @ + 1], copy.disk, 0,
+                             FALSE))
+    /\ admissions' = {each \in admissions : each.to # id}
+    /\ Use("older_copies") /\ victims' = victims \cup {id}
+
 (* Removed guards that are actions of their own: planted_guards.py has them, too.   *)
 Planted(id) ==
     LET n == replicas[id] IN
@@ -333,9 +425,11 @@ ReplicaStep(id) ==
     \/ OnRepair(id)
     \/ Admit(id)
     \/ OnAdmission(id)
+    \/ OnFounded(id)
+    \/ OnBootstrappedCluster(id)
     \/ Planted(id)
 
-Fault(id) == Crash(id) \/ Damage(id) \/ LoseDisk(id)
+Fault(id) == Crash(id) \/ Damage(id) \/ LoseDisk(id) \/ LoseTail(id) \/ PutBack(id)
 
 Next == \E id \in Replicas : ReplicaStep(id) \/ Fault(id)
 
@@ -392,19 +486,20 @@ CoreInvariants ==
 (* No journal gives up an intact entry that is committed, unless its disk is lost.  *)
 NothingCommittedDiscarded ==
     [][\A id \in Replicas :
-        replicas'[id].life = replicas[id].life =>
+        replicas'[id].life = replicas[id].life /\ used'.lost_tails = used.lost_tails =>
             \A op \in 1 .. Len(history) :
                 Holds(replicas[id], Prefix(history, op))
                     => IsPrefix(Prefix(history, op), replicas'[id].disk)]_vars
 
 ------------------------------------ (* what tells two states apart *)
 (* Messages that nobody can act on any more do not. A lost disk would bring its     *)
-(* replica back to view 0, so nothing is dropped while one may still be lost.       *)
+(* replica back to view 0, so nothing is dropped while one may still be lost: but   *)
+(* votes for view 1, in which no replica that lost its disk has a vote.             *)
 MayLoseDisk == used.lost_disks < MaxLostDisks
 LiveVotes ==
     {vote \in votes :
         LET n == replicas[Primary(vote.view)] IN
-        \/ MayLoseDisk
+        \/ MayLoseDisk /\ (vote.view > 1 \/ Removed # {})
         \/ n.durable.view < vote.view
         \/ n.view = vote.view /\ Elects(n)}
 LiveAcknowledgements ==
@@ -415,7 +510,13 @@ LiveAnnouncements ==
     {told \in announcements :
         \/ MayLoseDisk \/ Removed # {}
         \/ \E id \in Replicas \ {Primary(told.view)} : replicas[id].durable.view <= told.view}
+(* What was on a disk earlier tells nothing once no disk can lose or get it back.   *)
+IsPastOver ==
+    /\ MaxLostTails + MaxOlderCopies > 0
+    /\ used.lost_tails = MaxLostTails /\ used.older_copies = MaxOlderCopies
+Present ==
+    IF IsPastOver THEN [id \in Replicas |-> [replicas[id] EXCEPT !.past = NoPast]] ELSE replicas
 Essence ==
-    <<replicas, LiveVotes, LiveAcknowledgements, LiveAnnouncements, admissions, history, used,
+    <<Present, LiveVotes, LiveAcknowledgements, LiveAnnouncements, admissions, history, used,
       victims>>
 =================================================================================

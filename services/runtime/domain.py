@@ -27,12 +27,13 @@ State = TypeVar("State")
 class Call:
     """The command, effect or read being handled. One object serves a whole span.
 
-    For a read, `revision` is the last one it sees and `timestamp` is 0. `user_id` is None only for
-    a public method. `context` is the resolving stage's answer about this item.
+    For a read, `revision` is the last one it sees, and `timestamp` the time by the clocks of all
+    replicas: 0 for a read in the log, and from a coordinator that tells none. `user_id` is None
+    only for a public method. `context` is the resolving stage's answer about this item.
     """
 
     revision: int
-    timestamp: int  # log time, microseconds since 1970
+    timestamp: int  # log time of a command or effect, microseconds since 1970
     user_id: int | None
     credential_revision: int
     session_id: int

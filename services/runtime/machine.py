@@ -98,7 +98,7 @@ class Machine(Generic[State]):
         reply = pb.BatchReply(sequence=batch.sequence)
         outcomes = reply.outcomes
         self._isolation = isolation
-        reads = self._reads = BatchReads(patience, is_in_log=batch.sequence > 0)
+        reads = self._reads = BatchReads.of(batch, patience)
         for item in batch.items:
             kind = item.WhichOneof("kind")
             if kind is None:
@@ -400,7 +400,7 @@ class Machine(Generic[State]):
             return
         call = Call(
             revision=self.revision,
-            timestamp=0,
+            timestamp=self._reads.clock_us,
             user_id=item.user_id if item.HasField("user_id") else None,
             credential_revision=item.credential_revision,
             session_id=item.session_id,

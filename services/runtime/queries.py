@@ -67,11 +67,12 @@ class BatchReads:
     """What the reads of one batch have used up.
 
     `deferred` are those whose own answers follow, `digests` those that ask for the digest of the
-    state as it is now.
+    state as it is now. `clock_us` is the time that the coordinator tells them; 0 in the log.
     """
 
     __slots__ = (
         "is_in_log",
+        "clock_us",
         "deferred",
         "digests",
         "_patience",
@@ -81,9 +82,10 @@ class BatchReads:
         "_is_postponed",
     )
 
-    def __init__(self, patience: Patience, *, is_in_log: bool) -> None:
-        """Begin with nothing read. What is in the log is never postponed."""
+    def __init__(self, patience: Patience, *, is_in_log: bool, clock_us: int = 0) -> None:
+        """Begin with nothing read. What is in the log is never postponed, and knows no clock."""
         self.is_in_log = is_in_log
+        self.clock_us = 0 if is_in_log else clock_us
         self.deferred: list[DeferredQuery] = []
         self.digests: list[int] = []
         self._patience = patience
@@ -91,6 +93,11 @@ class BatchReads:
         self._read_bytes = 0  # of the read under way
         self._has_read = False
         self._is_postponed = False  # the read under way
+
+    @classmethod
+    def of(cls, batch: pb.Batch, patience: Patience) -> BatchReads:
+        """Begin with the reads of a batch."""
+        return cls(patience, is_in_log=batch.sequence > 0, clock_us=batch.clock_us)
 
     def postpones(self, item: pb.QueryItem) -> bool:
         """Decide whether a read has to wait for another batch, with all its items or with none.

@@ -341,7 +341,12 @@ class ApplyStream:
     async def write_replies(self) -> None:
         """Write the answers in their order, until None stands among them."""
         while (reply := await self.replies.get()) is not None:
-            await self._context.write(reply)
+            try:
+                await self._context.write(reply)
+            except grpc.aio.InternalError:
+                if self._work is not None:
+                    self._work.cancel()  # the coordinator went away
+                return
             self.replies.task_done()
 
     def log_alarms(self) -> None:

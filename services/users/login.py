@@ -29,8 +29,9 @@ def login_queries(shell: Shell) -> Mapping[str, QueryHandler[UsersState]]:
         password = request.password
         attempt = Attempt(call.caller_address, request.username, None if user is None else user.id)
         shell.logins.check(attempt)
+        now_us = call.timestamp or shell.clock_us()
         return Deferred(
-            lambda: _login(shell, user, attempt, password),
+            lambda: _login(shell, user, attempt, password, now_us),
             share=call.caller_address.encode(),
             is_trusted=shell.logins.is_trusted(attempt),
         )
@@ -42,13 +43,14 @@ def login_queries(shell: Shell) -> Mapping[str, QueryHandler[UsersState]]:
         if key is None:
             return Deferred(_refuse_token)
         user, token = state.users.rows[key[0]], state.tokens.rows[key]
-        return Deferred(lambda: _login_with_token(shell, user, token))
+        now_us = call.timestamp or shell.clock_us()
+        return Deferred(lambda: _login_with_token(shell, user, token, now_us))
 
     return {"Login": login, "LoginWithToken": login_with_token}
 
 
 def _login(
-    shell: Shell, user: User | None, attempt: Attempt, password: str
+    shell: Shell, user: User | None, attempt: Attempt, password: str, now_us: int
 ) -> users_service_pb2.LoginResponse:
     def matches() -> bool:
         # The costly part comes first and always, for every caller.
@@ -58,7 +60,7 @@ def _login(
 
     if not shell.logins.attempt(attempt, matches) or user is None:
         raise Refusal.of(Reason.REASON_INVALID_CREDENTIALS, "login")
-    expires_at = shell.clock_us() + limits.ACCESS_TOKEN_LIFETIME_US
+    expires_at = now_us + limits.ACCESS_TOKEN_LIFETIME_US
     return users_service_pb2.LoginResponse(
         access_token=_sign(shell, user, user.credential_revision, expires_at),
         expires_at=expires_at,
@@ -67,9 +69,8 @@ def _login(
 
 
 def _login_with_token(
-    shell: Shell, user: User, token: Token
+    shell: Shell, user: User, token: Token, now_us: int
 ) -> users_service_pb2.LoginWithTokenResponse:
-    now_us = shell.clock_us()
     if not user.active or 0 < token.expires_at <= now_us:
         _refuse_token()
     expires_at = now_us + limits.ACCESS_TOKEN_LIFETIME_US

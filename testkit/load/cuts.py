@@ -139,7 +139,7 @@ class SnapshotRequests:
         for future in waiting:
             future.set_result(asked)
         try:
-            generation = await self._create()
+            generation = await create_snapshot(self._snapshots)
             if waiting:
                 await self._until_cut(generation)
                 asked.cut.set_result(None)
@@ -153,16 +153,6 @@ class SnapshotRequests:
         if not asked.is_disturbed:
             self._durations_s.append((snapshot.decided_at - snapshot.created_at) / 1e6)
 
-    async def _create(self) -> int:
-        while True:
-            try:
-                return (await self._snapshots.create()).generation
-            except Refusal as refusal:
-                if refusal.reason != Reason.REASON_SNAPSHOT_IN_PROGRESS:
-                    raise
-                # The cluster began one by itself: that one first.
-                await self._snapshots.decided((await self._snapshots.current()).generation)
-
     async def _until_cut(self, generation: int) -> None:
         """Look until it was cut, or is over. Such a read waits for nothing itself."""
         while True:
@@ -170,6 +160,17 @@ class SnapshotRequests:
             is_cut = newest.generation == generation and (newest.created_at or newest.decided_at)
             if newest.generation > generation or is_cut:
                 return
+
+
+async def create_snapshot(snapshots: Asking) -> int:
+    """Ask for a snapshot, after one that the cluster began by itself; return its generation."""
+    while True:
+        try:
+            return (await snapshots.create()).generation
+        except Refusal as refusal:
+            if refusal.reason != Reason.REASON_SNAPSHOT_IN_PROGRESS:
+                raise
+            await snapshots.decided((await snapshots.current()).generation)
 
 
 def moment_of(killed_us: int, snapshot: snapshots_pb2.Snapshot) -> Moment:

@@ -12,7 +12,6 @@ from typing import Any, Final
 from testkit.load.records import RecordFile
 from testkit.load.session import LoadFailed, LoadRequest, LoadSession
 from testkit.load.workload import GroupName, LoadWorkload
-from viewstamp.client.transport import Endpoint
 
 # Longer than any restart, which tells the whole log again: past this the cluster hangs.
 SILENCE_MAX_S: Final = 180.0
@@ -42,7 +41,11 @@ class LoadGenerator:
     """Sessions under load, from `start` to `finish`."""
 
     def __init__(
-        self, endpoint: Endpoint, access_token: str, options: LoadOptions, records: RecordFile
+        self,
+        addresses: Sequence[str],
+        access_token: str,
+        options: LoadOptions,
+        records: RecordFile,
     ) -> None:
         self.acknowledged = 0
         self._waiting: deque[tuple[Callable[[LoadRequest], bool], asyncio.Future[None]]] = deque()
@@ -50,7 +53,7 @@ class LoadGenerator:
         self._failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._sessions = [
             LoadSession(
-                endpoint,
+                addresses,
                 access_token,
                 LoadWorkload(f"{options.seed}/{index}", options.groups, options.partitions_max),
                 records.append,

@@ -7,6 +7,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,11 +19,12 @@ from testkit.load.records import Duplicate, LoadAnswer, Record
 from testkit.load.workload import LoadWorkload
 from viewstamp import limits
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
+from viewstamp.client.link import STALL_TIMEOUT_S
 from viewstamp.client.methods import method_of
 from viewstamp.client.packing import encode, read_results, spans_of
 from viewstamp.client.session import RawReply, RawSession
-from viewstamp.client.transport import Endpoint
-from viewstamp.client.verdicts import Backoff, RetryVerdict, verdict_on
+from viewstamp.client.transport import Endpoints
+from viewstamp.client.verdicts import PRIMARY_DETAIL, Backoff, RetryVerdict, verdict_on
 from viewstamp.errors import Refusal
 from viewstamp.routing import Method
 
@@ -52,15 +54,25 @@ class LoadRequest:
 
 
 class _Interrupted(Exception):  # noqa: N818 - an event, not a fault
-    """The stream is of no use any more: open it again and send again what has no answer."""
+    """The stream is of no use any more: open it again and send again what has no answer.
+
+    `primary` is the address of the replica that leads, if the cluster named it.
+    """
+
+    def __init__(self, primary: str = "") -> None:
+        super().__init__(primary)
+        self.primary = primary
 
 
 class LoadSession:
-    """Sends a workload's requests until told to finish. `answered` is called for each answer."""
+    """Sends a workload's requests until told to finish. `answered` is called for each answer.
+
+    It goes on at another one of the addresses when a replica breaks off, refuses or is silent.
+    """
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        addresses: Sequence[str],
         access_token: str,
         workload: LoadWorkload,
         keep: Callable[[Record], None],
@@ -70,7 +82,7 @@ class LoadSession:
         # Sent, and neither answered nor, if a copy is due, answered again; ascending.
         self.open_requests: dict[int, LoadRequest] = {}
         self.reconnects = 0
-        self._endpoint = endpoint
+        self._endpoints = Endpoints(addresses)
         self._access_token = access_token
         self._workload = workload
         self._keep = keep
@@ -93,26 +105,40 @@ class LoadSession:
         """Send requests, over as many streams as it takes. Raises LoadFailed."""
         backoff = Backoff()
         while True:
+            primary = ""
             try:
-                async with RawSession(
-                    self._endpoint,
-                    self._access_token,
-                    session_id=self.session_id,
-                    nonce=self._nonce,
-                ) as stream:
-                    self.session_id = stream.session_id
+                async with AsyncExitStack() as stack:
+                    stream = await self._opened(stack)
                     await self._converse(stream, backoff)
                     return
             except (
                 grpc.aio.AioRpcError,
                 asyncio.InvalidStateError,  # the stream ended between two messages of ours
                 EOFError,
-                _Interrupted,
+                TimeoutError,
             ):
                 self.reconnects += 1
+            except _Interrupted as interrupted:
+                self.reconnects += 1
+                primary = interrupted.primary
             except Refusal as refusal:
-                self._check_passing(refusal, "the stream")
+                primary = self._primary_by(refusal, "the stream")
+            self._endpoints.advance(primary)
             await asyncio.sleep(backoff.next_s())
+
+    async def _opened(self, stack: AsyncExitStack) -> RawSession:
+        """Return an open stream of the session, registered if it is new."""
+        async with asyncio.timeout(STALL_TIMEOUT_S):
+            stream = await stack.enter_async_context(
+                RawSession(
+                    self._endpoints.current,
+                    self._access_token,
+                    session_id=self.session_id,
+                    nonce=self._nonce,
+                )
+            )
+        self.session_id = stream.session_id
+        return stream
 
     async def _converse(self, stream: RawSession, backoff: Backoff) -> None:
         for request in list(self.open_requests.values()):
@@ -122,9 +148,11 @@ class LoadSession:
                 await self._send(stream, self._new_request())
             if not self.open_requests:
                 return
-            reply = await stream.receive()
+            async with asyncio.timeout(STALL_TIMEOUT_S):
+                reply = await stream.receive()
             if await self._take(stream, reply):
                 backoff.reset()
+                self._endpoints.reached()
 
     def _has_room(self) -> bool:
         if self._finishing:
@@ -164,8 +192,7 @@ class LoadSession:
             raise LoadFailed(f"session {self.session_id}: answer to no request: {answer.number}")
         if answer.HasField("error"):
             what = f"session {self.session_id}, request {request.number}"
-            self._check_passing(Refusal.from_error(answer.error), what)
-            raise _Interrupted
+            raise _Interrupted(self._primary_by(Refusal.from_error(answer.error), what))
         digest = hashlib.blake2b(reply.encoded, digest_size=16).hexdigest()
         if request.digest:
             self._keep(Duplicate(self.session_id, request.number, digest))
@@ -196,9 +223,11 @@ class LoadSession:
             answered_ns=time.monotonic_ns(),
         )
 
-    def _check_passing(self, refusal: Refusal, what: str) -> None:
+    def _primary_by(self, refusal: Refusal, what: str) -> str:
+        """Return where a refusal that passes says the primary is. Raises LoadFailed for another."""
         if verdict_on(refusal) not in _PASSING:
             raise LoadFailed(f"{what}: refused for good: {refusal.name}: {refusal.message}")
+        return refusal.details.get(PRIMARY_DETAIL, "")
 
 
 def outcomes_of(

@@ -212,9 +212,9 @@ class LoadTrial:
         options = LoadOptions(
             self._options.sessions, self._options.seed, groups, self._options.partitions_max
         )
-        endpoint = Endpoint(cluster.address)
+        addresses = [cluster.address]
         with RecordFile(self._records) as records:
-            load = LoadGenerator(endpoint, await _access_token(cluster), options, records)
+            load = LoadGenerator(addresses, await _access_token(cluster), options, records)
             self.load = load
             async with self._snapshots(cluster) as requests:
                 load.start()

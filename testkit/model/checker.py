@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import resource
 import shutil
 import subprocess
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +22,7 @@ HEAP_MB: Final = 2048
 INVARIANT_BROKEN = re.compile(r"Error: Invariant (\w+) is violated")
 PROPERTY_BROKEN = re.compile(r"Error: Action property .* is violated")
 STATES = re.compile(r"^(\d+) states generated, (\d+) distinct states found", re.MULTILINE)
+PROGRESS = re.compile(r"([\d,]+) distinct states found")
 DEPTH = re.compile(r"The depth of the complete state graph search is (\d+)")
 ACTION = re.compile(r"^State \d+: <(\w+) line", re.MULTILINE)
 
@@ -38,6 +41,7 @@ class TlcVerdict:
     seconds: float
     path: tuple[str, ...] = ()
     trace: str = ""
+    processor_seconds: float = 0.0
 
 
 class TlcFailed(RuntimeError):  # noqa: N818 - it says what happened.
@@ -55,12 +59,31 @@ def jar() -> Path:
 def check(bounds: TlaBounds, *, workers: int = 1, seconds_max: int = 3600) -> TlcVerdict:
     """Let TLC visit all states within `bounds`, until something does not hold."""
     began = time.monotonic()
-    files = {"Viewstamp.cfg": bounds.configuration()}
-    output = run_tlc("Viewstamp", files, workers=workers, seconds_max=seconds_max)
-    return verdict_of(output, time.monotonic() - began)
+    used_before = processor_seconds()
+    output = run_tlc(bounds.module, bounds.files(), workers=workers, seconds_max=seconds_max)
+    verdict = verdict_of(output, time.monotonic() - began)
+    names = tuple(name for name, _, _ in bounds.steps[: len(verdict.path)])
+    return replace(
+        verdict,
+        processor_seconds=processor_seconds() - used_before,
+        path=names if bounds.steps else verdict.path,
+    )
 
 
-def run_tlc(module: str, files: dict[str, str], *, workers: int, seconds_max: int) -> str:
+def processor_seconds() -> float:
+    """Return the processor time of the programs that ended so far, in seconds."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def run_tlc(
+    module: str,
+    files: dict[str, str],
+    *,
+    workers: int,
+    seconds_max: int,
+    options: Sequence[str] = (),
+) -> str:
     """Return what TLC prints of a module; `files` stand beside the modules of `docs/tla`."""
     if shutil.which("java") is None:
         raise TlcFailed("java is missing: install Java 17")
@@ -70,16 +93,13 @@ def run_tlc(module: str, files: dict[str, str], *, workers: int, seconds_max: in
             shutil.copy(source, place)
         for name, text in files.items():
             (place / name).write_text(text)
-        return _run(place, module, workers, seconds_max)
+        return _run(place, module, ("-workers", f"{workers}", *options), seconds_max)
 
 
 def verdict_of(output: str, seconds: float) -> TlcVerdict:
     """Read what TLC printed. Raises TlcFailed if it came to no verdict."""
     states, depth = STATES.findall(output), DEPTH.findall(output)
-    invariant = INVARIANT_BROKEN.search(output)
-    violated = invariant[1] if invariant else ""
-    if PROPERTY_BROKEN.search(output):
-        violated = PROPERTY
+    violated = violated_in(output)
     is_done = "No error has been found" in output
     if not states or is_done == bool(violated):
         raise TlcFailed(output[-4000:])
@@ -94,7 +114,15 @@ def verdict_of(output: str, seconds: float) -> TlcVerdict:
     )
 
 
-def _run(place: Path, module: str, workers: int, seconds_max: int) -> str:
+def violated_in(output: str) -> str:
+    """Return the name of what does not hold, or nothing."""
+    if PROPERTY_BROKEN.search(output):
+        return PROPERTY
+    invariant = INVARIANT_BROKEN.search(output)
+    return invariant[1] if invariant else ""
+
+
+def _run(place: Path, module: str, options: Sequence[str], seconds_max: int) -> str:
     command = (
         "java",
         f"-Xmx{HEAP_MB}m",
@@ -102,7 +130,7 @@ def _run(place: Path, module: str, workers: int, seconds_max: int) -> str:
         f"-Djava.io.tmpdir={place}",
         *("-cp", f"{jar()}", "tlc2.TLC"),
         *("-nowarning", "-deadlock"),
-        *("-workers", f"{workers}"),
+        *options,
         *("-metadir", f"{place / 'states'}"),
         *("-config", f"{module}.cfg", f"{module}.tla"),
     )
@@ -111,5 +139,7 @@ def _run(place: Path, module: str, workers: int, seconds_max: int) -> str:
             command, cwd=place, capture_output=True, text=True, timeout=seconds_max, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise TlcFailed(f"TLC was not done after {seconds_max} s") from error
+        seen = PROGRESS.findall(f"{error.stdout!r}")
+        so_far = f": {seen[-1]} states, and nothing that does not hold" if seen else ""
+        raise TlcFailed(f"not done after {seconds_max} s{so_far}") from error
     return done.stdout + done.stderr

@@ -1,22 +1,42 @@
-"""Records a run of the simulator as the specification sees it: one record for each change."""
+"""Records what each step of the real core changed on its replica.
+
+The simulator and the world are recorded in their process, with `listening`. Real processes write
+the same to files (`recording_coordinator.py`).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeAlias
 
-from coordinator.vsr import NOT_ADMITTED, ReplicaStatus
+from coordinator.vsr import NOT_ADMITTED, Replica, ReplicaStatus, Start
 from coordinator.vsr.effects import CoreState
-from coordinator.vsr.messages import PARENT_OF_FIRST, PrepareHeader
+from coordinator.vsr.messages import PrepareHeader
 from coordinator.vsr.state import ReplicaState
 
 NOT_ADMITTED_IN_MODEL: Final = 999
-UNSEEN: Final = (ReplicaStatus.BLANK, ReplicaStatus.HALTED)
+UNSEEN: Final = frozenset({ReplicaStatus.BLANK.value, ReplicaStatus.HALTED.value})
+
+Listener: TypeAlias = Callable[[Any, Any], None]
+"""Takes a core and the event of its step, after the step and before its effects."""
 
 
 @dataclass(frozen=True, slots=True)
-class ObservedReplica:
-    """One replica after a step. `log` has the stamps of its entries; see `LogSelection.tla`."""
+class SeenEntry:
+    """An entry as its header tells it; checksums are hexadecimal."""
+
+    checksum: str
+    parent: str
+    op: int
+    view: int
+    commit: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeenReplica:
+    """One replica after a step. `head` is the checksum of its last entry, or empty."""
 
     id: int
     status: str
@@ -24,97 +44,99 @@ class ObservedReplica:
     log_view: int
     voting_view: int
     commit: int
-    log: tuple[int, ...]
+    head: str
     durable_op: int
     durable: tuple[int, int, int, int]
+    is_quiet: bool
+    is_adopting: bool
     restarted: bool = False
-
-    def tla(self) -> str:
-        """Return the record in TLA+."""
-        view, log_view, commit, voting_view = self.durable
-        log = ", ".join(f"{stamp}" for stamp in self.log)
-        return (
-            f'[id |-> {self.id}, status |-> "{self.status}", view |-> {self.view}, '
-            f"log_view |-> {self.log_view}, voting_view |-> {self.voting_view}, "
-            f"commit |-> {self.commit}, log |-> <<{log}>>, durable_op |-> {self.durable_op}, "
-            f"durable |-> [view |-> {view}, log_view |-> {log_view}, commit |-> {commit}, "
-            f"voting_view |-> {voting_view}], restarted |-> {f'{self.restarted}'.upper()}]"
-        )
 
 
 @dataclass(slots=True)
-class RunRecorder:
-    """Takes the place of a listener of the simulator's steps, and keeps what changed.
+class StepWatch:
+    """Notices what changed on the replicas of one process or of a whole simulated cluster."""
 
-    The record begins when all replicas have op 1 and are normal, and ends after `changes_max`.
-    """
-
-    replica_count: int
-    changes_max: int
-    beginning: dict[int, ObservedReplica] = field(default_factory=dict)
-    changes: list[ObservedReplica] = field(default_factory=list)
-    _last: dict[int, ObservedReplica] = field(default_factory=dict)
-    _chains: dict[bytes, tuple[int, ...]] = field(default_factory=lambda: {PARENT_OF_FIRST: ()})
+    entries: dict[str, SeenEntry] = field(default_factory=dict)
+    """All entries that some log ever had, in the order in which they were made."""
+    _last: dict[int, SeenReplica] = field(default_factory=dict)
     _restarted: set[int] = field(default_factory=set)
 
-    def started(self, replica: int) -> None:
-        """Note that a process began."""
-        self._restarted.add(replica)
-
-    def stepped(self, replica: int, core: Any) -> None:
-        """Keep what a step changed."""
+    def stepped(self, core: Any, event: Any) -> SeenReplica | None:
+        """Return the replica if the step changed what is seen of it."""
         state: ReplicaState = core.state
-        if state.status in UNSEEN or len(self.changes) >= self.changes_max:
-            return
-        now = self.observe(state, restarted=replica in self._restarted and bool(self.beginning))
-        self._restarted.discard(replica)
-        before, self._last[replica] = self._last.get(replica), now
-        if not self.beginning:
-            self._begin()
-        elif now != before:
-            self.changes.append(now)
+        if isinstance(event, Start):
+            self._restarted.add(state.replica)
+        if state.status.value in UNSEEN:
+            return None
+        now = self._see(state)
+        if now == self._last.get(state.replica) and state.replica not in self._restarted:
+            return None
+        self._last[state.replica] = now
+        seen = replace(now, restarted=state.replica in self._restarted)
+        self._restarted.discard(state.replica)
+        return seen
 
-    def observe(self, state: ReplicaState, *, restarted: bool) -> ObservedReplica:
-        """Return what the specification sees of a replica."""
+    def _see(self, state: ReplicaState) -> SeenReplica:
         for entry in state.log.above(0):
-            self._chain(entry.header)
+            seen = seen_entry(entry.header)
+            self.entries.setdefault(seen.checksum, seen)
         head = state.log.head
-        return ObservedReplica(
+        return SeenReplica(
             state.replica,
             state.status.value,
             state.view,
             state.log_view,
             voting_view(state.voting_view),
             state.commit_max,
-            self._chains[head.checksum] if head else (),
+            head.checksum.hex() if head else "",
             state.log.durable_op,
             marks(state.durable),
-            restarted,
+            state.log.is_quiet,
+            state.installation is not None,
         )
 
-    def _chain(self, header: PrepareHeader) -> None:
-        """Give a new entry its stamp: numbers follow the order in which entries were made."""
-        if header.checksum not in self._chains:
-            number = len(self._chains) - 1
-            is_first = header.parent == PARENT_OF_FIRST
-            stamp = 0 if is_first else 1_000_000 * header.view + 1_000 * number + header.commit
-            self._chains[header.checksum] = (*self._chains[header.parent], stamp)
 
-    def _begin(self) -> None:
-        known = [self._last.get(replica) for replica in range(self.replica_count)]
-        if all(each is not None and each.status == "normal" for each in known):
-            self.beginning = dict(self._last)
+@dataclass(slots=True)
+class RunRecorder:
+    """Keeps what changed in a run, in order."""
 
-    def module(self) -> str:
-        """Return the module that `Trace.tla` reads."""
-        first = ",\n    ".join(self.beginning[id].tla() for id in sorted(self.beginning))
-        changes = ",\n    ".join(each.tla() for each in self.changes)
-        return (
-            "---- MODULE TraceData ----\n"
-            f"Beginning == <<\n    {first}>>\n"
-            f"Observed == <<\n    {changes}>>\n"
-            "====\n"
-        )
+    watch: StepWatch = field(default_factory=StepWatch)
+    seen: list[SeenReplica] = field(default_factory=list)
+
+    @property
+    def entries(self) -> dict[str, SeenEntry]:
+        """All entries that some log ever had, by checksum."""
+        return self.watch.entries
+
+    def stepped(self, core: Any, event: Any) -> None:
+        """Keep what a step changed."""
+        seen = self.watch.stepped(core, event)
+        if seen is not None:
+            self.seen.append(seen)
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Tell the listener of each step of each core of this process, until the block ends."""
+    step = Replica.step
+
+    def step_and_tell(self: Replica, event: Any, now_ticks: int) -> Any:
+        effects = step(self, event, now_ticks)
+        listener(self, event)
+        return effects
+
+    Replica.step = step_and_tell  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Replica.step = step  # type: ignore[method-assign]
+
+
+def seen_entry(header: PrepareHeader) -> SeenEntry:
+    """Return what is kept of a header."""
+    return SeenEntry(
+        header.checksum.hex(), header.parent.hex(), header.op, header.view, header.commit
+    )
 
 
 def voting_view(view: int) -> int:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from testkit.model import scripts
 from testkit.model.bounds import TlaBounds
+
+FIVE: Final = TlaBounds(replica_count=5, replication_quorum=3, view_change_quorum=3)
+"""Five replicas, which TLC can look at along a script alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +54,7 @@ REMOVALS: Final = (
     GuardRemoval(
         "OldViewAck",
         "A primary counts acknowledgements of earlier views",
-        TlaBounds(view_max=2, lazy_journal="primary"),
-        redundant="with three replicas, each later log has what two replicas acknowledged",
+        replace(FIVE, view_max=3, steps=scripts.OLD_VIEW_ACK),
     ),
     GuardRemoval(
         "ReplicationQuorum",
@@ -131,22 +134,49 @@ REMOVALS: Final = (
     GuardRemoval(
         "NewcomerNonce",
         "A newcomer accepts a late log that was meant for its earlier life",
-        TlaBounds(view_max=2, lost_disks=1),
+        TlaBounds(view_max=2, lost_disks=1, steps=scripts.NEWCOMER_NONCE),
     ),
     GuardRemoval(
         "AdmissionConfirmed",
         "A primary admits a newcomer without asking whether it still leads",
-        TlaBounds(view_max=2, lost_disks=1),
+        TlaBounds(view_max=2, lost_disks=1, steps=scripts.ADMISSION_CONFIRMED),
     ),
     GuardRemoval(
         "ViewsForgotten",
-        "A newcomer votes from the next view on, in which its lost disk may have voted",
-        TlaBounds(view_max=2, lost_disks=1),
+        "A newcomer votes from the next view on, though votes of its lost disk for the view after "
+        "that are under way",
+        TlaBounds(view_max=2, lost_disks=1, steps=scripts.VIEWS_FORGOTTEN),
     ),
     GuardRemoval(
         "OldVotesArrive",
         "No guard but a limit of the protocol: a vote of a lost disk, for a view later than that "
         "of the admission, arrives after the admission",
-        TlaBounds(view_max=3, lost_disks=1),
+        TlaBounds(view_max=3, lost_disks=1, steps=scripts.OLD_VOTES_ARRIVE),
+    ),
+    GuardRemoval(
+        "VotesExpire",
+        "A vote that a primary-elect has heard counts for good, though the disk of its replica may "
+        "be lost since",
+        replace(FIVE, view_max=3, lost_disks=1, steps=scripts.VOTES_EXPIRE),
+    ),
+    GuardRemoval(
+        "NamesThisBoot",
+        "A replica that lost its disk takes op 1 as an initial member, and has a vote at once",
+        TlaBounds(lost_disks=1),
+    ),
+    GuardRemoval(
+        "TailNamed",
+        "The superblock names no record, so a journal that lost its end passes for a whole one",
+        TlaBounds(view_max=2, lost_tails=1),
+    ),
+    GuardRemoval(
+        "OlderSuperblock",
+        "Records name no superblock, so a replica starts with one from before its last records",
+        TlaBounds(batches=2, older_copies=1, steps=scripts.OLDER_SUPERBLOCK),
+    ),
+    GuardRemoval(
+        "KnownDisks",
+        "The others take in a replica whose disk was put back from an earlier copy",
+        TlaBounds(older_copies=1),
     ),
 )

@@ -1,7 +1,7 @@
-"""`python -m testkit.model.traces`: are the runs of the simulator executions of the specification?
+"""`python -m testkit.model.traces`: are recorded runs executions of the specification?
 
-Each change that a step of the real core makes to a replica must be what a few actions of the
-specification lead to.
+Runs of the simulator, of the world and of real processes are recorded. Each change that a step of
+the real core makes to a replica must be what a few actions of the specification lead to.
 """
 
 from __future__ import annotations
@@ -9,28 +9,28 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from dataclasses import dataclass, replace
-from typing import Any, Final
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
 
+from testkit.model import real_runs
 from testkit.model.bounds import TlaBounds
 from testkit.model.checker import TlcFailed, run_tlc
-from testkit.model.recorder import ObservedReplica, RunRecorder
-from testkit.simulation.options import FaultKind, Options, draw
-from testkit.simulation.simulation import SeedFailure, Simulation
+from testkit.model.observed import ObservedReplica, ObservedRun
+from testkit.model.simulated_runs import REPLICAS, of_simulator, of_world
 from viewstamp.limits import PIPELINE_PREPARES_MAX
 
-HIDDEN_MAX: Final = 4
+HIDDEN_MAX: Final = PIPELINE_PREPARES_MAX + 2
 """A step that adopts a log, or commits a pipeline, is several actions."""
-FAULTS: Final = frozenset(
-    {
-        FaultKind.LOSS,
-        FaultKind.DUPLICATION,
-        FaultKind.DELAY,
-        FaultKind.CRASH,
-        FaultKind.PARTITION,
-    }
-)
 ACCEPTED = re.compile(r'<<"accepted", (\d+)>>')
+
+SOURCES: Final[Mapping[str, Callable[[int, int], Iterator[ObservedRun]]]] = {
+    "simulator": of_simulator,
+    "world": of_world,
+    "processes": real_runs.of_processes,
+}
+"""Record a run of a seed, and yield windows of at most so many changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,90 +47,78 @@ class TraceVerdict:
         return self.accepted == self.changes
 
 
-def options_of(seed: int) -> Options:
-    """Return a run of three replicas, with the faults of processes and of the network."""
-    return replace(
-        draw(seed),
-        replica_count=3,
-        standby_count=0,
-        faults=FAULTS,
-        loss_percent=10,
-        duplication_percent=10,
-        application="chain",
-        snapshot_ops=1_000_000,
-        commands=100,
-        fault_interval_ms=300,
-        is_ambushed=False,
-        is_bootstrap_struck=False,
-        leanings=frozenset(),
-        poorly_carried="",
-    )
-
-
-def record(seed: int, changes_max: int) -> RunRecorder:
-    """Run a seed, and return what changed on its replicas. Raises SeedFailure if the run fails."""
-    simulation = Simulation(options_of(seed))
-    recorder = RunRecorder(3, changes_max)
-    tell = simulation.checks.tell
-
-    def listen(hook: str, *arguments: Any) -> None:
-        if hook == "started":
-            recorder.started(arguments[0])
-        elif hook == "stepped":
-            recorder.stepped(*arguments)
-        tell(hook, *arguments)
-
-    simulation.checks.tell = listen  # type: ignore[method-assign]
-    simulation.run()
-    return recorder
-
-
-def validate(recorder: RunRecorder, *, seconds_max: int = 3600) -> TraceVerdict:
+def validate(run: ObservedRun, *, seconds_max: int = 3600) -> TraceVerdict:
     """Let TLC look for an execution of the specification in which all this was observed."""
-    bounds = TlaBounds(
-        view_max=max((each.view for each in recorder.changes), default=0) + 1,
+    text = (
+        "SPECIFICATION TraceSpec\nINVARIANT NotAccepted\n"
+        f"{bounds_of(run).constants()}    HiddenMax = {HIDDEN_MAX}\n"
+    )
+    files = {"Trace.cfg": text, "TraceData.tla": run.module()}
+    output = run_tlc("Trace", files, workers=1, seconds_max=seconds_max)
+    is_whole = "Error: Invariant NotAccepted is violated" in output
+    if not is_whole and "No error has been found" not in output:
+        raise TlcFailed(output[-4000:])
+    changes = len(run.changes)
+    accepted = changes if is_whole else max(map(int, ACCEPTED.findall(output)), default=0)
+    return TraceVerdict(changes, accepted, None if is_whole else run.changes[accepted])
+
+
+def bounds_of(run: ObservedRun) -> TlaBounds:
+    """Return bounds that no recorded run reaches."""
+    views = (each.view for each in (*run.beginning, *run.changes))
+    return TlaBounds(
+        replica_count=REPLICAS,
+        view_max=max(views) + 1,
         batches=999,
         restarts=999,
         pipeline=PIPELINE_PREPARES_MAX,
         lazy_journal="all",
         lazy_superblock=True,
     )
-    text = (
-        "SPECIFICATION TraceSpec\nINVARIANT NotAccepted\n"
-        f"{bounds.constants()}    HiddenMax = {HIDDEN_MAX}\n"
-    )
-    files = {"Trace.cfg": text, "TraceData.tla": recorder.module()}
-    output = run_tlc("Trace", files, workers=1, seconds_max=seconds_max)
-    is_whole = "Error: Invariant NotAccepted is violated" in output
-    if not is_whole and "No error has been found" not in output:
-        raise TlcFailed(output[-4000:])
-    accepted = max(map(int, ACCEPTED.findall(output)), default=0)
-    changes = recorder.changes
-    rejected = None if is_whole else changes[accepted]
-    return TraceVerdict(len(changes), accepted, rejected)
 
 
 def main(arguments: list[str]) -> int:
-    """Validate some seeds; returns 0 if all are executions of the specification."""
+    """Validate some runs; returns 0 if all are executions of the specification."""
     parser = argparse.ArgumentParser(prog="python -m testkit.model.traces")
+    parser.add_argument("sources", nargs="*", default=[*SOURCES], help=", ".join(SOURCES))
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
-    parser.add_argument("--count", type=int, default=3, help="how many seeds")
-    parser.add_argument("--changes", type=int, default=100, help="how much of each run")
-    parser.add_argument("--seconds-max", type=int, default=3600, help="for each seed")
+    parser.add_argument("--count", type=int, default=1, help="how many seeds of each")
+    parser.add_argument("--changes", type=int, default=80, help="how many changes a window has")
+    parser.add_argument("--windows", type=int, default=3, help="how many windows of each run")
+    parser.add_argument("--seconds-max", type=int, default=900, help="for each window")
     chosen = parser.parse_args(arguments)
     bad = 0
-    for seed in range(chosen.seed, chosen.seed + chosen.count):
-        try:
-            verdict = validate(record(seed, chosen.changes), seconds_max=chosen.seconds_max)
-        except (SeedFailure, TlcFailed) as error:
-            print(f"seed {seed}: {error}", flush=True)
-            bad += 1
-            continue
-        print(f"seed {seed}: {verdict.accepted} of {verdict.changes} changes accepted", flush=True)
-        if verdict.rejected is not None:
-            print(f"  rejected: {verdict.rejected}")
-            bad += 1
+    for source in chosen.sources:
+        for seed in range(chosen.seed, chosen.seed + chosen.count):
+            for number, run in enumerate(liveliest(source, seed, chosen)):
+                bad += not explained(f"{source} {seed}, window {number}", run, chosen.seconds_max)
     return 1 if bad else 0
+
+
+def liveliest(source: str, seed: int, chosen: argparse.Namespace) -> list[ObservedRun]:
+    """Return the windows of a run with the most restarts and views, in the order of time."""
+    found = list(SOURCES[source](seed, chosen.changes))
+    rank = sorted(range(len(found)), key=lambda each: -found[each].liveliness)
+    return [found[each] for each in sorted(rank[: chosen.windows])]
+
+
+def explained(name: str, run: ObservedRun, seconds_max: int) -> bool:
+    """Validate one window, print what came of it, and return whether it is explained."""
+    began = time.monotonic()
+    try:
+        verdict = validate(run, seconds_max=seconds_max)
+    except TlcFailed as error:
+        print(f"{name}: {error}", flush=True)
+        return False
+    took_s = time.monotonic() - began
+    print(
+        f"{name}: {verdict.accepted} of {verdict.changes} changes accepted, with {run.restarts} "
+        f"restarts and {run.views} views, in {took_s:.0f} s",
+        flush=True,
+    )
+    if verdict.rejected is not None:
+        print(f"  rejected: {verdict.rejected}")
+    return verdict.rejected is None
 
 
 if __name__ == "__main__":

@@ -27,11 +27,12 @@ def linearization(
 ) -> list[Operation] | None:
     """Return an order that explains every answer, or None if there is none. Raises Undecided."""
     operations = sorted(history, key=lambda each: each.called_at)
+    everything = (1 << len(operations)) - 1
     answered = sum(1 << i for i, each in enumerate(operations) if each.is_answered)
     visited: set[tuple[int, State]] = set()
     path: list[int] = []
     # Each frame: the operations done, the state then, and those that may come next.
-    frames = [(0, model.initial, _candidates(operations, 0))]
+    frames = [(0, model.initial, _candidates(operations, everything))]
     steps = 0
     while frames:
         done, state, candidates = frames[-1]
@@ -51,7 +52,7 @@ def linearization(
         if _explains(operations[index], output) and reached not in visited:
             visited.add(reached)
             path.append(index)
-            frames.append((*reached, _candidates(operations, reached[0])))
+            frames.append((*reached, _candidates(operations, everything & ~reached[0])))
     return None
 
 
@@ -59,13 +60,22 @@ def _explains(operation: Operation, output: object) -> bool:
     return not operation.is_answered or operation.output == output
 
 
-def _candidates(operations: Sequence[Operation], done: int) -> list[int]:
-    """Those not done that no other one not done must come before; the earliest called is last."""
-    left = [index for index in range(len(operations)) if not done >> index & 1]
-    returns = [r for index in left if (r := operations[index].returned_at) is not None]
-    first_return = min(returns, default=None)
-    return [
-        index
-        for index in reversed(left)
-        if first_return is None or operations[index].called_at <= first_return
-    ]
+def _candidates(operations: Sequence[Operation], left: int) -> list[int]:
+    """Those left that no other one left must come before; the earliest called is last.
+
+    Operations stand in the order of their calls: the first that was called after another one left
+    had returned ends the search, because all others were called later.
+    """
+    found: list[int] = []
+    first_return: int | None = None
+    while left:
+        lowest = left & -left
+        operation = operations[index := lowest.bit_length() - 1]
+        if first_return is not None and operation.called_at > first_return:
+            break
+        returned_at = operation.returned_at
+        if returned_at is not None and (first_return is None or returned_at < first_return):
+            first_return = returned_at
+        found.append(index)
+        left ^= lowest
+    return found[::-1]

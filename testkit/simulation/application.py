@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
+from coordinator.mux.applied_digests import AppliedDigests
 from coordinator.vsr import Prepare
+from testkit.checkers.checker import Executed
 
 
 class SimulatedRequest(Protocol):
@@ -21,26 +23,17 @@ class SimulatedRequest(Protocol):
     def command_count(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Executed:
-    """One entry went through all stages.
-
-    `replies` are those of its requests, in order; `effective` names the requests that took effect
-    in it. `digest` is that of the state after it; None where it was not computed.
-    """
-
-    op: int
-    replies: tuple[Any, ...]
-    effective: tuple[Hashable, ...]
-    digest: bytes | None
-
-
 class Application(Protocol):
     """The stages of one replica."""
 
     @property
     def op(self) -> int:
         """The last entry that went through all stages."""
+        ...
+
+    @property
+    def applied_digests(self) -> AppliedDigests:
+        """The digests of what the log led to here."""
         ...
 
     @property

@@ -1,37 +1,24 @@
-"""`python -m testkit.simulation.campaign`: many seeds, in processes side by side, resumable.
-
-Seeds are run in chunks. What a chunk came to is added to the state file, a line each, so that a
-campaign that was interrupted goes on where it was.
-"""
+"""`python -m testkit.simulation.campaign`: many seeds, in processes side by side, resumable."""
 
 from __future__ import annotations
 
 import argparse
-import gc
-import json
-import multiprocessing
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import fields
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from testkit.campaign import SeedRunner
 from testkit.simulation import document
 from testkit.simulation.figures import WHOLE_SEEDS, markdown, shortfalls, total
 from testkit.simulation.fingerprint import fingerprint
 from testkit.simulation.options import Scale, draw
 from testkit.simulation.outcome import Outcome, run_seed
-from testkit.simulation.workers import pool
 
-CHUNK_SEEDS: Final = 5
-# A seed ends by itself long before (`outcome.SEED_CPU_S_MAX`), unless the machine stands still.
-CHUNK_S_MAX: Final = 1_800
 FAILURES_SHOWN: Final = 20
 GROUPS: Final = {
     "faults": "fault ",
@@ -44,92 +31,13 @@ GROUPS: Final = {
 }
 
 
-class CampaignStalled(Exception):  # noqa: N818 - it says what happened.
-    """No chunk came to an end in time; the seeds under way are named."""
+def _run_one(scale: Scale, seed: int) -> Outcome:
+    return run_seed(draw(seed, scale))
 
 
-def run_chunk(seeds: Sequence[int], scale: Scale) -> list[Outcome]:
-    """Run some seeds in order, and collect the garbage of each."""
-    outcomes = []
-    for seed in seeds:
-        gc.disable()
-        try:
-            outcomes.append(run_seed(draw(seed, scale)))
-        finally:
-            gc.enable()
-            gc.collect()
-    return outcomes
-
-
-def load(path: Path | None) -> list[Outcome]:
-    """What earlier runs of the campaign with this very code came to."""
-    if path is None or not path.exists():
-        return []
-    code = fingerprint()
-    kept = [json.loads(line) for line in path.read_text().splitlines()]
-    return [
-        Outcome(**{**line["outcome"], "counts": Counter(line["outcome"]["counts"])})
-        for line in kept
-        if line["code"] == code
-    ]
-
-
-def save(path: Path | None, outcomes: Sequence[Outcome]) -> None:
-    """Add what a chunk came to."""
-    if path is None:
-        return
-    code = fingerprint()
-    with path.open("a") as file:
-        for outcome in outcomes:
-            kept = {field.name: getattr(outcome, field.name) for field in fields(Outcome)}
-            file.write(json.dumps({"code": code, "outcome": kept}) + "\n")
-
-
-def run(
-    seeds: Sequence[int], scale: Scale, processes: int, state: Path | None, console: Console
-) -> list[Outcome]:
-    """Run all seeds that the state file does not know yet; returns what all came to."""
-    wanted = set(seeds)
-    done = [outcome for outcome in load(state) if outcome.seed in wanted]
-    known = {outcome.seed for outcome in done}
-    left = [seed for seed in seeds if seed not in known]
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
-        task = progress.add_task("seeds", total=len(seeds), completed=len(done))
-        for outcomes in _finished(left, scale, processes):
-            save(state, outcomes)
-            done.extend(outcomes)
-            failed = sum(not outcome.is_good for outcome in done)
-            progress.update(task, completed=len(done), description=f"seeds, {failed} failed")
-    return done
-
-
-def _finished(seeds: Sequence[int], scale: Scale, processes: int) -> Iterator[list[Outcome]]:
-    """Yield chunks as they are done."""
-    chunks = [seeds[at : at + CHUNK_SEEDS] for at in range(0, len(seeds), CHUNK_SEEDS)]
-    if processes == 1:
-        for chunk in chunks:
-            yield run_chunk(chunk, scale)
-        return
-    with pool(processes) as workers:
-        waiting = {workers.submit(run_chunk, chunk, scale): chunk for chunk in chunks}
-        while waiting:
-            for future in _first_done(waiting, processes):
-                del waiting[future]
-                yield future.result()
-
-
-def _first_done(
-    waiting: dict[Future[list[Outcome]], Sequence[int]], processes: int
-) -> set[Future[list[Outcome]]]:
-    """Wait until some chunk is done, whichever it is; raises CampaignStalled."""
-    finished, _ = wait(waiting, timeout=CHUNK_S_MAX, return_when=FIRST_COMPLETED)
-    if not finished:
-        seeds = [list(chunk) for future, chunk in waiting.items() if future.running()]
-        for process in multiprocessing.active_children():
-            process.terminate()
-        raise CampaignStalled(f"nothing ended in {CHUNK_S_MAX} s; under way: {seeds[:processes]}")
-    return finished
+def runner(scale: Scale) -> SeedRunner[Outcome]:
+    """Return what runs the seeds of a campaign of this scale."""
+    return SeedRunner(partial(_run_one, scale), Outcome, fingerprint)
 
 
 def problems(outcomes: Sequence[Outcome], scale: Scale) -> list[str]:
@@ -194,7 +102,7 @@ def main(arguments: list[str]) -> int:
     console = Console()
     scale = Scale.QUICK if chosen.quick else Scale.CAMPAIGN
     seeds = range(chosen.seed, chosen.seed + chosen.count)
-    outcomes = run(seeds, scale, chosen.processes, chosen.state, console)
+    outcomes = runner(scale).run(seeds, chosen.processes, chosen.state, console)
     if chosen.figures is not None and outcomes:
         document.write(chosen.figures, "figures", markdown(outcomes))
     return report(outcomes, scale, console)

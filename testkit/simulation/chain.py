@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
+from coordinator.mux.applied_digests import AppliedDigests
 from coordinator.vsr import Prepare
-from testkit.simulation.application import ApplicationKind, Executed
+from testkit.checkers.checker import Executed
+from testkit.simulation.application import ApplicationKind
 from viewstamp.format.prepare import checksum_of
 from viewstamp.limits import BOOT_NONCE_BYTES
 
@@ -97,6 +99,11 @@ def encode_state(state: ChainState) -> bytes:
     return json.dumps([state.op, state.digest.hex(), counters, replies]).encode()
 
 
+def encode_replies(replies: Sequence[ChainReply]) -> bytes:
+    """The answers to an entry as canonical bytes."""
+    return json.dumps([[reply.op, reply.values, reply.refusal] for reply in replies]).encode()
+
+
 def decode_state(encoded: bytes) -> ChainState:
     """The state that bytes stand for."""
     op, digest, counters, replies = json.loads(encoded)
@@ -116,6 +123,7 @@ class ChainApplication:
 
     def __init__(self, random: Random, state: bytes | None = None) -> None:
         self.state = ChainState() if state is None else decode_state(state)
+        self.applied_digests = AppliedDigests(self.state.op)
         self._waiting: deque[Prepare] = deque()
 
     @property
@@ -140,6 +148,7 @@ class ChainApplication:
         state.digest = checksum_of(state.digest + prepare.checksum)
         effective: list[RequestId] = []
         replies = tuple(self.execute(each, effective) for each in decode_requests(prepare))
+        self.applied_digests.add(prepare.op, encode_replies(replies))
         return [Executed(prepare.op, replies, tuple(effective), state.digest)]
 
     def execute(self, request: ChainRequest, effective: list[RequestId]) -> ChainReply:

@@ -55,26 +55,6 @@ class SimulatedDisk(MemoryStorage):
         losses = (Loss.PARTLY, Loss.PARTLY, Loss.PARTLY, Loss.DROP, Loss.KEEP)
         self.crash(random.choice(losses), random.randrange(1 << 30))
 
-    def rot(self, path: str, offset: int, size: int, random: Random) -> None:
-        """Damage some bytes of an extent: one bit, one byte, or a whole sector."""
-        how = random.randrange(3)
-        at = offset + random.randrange(size)
-        if how == 0:
-            self.flip(path, at, 1 << random.randrange(8))
-        elif how == 1:
-            self.flip(path, at, random.randint(1, 255))
-        else:
-            start = offset + random.randrange(size // SECTOR_BYTES) * SECTOR_BYTES
-            for byte in range(start, start + SECTOR_BYTES):
-                self.flip(path, byte, random.randint(1, 255))
-
-    def is_durable(self, path: str, offset: int, size: int) -> bool:
-        """Whether a crash would leave these bytes as readers see them."""
-        seen = self._visible[path]
-        kept = self._durable.get(path)
-        end = offset + size
-        return kept is seen and kept.durable[offset:end] == seen.visible[offset:end]
-
 
 class SimulatedFile(MemoryFile):
     """A file whose writes may be misdirected, within the file, also over its header."""

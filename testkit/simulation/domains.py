@@ -13,14 +13,16 @@ from random import Random
 from typing import Any, Final
 
 from coordinator.mux import types as mux
+from coordinator.mux.applied_digests import AppliedDigests
 from coordinator.mux.stage import SERVICE_STAGES
 from coordinator.vsr import Prepare
+from testkit.checkers.checker import Executed
 from testkit.composite.comparison import check_reply, reasons_alone
 from testkit.composite.harness import CompositeReplica
 from testkit.composite.model import CODES, NONCE_BYTES, SYSTEM_USER, Model, ModelAnswer
 from testkit.composite.workload import CompositeWorkload
 from testkit.logged_requests import decode_requests
-from testkit.simulation.application import ApplicationKind, Executed
+from testkit.simulation.application import ApplicationKind
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.api.sessions.v1 import sessions_service_pb2
@@ -64,6 +66,11 @@ class DomainApplication(CompositeReplica):
     def op(self) -> int:
         """the last entry that was applied."""
         return self._applied_op
+
+    @property
+    def applied_digests(self) -> AppliedDigests:
+        """Those of the real mux."""
+        return self.mux.digests
 
     @property
     def is_busy(self) -> bool:

@@ -12,9 +12,9 @@ from typing import Final
 
 from coordinator import vsr
 from coordinator.vsr import replica
+from testkit.partitions import SHAPES
 from testkit.simulation.branches import all_branches
 from testkit.simulation.marks import sent_mark
-from testkit.simulation.network import SHAPES
 from testkit.simulation.options import FaultKind
 from testkit.simulation.outcome import Outcome
 

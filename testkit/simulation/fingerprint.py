@@ -21,11 +21,15 @@ REQUIREMENTS: Final = "requirements-dev.lock"
 
 
 @cache
-def fingerprint() -> str:
-    """What tells this code from any other; computed once, as code is loaded once."""
+def fingerprint(*entries: str) -> str:
+    """What tells the code of some modules from any other; computed once, as code is loaded once.
+
+    Without modules it is that of a seed of the simulator.
+    """
     digest = hashlib.sha256(repr(sys.version_info[:3]).encode())
     digest.update((ROOT / REQUIREMENTS).read_bytes())
-    for path in sorted(closure(ROOT, ENTRY)):
+    paths = set().union(*(closure(ROOT, entry) for entry in entries or (ENTRY,)))
+    for path in sorted(paths):
         digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 

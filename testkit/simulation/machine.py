@@ -9,14 +9,18 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from coordinator import vsr
-from coordinator.journal import CorruptRecord, Journal
+from coordinator.journal import CorruptRecord, Journal, SuperblockOlder
+from coordinator.journal.segment import segment_path
 from coordinator.replica.data_directory import DirectoryOptions, open_replica
+from coordinator.snapshot.errors import NoIntactCopy
+from testkit.checkers.history import held_ops
 from testkit.memory_storage import SimulatedCrash
 from testkit.simulation.application import Application
 from testkit.simulation.clients import Read
 from testkit.simulation.disk import DISK_REFUSES, STEPS_BEFORE_CRASH_MAX, SimulatedDisk
 from testkit.simulation.levels import BOOTSTRAP_LEVEL
 from testkit.simulation.process import EPOCH_US, Process, ProcessEnded
+from testkit.simulation.wrong_clocks import CLOCK_SKEW_US_MAX, WrongClock
 from viewstamp.format.prepare import SealedPrepare, seal
 from viewstamp.format.record import SECTOR_BYTES
 
@@ -28,7 +32,6 @@ JOURNAL: Final = f"{DIRECTORY}/journal"
 SUPERBLOCK: Final = f"{DIRECTORY}/superblock"
 # A process comes back at once, or after a while.
 REBOOT_MS_MAX: Final = (30, 1_500)
-CLOCK_SKEW_US_MAX: Final = 2_000_000
 BOOTSTRAP_MS_MAX: Final = 300
 SLOW_DISK_TIMES: Final = 30
 SLOW_STAGE_TIMES: Final = 50
@@ -41,6 +44,22 @@ class Doom:
     kind: str
     step: int
     is_power: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SuperblockCopyOnFile:
+    """The file of a superblock as it once was, and the sequence of its state."""
+
+    content: bytes
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalCopy:
+    """The segments of a journal by path, as they once were, and the ops that they hold."""
+
+    segments: dict[str, bytes]
+    ops: frozenset[int]
 
 
 class Machine:
@@ -62,9 +81,14 @@ class Machine:
         self.is_untrusted = False
         """Whether writes was misdirected on this disk, which may have hit any entry."""
         self.doom: Doom | None = None
+        self.named_superblock = 0
+        """The sequence of the superblock that the journal names; 0 for none."""
+        self.has_older_superblock = False
+        """Whether an older copy of the superblock was put in its place."""
         self._random = random
         self._is_paused = False
         self._deferred: list[tuple[int, Callable[[], None]]] = []
+        self.wrong_clock = WrongClock()
         self._skew_us = random.randint(-CLOCK_SKEW_US_MAX, CLOCK_SKEW_US_MAX)
 
     # --- Time ---
@@ -103,7 +127,20 @@ class Machine:
 
     def wall_clock_us(self) -> int:
         """This machine's idea of the time, which is not the others'."""
-        return EPOCH_US + self._skew_us + self.world.schedule.now_ms * 1_000
+        now_ms = self.world.schedule.now_ms
+        return self.true_clock_us() + self._skew_us + self.wrong_clock.ahead_us(now_ms)
+
+    def true_clock_us(self) -> int:
+        """The time that a right clock would tell."""
+        return EPOCH_US + self.monotonic_us()
+
+    def latest_right_us(self) -> int:
+        """The latest time that a right clock may tell."""
+        return self.true_clock_us() + CLOCK_SKEW_US_MAX
+
+    def monotonic_us(self) -> int:
+        """The time since the run began."""
+        return self.world.schedule.now_ms * 1_000
 
     def disk_ms(self) -> int:
         """How long the next job on the disk takes."""
@@ -151,6 +188,9 @@ class Machine:
         )
         try:
             files = open_replica(directory, self.disk)
+        except (SuperblockOlder, NoIntactCopy) as error:
+            self._refused(error)
+            return
         except (SimulatedCrash, *DISK_REFUSES) as error:
             self.world.trace.note(self.name, "boot", f"failed: {error}")
             self.world.marks.hit(f"boot ended by {type(error).__name__}")
@@ -171,10 +211,21 @@ class Machine:
         )
         self.process = process = Process(self, files, core)
         self.world.trace.note(self.name, "boot", self.boots)
+        is_uncertain = files.recovery.head_uncertain
+        self.world.marks.hit("start with an uncertain head", int(is_uncertain))
         self.world.nemesis.booted(self)
         self.world.checks.started(self.index, files, self)
         self.later(0, lambda: process.step(files.start))
         self.later(0, process.standing.begin)
+
+    def _refused(self, error: SuperblockOlder | NoIntactCopy) -> None:
+        """Give the machine an empty disk, as the refusal tells its operator to.
+
+        An older superblock may name a snapshot that was deleted since.
+        """
+        assert self.has_older_superblock, f"{self.name} has its own superblock: {error}"
+        self.world.marks.hit("start refused with an older superblock")
+        self.lose_disk()
 
     def new_application(self, state: bytes | None) -> Application:
         """The stages of a process, empty or in the state of a snapshot."""
@@ -200,7 +251,6 @@ class Machine:
         self.world.marks.hit(f"torn {torn.partition(' before ')[0]}" if torn else "torn nothing")
         what = "power" if is_power else "killed"
         self.world.trace.note(self.name, what, reason, "" if torn is None else f"({torn})")
-        self.world.checks.ended(self.index)
         self._end(is_power=is_power)
 
     def _end(self, *, is_power: bool) -> None:
@@ -224,12 +274,37 @@ class Machine:
         """Put a new, empty disk into the machine. The process does not survive it."""
         if self.process is not None:
             self.world.trace.note(self.name, "new disk")
-            self.world.checks.ended(self.index)
         self.world.checks.disk_lost(self.index)
         self.world.generations.disk_lost(self.index)
         self.disk = SimulatedDisk()
+        self.named_superblock, self.has_older_superblock = 0, False
+        self.is_untrusted = False
         self.damaged_ops.clear()
         self._end(is_power=False)
+
+    def put_back(self, superblock: SuperblockCopyOnFile) -> None:
+        """End the process, and put an older copy of its superblock in place of the present one."""
+        assert superblock.sequence < self.named_superblock, "nothing tells that it is older"
+        self.crash(reason="for an older superblock")
+        self.disk.replace(SUPERBLOCK, superblock.content)
+        self.has_older_superblock = True
+
+    def journal_copy(self) -> JournalCopy:
+        """Return the segments as they are now."""
+        assert self.process is not None, f"{self.name} is down"
+        files = self.disk.snapshot()
+        segments = {path: data for path, data in files.items() if path.startswith(f"{JOURNAL}/")}
+        return JournalCopy(segments, frozenset(held_ops(self.process.files.journal)))
+
+    def put_back_journal(self, copy: JournalCopy) -> None:
+        """End the process, and put an older copy of its journal in place of the present one."""
+        present = self.journal_copy()
+        self.crash(reason="for an older journal")
+        for path in present.segments:
+            self.disk.remove(path)
+        for path, content in copy.segments.items():
+            self.disk.replace(path, content)
+        self.damaged_ops |= present.ops - copy.ops
 
     # --- What arrives ---
 
@@ -252,6 +327,16 @@ class Machine:
     def is_excused(self, op: int) -> bool:
         """Whether this disk need not give back an entry that it took."""
         return self.is_untrusted or op in self.damaged_ops
+
+    @property
+    def journal(self) -> Journal:
+        """The journal of the process that runs."""
+        assert self.process is not None, f"{self.name} is down"
+        return self.process.files.journal
+
+    def holds_durably(self, segment: int, offset: int, size: int) -> bool:
+        """Whether a loss of power would leave these bytes of the journal as readers see them."""
+        return self.disk.is_durable(segment_path(JOURNAL, segment), offset, size)
 
     def read(self, journal: Journal, op: int) -> tuple[SealedPrepare | None, bool]:
         """Read an entry; the second value says that it is held, and damaged."""

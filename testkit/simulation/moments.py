@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from coordinator import vsr
 from coordinator.vsr.messages import StartViewMessage
-from testkit.simulation.machine import Machine
-from testkit.simulation.network import between
+from testkit.partitions import between
+from testkit.simulation.machine import SUPERBLOCK, Machine, SuperblockCopyOnFile
 from testkit.simulation.options import FaultKind, Leaning
+from testkit.simulation.wrong_clocks import WrongClocks
 
 if TYPE_CHECKING:
     from testkit.simulation.nemesis import Nemesis
@@ -44,6 +45,7 @@ class Moments:
         self._world = world
         self._nemesis = nemesis
         self._random = Random(f"{world.options.seed} moments")
+        self.clocks = WrongClocks(world)
         self._strikes = self._possible_strikes()
         self._is_awake = False
         self._swings = 0
@@ -51,6 +53,8 @@ class Moments:
         self._durable_views: dict[int, int] = {}
         self._parted: Machine | None = None
         """The primary that was cut off, until another one leads."""
+        self._superblocks: dict[int, SuperblockCopyOnFile] = {}
+        """A copy of the superblock of some replicas, from an earlier moment."""
 
     def _leans(self, leaning: Leaning, *faults: FaultKind) -> bool:
         """Whether the seed leans on a moment, and has the faults that make it."""
@@ -61,8 +65,10 @@ class Moments:
     def _possible_strikes(self) -> list[Callable[[], str]]:
         faults = self._world.options.faults
         possible = (
+            (FaultKind.CLOCK_JUMP in faults, self.clocks.strike),
             (FaultKind.HUNG_STAGE in faults, self._hang),
             (FaultKind.STEP_DOWN in faults, self._step_down),
+            (FaultKind.OLDER_SUPERBLOCK in faults, self._older_superblock),
             (self._leans(Leaning.STALLED, FaultKind.SLOW_DISK), self._stall),
             (self._leans(Leaning.DOZING, FaultKind.PAUSE), self._doze),
             (self._leans(Leaning.RETURN, FaultKind.PARTITION, FaultKind.CRASH), self._part),
@@ -85,6 +91,7 @@ class Moments:
     def stop(self) -> None:
         """No fault happens any more. But to resign is none: a primary is asked to at any time."""
         self._is_awake = False
+        self.clocks.stop()
         for machine in self._world.machines:
             machine.is_stage_hung, machine.stalled_until_ms = False, 0
             if machine.process is not None:
@@ -138,6 +145,21 @@ class Moments:
         if machine is not None and process is not None:
             self._world.trace.note(machine.name, "fault", "is asked to resign")
             machine.later(0, lambda: process.step(vsr.Abdicate("asked to")))
+
+    def _older_superblock(self) -> str:
+        """Put a copy of a superblock back, once the journal tells that it is older."""
+        victims = [self._world.machines[index] for index in self._nemesis.atlas.victims]
+        older = [
+            (machine, self._superblocks[machine.index])
+            for machine in victims
+            if machine.index in self._superblocks
+            and self._superblocks[machine.index].sequence < machine.named_superblock
+        ]
+        for machine in victims:
+            self._superblocks = copy_of_superblock(machine) | self._superblocks
+        if older and self._nemesis.put_back(*self._random.choice(older)):
+            return "fault older_superblock"
+        return ""
 
     def _stall(self) -> str:
         """The primary's disk stands still, while all clients ask and the backups go on."""
@@ -317,3 +339,12 @@ class Moments:
             process = machine.process
             assert process is not None
             process.fate = lambda effect: isinstance(effect, vsr.Send)
+
+
+def copy_of_superblock(machine: Machine) -> dict[int, SuperblockCopyOnFile]:
+    """Return a copy of the superblock by the index of its machine; nothing if there is none."""
+    process = machine.process
+    if process is None or not process.files.superblock.exists:
+        return {}
+    content = machine.disk.content(SUPERBLOCK)
+    return {machine.index: SuperblockCopyOnFile(content, process.files.superblock.sequence)}

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from coordinator.journal.segment import segment_path
 from coordinator.journal.superblock import COPIES, COPY_BYTES
+from testkit.checkers.history import held_ops
+from testkit.partitions import SHAPES, between, partition
 from testkit.simulation.atlas import Atlas
-from testkit.simulation.history import held_ops
-from testkit.simulation.machine import JOURNAL, SUPERBLOCK, Machine
+from testkit.simulation.machine import JOURNAL, SUPERBLOCK, Machine, SuperblockCopyOnFile
 from testkit.simulation.moments import Moments
-from testkit.simulation.network import SHAPES, between, partition
 from testkit.simulation.options import APART, OF_THE_NETWORK, FaultKind
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ DOWN_MS: Final = (500, 5_000, 20_000)
 ALL_POWER_ONE_IN: Final = 6
 SYNCS_BEFORE_FAILURE_MAX: Final = 4
 DISKS_LOST_MAX: Final = 3
+# Few seeds can have them, so these have more.
+OLDER_SUPERBLOCKS_MAX: Final = 8
 # Where a seed is ambushed: one view change in so many is struck, one fault in so many has company.
 AMBUSH_ONE_IN: Final = 6
 AMBUSH_WITHIN_MS: Final = 150
@@ -56,13 +58,18 @@ class Nemesis:
         self._kinds = [kind for kind in kinds for _ in range(WEIGHTS.get(kind, 1))]
         self._has_started = self._is_over = False
         self._lost_disks: Counter[int] = Counter()
+        self._older_superblocks: Counter[int] = Counter()
         self._marked: Machine | None = None
         self._doomed = self._random.choice(self.atlas.voters)
         self.kept_down: set[int] = set()
         self.moments = Moments(world, self)
 
     def start(self) -> None:
-        """Begin to make trouble once every initial member has the first entry."""
+        """Begin to make trouble once every initial member has the first entry.
+
+        Only clocks may be wrong before: op 1 begins log time.
+        """
+        self.moments.clocks.begin()
         self._wait_for_bootstrap()
 
     def booted(self, machine: Machine) -> None:
@@ -357,6 +364,16 @@ class Nemesis:
             return False
         self._lost_disks[machine.index] += 1
         machine.lose_disk()
+        return True
+
+    def put_back(self, machine: Machine, superblock: SuperblockCopyOnFile) -> bool:
+        """Put an older superblock back; that costs the disk. Return whether it happened."""
+        count = self._older_superblocks[machine.index]
+        if machine.process is None or count >= OLDER_SUPERBLOCKS_MAX:
+            return False
+        self._older_superblocks[machine.index] += 1
+        self._note(machine, "older superblock", superblock.sequence)
+        machine.put_back(superblock)
         return True
 
 

@@ -40,6 +40,8 @@ class FaultKind(Enum):
     HUNG_STAGE = "hung_stage"
     STEP_DOWN = "step_down"
     HOLED_LOG = "holed_log"
+    OLDER_SUPERBLOCK = "older_superblock"
+    CLOCK_JUMP = "clock_jump"
 
 
 class Leaning(Enum):
@@ -65,12 +67,20 @@ OF_THE_NETWORK: Final = (
     FaultKind.HOLED_LOG,
 )
 # Those that are drawn apart, so that a seed has the others as it had before there were these.
-APART: Final = (FaultKind.HUNG_STAGE, FaultKind.STEP_DOWN, FaultKind.HOLED_LOG)
+APART: Final = (
+    FaultKind.HUNG_STAGE,
+    FaultKind.STEP_DOWN,
+    FaultKind.HOLED_LOG,
+    FaultKind.OLDER_SUPERBLOCK,
+    FaultKind.CLOCK_JUMP,
+)
 # The first of them are drawn from one source with other options. Each later one has its own.
 FROM_ONE_SOURCE: Final = (FaultKind.HUNG_STAGE, FaultKind.STEP_DOWN)
 LEANINGS_APART: Final = (Leaning.BROKEN_LINKS,)
 # Faults after which what was durable is gone. What they may take is in `atlas`.
-OF_STORED_DATA: Final = frozenset({FaultKind.ROT, FaultKind.MISDIRECTED, FaultKind.LOST_DISK})
+OF_STORED_DATA: Final = frozenset(
+    {FaultKind.ROT, FaultKind.MISDIRECTED, FaultKind.LOST_DISK, FaultKind.OLDER_SUPERBLOCK}
+)
 DAMAGES: Final = frozenset({FaultKind.ROT, FaultKind.MISDIRECTED})
 FAULT_KINDS_MIN: Final = 3
 COMMANDS_PER_REQUEST: Final = 2
@@ -183,7 +193,7 @@ def draw(seed: int, scale: Scale = Scale.QUICK, kinds: tuple[FaultKind, ...] = (
         replica_count=replica_count,
         client_count=client_count,
         commands=scale.value,
-        faults=faults | _faults_apart(apart, seed, replica_count, chosen),
+        faults=_together(faults, _faults_apart(apart, seed, replica_count, chosen)),
         segment_sectors=random.choice((4, 8, 16, 64)),
         delay_ms=random.choice((1, 2, 5, 20)),
         loss_percent=random.randint(1, 25) if FaultKind.LOSS in faults else 0,
@@ -228,6 +238,13 @@ def _faults_apart(
         if source.randrange(APART_ONE_IN) == 0:
             drawn.append(kind)
     return frozenset(kind for kind in drawn if kind in kinds and is_possible(kind, count))
+
+
+def _together(faults: frozenset[FaultKind], apart: frozenset[FaultKind]) -> frozenset[FaultKind]:
+    """An older superblock costs its disk, and with damage that could be too much to survive."""
+    if faults & DAMAGES:
+        apart -= {FaultKind.OLDER_SUPERBLOCK}
+    return faults | apart
 
 
 def _leanings(random: Random, seed: int) -> frozenset[Leaning]:

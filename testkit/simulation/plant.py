@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from unittest.mock import patch
 
 import pytest
 
+from testkit.checkers.log_checkers import OneHistory
+from testkit.plants.verdict import PITFALLS, Verdict, about
 from testkit.simulation import checkers
-from testkit.simulation.checkers import CHECKERS, OneHistory
+from testkit.simulation.checkers import CHECKERS
 from testkit.simulation.options import Options, Scale, draw
 from testkit.simulation.outcome import run_seed
-
-PITFALLS: Final = tuple(f"P{number}" for number in range(1, 22))
 
 
 class Plant(NamedTuple):
@@ -37,24 +36,6 @@ class Plant(NamedTuple):
     def is_of_pitfall(self) -> bool:
         """Whether anybody may find it; if not, it is for one checker to find."""
         return self.name in PITFALLS
-
-    @property
-    def about(self) -> str:
-        """The bug in words."""
-        return (self.bug.__doc__ or "").partition("\n")[0].rstrip(".")
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """How many seeds a plant took; `found_by` is empty if none of them found it."""
-
-    name: str
-    bug: str
-    seeds: int
-    seed: int
-    found_by: str
-    failure: str
-    took_s: float
 
 
 def look(plant: Plant, seeds: Iterable[int]) -> Verdict:
@@ -79,5 +60,5 @@ def look(plant: Plant, seeds: Iterable[int]) -> Verdict:
             took_s += outcome.took_s
             kind, failure = outcome.kind, outcome.failure.partition("\n")[0]
             if kind == plant.name or (kind and plant.is_of_pitfall):
-                return Verdict(plant.name, plant.about, count, seed, kind, failure, took_s)
-    return Verdict(plant.name, plant.about, count, seed, "", "", took_s)
+                return Verdict(plant.name, about(plant), count, seed, kind, failure, took_s)
+    return Verdict(plant.name, about(plant), count, seed, "", "", took_s)

@@ -12,38 +12,28 @@ from typing import Any, Final
 import pytest
 
 from coordinator import vsr
-from coordinator.journal import Journal
-from coordinator.replica.data_directory import SuperblockFile
-from coordinator.vsr import (
-    backup_reads,
-    bootstrap,
-    commit,
-    message_guards,
-    normal,
-    reads,
-    replica,
-    view_change,
+from testkit.plants.core_bugs import (
+    commit_without_quorum,
+    discard_too_much,
+    forget_the_head,
+    keep_the_first_superblock,
+    let_standbys_vouch,
+    never_repeat,
+    read_behind_the_primary,
+    read_without_asking,
+    sequence_anew,
+    stamp_before_others_are_heard,
+    stamp_with_the_own_clock,
+    start_with_any_superblock,
+    vote_with_a_hole,
+    write_without_sync,
 )
-from coordinator.vsr.state import ReplicaState
 from testkit.simulation.chain import ChainApplication
 from testkit.simulation.clients import Answer
-from testkit.simulation.options import Options
+from testkit.simulation.options import FaultKind, Options
 from testkit.simulation.plant import Plant
 from testkit.simulation.process import HANDLERS, Process
 from viewstamp.limits import FEATURE_LEVEL_MAX
-
-
-def commit_without_quorum(patch: pytest.MonkeyPatch) -> None:
-    """The primary commits an entry before any other replica has it."""
-    patch.setattr(commit, "has_quorum", lambda state, op: True)
-    patch.setattr(replica, "check_step", lambda before, state: None)
-
-
-def let_standbys_vouch(patch: pytest.MonkeyPatch) -> None:
-    """Standbys acknowledge entries, primaries count that, and the checks against it are removed."""
-    patch.setattr(ReplicaState, "is_voter_in", lambda self, view: True)
-    patch.setattr(message_guards, "ANY_RULES", message_guards.ANY_RULES[:2])
-    patch.setattr(replica, "check_step", lambda before, state: None)
 
 
 def hand_over_twice(patch: pytest.MonkeyPatch) -> None:
@@ -55,76 +45,6 @@ def hand_over_twice(patch: pytest.MonkeyPatch) -> None:
         self._hand_over()
 
     patch.setitem(HANDLERS, vsr.Commit, committed)
-
-
-def write_without_sync(patch: pytest.MonkeyPatch) -> None:
-    """The journal reports records as durable that it has only written."""
-
-    def write(self: Journal, placed: Any, records: Any) -> None:
-        for record, data in zip(placed, records, strict=True):
-            self._segments[record.segment].write(record.offset, data)
-
-    patch.setattr(Journal, "_write", write)
-
-
-def forget_the_head(patch: pytest.MonkeyPatch) -> None:
-    """A restart overlooks the last entry of the journal."""
-    real = Journal.open.__func__  # type: ignore[attr-defined]
-
-    def opened(cls: Any, *arguments: Any, **named: Any) -> Any:
-        journal, recovery = real(cls, *arguments, **named)
-        if journal.index.head_op > 1:
-            journal.index.remove_after(journal.index.head_op - 1)
-        return journal, recovery
-
-    patch.setattr(Journal, "open", classmethod(opened))
-
-
-def keep_the_first_superblock(patch: pytest.MonkeyPatch) -> None:
-    """The replica reports views as durable that never reach the disk."""
-    real = SuperblockFile.write_core
-
-    def write(self: SuperblockFile, state: vsr.CoreState) -> None:
-        if not self.exists:
-            real(self, state)
-
-    patch.setattr(SuperblockFile, "write_core", write)
-
-
-def sequence_anew(patch: pytest.MonkeyPatch) -> None:
-    """A primary that sends an entry again changes it."""
-    real = normal.send_prepare
-
-    def send(state: ReplicaState, entry: Any, to_replicas: tuple[int, ...]) -> None:
-        header = entry.header
-        if header.op % 7 == 0 and state.log.op > header.op:
-            again = state.seal(
-                parent=header.parent,
-                cluster_id=header.cluster_id,
-                view=header.view,
-                op=header.op,
-                commit=header.commit,
-                first_revision=header.first_revision,
-                command_count=header.command_count,
-                feature_level=header.feature_level,
-                timestamp=header.timestamp + 1,
-                body=entry.prepare.body,
-            )
-            entry = replace(entry, prepare=again)
-        real(state, entry, to_replicas)
-
-    patch.setattr(normal, "send_prepare", send)
-
-
-def discard_too_much(patch: pytest.MonkeyPatch) -> None:
-    """A replica discards the entries that a chosen log lacks, and the entry before them."""
-    real = ReplicaState.discard_after
-
-    def discard(self: ReplicaState, op: int) -> None:
-        real(self, op)
-        self.effects[-1] = vsr.DiscardAfter(max(1, op - 3))
-
-    patch.setattr(ReplicaState, "discard_after", discard)
 
 
 def differ_between_processes(patch: pytest.MonkeyPatch) -> None:
@@ -177,43 +97,21 @@ def answer_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("testkit.simulation.chain.ChainModel.wrong_reply", lambda *_: None)
 
 
-def read_without_asking(patch: pytest.MonkeyPatch) -> None:
-    """A primary grants reads without asking whether it still is the primary."""
-
-    def finish(state: ReplicaState) -> None:
-        for token in state.reads.running:
-            state.emit(vsr.ReadIndexGranted(token, state.reads.index_op))
-        state.reads.running = {}
-        backup_reads.answer(state)
-
-    patch.setattr(reads, "finish_round", finish)
-
-
-def read_behind_the_primary(patch: pytest.MonkeyPatch) -> None:
-    """A backup serves reads from the commit point that it knows, without asking the primary."""
-
-    def ask(state: ReplicaState) -> None:
-        for token in state.reads.running:
-            state.emit(vsr.ReadIndexGranted(token, state.commit_max))
-        state.reads.running = {}
-
-    patch.setattr(backup_reads, "ask", ask)
-
-
-def never_repeat(patch: pytest.MonkeyPatch) -> None:
-    """A primary sends each entry once, nobody asks for lost entries, and nobody suspects it."""
-    for name in list(replica.TIMEOUT_HANDLERS):
-        if replica.TIMEOUT_HANDLERS[name] not in (
-            bootstrap.ask_initial_members,
-            normal.send_heartbeat,
-        ):
-            patch.setitem(replica.TIMEOUT_HANDLERS, name, lambda state: None)
-
-
 def differ_in_snapshots(patch: pytest.MonkeyPatch) -> None:
     """The content of a snapshot depends on the process that makes it."""
     real, serials = ChainApplication.save, count()
     patch.setattr(ChainApplication, "save", lambda self: real(self) + b" " * (next(serials) % 97))
+
+
+def answer_by_process(patch: pytest.MonkeyPatch) -> None:
+    """The answers to an entry depend on the process that executes it."""
+    real, serials = ChainApplication.execute, count()
+
+    def execute(self: ChainApplication, request: Any, effective: Any) -> Any:
+        serial = self.__dict__.setdefault("serial", next(serials))
+        return replace(real(self, request, effective), refusal=f"process {serial}")
+
+    patch.setattr(ChainApplication, "execute", execute)
 
 
 def lead_at_the_level_of_the_build(patch: pytest.MonkeyPatch) -> None:
@@ -236,17 +134,14 @@ def has_standbys(options: Options) -> bool:
     return options.standby_count > 0
 
 
-def vote_with_a_hole(patch: pytest.MonkeyPatch) -> None:
-    """A vote leaves out the entry before the head."""
-    real = view_change.own_vote
+def has_older_superblocks(options: Options) -> bool:
+    """The seeds in which somebody puts an older superblock back."""
+    return FaultKind.OLDER_SUPERBLOCK in options.faults
 
-    def own_vote(state: ReplicaState) -> Any:
-        vote = real(state)
-        left_out = vote.head_op - 1
-        headers = tuple(header for header in vote.headers if header.op != left_out)
-        return replace(vote, headers=headers)
 
-    patch.setattr(view_change, "own_vote", own_vote)
+def has_wrong_clocks(options: Options) -> bool:
+    """The seeds in which clocks jump."""
+    return FaultKind.CLOCK_JUMP in options.faults
 
 
 PLANTS: Final = (
@@ -257,6 +152,12 @@ PLANTS: Final = (
     Plant("StandbysOnlyFollow", let_standbys_vouch, seed=4, where=has_standbys),
     Plant("DurableIsDurable", write_without_sync, seed=1),
     Plant("RestartKeeps", forget_the_head, seed=1),
+    Plant(
+        "OlderSuperblocksAreRefused",
+        start_with_any_superblock,
+        seed=7,
+        where=has_older_superblocks,
+    ),
     Plant("ViewsMonotonic", keep_the_first_superblock, seed=1),
     Plant("OneLogPerView", sequence_anew, seed=1),
     Plant("LogsAreWhole", vote_with_a_hole, seed=1),
@@ -268,6 +169,9 @@ PLANTS: Final = (
     Plant("AcknowledgedIsKept", answer_early, seed=1),
     Plant("ReadsAreLinearizable", read_without_asking, seed=137, where=has_chain),
     Plant("ReadsAreLinearizable", read_behind_the_primary, where=has_chain),
+    Plant("LogTimeIsNotAhead", stamp_with_the_own_clock, seed=23, where=has_wrong_clocks),
+    Plant("LogTimeIsNotAhead", stamp_before_others_are_heard, seed=35, where=has_wrong_clocks),
     Plant("Liveness", never_repeat, seed=1),
+    Plant("AnswersAgree", answer_by_process, seed=2, where=has_chain),
     Plant("SnapshotsAgree", differ_in_snapshots, seed=4, where=has_snapshots),
 )

@@ -14,7 +14,8 @@ from coordinator import vsr
 from coordinator.replica.apply_queue import RUN_DELAY_MS, RUN_PREPARES_MAX
 from coordinator.replica.data_directory import ReplicaFiles
 from coordinator.replica.ports import JournalRoom
-from testkit.simulation.application import Executed, SimulatedRequest
+from testkit.checkers.checker import Executed
+from testkit.simulation.application import SimulatedRequest
 from testkit.simulation.clients import Answer, NotServed, Read
 from testkit.simulation.levels import level_behind
 from testkit.simulation.marks import sent_mark
@@ -22,7 +23,7 @@ from testkit.simulation.peer_reads import PeerReads
 from testkit.simulation.snapshots import Snapshots, state_of
 from testkit.simulation.standing import Standing
 from testkit.simulation.writer import Job, SimulatedWriter
-from viewstamp.limits import TICK_MS
+from viewstamp.limits import FEATURE_LEVEL_NAMED_SUPERBLOCK, TICK_MS
 
 if TYPE_CHECKING:
     from testkit.simulation.machine import Machine
@@ -31,6 +32,7 @@ EPOCH_US: Final = 1_700_000_000_000_000
 BATCH_REQUESTS_MAX: Final = 4
 SETTLE_MS: Final = 200
 HUNG_LOOK_MS: Final = 50
+CLOCK_LOOK_MS: Final = 1
 NO_ROOM: Final = frozenset({JournalRoom.FULL, JournalRoom.EXHAUSTED})
 NOT_SERVING: Final = frozenset(
     {
@@ -62,6 +64,7 @@ class Process:
         self.snapshots = Snapshots(self, files, machine.world.generations)
         state = None if files.base is None else state_of(files.base)
         self.application = machine.new_application(state)
+        self.application.applied_digests.begin(self.snapshots.cut_op, self.snapshots.adopted)
         self.crash_after_effects: int | None = None
         """After how many more effects the process dies; None: it does not."""
         self.fate: Callable[[Any], bool] | None = None
@@ -151,6 +154,9 @@ class Process:
         for prepare in prepares:
             self._world.checks.durable(self.machine.index, prepare, self.machine)
         self.standing.space.written(prepares)
+        levels = [prepare.header.feature_level for prepare in prepares]
+        if max(levels) >= FEATURE_LEVEL_NAMED_SUPERBLOCK:
+            self.machine.named_superblock = self.files.superblock.sequence
         records = tuple(vsr.RecordId(p.op, p.checksum) for p in prepares)
         self.step(vsr.RecordsDurable(records))
 
@@ -161,7 +167,7 @@ class Process:
             self._world.nemesis.moments.remembered(self.machine, state)
             self.step(vsr.SuperblockDurable(state))
 
-        self.writer.do("superblock", lambda: self.files.superblock.write_core(state), done)
+        self.writer.do("superblock", lambda: self.files.write_core(state), done)
 
     def _discard_after(self, effect: vsr.DiscardAfter) -> None:
         self._world.checks.discarded(self.machine.index, effect.op)
@@ -268,6 +274,7 @@ class Process:
         header = self._headers.pop(op)
         interval_ops = self._world.options.snapshot_ops
         if interval_ops and op % interval_ops == 0:
+            self.application.applied_digests.begin(op, op // interval_ops)
             self.snapshots.cut(op // interval_ops, header, self.application.save())
         self.snapshots.adopt()
 
@@ -284,6 +291,7 @@ class Process:
 
     def _applied(self, executed: Executed) -> None:
         self._world.checks.executed(self.machine.index, executed)
+        self.standing.applied(executed.op)
         batch = self._in_log.pop(executed.op, [])
         for request, reply in zip(batch, executed.replies, strict=False):
             self._in_hand.discard((request.client, request.number))
@@ -338,7 +346,9 @@ class Process:
         commands = sum(request.command_count for request in self._batch)
         body = self._world.kind.encode(self._batch)
         # The core was asked before, so it does not refuse now.
-        self.step(vsr.ClientBatch(body, commands, self.machine.wall_clock_us(), self.feature_level))
+        self.step(
+            vsr.ClientBatch(body, commands, self.standing.clock.stamp_us(), self.feature_level)
+        )
 
     @property
     def feature_level(self) -> int:
@@ -399,8 +409,12 @@ class Process:
         self._bootstrap = effect
 
         def found() -> None:
-            if self._bootstrap is effect:
-                self.step(vsr.Found(body, self.machine.wall_clock_us()))
+            if self._bootstrap is not effect:
+                return
+            if self.standing.clock.is_known():
+                self.step(vsr.Found(body, self.standing.clock.stamp_us()))
+            else:
+                self.later(CLOCK_LOOK_MS, found)
 
         # The product makes a password first; initial members may boot anew meanwhile.
         self.later(self.machine.bootstrap_ms(), found)

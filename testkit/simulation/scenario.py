@@ -15,14 +15,23 @@ from typing import Final
 from coordinator import vsr
 from coordinator.journal.segment import segment_path
 from coordinator.journal.superblock import COPY_BYTES
+from testkit.checkers.checker import Broken
+from testkit.checkers.history import held_ops
+from testkit.partitions import between, partition
 from testkit.simulation.branches import counted
 from testkit.simulation.chain import COUNTERS, ChainApplication
-from testkit.simulation.checkers import Broken
-from testkit.simulation.history import held_ops
-from testkit.simulation.machine import JOURNAL, SUPERBLOCK, Doom, Machine
-from testkit.simulation.network import between, partition
+from testkit.simulation.machine import (
+    JOURNAL,
+    SUPERBLOCK,
+    Doom,
+    JournalCopy,
+    Machine,
+    SuperblockCopyOnFile,
+)
+from testkit.simulation.moments import copy_of_superblock
 from testkit.simulation.options import Options, Scale, draw
 from testkit.simulation.simulation import SeedFailure, Simulation, seeded_entropy
+from testkit.simulation.wrong_clocks import US_PER_S, WrongClock
 from viewstamp.limits import FORFEIT_LAG_OPS
 
 WAIT_MS: Final = 60_000
@@ -35,6 +44,7 @@ SETTINGS: Final = (
     "application",
     "snapshots",
     "retain",
+    "reads",
 )
 RETAIN_BYTES: Final = 1 << 20
 
@@ -66,7 +76,7 @@ def quiet(settings: dict[str, str]) -> Options:
         retain_ms=int(settings.get("retain", "0")),
         retain_bytes=RETAIN_BYTES,
         snapshot_ops=int(settings.get("snapshots", "0")),
-        reads_percent=10 if application == "chain" else 0,
+        reads_percent=int(settings.get("reads", "10")) if application == "chain" else 0,
     )
 
 
@@ -82,6 +92,8 @@ class Scenario:
         self._steps = [step for step in words if step[1].split()[0] not in SETTINGS]
         self.simulation = Simulation(quiet(settings))
         self._names: dict[str, Machine] = {}
+        self._superblocks: dict[int, SuperblockCopyOnFile] = {}
+        self._journals: dict[int, JournalCopy] = {}
         self._entropy = seeded_entropy(self.simulation.random("entropy"))
 
     def play(self) -> None:
@@ -229,17 +241,47 @@ class Scenario:
         disk = self.who(who).disk
         disk.capacity_bytes -= disk.free_bytes("")
 
+    def clock(self, who: str, where: str, by_s: str) -> None:
+        """Set a clock wrong, until `settle`."""
+        jump_us = int(by_s) * US_PER_S * (1 if where == "ahead" else -1)
+        self.who(who).wrong_clock = WrongClock(jump_us)
+
     def lose_disk(self, who: str) -> None:
         """Replace a disk by an empty one."""
         self.who(who).lose_disk()
 
-    def diverge(self, who: str) -> None:
-        """Change a replica's state without an entry in the log."""
+    def copy_superblock(self, who: str) -> None:
+        """Keep the superblock of a replica as it is now."""
+        self._superblocks.update(copy_of_superblock(self.who(who)))
+
+    def put_superblock_back(self, who: str) -> None:
+        """Put the copy in place of the superblock, with a new start."""
+        machine = self.who(who)
+        machine.put_back(self._superblocks[machine.index])
+
+    def copy_journal(self, who: str) -> None:
+        """Keep the journal of a replica as it is now."""
+        machine = self.who(who)
+        self._journals[machine.index] = machine.journal_copy()
+
+    def put_journal_back(self, who: str) -> None:
+        """Put the copy in place of the journal, with a new start."""
+        machine = self.who(who)
+        machine.put_back_journal(self._journals[machine.index])
+
+    def diverge(self, who: str, word: str | None) -> None:
+        """Change a replica's state without an entry in the log.
+
+        Requests use the counters `in use`, so the answers differ from then on. They do not use the
+        other one, which only a snapshot shows.
+        """
         machine = self.who(who)
         assert machine.process is not None, f"{who} is down"
         application = machine.process.application
         assert isinstance(application, ChainApplication), "only the chain can be changed"
-        application.state.counters[COUNTERS] = 1
+        counters = application.state.counters
+        for counter in range(COUNTERS) if word else (COUNTERS,):
+            counters[counter] = counters.get(counter, 0) + 1
         self.simulation.generations.diverged.add(machine.index)
 
     def rot(self, which: str, who: str) -> None:
@@ -305,6 +347,13 @@ class Scenario:
         found = "down" if process is None else process.core.status.value
         assert found == status, f"{who} is {found}: {self.simulation}"
 
+    def expect_log_time(self, within_s: str) -> None:
+        """That the last entry was made just now, by true time."""
+        for machine in self.simulation.machines:
+            assert machine.process is not None, f"{machine.name} is down"
+            ahead_us = machine.process.core.log_time_us - machine.true_clock_us()
+            assert abs(ahead_us) <= int(within_s) * US_PER_S, f"{machine.name}: {ahead_us} us ahead"
+
     def expect_mark(self, word: str | None, name: str) -> None:
         """That something happened at least once, or never; see `Marks`."""
         count = self.simulation.marks.counts[name]
@@ -332,8 +381,13 @@ STEPS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"alone (\w+)", Scenario.alone),
     (r"fail sync (\w+)", Scenario.fail_sync),
     (r"fill disk (\w+)", Scenario.fill_disk),
+    (r"clock (\w+) (ahead|behind) by (\d+)", Scenario.clock),
     (r"lose disk (\w+)", Scenario.lose_disk),
-    (r"diverge (\w+)", Scenario.diverge),
+    (r"copy superblock of (\w+)", Scenario.copy_superblock),
+    (r"put superblock of (\w+) back", Scenario.put_superblock_back),
+    (r"copy journal of (\w+)", Scenario.copy_journal),
+    (r"put journal of (\w+) back", Scenario.put_journal_back),
+    (r"diverge (\w+)( in use)?", Scenario.diverge),
     (r"rot (\w+) on (\w+)", Scenario.rot),
     (r"rot superblock of (\w+)", Scenario.rot_superblock),
     (r"misdirect (\w+) by (\d+)", Scenario.misdirect),
@@ -343,5 +397,6 @@ STEPS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"expect primary (not )?(\w+)", Scenario.expect_primary),
     (r"expect view (above )?(\d+)", Scenario.expect_view),
     (r"expect (\w+) is (\w+)", Scenario.expect_status),
+    (r"expect log time within (\d+)", Scenario.expect_log_time),
     (r"expect (no )?mark (.+)", Scenario.expect_mark),
 )

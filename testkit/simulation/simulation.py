@@ -12,16 +12,21 @@ from unittest.mock import patch
 from coordinator import vsr
 from coordinator.vsr import reads, view_change
 from coordinator.vsr.quorum import QUORUMS
+from testkit.checkers.checker import Broken
+from testkit.checkers.checks import Checks
+from testkit.checkers.history import History
+from testkit.partitions import apart
+from testkit.simulation import checkers
 from testkit.simulation.application import ApplicationKind, SimulatedRequest
 from testkit.simulation.branches import counted
 from testkit.simulation.chain import CHAIN
-from testkit.simulation.checkers import Broken, Checks
 from testkit.simulation.clients import Client, Read
 from testkit.simulation.domains import DOMAINS
+from testkit.simulation.levels import level_behind
 from testkit.simulation.machine import Machine
 from testkit.simulation.marks import Marks
 from testkit.simulation.nemesis import Nemesis
-from testkit.simulation.network import CLIENT_ADDRESS, Network, apart
+from testkit.simulation.network import CLIENT_ADDRESS, Network
 from testkit.simulation.options import COMMANDS_PER_REQUEST, OF_STORED_DATA, Options
 from testkit.simulation.schedule import Schedule
 from testkit.simulation.snapshots import Generations
@@ -64,7 +69,8 @@ class Simulation:
         self.kind = APPLICATIONS[options.application]
         model = self.kind.model()
         self.generations = Generations(options.replica_count)
-        self.checks = Checks(options.replica_count, model)
+        history = History(options.replica_count, model, lambda op: level_behind(op - 1))
+        self.checks = Checks(history, checkers.CHECKERS)
         self.network = Network(
             options, self.schedule, self.random("network"), self.marks, self._deliver
         )
@@ -112,9 +118,10 @@ class Simulation:
 
     def asked(self, pending: SimulatedRequest | Read) -> None:
         """Count what a client begins."""
-        if not isinstance(pending, Read):
+        if isinstance(pending, Read):
+            self.checks.read_asked(pending)
+        else:
             self._commands_asked += pending.command_count
-        self.checks.asked(pending)
 
     def want(self, requests: int) -> None:
         """Let clients ask for about so many more requests."""

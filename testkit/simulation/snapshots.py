@@ -19,8 +19,8 @@ from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.generation_writer import GenerationWriter
 from coordinator.snapshot.restore import Loaded
 from coordinator.vsr import PrepareHeader
+from testkit.checkers.checker import Broken
 from testkit.generation_builders import write_section
-from testkit.simulation.checkers import Broken
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
 from viewstamp.format.manifest import section_of, sections
 from viewstamp.format.section import SectionTally

@@ -18,7 +18,6 @@ from viewstamp.format.record import SECTOR_BYTES
 
 # The largest record of any seed fits into the smallest segment that seeds have.
 RECORD_BYTES_MAX: Final = 3 * SECTOR_BYTES
-MARGIN_BYTES: Final = 2 * RECORD_BYTES_MAX
 FREE_BYTES: Final = 6 * RECORD_BYTES_MAX
 MAKE_MS: Final = 5
 
@@ -33,7 +32,7 @@ class SimulatedSpace(SpaceWatch):
         has_room: Callable[[], None],
         later: Callable[[int, Callable[[], None]], None],
     ) -> None:
-        super().__init__(files, became_full, has_room)
+        super().__init__(files, became_full, has_room, RECORD_BYTES_MAX)
         self._later = later
         self._is_making = False
 
@@ -68,6 +67,5 @@ def small(segment_sectors: int) -> Iterator[None]:
     with (
         patch.object(journal, "SPARE_SEGMENTS", spares),
         patch.object(space, "SPARE_SEGMENTS", spares),
-        patch.object(space, "MARGIN_BYTES", MARGIN_BYTES),
     ):
         yield

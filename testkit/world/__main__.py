@@ -4,56 +4,68 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
-from testkit.world.faults import KINDS
-from testkit.world.run import WorldOptions, WorldOutcome, WorldRun
-
-_LAST_LINES = 80
+from testkit.world.options import WorldOptions, draw
+from testkit.world.run import WorldOutcome
+from testkit.world.seeds import SIZES, command, run_seed, shrink
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the seeds that were asked for; return 1 if one of them failed."""
-    options = _parser().parse_args(arguments)
-    faults = tuple(filter(None, options.faults.split(",")))
-    sizes = WorldOptions(
-        replicas=options.replicas,
-        clients=options.clients,
-        seconds=options.seconds,
-        faults=faults,
-        flags=(*WorldOptions.flags, *options.flag),
-    )
+    chosen = _parser().parse_args(arguments)
     failed = 0
     marks: Counter[str] = Counter()
-    for seed in range(options.seed, options.seed + options.count):
-        outcome = _run(seed, sizes, verbose=options.verbose)
-        failed += bool(outcome.violations)
+    for seed in range(chosen.seed, chosen.seed + chosen.count):
+        outcome = _run(seed, chosen)
+        failed += not outcome.is_good
         marks += outcome.marks
-    if options.marks:
+    if chosen.marks:
         print("\n".join(f"{count:8} {mark}" for mark, count in marks.most_common()))
     return 1 if failed else 0
 
 
-def _run(seed: int, options: WorldOptions, *, verbose: bool) -> WorldOutcome:
-    out, begun_s = sys.stdout, time.perf_counter()
-    run = WorldRun(seed, options)
-    if verbose:
-        run.world.schedule.watches.append(lambda line: print(line, file=out))
-    outcome = run.run()
-    if outcome.violations and not verbose:
-        print("\n".join(list(run.world.schedule.transcript)[-_LAST_LINES:]))
-    print(_summary(outcome, time.perf_counter() - begun_s))
+def _run(seed: int, chosen: argparse.Namespace) -> WorldOutcome:
+    drawn, out = draw(seed), sys.stdout
+    options = _changed(drawn, chosen)
+    watch = (lambda line: print(line, file=out)) if chosen.verbose else None
+    outcome = run_seed(seed, options, watch)
+    if outcome.violations and chosen.shrink:
+        print(summary(outcome, options))
+        options, outcome = shrink(options, outcome)
+    if outcome.violations and not chosen.verbose:
+        print("\n".join(outcome.story))
+    print(summary(outcome, options))
+    if outcome.violations:
+        print(f"again: {command(seed, options, drawn)}")
     return outcome
 
 
-def _summary(outcome: WorldOutcome, took_s: float) -> str:
-    counts = ", ".join(f"{kind} {count}" for kind, count in sorted(outcome.faults.items()))
+def _changed(drawn: WorldOptions, chosen: argparse.Namespace) -> WorldOptions:
+    """Return the options of the seed, with what the command line says instead."""
+    sizes = {name: getattr(chosen, name) for name in SIZES if getattr(chosen, name) is not None}
+    if chosen.watched is not None:
+        drawn = replace(drawn, is_watched=bool(chosen.watched))
+    options = replace(drawn, **sizes, flags=(*drawn.flags, *chosen.flag))
+    if chosen.faults is not None:
+        options = replace(options, faults=tuple(filter(None, chosen.faults.split(","))))
+    if chosen.drop:
+        options = replace(options, dropped=frozenset(map(int, chosen.drop.split(","))))
+    return options if options.replicas > 1 else replace(options, standbys=0)
+
+
+def summary(outcome: WorldOutcome, options: WorldOptions) -> str:
+    """Return what a run was, and what it came to."""
+    counts = ", ".join(f"{kind} {count}" for kind, count in sorted((+outcome.faults).items()))
+    branches = ", ".join(f"{name} {count}" for name, count in sorted(outcome.branches.items()))
     lines = [
-        f"seed {outcome.seed} {'FAILED' if outcome.violations else 'passed'}: digest"
-        f" {outcome.digest}, {outcome.virtual_ms / 1000:.1f} s in {took_s:.1f} s,"
-        f" {outcome.answered} calls answered, {outcome.unknown} unknown; {counts or 'no faults'}",
+        f"seed {outcome.seed} {'passed' if outcome.is_good else 'FAILED'}: digest"
+        f" {outcome.digest}, {outcome.virtual_ms / 1000:.1f} s in {outcome.took_s:.1f} s,"
+        f" {outcome.answered} calls answered, {outcome.unknown} unknown",
+        f"  {options.replicas} replicas, {options.standbys} standbys, {options.clients} clients of"
+        f" {options.callers} callers; {counts or 'no faults'}; {branches or 'no rare branch'}",
         *(f"  {violation}" for violation in outcome.violations),
     ]
     return "\n".join(lines)
@@ -64,11 +76,13 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--seed", type=int, default=1, help="the first seed")
     add("--count", type=int, default=1, help="how many seeds")
-    add("--replicas", type=int, default=3)
-    add("--clients", type=int, default=3)
-    add("--seconds", type=int, default=10, help="virtual time under load")
-    add("--faults", default=",".join(KINDS), help="kinds, separated by commas; empty for none")
+    for name in SIZES:
+        add(f"--{name}", type=int, help="in place of what the seed draws")
+    add("--watched", type=int, help="1 for telemetry and an audit log, 0 for none")
+    add("--faults", help="kinds in place of those drawn, separated by commas; empty for none")
+    add("--drop", default="", help="numbers of planned faults that do not happen, with commas")
     add("--flag", action="append", default=[], help="a flag for every coordinator, as --flag=--x=1")
+    add("--shrink", action="store_true", help="look for a smaller run that fails alike")
     add("--marks", action="store_true", help="print what was logged in all seeds, and how often")
     add("--verbose", action="store_true", help="print everything that happens")
     return parser

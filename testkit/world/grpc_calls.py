@@ -31,6 +31,7 @@ WINDOW_BYTES: Final = 1 * MIB
 CREDIT_BYTES: Final = 256 * KIB
 _CONNECT_NS: Final = 20 * NS_PER_S
 _BACKOFF_MS: Final = 1_000
+_RESOLVE_MS: Final = 30_000
 _BACKOFF_MAX_MS: Final = 120_000
 _NOT_CONNECTED: Final = (
     "failed to connect to all addresses; last error: UNKNOWN: {}: Failed to connect to remote host:"
@@ -96,7 +97,6 @@ class ChannelCore:
     def __init__(self, process: WorldProcess, address: str, options: dict[str, Any]) -> None:
         self.process = process
         self.address = address
-        self.place = place_of(process.machine.host, address)
         self.network = process.world.network
         self._options = options
         self._connection: WorldConnection | None = None
@@ -105,6 +105,8 @@ class ChannelCore:
         self._waiting: list[tuple[asyncio.Future[None], bool]] = []
         self._failures = 0
         self._is_closed = False
+        self._resolved = ""
+        self._resolved_ns = 0
 
     # --- For the library ---
 
@@ -155,7 +157,16 @@ class ChannelCore:
         patience_ns = _CONNECT_NS if patience_ms is None else max(int(patience_ms), 20) * NS_PER_MS
         end_ns = self.process.world.schedule.now_ns + patience_ns
         silence_ns = keepalive_ns(self._options)
-        self.network.dial(self.process, self.place, silence_ns, end_ns, self._dialled)
+        self.network.dial(self.process, self.place(), silence_ns, end_ns, self._dialled)
+
+    def place(self) -> str:
+        """Return where to connect. The library resolves a name again only after a while."""
+        now_ns = self.process.world.schedule.now_ns
+        again_ms = int(self._options.get("grpc.dns_min_time_between_resolutions_ms", _RESOLVE_MS))
+        if not self._resolved or now_ns >= self._resolved_ns + again_ms * NS_PER_MS:
+            place = place_of(self.process.machine.host, self.address)
+            self._resolved, self._resolved_ns = self.network.resolve(place), now_ns
+        return self._resolved
 
     def _dialled(self, connection: WorldConnection | None, why: str) -> None:
         self._is_dialling = False
@@ -345,13 +356,25 @@ class CallCore:
 
     # --- Transport ---
 
-    async def _begin(self, metadata: Any) -> bool:
-        """Connect and send the first metadata; return whether the call is under way."""
+    async def _connected(self) -> WorldConnection | None:
+        """Return the connection, None if the call ends before: by its deadline, too."""
+        connecting: asyncio.Task[WorldConnection] = self._loop.create_task(
+            self._channel.connection(wait_for_ready=self._wait_for_ready)
+        )
+        self.add_done_callback(lambda: _call_off(connecting))
         try:
-            connection = await self._channel.connection(wait_for_ready=self._wait_for_ready)
+            return await connecting
         except NotConnectedError as error:
             self._end(grpc.StatusCode.UNAVAILABLE, str(error))
-        if self.done():
+        except asyncio.CancelledError:
+            if not self.done() or self._is_locally_cancelled:
+                raise
+        return None
+
+    async def _begin(self, metadata: Any) -> bool:
+        """Connect and send the first metadata; return whether the call is under way."""
+        connection = await self._connected()
+        if connection is None or self.done():
             return False
         self._connection = connection
         self._stream = connection.new_stream()
@@ -450,3 +473,7 @@ def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
         future.set_result(None)
     else:
         future.set_exception(error)
+
+
+def _call_off(task: asyncio.Task[Any]) -> None:
+    task.cancel()

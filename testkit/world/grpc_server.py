@@ -336,6 +336,7 @@ class ServedCall:
         # The status waits behind everything that was written before.
         while self._sent_bytes > WINDOW_BYTES and not self._is_gone:
             await self._wait()
+        self._code = code
         self._finish(code, details or self._details, trailing_metadata or self._trailing)
         raise self._aborted
 
@@ -356,6 +357,10 @@ class ServedCall:
     def auth_context(self) -> Mapping[str, Any]:
         """Return nothing: nothing is encrypted."""
         return {}
+
+    def code(self) -> grpc.StatusCode:
+        """Return the code that was set, also by `abort`."""
+        return self._code
 
     def set_code(self, code: grpc.StatusCode) -> None:
         """End with this code, later."""

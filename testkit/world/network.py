@@ -137,10 +137,19 @@ class WorldNetwork:
     def __init__(self, world: World) -> None:
         self.world = world
         self.listeners: dict[str, Listening] = {}
+        self.names: dict[str, str] = {}
+        """Where names of hosts lead; any other host stands for itself."""
         self.connections: dict[int, WorldConnection] = {}
+        self.vacant: set[str] = set()
+        """Hosts that are gone: nobody says there that a port is closed."""
         self._cuts_since_ns: dict[tuple[str, str], int] = {}
         self._held: dict[tuple[str, str], list[Callable[[], None]]] = {}
         """What waits for the end of a cut, by the hosts that it goes from and to."""
+
+    def resolve(self, place: str) -> str:
+        """Return a place with the address that its name has now, if it has a name."""
+        name, _, rest = place.partition(":")
+        return f"{self.names.get(name, name)}:{rest}"
 
     # --- Faults ---
 
@@ -189,6 +198,10 @@ class WorldNetwork:
         if way not in self._cuts_since_ns:
             for arrive in self._held.pop(way, []):
                 arrive()
+
+    def is_cut(self, source: str, target: str) -> bool:
+        """Whether nothing gets from one host to another."""
+        return (source, target) in self._cuts_since_ns
 
     # --- Silence ---
 
@@ -281,7 +294,7 @@ class WorldNetwork:
             schedule.after(again_ns, self._knock, client, address, keepalive_ns, end_ns, told)
 
     def _is_cut_off(self, host: str, other: str) -> bool:
-        return (host, other) in self._cuts_since_ns or (other, host) in self._cuts_since_ns
+        return other in self.vacant or self.is_cut(host, other) or self.is_cut(other, host)
 
     def _connect(
         self,

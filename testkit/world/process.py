@@ -8,7 +8,9 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from testkit.memory_storage import MemoryStorage, SimulatedCrash
+from coordinator.replica.worker_thread import DiskHangsError
+from testkit.memory_storage import SimulatedCrash
+from testkit.world.disk import WorldDisk
 from testkit.world.loop import WorldLoop
 from testkit.world.schedule import NS_PER_S, NS_PER_US
 
@@ -27,13 +29,15 @@ _DRIFT_PARTS: Final = 1_000_000
 class WorldMachine:
     """A machine: a disk, and a clock that was set once and drifts.
 
-    `drift_ppm` is by how many parts in a million its clocks are too fast.
+    `drift_ppm` is by how many parts in a million its clocks are too fast. `jump_ns` is how far a
+    fault has set the wall clock ahead.
     """
 
     def __init__(self, world: World, host: str, *, drift_ppm: int = 0, wall_ns: int = 0) -> None:
         self.world = world
         self.host = host
-        self.disk = MemoryStorage()
+        self.disk = WorldDisk()
+        self.jump_ns = 0
         self._drift_ppm = drift_ppm
         self._wall_ns = wall_ns
         self._booted_ns = world.schedule.draw(NS_PER_S, 1_000_000 * NS_PER_S)
@@ -45,7 +49,7 @@ class WorldMachine:
 
     def time_ns(self) -> int:
         """Return nanoseconds since 1970, as this machine believes."""
-        return self._wall_ns + self.monotonic_ns() - self._booted_ns
+        return self._wall_ns + self.jump_ns + self.monotonic_ns() - self._booted_ns
 
     def virtual_ns(self, monotonic_s: float) -> int:
         """Return the virtual time at which the monotonic clock will have reached a time."""
@@ -63,9 +67,15 @@ class WorldProcess:
         self.machine = machine
         self.is_alive = True
         self.paused_since_ns: int | None = None
+        self.slowness = 1
+        """How many times longer than usual each handle takes."""
+        self.hangs = False
+        """Whether calls in threads never return any more, as on a disk that does not answer."""
         # What a world has no use for is refused loudly by what asyncio defines.
         self.loop = WorldLoop(self)  # type: ignore[abstract]
         self.chance = Random(world.schedule.random.getrandbits(64))
+        self.stalled_until_ns = 0
+        """Until when calls in threads do not return, as on a disk that stands still."""
         self.ended: Callable[[BaseException | None], None] = lambda error: None
         """Called when the process has ended by itself."""
         self.killed: list[Callable[[], None]] = []
@@ -104,7 +114,7 @@ class WorldProcess:
             return
         schedule = self.world.schedule
         schedule.count(self.name)
-        self._busy_until_ns = schedule.now_ns + schedule.draw(*_HANDLE_NS)
+        self._busy_until_ns = schedule.now_ns + schedule.draw(*_HANDLE_NS) * self.slowness
         with self.world.inside(self):
             self.loop.run_one()
         if self.loop.has_work:
@@ -121,6 +131,8 @@ class WorldProcess:
     def _die(self) -> None:
         self.is_alive = False
         self.loop.abandon()
+        for hears in self.world.died:
+            hears(self)
         for told in self.killed:
             told()
         self.killed.clear()
@@ -179,7 +191,9 @@ class Lane:
                 self._after(self._work, function, future)
 
     def finish(self) -> None:
-        """Do at once everything that waits."""
+        """Do at once everything that waits. Raises DiskHangsError."""
+        if self._process.hangs:
+            raise DiskHangsError("the simulated disk hangs")
         while self._waiting:
             function, future = self._waiting.popleft()
             _told(future, *_outcome(function))
@@ -191,10 +205,13 @@ class Lane:
 
     def _work(self, function: Callable[[], Any], future: asyncio.Future[Any]) -> None:
         process = self._process
-        if not process.is_alive:
+        if not process.is_alive or process.hangs:
             return
         if process.paused_since_ns is not None:
             self._after(self._work, function, future)
+            return
+        if process.stalled_until_ns > process.world.schedule.now_ns:
+            process.world.schedule.at(process.stalled_until_ns, self._work, function, future)
             return
         with process.world.inside(process):
             try:
@@ -222,7 +239,7 @@ class WorldThread:
         return self._lane.submit(function)
 
     def close(self) -> None:
-        """Finish the calls asked for."""
+        """Finish the calls asked for. Raises DiskHangsError."""
         self._lane.finish()
 
 

@@ -3,57 +3,114 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from coordinator.app.composition import Coordinator
-from coordinator.app.config import parse
+from coordinator.app.config import AUDIT_BYTES_MIN, Config, parse
 from coordinator.app.main import directory_options
 from coordinator.app.outside import Outside
+from coordinator.app.snapshot_repair import mended
+from coordinator.journal.errors import (
+    JournalError,
+    JournalFailed,
+    NoSpace,
+    SuperblockFailed,
+    SuperblockOlder,
+)
 from coordinator.mux.stage import Stage
 from coordinator.replica.bootstrap import ROOT_PASSWORD_FILE
-from coordinator.replica.data_directory import open_replica
+from coordinator.replica.data_directory import ReplicaFiles, replica_opening
+from coordinator.replica.worker_thread import DiskHangsError
+from coordinator.snapshot.errors import CopiesFailed, CopyNotWritten, NoIntactCopy
+from coordinator.snapshot.transfer import RestartNeeded
+from coordinator.stages.client import FencedError
 from services.runtime.server import DomainServer, new_server
+from testkit.memory_storage import SimulatedCrash
 from testkit.service_domains import all_domains
+from testkit.world.disk import WorldDisk
 from testkit.world.process import WorldProcess, WorldThread
 from testkit.world.schedule import NS_PER_MS
+from testkit.world.watched import WorldAudit, WorldTelemetry
 from viewstamp import limits
-from viewstamp.limits import MIB
 from viewstamp.snapshots.catalog_view import CatalogView
+from viewstamp.telemetry.settings import Telemetry
 
 if TYPE_CHECKING:
+    from testkit.world.options import WorldOptions
     from testkit.world.world import World
 
 CLUSTER_KEY: Final = bytes(range(limits.CLUSTER_KEY_BYTES))
 CLUSTER_ID: Final = bytes(range(limits.CLUSTER_ID_BYTES))
 CLIENT_PORT: Final = 7400
 _PEER_PORT: Final = 7410
-_DIRECTORY: Final = Path("/data")
-_SEGMENT_BYTES: Final = 4 * MIB
+DIRECTORY: Final = Path("/data")
+# Ways in which a coordinator ends that are no defects.
+_GOOD_ENDS: Final = (
+    RestartNeeded,
+    JournalFailed,
+    NoSpace,
+    SuperblockFailed,
+    CopiesFailed,
+    CopyNotWritten,
+    # Damage that comes after the opening, before a service has the state: the next start repairs.
+    NoIntactCopy,
+    OSError,
+    SimulatedCrash,
+    DiskHangsError,
+    FencedError,
+)
 # What a supervisor waits before it starts a process again.
 _RESTART_NS: Final = (5 * NS_PER_MS, 300 * NS_PER_MS)
 
 
-def host_of(replica: int) -> str:
-    """Return the host of a replica."""
-    return f"10.0.0.{replica + 1}"
+def host_of(replica: int, moves: int = 0) -> str:
+    """Return the address of a replica's host after so many moves."""
+    return f"10.0.{4 + moves}.{replica + 1}" if moves else f"10.0.0.{replica + 1}"
+
+
+def name_of(replica: int) -> str:
+    """Return the name of a replica's host."""
+    return f"replica-{replica}.world"
 
 
 class WorldReplica:
     """A replica whose processes are started again when they end, while `is_wanted`."""
 
-    def __init__(self, world: World, number: int, count: int, flags: Sequence[str] = ()) -> None:
+    def __init__(self, world: World, number: int, options: WorldOptions) -> None:
         self.number = number
-        self.address = f"{host_of(number)}:{CLIENT_PORT}"
+        self.name = name_of(number)
+        """The name of its host, which leads to another address when it moves."""
+        world.network.names[self.name] = host_of(number)
+        self.address = f"{self.name}:{CLIENT_PORT}"
         self.machine = world.machine(host_of(number))
         self.is_wanted = True
+        self.moves = 0
+        """How often its address has changed."""
         self.coordinator: Coordinator | None = None
         """The real one, while its process runs."""
+        self.files: ReplicaFiles | None = None
+        """Its journal, superblock and snapshots."""
         self.process: WorldProcess | None = None
         self.services: dict[Stage, WorldProcess] = {}
+        self.opened: list[Callable[[WorldReplica], None]] = []
+        """Called when a coordinator is put together, before it runs."""
+        self.disk_replaced: list[Callable[[WorldReplica], None]] = []
+        """Called when another disk takes the place of its disk."""
+        self.damaged_ops: set[int] = set()
+        """Entries of which a copy on its disk was damaged."""
+        self.peer_address = f"{self.name}:{_PEER_PORT}"
+        self.has_older_superblock = False
+        """Whether an older copy of the superblock is in its place, so that no start may succeed."""
+        self.is_untrusted = False
+        """Whether writes went astray or vanished on its disk, which may have hit any entry."""
+        self.ended: list[Callable[[BaseException | None], None]] = []
+        """Called when the coordinator has ended by itself."""
         self._world = world
-        self._config = parse(_arguments(number, count, flags))
+        self._options = options
 
     # --- Life ---
 
@@ -77,29 +134,97 @@ class WorldReplica:
             await domain_server.start(server)
             raise await domain_server.failure
 
-        process.killed.append(lambda: self._again(self.start_service, stage))
+        process.killed.append(lambda: self._again(self._start_service_if_down, stage))
+        process.ended = lambda error: self._service_ended(process, error)
         process.run(serve)
+
+    def stay_away(self) -> None:
+        """Lose every process, and start none until `come_back`."""
+        self.is_wanted = False
+        self.kill_all()
+
+    def come_back(self) -> None:
+        """Start every process that does not run."""
+        if not self.is_wanted:
+            self.is_wanted = True
+            for stage in self.services:
+                self._start_service_if_down(stage)
+            self._start_coordinator_if_down()
+
+    def move(self) -> None:
+        """Lose every process; they come back at another address, of which no name tells yet."""
+        self.kill_all()
+        self._world.network.vacant.add(self.machine.host)
+        self.moves += 1
+        self.machine.host = host_of(self.number, self.moves)
+
+    def tell_name(self) -> None:
+        """Have the name of this replica lead to where it is."""
+        self._world.network.names[self.name] = self.machine.host
+
+    def kill_all(self) -> None:
+        """Kill every process of this machine."""
+        for process in (*self.services.values(), self.process):
+            if process is not None:
+                process.kill()
+
+    def give_empty_disk(self) -> None:
+        """Replace the disk, as an operator does whose replica the others refuse."""
+        self.replace_disk(WorldDisk())
+        self.damaged_ops.clear()
+        self.is_untrusted = False
+
+    def replace_disk(self, disk: WorldDisk) -> None:
+        """Kill every process of this machine, and put another disk into it."""
+        self.kill_all()
+        self.has_older_superblock = False
+        self.machine.disk = disk
+        for told in self.disk_replaced:
+            told(self)
 
     def start_coordinator(self) -> None:
         """Start the coordinator, which is started again whenever it has ended."""
         process = self.process = self._world.process(f"r{self.number}", self.machine)
         process.killed.append(self._coordinator_died)
+        process.ended = lambda error: self._coordinator_ended(process, error)
         process.run(lambda: self._coordinate(process))
 
+    def _coordinator_ended(self, process: WorldProcess, error: BaseException | None) -> None:
+        """Tell a defect from an end that its disk, a snapshot or a newer process demands."""
+        for told in self.ended:
+            told(error)
+        if self._is_due(error):
+            self._world.schedule.note(f"r{self.number}", "is refused, and gets an empty disk")
+            self.give_empty_disk()
+        elif not isinstance(error, _GOOD_ENDS):
+            self._world.defect(f"{process.name} ended: {error!r}")
+
+    def _is_due(self, error: BaseException | None) -> bool:
+        """Whether a start refuses a disk which is known to be wrong, as it should."""
+        if self.has_older_superblock:
+            return isinstance(error, SuperblockOlder)
+        return self.machine.disk.has_lied and isinstance(error, JournalError)
+
+    def _service_ended(self, process: WorldProcess, error: BaseException | None) -> None:
+        self._world.defect(f"{process.name} ended: {error!r}")
+
     def _coordinator_died(self) -> None:
-        self.coordinator = None
+        self.coordinator = self.files = None
         self.machine.disk.restart_process()
         self.machine.disk.crash_at = None  # it was this process's death
-        self._again(self.start_coordinator)
+        self._again(self._start_coordinator_if_down)
 
-    def _again(self, start: Any, *arguments: Any) -> None:
-        if self.is_wanted:
-            schedule = self._world.schedule
-            schedule.after(schedule.draw(*_RESTART_NS), self._start_if_wanted, start, *arguments)
+    def _again(self, start: Callable[..., None], *arguments: Any) -> None:
+        schedule = self._world.schedule
+        schedule.after(schedule.draw(*_RESTART_NS), start, *arguments)
 
-    def _start_if_wanted(self, start: Any, *arguments: Any) -> None:
-        if self.is_wanted:
-            start(*arguments)
+    def _start_service_if_down(self, stage: Stage) -> None:
+        if self.is_wanted and not self.services[stage].is_alive:
+            self.start_service(stage)
+
+    def _start_coordinator_if_down(self) -> None:
+        if self.is_wanted and (self.process is None or not self.process.is_alive):
+            self.start_coordinator()
 
     async def _coordinate(self, process: WorldProcess) -> None:
         outside = Outside(
@@ -107,19 +232,62 @@ class WorldReplica:
             write_ready=lambda path, ready: None,
             remove_ready=lambda path: None,
             write_view=_no_view,
+            open_audit=lambda directory, bytes_max: WorldAudit(self._world.defects.append),
         )
-        files = open_replica(directory_options(self._config), self.machine.disk)
-        self.coordinator = Coordinator(self._config, files, CLUSTER_KEY, outside=outside)
+        config = self.config
+        self.files = await self._opened(config)
+        self.coordinator = Coordinator(
+            config, self.files, CLUSTER_KEY, self._telemetry(), outside=outside
+        )
+        if self.has_older_superblock:
+            self.has_older_superblock = False
+            self._world.defect(f"{process.name} started with an older superblock")
+        for told in self.opened:
+            told(self)
         await self.coordinator.run(asyncio.Event())
+
+    def _telemetry(self) -> Telemetry | None:
+        if not self._options.is_watched:
+            return None
+        return WorldTelemetry(f"r{self.number}", self._world.defects.append)
+
+    async def _opened(self, config: Config) -> ReplicaFiles:
+        """Open the data directory; a damaged snapshot is first made whole, as before any start."""
+        options = directory_options(config)
+        with closing(replica_opening(options, self.machine.disk)) as opening:
+            try:
+                while True:
+                    await mended(config, next(opening))
+            except StopIteration as opened:
+                files: ReplicaFiles = opened.value
+                return files
 
     # --- What is seen from outside ---
 
     @property
+    def config(self) -> Config:
+        """What its command line says, with the host that it is on now."""
+        return _config(self.number, self.machine.host, self._options)
+
+    @property
+    def is_standby(self) -> bool:
+        """Whether it never has a vote."""
+        return self.number >= self.config.replica_count
+
+    @property
     def root_password(self) -> str | None:
         """The root password that this replica made, None if it made none."""
-        path = f"{_DIRECTORY}/{ROOT_PASSWORD_FILE}"
+        path = f"{DIRECTORY}/{ROOT_PASSWORD_FILE}"
         disk = self.machine.disk
         return disk.content(path).decode().strip() if disk.exists(path) else None
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether others say that its directory is an older copy."""
+        members = None if self.coordinator is None else self.coordinator.members
+        statuses = () if members is None else members.peers.status()
+        named = f"replica {self.number} is an older copy"
+        return any(named in status.why for status in statuses)
 
     @property
     def is_primary(self) -> bool:
@@ -135,19 +303,31 @@ def _socket(stage: Stage) -> str:
     return f"unix:/run/{stage.name.lower()}.sock"
 
 
-def _arguments(number: int, count: int, flags: Sequence[str]) -> list[str]:
+def _config(number: int, host: str, options: WorldOptions) -> Config:
+    """Return what the command line gives, but for segments that it refuses as too small."""
+    return replace(
+        parse(_arguments(number, host, options)),
+        segment_bytes=options.segment_bytes,
+        record_bytes_max=options.record_bytes_max,
+    )
+
+
+def _arguments(number: int, host: str, options: WorldOptions) -> list[str]:
+    count = options.replicas
     result = [
-        f"--data-directory={_DIRECTORY}",
-        f"--listen={host_of(number)}:{CLIENT_PORT}",
+        f"--data-directory={DIRECTORY}",
+        f"--listen={host}:{CLIENT_PORT}",
+        f"--advertise={name_of(number)}:{CLIENT_PORT}",
         f"--replica-id={number}",
         f"--replica-count={count}",
         f"--cluster-id={CLUSTER_ID.hex()}",
-        f"--journal-segment-bytes={_SEGMENT_BYTES}",
-        "--audit-bytes=0",
+        f"--audit-bytes={AUDIT_BYTES_MIN if options.is_watched else 0}",
         *(f"--service={stage.name.lower()}={_socket(stage)}" for stage in all_domains()),
-        *flags,
+        *options.flags,
     ]
     if count > 1:
-        result.append(f"--peer-listen={host_of(number)}:{_PEER_PORT}")
-        result += [f"--peer={each}={host_of(each)}:{_PEER_PORT}" for each in range(count)]
+        result.append(f"--peer-listen={host}:{_PEER_PORT}")
+        result += [f"--peer={each}={name_of(each)}:{_PEER_PORT}" for each in range(count)]
+        standbys = range(count, count + options.standbys)
+        result += [f"--standby={each}={name_of(each)}:{_PEER_PORT}" for each in standbys]
     return result

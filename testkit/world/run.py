@@ -3,40 +3,43 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from random import Random
+from typing import Final
+from unittest import mock
 
+from coordinator.replica import batcher
+from testkit.checkers.checker import Broken
 from testkit.oracles import history, wing_gong, witness
-from testkit.world.faults import KINDS, Faults
+from testkit.world import operator_acts, wanderer_acts
+from testkit.world.branches import REFUSED, Branches
+from testkit.world.clients import Access, Clients
+from testkit.world.faults import Faults
+from testkit.world.ground import Ground, victims_of
+from testkit.world.mail import Mail
+from testkit.world.observer import CLOCK_AHEAD_US_MAX, Observer
+from testkit.world.options import WorldOptions
 from testkit.world.process import WorldProcess
-from testkit.world.replica import WorldReplica
+from testkit.world.replica import CLUSTER_ID, WorldReplica
 from testkit.world.schedule import NS_PER_S
-from testkit.world.workload import READS, REGISTER, Callers, Heard, prepare
-from testkit.world.world import World
+from testkit.world.wanderers import OPERATOR, WANDERER, Wanderers
+from testkit.world.workload import READS, REGISTER, Heard, prepare
+from testkit.world.world import Defect, World
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.client.transport import AccessTokenSource, Credentials, Endpoint, unary
-from viewstamp.limits import MIB, ROOT_USERNAME
+from viewstamp.limits import ROOT_USERNAME
 
 _START_LIMIT_NS: Final = 60 * NS_PER_S
 # How long a healed cluster may take until every call is answered and all replicas agree.
 _SETTLE_LIMIT_NS: Final = 180 * NS_PER_S
 _LOOK_AGAIN_NS: Final = NS_PER_S
 _STATUS_TIMEOUT_S: Final = 5.0
-
-
-@dataclass(frozen=True)
-class WorldOptions:
-    """How large a run is. `faults` are the kinds that happen."""
-
-    replicas: int = 3
-    clients: int = 3
-    callers: int = 2
-    keys: int = 3
-    seconds: int = 10
-    faults: Sequence[str] = KINDS
-    flags: Sequence[str] = ("--snapshot-commands=60", f"--snapshot-reserve-bytes={MIB}")
+# The mark of an alarm that no run may raise, whatever its faults are.
+DIVERGED: Final = "alarm raised: ALARM_KIND_REPLICA_DIVERGED"
+# What the gRPC library logs where a handler raises what it should not.
+UNEXPECTED: Final = "error Unexpected exception raised by servicer method %s"
 
 
 @dataclass
@@ -51,7 +54,19 @@ class WorldOutcome:
     unknown: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     marks: Counter[str] = field(default_factory=Counter)
+    branches: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
+    checker: str = ""
+    """The checker whose promise is broken; empty if it was none's."""
+    took_s: float = 0.0
+    """Processor time."""
+    story: list[str] = field(default_factory=list)
+    """What happened, of a run that failed."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether every promise held."""
+        return not self.violations
 
 
 class WorldRun:
@@ -61,90 +76,103 @@ class WorldRun:
         self.world = World(seed)
         self.outcome = WorldOutcome(seed)
         self._options = options
-        self._heard = Heard()
-        self._replicas: list[WorldReplica] = []
+        self.heard = Heard()
+        self._observer = Observer(self.world, options.replicas, self.heard)
+        self._branches = Branches(self.world)
+        self.mail = Mail(self.world, self._branches, CLUSTER_ID)
+        self._clients = Clients(self.world, options, self.heard, self.outcome.violations.append)
+        self._wanderers = Wanderers(self.world, self.outcome.violations.append)
+        self.replicas: list[WorldReplica] = []
         self._statuses: dict[int, cluster_pb2.GetStatusResponse] = {}
 
     def run(self) -> WorldOutcome:
         """Run, judge, and return what it came to."""
-        with self.world.running():
-            self._go_through()
+        gathered = mock.patch.object(batcher, "GATHERED_COMMANDS", self._options.gathered_commands)
+        with gathered, self.world.running():
+            try:
+                self._go_through()
+            except Broken as broken:
+                self.outcome.checker = broken.checker
+                self.outcome.violations.append(str(broken))
+            except Defect:
+                pass  # it is among the defects
         outcome, schedule = self.outcome, self.world.schedule
         outcome.digest, outcome.steps = schedule.digest, schedule.steps
         outcome.virtual_ms = schedule.now_ns * 1_000 // NS_PER_S
-        outcome.unknown, outcome.marks = self._heard.unknown, self.world.marks
-        self._judge()
+        outcome.unknown, outcome.marks = self.heard.unknown, self.world.marks
+        outcome.branches = self._branches.counts
+        if not outcome.checker:
+            self._judge_log_time()
+            self._judge()
         return outcome
 
     def _go_through(self) -> None:
         options, world = self._options, self.world
-        self._replicas = [
-            WorldReplica(world, number, options.replicas, options.flags)
-            for number in range(options.replicas)
-        ]
-        for replica in self._replicas:
+        count = options.replicas + options.standbys
+        self.replicas = [WorldReplica(world, number, options) for number in range(count)]
+        self.mail.watch(self.replicas)
+        # Before the checkers, which then see only effects that no fault has prevented.
+        faults = self._faults()
+        faults.before_start()
+        for replica in self.replicas:
+            replica.ended.append(self._branches.ended)
+            self._observer.watch(replica)
             replica.start()
-        if not self._must(lambda: self._primary() is not None, _START_LIMIT_NS, "no primary"):
+        if not self._must(lambda: self.primary is not None, _START_LIMIT_NS, "no primary"):
             return
-        password = self._root_password()
-        addresses = [replica.address for replica in self._replicas]
-        setup = self._client(0, lambda: prepare(list(addresses), password))
+        access = Access([replica.address for replica in self.replicas], self._root_password())
+        setup = self._clients.run_alone(lambda: prepare(list(access.addresses), access.password))
         if not self._must(lambda: not setup.is_alive, _START_LIMIT_NS, "the stream is not made"):
             return
-        callers = [self._callers(number, addresses, password) for number in range(options.clients)]
-        clients = [process for _, process in callers]
-        faults = Faults(world, self._replicas, clients, options.faults)
-        if options.faults:
-            faults.begin()
+        self._clients.begin(access)
+        self._wanderers.begin(access, WANDERER, options.wanderers, wanderer_acts.ACTS)
+        self._wanderers.begin(access, OPERATOR, options.operators, operator_acts.ACTS)
+        faults.begin()
         world.run(lambda: False, options.seconds * NS_PER_S)
         faults.end()
-        self._heard.healed_ns = world.schedule.now_ns
+        self.heard.healed_ns = world.schedule.now_ns
         self.outcome.faults = faults.counts
-        self._settle(callers, password)
+        self._settle(access.password)
+
+    def _faults(self) -> Faults:
+        options, world = self._options, self.world
+        victims = victims_of(options.replicas, options.standbys, Random(f"victims {world.seed}"))
+        ground = Ground(
+            world, self.replicas, self._clients, victims, self._branches, self.mail, options
+        )
+        ground.lasts_ms_max = options.lasts_ms_max
+        return Faults(ground, options.planned(world.seed))
 
     # --- Steps ---
 
-    def _client(self, number: int, main: Callable[[], Coroutine[Any, Any, Any]]) -> WorldProcess:
-        machine = self.world.machine(f"10.0.1.{number + 1}")
-        process = self.world.process(f"c{number}", machine)
-        process.ended = lambda error: self._client_ended(number, error)
-        process.run(main)
-        return process
-
-    def _client_ended(self, number: int, error: BaseException | None) -> None:
-        if error is not None:
-            self.outcome.violations.append(f"client {number} failed: {error!r}")
-
-    def _callers(
-        self, number: int, addresses: list[str], password: str
-    ) -> tuple[Callers, WorldProcess]:
-        options = self._options
-        seed = self.world.schedule.random.getrandbits(64)
-        callers = Callers(self.world, number, seed, self._heard)
-        process = self._client(
-            number + 1,
-            lambda: callers.run(list(addresses), password, options.callers, options.keys),
-        )
-        return callers, process
-
-    def _settle(self, callers: Sequence[tuple[Callers, WorldProcess]], password: str) -> None:
+    def _settle(self, password: str) -> None:
         """After all faults every call is answered, and every replica has the same state."""
-        for each, _ in callers:
-            each.is_ending = True
+        self._clients.end()
+        self._wanderers.end()
         is_over = self._must(
-            lambda: not any(process.is_alive for _, process in callers),
+            lambda: self._clients.are_over and self._wanderers.are_over,
             _SETTLE_LIMIT_NS,
             "not every call came to an end",
         )
-        self.outcome.answered = sum(each.answered for each, _ in callers)
+        self.outcome.answered = self._clients.answered
         if not is_over:
             return
         for round_number in range(_SETTLE_LIMIT_NS // _LOOK_AGAIN_NS):
+            self._help_refused()
             self._ask_statuses(round_number, password)
             if self._agree():
+                self._observer.demand_kept(min(revision for revision, _ in self._states().values()))
                 return
             self.world.run(lambda: False, _LOOK_AGAIN_NS)
         self.outcome.violations.append(f"the replicas do not agree: {self._states()}")
+
+    def _help_refused(self) -> None:
+        """Do what the refusal of an older directory tells an operator to do."""
+        for replica in self.replicas:
+            if replica.is_refused:
+                self._branches.counts[REFUSED] += 1
+                self.world.schedule.note(f"r{replica.number}", "is refused, and gets an empty disk")
+                replica.give_empty_disk()
 
     def _must(self, holds: Callable[[], bool], limit_ns: int, otherwise: str) -> bool:
         held = self.world.run(holds, limit_ns)
@@ -152,20 +180,22 @@ class WorldRun:
             self.outcome.violations.append(f"{otherwise} within {limit_ns // NS_PER_S} s")
         return held
 
-    def _primary(self) -> WorldReplica | None:
-        return next((replica for replica in self._replicas if replica.is_primary), None)
+    @property
+    def primary(self) -> WorldReplica | None:
+        """The replica that leads, as far as it knows itself; None if there is none."""
+        return next((replica for replica in self.replicas if replica.is_primary), None)
 
     def _root_password(self) -> str:
-        primary = self._primary()
+        primary = self.primary
         assert primary is not None, "there is a primary"
-        found = [primary.root_password, *(replica.root_password for replica in self._replicas)]
+        found = [primary.root_password, *(replica.root_password for replica in self.replicas)]
         return next(password for password in found if password is not None)
 
     # --- The state in the end ---
 
     def _ask_statuses(self, round_number: int, password: str) -> None:
         self._statuses.clear()
-        for replica in self._replicas:
+        for replica in self.replicas:
 
             async def ask(replica: WorldReplica = replica) -> None:
                 self._statuses[replica.number] = await status_of(replica.address, password)
@@ -186,15 +216,32 @@ class WorldRun:
 
     def _agree(self) -> bool:
         states = self._states()
-        return len(states) == len(self._replicas) and len(set(states.values())) == 1
+        return len(states) == len(self.replicas) and len(set(states.values())) == 1
 
     # --- Judges ---
 
+    @property
+    def log_time_us(self) -> int:
+        """The time of the last entry, microseconds since 1970; 0 if nobody runs."""
+        running = [r.coordinator for r in self.replicas if r.coordinator is not None]
+        return max((each.driver.core.log_time_us for each in running), default=0)
+
+    def _judge_log_time(self) -> None:
+        """Log time never goes back, so a wrong clock that it followed shows in the end."""
+        ahead_us = self.log_time_us - self.world.true_us
+        if ahead_us > CLOCK_AHEAD_US_MAX:
+            self.outcome.violations.append(f"log time is {ahead_us} us ahead of true time")
+
     def _judge(self) -> None:
+        self.outcome.violations += self.world.defects
+        if self.outcome.marks[UNEXPECTED]:
+            self.outcome.violations.append("a method failed unexpectedly")
+        if self.outcome.marks[DIVERGED]:
+            self.outcome.violations.append("one log led replicas to different ends")
         self.outcome.violations += [
-            f"a healthy cluster did not answer {call}" for call in self._heard.neglected
+            f"a healthy cluster did not answer {call}" for call in self.heard.neglected
         ]
-        for key, operations in sorted(history.by_key(self._heard.operations).items()):
+        for key, operations in sorted(history.by_key(self.heard.operations).items()):
             history.demand_sequential_clients(operations)
             known = _known(operations)
             found = witness.violations(known, REGISTER, reads=READS)

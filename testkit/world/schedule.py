@@ -12,7 +12,7 @@ from typing import Any, Final
 NS_PER_US: Final = 1_000
 NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
-_TRANSCRIPT_LINES: Final = 2_000
+_TRANSCRIPT_LINES: Final = 20_000
 _TIE_BITS: Final = 32
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +22,7 @@ from viewstamp.client import Client, connect
 from viewstamp.client.errors import OutcomeUnknown, TimedOut
 from viewstamp.client.identifiers import identifier
 from viewstamp.errors import Refusal
-from viewstamp.limits import ROOT_USERNAME
+from viewstamp.limits import PARTITIONS_PER_REQUEST_MAX, ROOT_USERNAME
 
 if TYPE_CHECKING:
     from testkit.world.world import World
@@ -38,10 +38,16 @@ READS: Final = frozenset({GET})
 # A call has so long; its caller is then told that nobody knows what became of it.
 _PATIENCE_S: Final = (0.2, 1.0, 8.0, 30.0)
 _CONNECT_PATIENCE_S: Final = 120.0
+# Refusals of calls that were not even begun. A healthy cluster has no reason for them.
+_NOT_SERVED: Final = frozenset({Reason.REASON_NO_SPACE, Reason.REASON_READ_DEADLINE})
+# When a caller asks again who was refused.
+_REFUSED_PAUSE_S: Final = 0.2
 # A client notices within 10 s that nobody is at the other end, and then finds the primary.
 _HEALTH_NS: Final = 20 * NS_PER_S
 # How long callers of a client pause at most between two calls: some hardly do.
 _PAUSE_MS: Final = (2, 20, 100)
+# In a rush. Shorter ones would make histories that no judge can decide.
+_RUSH_PAUSE_MS: Final = 5
 
 
 def _step(held: int, operation: Operation) -> tuple[object, int]:
@@ -69,6 +75,10 @@ class Heard:
     neglected: list[str] = field(default_factory=list)
     """Calls that a healthy cluster did not answer."""
     created: Counter[str] = field(default_factory=Counter)
+    asked: list[Callable[[Operation], None]] = field(default_factory=list)
+    """Called with each call when it begins."""
+    told: list[Callable[[Operation], None]] = field(default_factory=list)
+    """Called with each call that was answered."""
 
     def gave_up(self, who: int, key: str, now_ns: int) -> None:
         """Note that a call was not answered in time."""
@@ -84,8 +94,12 @@ class Heard:
 class Callers:
     """The callers of one client process; each makes one call at a time, until told to end."""
 
-    def __init__(self, world: World, number: int, seed: int, heard: Heard) -> None:
+    def __init__(
+        self, world: World, number: int, seed: int, heard: Heard, only_reads: bool
+    ) -> None:
         self.is_ending = False
+        self.is_rushing = False
+        """Whether callers pause as briefly as they may between two calls."""
         self.answered = 0
         self._world = world
         self._number = number
@@ -93,40 +107,66 @@ class Callers:
         self._heard = heard
         self._pause_ms_max = self._random.choice(_PAUSE_MS)
         # A client that only reads has no session, and stays at whichever replica it comes to.
-        self._only_reads = number == 0
+        self.only_reads = only_reads
+        self.under_way: dict[int, tuple[str, Operation]] = {}
+        """The key and the call, by caller."""
 
-    async def run(self, addresses: list[str], password: str, callers: int, keys: int) -> None:
+    async def run(
+        self, addresses: list[str], password: str, callers: int, names: list[str]
+    ) -> None:
         """Connect, call, and return once told to end."""
         client = await self._connected(addresses, password)
         async with client:
-            names = [f"key-{key}" for key in range(keys)]
             await asyncio.gather(*(self._call_on(client, c, names) for c in range(callers)))
+
+    def vanish(self) -> None:
+        """Note that nobody will hear what became of the calls under way."""
+        for key, operation in self.under_way.values():
+            if operation.kind != GET:
+                self._note(key, operation)
+                self._heard.unknown += 1
+        self.under_way.clear()
 
     async def _connected(self, addresses: list[str], password: str) -> Client:
         self._random.shuffle(addresses)
         patience_s = self._random.choice(_PATIENCE_S)
+        while True:
+            try:
+                return await self._connect(addresses, password, patience_s)
+            except Refusal as refusal:
+                if refusal.reason not in _NOT_SERVED:
+                    raise
+                await asyncio.sleep(_REFUSED_PAUSE_S)
+
+    async def _connect(self, addresses: list[str], password: str, patience_s: float) -> Client:
         return await connect(
             addresses,
             username=ROOT_USERNAME,
             password=password,
             timeout_s=patience_s,
             connect_timeout_s=_CONNECT_PATIENCE_S,
-            register_session=not self._only_reads,
+            register_session=not self.only_reads,
         )
 
     async def _call_on(self, client: Client, caller: int, names: list[str]) -> None:
         # A caller who does not know an outcome goes on as another one: a client calls in turn.
         who = self._number * 1_000_000 + caller * 1_000
         while not self.is_ending:
-            await asyncio.sleep(self._random.randint(0, self._pause_ms_max) / 1000)
+            pause_ms = self._random.randint(0, self._pause_ms_max)
+            await asyncio.sleep((_RUSH_PAUSE_MS if self.is_rushing else pause_ms) / 1000)
             is_known = await self._call(client, who, self._random.choice(names))
             who += not is_known
 
     async def _call(self, client: Client, who: int, key: str) -> bool:
         """Make one call and note it; return whether its outcome is known."""
-        kind = GET if self._only_reads else self._random.choice((CREATE, DELETE, GET, GET))
+        kind = GET if self.only_reads else self._random.choice((CREATE, DELETE, GET, GET))
+        if kind == CREATE and self._heard.created[key] == PARTITIONS_PER_REQUEST_MAX:
+            kind = GET  # every number of partitions was used
         argument = self._heard.next_partitions(key) if kind == CREATE else 0
-        called_at = self._world.schedule.now_ns
+        called = Operation(who, kind, argument, self._world.schedule.now_ns)
+        self.under_way[who] = (key, called)
+        for hears in self._heard.asked:
+            hears(called)
         try:
             output, revision = await self._answer(client, kind, key, argument)
         except TimedOut:
@@ -134,11 +174,22 @@ class Callers:
             return True  # it changed nothing, and told nothing
         except OutcomeUnknown:
             self._heard.gave_up(who, key, self._world.schedule.now_ns)
-            self._note(key, Operation(who, kind, argument, called_at))
+            self._note(key, called)
             self._heard.unknown += 1
             return False
+        except Refusal as refusal:
+            if refusal.reason not in _NOT_SERVED:
+                raise
+            await asyncio.sleep(_REFUSED_PAUSE_S)
+            self._heard.gave_up(who, key, self._world.schedule.now_ns)
+            return True  # it was not admitted
+        finally:
+            self.under_way.pop(who, None)
         returned_at = self._world.schedule.now_ns
-        self._note(key, Operation(who, kind, argument, called_at, returned_at, output, revision))
+        told = replace(called, returned_at=returned_at, output=output, revision=revision)
+        self._note(key, told)
+        for hears in self._heard.told:
+            hears(told)
         self.answered += 1
         return True
 

@@ -22,6 +22,8 @@ from testkit.world.schedule import NS_PER_S, WorldSchedule
 # Wall clocks begin here: 1 January 2026, in seconds since 1970.
 _BEGIN_S: Final = 1_767_225_600
 _STEPS_PER_COLLECTION: Final = 100_000
+# Many times what a long run takes.
+STEPS_MAX: Final = 20_000_000
 _DRIFT_PPM_MAX: Final = 200
 _WALL_SKEW_NS_MAX: Final = NS_PER_S // 2
 
@@ -30,8 +32,12 @@ class NothingDue(Exception):  # noqa: N818  A state of the world, not an error o
     """Everything waits for something else."""
 
 
-class Uncaught(Exception):  # noqa: N818
-    """Something in a process raised, and nobody caught it."""
+class TooManySteps(Exception):  # noqa: N818
+    """The run goes on for ever."""
+
+
+class Defect(Exception):  # noqa: N818  It is one of the programs that run in the world.
+    """A process did what no fault explains."""
 
 
 class World:
@@ -50,6 +56,16 @@ class World:
         """How many times slower the threads on a machine are, by host."""
         self.marks: Counter[str] = Counter()
         """How often each message was logged: what a run went through."""
+        self.logged: list[Callable[[WorldProcess, str], None]] = []
+        """Called with each message that a process logs, without its fields."""
+        self.died: list[Callable[[WorldProcess], None]] = []
+        """Called when a process dies, in whatever way."""
+        self.failure: Exception | None = None
+        """What ends the run at once."""
+        self.defects: list[str] = []
+        """What processes did that no fault explains."""
+        self.ends_at_defects = False
+        """Whether the first of them ends the run."""
         self._serial = 0
 
     # --- Parts ---
@@ -60,6 +76,11 @@ class World:
         skew_ns = draw(-_WALL_SKEW_NS_MAX, _WALL_SKEW_NS_MAX)
         drift_ppm = draw(-_DRIFT_PPM_MAX, _DRIFT_PPM_MAX)
         return WorldMachine(self, host, drift_ppm=drift_ppm, wall_ns=_BEGIN_S * NS_PER_S + skew_ns)
+
+    @property
+    def true_us(self) -> int:
+        """What a right wall clock would say, in microseconds since 1970."""
+        return (_BEGIN_S * NS_PER_S + self.schedule.now_ns) // 1_000
 
     def process(self, name: str, machine: WorldMachine) -> WorldProcess:
         """Return a new process, which has nothing to do yet."""
@@ -101,17 +122,33 @@ class World:
     def run(self, until: Callable[[], bool], limit_ns: int) -> bool:
         """Go on until a condition holds, at most for `limit_ns`; return whether it holds.
 
-        Raises NothingDue.
+        Raises NothingDue, TooManySteps, and what `fail` was told.
         """
         end_ns = self.schedule.now_ns + limit_ns
         while not until():
             if self.schedule.now_ns >= end_ns:
                 return False
+            if self.schedule.steps >= STEPS_MAX:
+                raise TooManySteps(f"the run has taken {STEPS_MAX} steps")
             if not self.schedule.step():
                 raise NothingDue(f"nothing is due at {self.schedule.now_ns} ns")
+            if self.failure is not None:
+                raise self.failure
             if self.schedule.steps % _STEPS_PER_COLLECTION == 0:
                 gc.collect()
         return True
+
+    def fail(self, error: Exception) -> None:
+        """End the run as soon as the handle under way has ended; the first failure counts."""
+        if self.failure is None:
+            self.failure = error
+            self.schedule.note("world", f"fails: {error}")
+
+    def defect(self, what: str) -> None:
+        """Note what no fault explains; the run goes on, so that its end is judged, too."""
+        self.defects.append(what)
+        if self.ends_at_defects:
+            self.fail(Defect(what))
 
     def uncaught(self, process: WorldProcess, context: dict[str, Any]) -> None:
         """Note what a process failed to catch."""
@@ -142,6 +179,7 @@ class World:
         try:
             yield
         finally:
+            gc.unfreeze()  # a service that has loaded its state has frozen it
             bury(self.processes)
             if was_enabled:
                 gc.enable()
@@ -160,4 +198,9 @@ class _TranscriptHandler(logging.Handler):
         if record.exc_info and record.exc_info[1] is not None:
             text += f" ({record.exc_info[1]!r})"
         self._world.marks[f"{record.levelname.lower()} {record.msg}"] += 1
+        if extra and "alarm" in extra:
+            self._world.marks[f"{record.msg}: {extra['alarm']}"] += 1
         self._world.schedule.note("world" if process is None else process.name, text)
+        if process is not None:
+            for told in self._world.logged:
+                told(process, str(record.msg))

@@ -5,19 +5,45 @@ from __future__ import annotations
 import os
 import socket
 import socketserver
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 import analytics
 from analytics import session
 from analytics.__main__ import main
+from tests.tidy.tree import ROOT
 from viewstamp.limits import MIB
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Kills Java within a call. Java has not read the last bytes, so the connection is reset; the next
+# call finds no Java at all.
+KILL_JAVA_IN_A_CALL: Final = """
+import os, signal, threading
+from analytics import session
+
+spark = session.build("killed", "local[1]", is_brief=True)
+gateway = spark.sparkContext._gateway
+connection = gateway._gateway_client.get_thread_connection()
+
+def kill():
+    connection.socket.sendall(b"unread\\n")
+    os.kill(gateway.proc.pid, signal.SIGKILL)
+
+threading.Timer(1, kill).start()
+for _ in range(2):
+    try:
+        spark._jvm.java.lang.Thread.sleep(60_000)
+    except Exception as error:
+        print("raised", type(error).__name__)
+session.end(spark)
+"""
 
 
 def test_folder_hides_no_package() -> None:
@@ -106,6 +132,19 @@ def test_the_end_of_java_prints_no_traceback(
         socket.create_connection(("127.0.0.1", port)).close()
         server.handle_request()
     assert ("Traceback" in capfd.readouterr().err) is is_printed
+
+
+def test_a_call_that_java_does_not_survive_raises_and_prints_nothing() -> None:
+    """Each call of Java that fails raises one error, and none prints a traceback as well."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILL_JAVA_IN_A_CALL],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["raised", "raised"]
+    assert "Traceback" not in done.stderr, done.stderr
 
 
 def test_too_small_a_heap_is_refused() -> None:

@@ -293,6 +293,14 @@ def check_continued(whole: CompositeReplica, twin: CompositeReplica) -> None:
     """Fail unless a replica that started from a cut has the replies and state of the whole one."""
     assert twin.replies.items() <= whole.replies.items(), "replies behind a cut differ"
     assert twin.digests() == whole.digests(), "the state behind a cut differs"
+    assert chain_of(twin) == chain_of(whole)[-len(chain_of(twin)) :], "digests behind a cut differ"
+
+
+def chain_of(replica: CompositeReplica) -> list[bytes]:
+    """Return the digests of what the log led to, of all ops from the start of a replica on."""
+    digests = replica.mux.digests
+    found = (digests.at(op) for op in range(digests.last_op + 1))
+    return [digest for digest in found if digest is not None]
 
 
 def check_same(one: CompositeReplica, other: CompositeReplica) -> None:
@@ -305,6 +313,7 @@ def check_same(one: CompositeReplica, other: CompositeReplica) -> None:
         assert service.sent == other.services[stage].sent, f"batches of {stage.name} differ"
         assert service.answered == other.services[stage].answered, f"answers of {stage.name} differ"
     assert one.digests() == other.digests(), "the state depends on the order of answers"
+    assert chain_of(one) == chain_of(other), "digests depend on the order of answers"
     for token, answered in other.reads.items():
         # The service of this read died: the answer was an error, and the client may repeat the
         # read.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -81,7 +82,10 @@ SHORTER: Final = [
     ("docs/analytics.md", "viewstamp analyze --data-directory data --output followed", FOLLOW),
     ("docs/simulation.md", "COUNT=1000", "COUNT=2"),
     ("docs/simulation.md", "COUNT=2000", "COUNT=2"),
+    ("docs/simulation.md", "COUNT=200", "COUNT=2"),
 ]
+# Seeds of a campaign that a test may run: a seed may take ten seconds.
+SEEDS_MAX: Final = 4
 
 
 def pages() -> list[tuple[str, str]]:
@@ -176,6 +180,14 @@ def test_tables_name_what_is_there() -> None:
     """Each entry of the tables of exceptions still stands in its page."""
     entries = [*NOT_RUN, *LONG, *((page, shown) for page, shown, _ in SHORTER)]
     assert [e for e in entries if not any(e[1] in each.text for each in ALL[e[0]])] == []
+
+
+def test_no_page_runs_a_whole_campaign() -> None:
+    """A campaign that a page shows is shortened here, because a test has ten minutes."""
+    run_as = [str(shortened(command)) for found in RUN.values() for command in found]
+    counts = [int(count) for text in run_as for count in re.findall(r"COUNT=(\d+)", text)]
+    assert counts
+    assert max(counts) <= SEEDS_MAX
 
 
 def test_python_blocks_share_a_namespace(tmp_path: Path) -> None:

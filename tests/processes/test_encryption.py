@@ -14,12 +14,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.processes.callers import Caller
-from tests.processes.processes import ReplicaProcesses, short_directory, unique
+from tests.processes.processes import ReplicaProcesses, eventually, short_directory, unique
 
+EXPIRED = -datetime.timedelta(minutes=1)
 pytestmark = pytest.mark.xdist_group("processes-start")
 
 
-def write_certificate(directory: Path) -> tuple[Path, Path]:
+def write_certificate(
+    directory: Path, lasts: datetime.timedelta = datetime.timedelta(hours=1)
+) -> tuple[Path, Path]:
     """Write a self-signed certificate for 127.0.0.1 and its key; return both paths."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "viewstamp test")])
@@ -32,7 +35,7 @@ def write_certificate(directory: Path) -> tuple[Path, Path]:
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(minutes=5))
-        .not_valid_after(now + datetime.timedelta(hours=1))
+        .not_valid_after(now + lasts)
         .add_extension(x509.SubjectAlternativeName([address]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
@@ -71,6 +74,41 @@ def test_tls() -> None:
                 assert code is grpc.StatusCode.UNAVAILABLE
         finally:
             running.stop()
+
+
+def test_a_certificate_that_expires_and_is_renewed() -> None:
+    """A client that is connected goes on, a new one is refused with the reason, and renewed files
+    serve new clients, all by the same process."""
+    with short_directory() as directory:
+        certificate, key = write_certificate(directory)
+        running = ReplicaProcesses(
+            directory, flags=(f"--tls-certificate={certificate}", f"--tls-key={key}")
+        )
+        try:
+            running.start()
+            with connected(running.address, certificate) as channel:
+                root = Caller(channel).logged_in("root", running.root_password())
+                write_certificate(directory, EXPIRED)
+                eventually(lambda: root.alarms() == ["ALARM_KIND_CERTIFICATE_EXPIRY"])
+                with connected(running.address, certificate) as late:
+                    with pytest.raises(grpc.RpcError) as caught:
+                        Caller(late, root.token).status()
+                    assert "certificate has expired" in str(caught.value.details())
+                assert root.create_stream(unique("tls")).header.revision
+                write_certificate(directory)
+                eventually(lambda: root.alarms() == [])
+                with connected(running.address, certificate) as late:
+                    assert Caller(late, root.token).status().replicas
+        finally:
+            running.stop()
+
+
+def connected(address: str, authority: Path) -> grpc.Channel:
+    """Return a channel of its own connection to a gateway, whose certificate signed itself."""
+    options = (("grpc.use_local_subchannel_pool", 1),)
+    return grpc.secure_channel(
+        address, grpc.ssl_channel_credentials(authority.read_bytes()), options
+    )
 
 
 def test_tls_files_that_cannot_be_used() -> None:

@@ -57,20 +57,20 @@ def test_invalid_utf8_in_a_name(root: Caller) -> None:
 
 
 def test_oversized_command(root: Caller) -> None:
-    """A request larger than a prepare is refused with both sizes, whatever surrounds it."""
+    """A command that is larger than it may be is refused with both sizes, whatever surrounds it."""
     traceparent = "00-" + 32 * "a" + "-" + 16 * "b" + "-01"
-    for size in range(limits.PREPARE_BODY_BYTES_MAX - 400, limits.PREPARE_BODY_BYTES_MAX + 2, 67):
+    for size in range(limits.COMMAND_BYTES_MAX - 400, limits.COMMAND_BYTES_MAX + 2, 67):
         metadata = (*root.metadata(), ("traceparent", traceparent))
-        payload = b"\xa2\x06" + b"\x80\x80\x40" + bytes(size - 5)
+        payload = b"\xa2\x06" + b"\x80\x80\x10" + bytes(size - 5)
         with pytest.raises(grpc.RpcError) as caught:
             call: Any = root.channel.unary_unary(CREATE_STREAM)
             call(payload, metadata=metadata)
         assert caught.value.code() is INVALID
     with refused() as failure:
-        root.create_stream("x" * (limits.PREPARE_BODY_BYTES_MAX + 1))
+        root.create_stream("x" * (limits.COMMAND_BYTES_MAX + 1))
     assert (failure.it.code, failure.it.reason) == (INVALID, "COMMAND_TOO_LARGE")
-    assert f"at most {limits.PREPARE_BODY_BYTES_MAX} fit" in failure.it.message
-    assert failure.it.details["bytes_max"] == str(limits.PREPARE_BODY_BYTES_MAX)
+    assert f"at most {limits.COMMAND_BYTES_MAX} are allowed" in failure.it.message
+    assert failure.it.details["bytes_max"] == str(limits.COMMAND_BYTES_MAX)
 
 
 def test_message_over_the_transport_limit(root: Caller) -> None:

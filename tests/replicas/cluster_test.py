@@ -25,17 +25,14 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-import grpc.aio
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from testkit.load.failures import CLUSTER_FAILURES
 from testkit.load.interrupt import cancel_on_signals
 from tests.replicas.trial import ReplicasTrial, digests, trial, under_load
-from viewstamp.client import ClientError
-from viewstamp.cluster import ClusterError
 from viewstamp.cluster.local import COORDINATOR
-from viewstamp.errors import Refusal
 
 KILLS: Final = 20
 REPLICAS: Final = 3
@@ -49,15 +46,6 @@ READY_TIMEOUT_S: Final = 180.0
 EXIT_KEPT: Final = 0
 EXIT_BROKEN: Final = 1
 EXIT_INTERRUPTED: Final = 130
-FAILURES: Final = (
-    ClusterError,
-    ClientError,
-    Refusal,
-    grpc.aio.AioRpcError,
-    TimeoutError,
-    OSError,
-    ExceptionGroup,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +88,7 @@ async def violations(made: ReplicasTrial) -> list[str]:
 async def run(
     directory: Path, kills: int, seed: int
 ) -> tuple[ReplicasTrial, list[PrimaryKill], list[str]]:
-    """Run the whole test. Raises FAILURES."""
+    """Run the whole test. Raises CLUSTER_FAILURES."""
     cancel_on_signals()
     async with trial(directory, REPLICAS, arguments=ARGUMENTS) as made:
         found = await kill_again_and_again(made, kills, seed)
@@ -162,7 +150,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _judge(console: Console, directory: Path, options: argparse.Namespace) -> int:
     try:
         made, kills, found = asyncio.run(run(directory, options.kills, options.seed))
-    except FAILURES as error:
+    except CLUSTER_FAILURES as error:
         text = escape(f"{type(error).__name__}: {error}")
         console.print(f"[red]the test could not be brought to an end[/red]: {text}")
         return EXIT_BROKEN

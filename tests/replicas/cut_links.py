@@ -22,7 +22,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from tests.replicas.links import LinkedReplicas, Links, in_namespaces
+from testkit.links import LinkedReplicas, Links
+from tests.replicas.links import in_namespaces
 from tests.replicas.trial import (
     SETTLE_TIMEOUT_S,
     ReplicasTrial,

@@ -1,7 +1,7 @@
 """The streams service with a defect: `python -m tests.replicas.diverging_streams`.
 
 After a stream is renamed to `sour`, the answer is right, but the state differs from that of other
-replicas.
+replicas. The answer to the creation of a stream `bitter` has another id; the state is right.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from services.runtime.process import run
 from services.streams.domain import DOMAIN
 
 SOUR: Final = "sour"
+BITTER: Final = "bitter"
 PROGRAM: Final = "streams"
 MODULE: Final = "services.streams"
 
@@ -29,7 +30,17 @@ def update_stream(state: Any, request: Any, call: Call) -> Any:
     return answer
 
 
-DIVERGING: Final = replace(DOMAIN, commands={**DOMAIN.commands, "UpdateStream": update_stream})
+def create_stream(state: Any, request: Any, call: Call) -> Any:
+    """Create a stream, and answer with the id of another one."""
+    answer = DOMAIN.commands["CreateStream"](state, request, call)
+    if request.name == BITTER:
+        assert isinstance(answer, bytes), "the service encodes this answer by itself"
+        return answer[:-1] + bytes([answer[-1] ^ 1])
+    return answer
+
+
+DEFECTS: Final = {"UpdateStream": update_stream, "CreateStream": create_stream}
+DIVERGING: Final = replace(DOMAIN, commands={**DOMAIN.commands, **DEFECTS})
 
 if __name__ == "__main__":
     sys.exit(run("streams", lambda options: DIVERGING))

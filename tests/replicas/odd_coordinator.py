@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from coordinator.app import composition
+from coordinator.app import composition, core
 from coordinator.app.main import main
 from coordinator.peers import peers
 from coordinator.peers.hello import DIGEST_BYTES, WIRE_VERSION
@@ -41,7 +41,7 @@ def older_wire() -> None:
 
 def newer_level() -> None:
     """Know one more feature level, and bootstrap clusters at it; sections are those of the last."""
-    for module in (limits, composition, bootstrap, peers):
+    for module in (limits, composition, core, bootstrap, peers):
         setattr(module, "FEATURE_LEVEL_MAX", NEXT_LEVEL)  # noqa: B010
     tasks = {**values.TASKS_BY_FEATURE_LEVEL, NEXT_LEVEL: values.expected_tasks(NEXT_LEVEL - 1)}
     setattr(values, "TASKS_BY_FEATURE_LEVEL", tasks)  # noqa: B010

@@ -13,8 +13,9 @@ from typing import Final
 
 import pytest
 
+from testkit.links import behind_proxies
 from tests.replicas.cut_links import REPLICAS, SCENARIOS, primary_is_cut_off, run
-from tests.replicas.links import behind_proxies, can_make_namespaces, in_new_namespace
+from tests.replicas.links import can_make_namespaces, in_new_namespace
 
 pytestmark = pytest.mark.long
 

@@ -1,10 +1,10 @@
-"""A replica whose state differs from that of the others halts, and the others go on."""
+"""A replica whose state or answers differ from those of the others halts, and the others go on."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.replicas import diverging_streams
-from tests.replicas.diverging_streams import SOUR
+from tests.replicas.diverging_streams import BITTER, SOUR
 from tests.replicas.snapshotting import DEADLINE_S, all_restart_from, empty, snapshot
 from tests.replicas.trial import ReplicasTrial, agree, lead, trial, under_load
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
@@ -30,17 +30,8 @@ WRONG: Final = 1  # the replica with the defect
 @pytest.mark.parametrize("leads", [False, True], ids=["backup", "primary"])
 async def test_a_replica_that_diverges_halts(tmp_path: Path, leads: bool) -> None:
     """The halted replica names the section; a diff finds the entity; a new replica replaces it."""
-    build = diverging_streams.__name__
-
-    def adapt(replica: int, program: Program) -> Program:
-        if (replica, program.name) != (WRONG, diverging_streams.PROGRAM):
-            return program
-        command = tuple(
-            build if word == diverging_streams.MODULE else word for word in program.command
-        )
-        return replace(program, command=command)
-
-    async with trial(tmp_path, adapt=adapt) as made:
+    build = StreamsBuild(diverging_streams.__name__)
+    async with trial(tmp_path, adapt=build.adapt) as made:
         async with under_load(made):
             await lead(made, WRONG, leads=leads)
             await made.admin.streams.create("sweet")
@@ -53,7 +44,7 @@ async def test_a_replica_that_diverges_halts(tmp_path: Path, leads: bool) -> Non
             differing_entity(made, decided.generation)
         await agree(made, without=[WRONG])
         # A replica with the good build and an empty directory can take the place.
-        build = diverging_streams.MODULE
+        build.module = diverging_streams.MODULE
         broken = made.replicas.replicas[WRONG]
         await broken.stop()
         empty(broken.data_directory)
@@ -63,6 +54,38 @@ async def test_a_replica_that_diverges_halts(tmp_path: Path, leads: bool) -> Non
         await all_restart_from(made, last.generation)
         await agree(made)
         await no_alarm_is_left(made)
+
+
+@pytest.mark.parametrize("leads", [False, True], ids=["backup", "primary"])
+async def test_a_replica_that_answers_otherwise_halts(tmp_path: Path, leads: bool) -> None:
+    """The two others contradict it at the next reports, without a snapshot, and go on."""
+    build = StreamsBuild(diverging_streams.__name__)
+    async with trial(tmp_path, adapt=build.adapt) as made:
+        async with under_load(made):
+            await lead(made, WRONG, leads=leads)
+            await made.admin.streams.create(BITTER)
+            await halted(made)
+            await made.until_answered(OPERATIONS)
+        await agree(made, without=[WRONG])
+        (line,) = last_lines(made.replicas.replicas[WRONG].log_path(COORDINATOR), 1)
+        assert "on replicas 0 and 2" in line
+        assert "It has diverged from the majority and must not go on" in line
+
+
+@dataclass
+class StreamsBuild:
+    """The program of streams on the replica with the defect."""
+
+    module: str
+
+    def adapt(self, replica: int, program: Program) -> Program:
+        """Return the program of any replica."""
+        if (replica, program.name) != (WRONG, diverging_streams.PROGRAM):
+            return program
+        command = tuple(
+            self.module if word == diverging_streams.MODULE else word for word in program.command
+        )
+        return replace(program, command=command)
 
 
 async def halted(made: ReplicasTrial) -> None:

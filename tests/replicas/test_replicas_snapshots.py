@@ -13,7 +13,7 @@ import pytest
 
 from coordinator.app.members import TRANSFER_FOLDER
 from coordinator.snapshot.transfer import PARTIAL_SUFFIX
-from tests.replicas.links import behind_proxies
+from testkit.links import behind_proxies
 from tests.replicas.snapshotting import (
     ARGUMENTS,
     DEADLINE_S,

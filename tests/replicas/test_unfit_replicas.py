@@ -8,12 +8,12 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import grpc.aio
 import pytest
 
+from testkit.other_coordinators import run_instead
 from tests.processes.small_disk import small_disk
 from tests.replicas import odd_coordinator, snapshotting
 from tests.replicas.snapshotting import FILLER, SEGMENT_BYTES, fill, several_generations, transfers
@@ -106,12 +106,7 @@ async def test_a_primary_whose_service_hangs_hands_over(tmp_path: Path) -> None:
 
 def with_a_disk_that_hangs(replica: int, program: Program) -> Program:
     """Give coordinators a disk that hangs while a file exists."""
-    if program.name != COORDINATOR:
-        return program
-    words = list(program.command)
-    at = words.index("coordinator")
-    words[at : at + 1] = [odd_coordinator.__name__, odd_coordinator.hanging_disk.__name__]
-    return replace(program, command=tuple(words))
+    return run_instead(program, odd_coordinator.__name__, odd_coordinator.hanging_disk.__name__)
 
 
 async def test_a_primary_whose_disk_hangs_hands_over(tmp_path: Path) -> None:

@@ -26,9 +26,9 @@ OF_LIBRARIES: Final = {
 # (file, private name of another file) -> why the file may use it.
 ALLOWED: Final = {
     ("testkit/journal_builders.py", "_append"): "writes records that no public method would write",
-    ("testkit/simulation/planted_bugs.py", "_write"): "the planted bug is in this method",
+    ("testkit/plants/core_bugs.py", "_write"): "the planted bug is in this method",
     ("tests/testkit/world/test_world_plants.py", "_append"): "the planted bug is in this method",
-    ("testkit/simulation/planted_guards.py", "_register"): "the planted bug is in this method",
+    ("testkit/plants/core_guards.py", "_register"): "the planted bug is in this method",
 }
 # Functions that take the name of an attribute.
 BY_NAME: Final = ("delattr", "getattr", "hasattr", "setattr")

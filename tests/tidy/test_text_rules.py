@@ -79,3 +79,12 @@ RUNTIME_LOCK = (
 def test_lock_rule_sees_disagreement(runtime: str, dev: str, count: int) -> None:
     """A version or hash that the locks do not share is reported, once for each pin."""
     assert len(text_rules.lock_disagreements(runtime, dev)) == count
+
+
+@pytest.mark.parametrize(
+    ("requirement", "count"), [("a>=1", 0), ("a[x]>=1", 1), ("b[y,x]>=2 ; os_name != ''", 0)]
+)
+def test_lock_rule_sees_extras_that_are_not_pinned(requirement: str, count: int) -> None:
+    """A package that another one requires with extras is reported if its pin lacks them."""
+    lock = RUNTIME_LOCK.replace("b==2", "b[x,y]==2")
+    assert len(text_rules.unlocked_extras(lock, [requirement])) == count

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
+from packaging.requirements import Requirement
+
 from tests.tidy.tree import GENERATED, TextFile
 
 LEFTOVER = re.compile(r"\b(TO" r"DO|FIX" r"ME|X" r"XX|HA" r"CK|NotImplemented" r"Error)\b")
@@ -68,6 +70,21 @@ def lock_disagreements(lock: str, larger: str, name: str = "requirements-dev.loc
         return [f"the lock beside {name}: pins nothing"]
     missing = sorted(pinned - _pins(larger))
     return [f"{name}: lacks {pin.split()[0]}: run `make lock`" for pin in missing]
+
+
+def unlocked_extras(lock: str, requirements: Iterable[str]) -> list[str]:
+    """Return a line per requirement with extras that the lock pins without them.
+
+    pip before 23.3, which Debian 12 installs, takes the newest version of such a package instead
+    of the pinned one, and then refuses it because it has no hash.
+    """
+    names = {re.split(r"==|\s", pin, maxsplit=1)[0] for pin in _pins(lock)}
+    lines = []
+    for requirement in map(Requirement, requirements):
+        wanted = f"{requirement.name}[{','.join(sorted(requirement.extras))}]"
+        if requirement.extras and wanted not in names:
+            lines.append(f"{wanted}: pinned without its extra: run `make lock`")
+    return lines
 
 
 def _pins(lock: str) -> set[str]:

@@ -21,6 +21,7 @@ from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
+from viewstamp.cancellation import end_if_cancelled
 from viewstamp.client.commands import ClientCommands
 from viewstamp.client.consistency import Consistency
 from viewstamp.client.errors import CannotConnect, ClientClosed, ProtocolError
@@ -239,6 +240,7 @@ class Submitter:
 
     async def _run(self) -> None:
         while True:
+            end_if_cancelled()
             was_ended = False
             backoff = self._reconnect_backoff
             try:
@@ -256,9 +258,10 @@ class Submitter:
             except (ProtocolError, TimeoutError) as error:
                 self._trouble = str(error) or "no answer"
                 self._endpoints.advance()
-            except (OSError, ValueError) as error:
-                # The certificate file is missing, or the address is invalid.
+            except ValueError as error:  # the address is invalid
                 await self._give_up(CannotConnect(f"cannot connect to {self._endpoints}: {error}"))
+            except OSError as error:
+                await self._on_unreadable(error)
             if not was_ended:
                 await asyncio.sleep(backoff.next_s())
 
@@ -379,6 +382,12 @@ class Submitter:
             await self._give_up(CannotConnect(self._trouble, self._cause))
             return
         self._endpoints.advance()
+
+    async def _on_unreadable(self, error: OSError) -> None:
+        """The authority's file cannot be read. One that was good may be under replacement."""
+        self._trouble = f"cannot connect to {self._endpoints}: {error}"
+        if not self._opened.done():
+            await self._give_up(CannotConnect(self._trouble))
 
     async def _give_up(self, error: Refusal | CannotConnect) -> None:
         """Fail every call, because another attempt would change nothing; wait for another call."""

@@ -31,7 +31,7 @@ offset size field
 0      16   checksum: BLAKE3-128 of journal_id, segment (8 bytes), offset of the frame in its
             segment (8 bytes), then frame bytes 16..79
 16     4    magic, the ASCII letters "VSRC"
-20     2    format version, 2
+20     2    format version: 3 where superblock_sequence is not 0, else 2
 22     2    kind: 1 prepare, 2 cut, 3 repaired, 4 restart
 24     8    sequence: +1 for each record that this replica appends
 32     8    durable_sequence: the last sequence known to be synced before this record's group was
@@ -42,7 +42,7 @@ offset size field
 52     4    thin_units: how many units behind the record's first are thin; zero in version 1
 56     16   content_checksum: of a prepare, its header checksum (its identity); otherwise the
             BLAKE3-128 of the content
-72     8    reserved, zero
+72     8    superblock_sequence: of the superblock that was durable then; zero before version 3
 ====== ==== ================================================================================
 
 The checksum binds a frame to its place. So a misdirected write, a segment under the name of another
@@ -57,10 +57,10 @@ rotted later. (A record that a disk wrote to another place leaves zeros, too. It
 because its frame is valid only for the place of the zeros.) Two rules are needed. The last unit of
 the content is filled up with the byte 0xFF (the units after it are zeros). The frame counts the
 *thin* units: those with fewer than 16 bytes other than zero, which rot of a few bytes could make
-blank. If there are more units of zeros than thin units, the record is torn (`DamagedRecord.torn`).
-The first unit holds the frame and is never thin. A tear stays unproven if it affects no more units
-than there are thin ones that are not blank. Tears of records of version 1 are never proven, because
-version 1 fills up with zeros and counts no thin units.
+blank. If there are more units of zeros than thin units, the record is torn
+(`scan.DamagedRecord.torn`). The first unit holds the frame and is never thin. A tear stays unproven
+if it affects no more units than there are thin ones that are not blank. Tears of records of version
+1 are never proven, because version 1 fills up with zeros and counts no thin units.
 
 Kinds of content:
 
@@ -72,17 +72,19 @@ Kinds of content:
 * restart: the 16-byte checksum of the entry at `op`. A snapshot of the cluster covers all entries
   up to `op`. Records of lower sequence no longer belong to the log, which goes on after `op`.
 
-Version and magic of a frame keep their places in later versions. `scan_segment` judges every sector
-of a segment: part of an intact record, of a damaged one, or blank.
+**Which superblock.** A record of version 3 names the superblock that was durable when the record
+was written. A superblock of a lower sequence beside such a record is an older copy. Records at a
+feature level below FEATURE_LEVEL_NAMED_SUPERBLOCK have version 2, which earlier builds read.
+
+Version and magic of a frame keep their places in later versions. `scan` judges every sector of a
+segment: part of an intact record, of a damaged one, or blank.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
 
 from viewstamp.format import CHECKSUM_BYTES, FormatError, FormatVersionError
 from viewstamp.format.prepare import HEADER_BYTES, SealedPrepare, checksum_of, decode_prepare
@@ -93,7 +95,8 @@ SEGMENT_MAGIC = b"VSSG"
 SEGMENT_VERSION = 1
 RECORD_MAGIC = b"VSRC"
 RECORD_VERSION = 2
-RECORD_VERSIONS_READ = (1, 2)
+RECORD_VERSION_NAMED_SUPERBLOCK = 3
+RECORD_VERSIONS_READ = (1, RECORD_VERSION, RECORD_VERSION_NAMED_SUPERBLOCK)
 FRAME_BYTES = 80
 UNIT_BYTES = 512
 # Rot of fewer bytes than this cannot make a unit that is not thin look unwritten.
@@ -138,6 +141,7 @@ class Frame:
     """A record's frame without its checksum, which depends on where the record lies.
 
     The encoder of the record counts `thin_units`; None for a record of version 1.
+    `superblock_sequence` is 0 where the record names no superblock.
     """
 
     kind: RecordKind
@@ -147,6 +151,7 @@ class Frame:
     length: int
     content_checksum: bytes
     thin_units: int | None = 0
+    superblock_sequence: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,34 +164,6 @@ class IntactRecord:
     content: SealedPrepare | bytes
 
 
-@dataclass(frozen=True, slots=True)
-class DamagedRecord:
-    """Sectors that hold something, but no intact record.
-
-    `frame` is known if it verified; then the extent is that of the record. Otherwise the extent is
-    one sector of unknown content. `torn` says that units are still zeros that no whole record has
-    as zeros: units after the first if the frame is known, otherwise the first unit of the sector,
-    where a frame would be.
-    """
-
-    offset: int
-    extent_bytes: int
-    frame: Frame | None
-    reason: str
-    torn: bool
-
-
-@dataclass(frozen=True, slots=True)
-class BlankSectors:
-    """A stretch of sectors that are all zero."""
-
-    offset: int
-    extent_bytes: int
-
-
-ScanItem = IntactRecord | DamagedRecord | BlankSectors
-
-
 def padded_bytes(size: int) -> int:
     """`size` rounded up to whole sectors."""
     return -(-size // SECTOR_BYTES) * SECTOR_BYTES
@@ -197,7 +174,7 @@ def record_bytes(content_bytes: int) -> int:
     return padded_bytes(FRAME_BYTES + content_bytes)
 
 
-def _units_end(size: int) -> int:
+def units_end(size: int) -> int:
     """`size` rounded up to whole units."""
     return -(-size // UNIT_BYTES) * UNIT_BYTES
 
@@ -213,25 +190,14 @@ def _thin_units(content: bytes) -> int:
     )
 
 
-def _is_torn(frame: Frame, extent: bytes) -> bool:
-    """Return whether units after the first are zeros that were not written as zeros."""
-    if frame.thin_units is None:
-        return False
-    end = _units_end(FRAME_BYTES + frame.length)
-    blank_units = sum(
-        _is_zero(extent[start : start + UNIT_BYTES]) for start in range(UNIT_BYTES, end, UNIT_BYTES)
-    )
-    return blank_units > frame.thin_units
-
-
 def _padding(length: int, *, filled: bool) -> bytes:
     """The bytes between a content of `length` bytes and the end of its last sector."""
     size = FRAME_BYTES + length
-    fill_bytes = _units_end(size) - size if filled else 0
+    fill_bytes = units_end(size) - size if filled else 0
     return (_FILL * fill_bytes).ljust(padded_bytes(size) - size, b"\0")
 
 
-def _is_zero(part: bytes) -> bool:
+def is_zero(part: bytes) -> bool:
     """Whether a part of one sector is all zero, at the speed of a memory comparison."""
     return _ZERO_SECTOR.startswith(part)
 
@@ -282,7 +248,7 @@ def decode_segment_header(sector: bytes) -> SegmentHeader:
         raise FormatVersionError(
             f"segment format version {version} is unknown, this build reads {SEGMENT_VERSION}"
         )
-    if reserved_start or reserved_end or not _is_zero(sector[_SEGMENT_HEADER.size :]):
+    if reserved_start or reserved_end or not is_zero(sector[_SEGMENT_HEADER.size :]):
         raise FormatError("reserved bytes of the segment header are not zero")
     if segment < 1 or segment_bytes < 2 * SECTOR_BYTES or segment_bytes % SECTOR_BYTES:
         raise FormatError(f"segment {segment} of {segment_bytes} bytes is impossible")
@@ -296,13 +262,13 @@ def _frame_checksum(journal_id: bytes, segment: int, offset: int, checked: bytes
 def encode_record(
     frame: Frame, content: bytes, *, journal_id: bytes, segment: int, offset: int
 ) -> bytes:
-    """The bytes of a record for `offset` of `segment`, in whole sectors, in the newest version."""
+    """The bytes of a record for `offset` of `segment`, in whole sectors, of version 2 or 3."""
     if len(content) != frame.length:
         raise ValueError(f"the frame says {frame.length} bytes, the content has {len(content)}")
     checked = _FRAME.pack(
         b"",
         RECORD_MAGIC,
-        RECORD_VERSION,
+        RECORD_VERSION_NAMED_SUPERBLOCK if frame.superblock_sequence else RECORD_VERSION,
         frame.kind,
         frame.sequence,
         frame.durable_sequence,
@@ -310,7 +276,7 @@ def encode_record(
         frame.length,
         _thin_units(content),
         frame.content_checksum,
-        0,
+        frame.superblock_sequence,
     )[CHECKSUM_BYTES:]
     checksum = _frame_checksum(journal_id, segment, offset, checked)
     return b"".join((checksum, checked, content, _padding(frame.length, filled=True)))
@@ -334,7 +300,7 @@ def decode_frame(buffer: bytes, *, journal_id: bytes, segment: int, offset: int)
         length,
         thin_units,
         content_checksum,
-        reserved_end,
+        superblock_sequence,
     ) = _FRAME.unpack_from(buffer)
     if magic != RECORD_MAGIC:
         raise FormatError(f"record magic is {magic!r}, must be {RECORD_MAGIC!r}")
@@ -343,12 +309,16 @@ def decode_frame(buffer: bytes, *, journal_id: bytes, segment: int, offset: int)
         raise FormatError(f"record frame checksum {checksum.hex()} does not match its bytes")
     if version not in RECORD_VERSIONS_READ:
         raise FormatVersionError(
-            f"record format version {version} is unknown, this build reads 1 and {RECORD_VERSION}"
+            f"record format version {version} is unknown, this build reads 1 to"
+            f" {RECORD_VERSIONS_READ[-1]}"
         )
     if kind not in RecordKind._value2member_map_:
         raise FormatVersionError(f"record kind {kind} is unknown, this build reads 1, 2, 3 and 4")
-    if reserved_end or (version == 1 and thin_units):
+    names_superblock = version == RECORD_VERSION_NAMED_SUPERBLOCK
+    if (version == 1 and thin_units) or (superblock_sequence and not names_superblock):
         raise FormatError("reserved bytes of the record frame are not zero")
+    if names_superblock and not superblock_sequence:
+        raise FormatError(f"a record of version {version} names no superblock")
     frame = Frame(
         RecordKind(kind),
         sequence,
@@ -357,6 +327,7 @@ def decode_frame(buffer: bytes, *, journal_id: bytes, segment: int, offset: int)
         length,
         content_checksum,
         None if version == 1 else thin_units,
+        superblock_sequence,
     )
     reason = invalid_frame(frame)
     if reason is not None:
@@ -383,7 +354,7 @@ def invalid_frame(frame: Frame) -> str | None:
         return f"durable_sequence {frame.durable_sequence} is not below {frame.sequence}"
     if frame.length > CONTENT_BYTES_MAX:
         return f"length {frame.length} exceeds {CONTENT_BYTES_MAX} bytes"
-    units_behind_first = _units_end(FRAME_BYTES + frame.length) // UNIT_BYTES - 1
+    units_behind_first = units_end(FRAME_BYTES + frame.length) // UNIT_BYTES - 1
     if (frame.thin_units or 0) > units_behind_first:
         return f"{frame.thin_units} thin units of {units_behind_first} behind the first"
     if frame.kind is RecordKind.PREPARE and frame.op < 1:
@@ -447,54 +418,3 @@ def decode_ranges(content: bytes) -> tuple[tuple[int, int], ...]:
         if first > last:
             raise FormatError(f"sequence range {first}..{last} is empty")
     return ranges
-
-
-class SegmentBytes(Protocol):
-    """The bytes of a whole segment: `bytes`, or memory of another kind."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, place: slice, /) -> bytes: ...
-
-
-def scan_segment(data: SegmentBytes, *, journal_id: bytes, segment: int) -> Iterator[ScanItem]:
-    """Judge every sector of a segment after its header; the items touch and cover all of it.
-
-    Never raises for damaged bytes, only FormatVersionError for intact ones of a later version.
-    """
-    offset = SECTOR_BYTES
-    while offset < len(data):
-        blank_bytes = _blank_bytes(data, offset)
-        item: ScanItem
-        if blank_bytes:
-            item = BlankSectors(offset, blank_bytes)
-        else:
-            item = _scan_record(data, offset, journal_id=journal_id, segment=segment)
-        yield item
-        offset += item.extent_bytes
-
-
-def _blank_bytes(data: SegmentBytes, offset: int) -> int:
-    end = offset
-    while end < len(data) and _is_zero(data[end : end + SECTOR_BYTES]):
-        end = min(end + SECTOR_BYTES, len(data))
-    return end - offset
-
-
-def _scan_record(
-    data: SegmentBytes, offset: int, *, journal_id: bytes, segment: int
-) -> IntactRecord | DamagedRecord:
-    sector = data[offset : offset + SECTOR_BYTES]
-    try:
-        frame = decode_frame(sector, journal_id=journal_id, segment=segment, offset=offset)
-    except FormatVersionError:
-        raise
-    except FormatError as error:
-        return DamagedRecord(offset, len(sector), None, str(error), _is_zero(sector[:UNIT_BYTES]))
-    extent = data[offset : offset + record_bytes(frame.length)]
-    try:
-        return IntactRecord(offset, len(extent), frame, decode_content(frame, extent))
-    except FormatVersionError:
-        raise
-    except FormatError as error:
-        return DamagedRecord(offset, len(extent), frame, str(error), _is_torn(frame, extent))

@@ -25,6 +25,8 @@ from viewstamp.api.submit.v1 import submit_service_pb2 as submit
 from viewstamp.api.submit.v1.submit_service_pb2 import Span
 from viewstamp.api.users.v1 import users_service_pb2
 from viewstamp.errors import Refusal
+from viewstamp.framing import frame
+from viewstamp.limits import COMMAND_BYTES_MAX
 from viewstamp.routing import file_closure, methods_of_file
 from viewstamp.tokens import AccessToken
 
@@ -134,6 +136,16 @@ async def test_refused_at_the_door() -> None:
     await world.admit(1)
     await world.admit(2)
     assert [request.logged.number for request in world.logged] == [1, 2]
+
+
+async def test_a_command_that_is_too_large_claims_no_number() -> None:
+    """A request is refused for one command that is too large, and its number stays free."""
+    world = AdmissionTrial()
+    large = Span(code=CREATE_STREAM, count=1, items=frame(bytes(COMMAND_BYTES_MAX + 1)))
+    told = await refused(lambda: world.admit_spans(1, [large]))
+    assert told.reason == Reason.REASON_COMMAND_TOO_LARGE
+    await world.admit(1)
+    assert [request.logged.number for request in world.logged] == [1]
 
 
 async def test_refused_while_waiting() -> None:

@@ -1,4 +1,4 @@
-"""Unary commands without an answer: every caller is told after a while."""
+"""Unary commands that are refused at once, and those without an answer: every caller is told."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from coordinator.gateway import unary
 from coordinator.gateway.shares import Taken
 from coordinator.gateway.unary import REQUEST_KEY, SESSION_KEY, UnaryCalls
 from coordinator.replica.batcher import Reply
+from viewstamp.limits import COMMAND_BYTES_MAX
 from viewstamp.routing import MethodKind
 from viewstamp.tokens import AccessToken
 
@@ -88,15 +89,10 @@ class Nothing:
         return SimpleNamespace(future=self.futures[0], suffixes=({},))
 
 
-@pytest.mark.parametrize("metadata", [(), OF_A_SESSION])
-async def test_a_command_without_an_answer_has_an_unknown_outcome(
-    metadata: tuple[tuple[str, str], ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No caller waits for ever; a session's request stays in flight for a retry."""
-    monkeypatch.setattr(unary, "COMMAND_DEADLINE_MS", DEADLINE_MS)
+def unary_calls(log: Nothing) -> UnaryCalls:
+    """Return what serves one method over a log."""
     method = SimpleNamespace(code=1, kind=MethodKind.COMMAND)
-    log, call = Nothing(), UnaryCall(metadata)
-    calls = UnaryCalls(
+    return UnaryCalls(
         bytes(16),
         SimpleNamespace(public=lambda path: method),  # type: ignore[arg-type]
         SimpleNamespace(principal=lambda metadata: AccessToken(1, 1, 0)),  # type: ignore[arg-type]
@@ -105,8 +101,30 @@ async def test_a_command_without_an_answer_has_an_unknown_outcome(
         SimpleNamespace(),  # type: ignore[arg-type]
         lambda: None,
     )
+
+
+@pytest.mark.parametrize("metadata", [(), OF_A_SESSION])
+async def test_a_command_that_is_too_large_is_refused(
+    metadata: tuple[tuple[str, str], ...],
+) -> None:
+    """No caller logs more than a command may have, whatever library makes the call."""
+    log, call = Nothing(), UnaryCall(metadata)
     with pytest.raises(Ended):
-        await calls.serve("/test.Service/Method", b"", call)  # type: ignore[arg-type]
+        await unary_calls(log).serve("/test.Service/Method", bytes(COMMAND_BYTES_MAX + 1), call)  # type: ignore[arg-type]
+    assert call.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert call.details["reason"] == "COMMAND_TOO_LARGE"
+    assert log.futures == []
+
+
+@pytest.mark.parametrize("metadata", [(), OF_A_SESSION])
+async def test_a_command_without_an_answer_has_an_unknown_outcome(
+    metadata: tuple[tuple[str, str], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No caller waits for ever; a session's request stays in flight for a retry."""
+    monkeypatch.setattr(unary, "COMMAND_DEADLINE_MS", DEADLINE_MS)
+    log, call = Nothing(), UnaryCall(metadata)
+    with pytest.raises(Ended):
+        await unary_calls(log).serve("/test.Service/Method", b"", call)  # type: ignore[arg-type]
     assert call.code is grpc.StatusCode.DEADLINE_EXCEEDED
     assert call.details["reason"] == "OUTCOME_UNKNOWN"
     assert (call.details["outcome"], call.details["deadline_ms"]) == ("unknown", str(DEADLINE_MS))

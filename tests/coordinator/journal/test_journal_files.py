@@ -167,11 +167,11 @@ def test_a_newer_record_is_refused_as_such() -> None:
     filled(storage, [chain(1)])
     content = storage.content(segment(1))
     frame = content[SECTOR_BYTES : SECTOR_BYTES + FRAME_BYTES]
-    checked = frame[16:20] + b"\x03\0" + frame[22:]
+    checked = frame[16:20] + b"\x04\0" + frame[22:]
     checksum = checksum_of(struct.pack("<16sQQ", JOURNAL_ID, 1, SECTOR_BYTES) + checked)
     rest = content[SECTOR_BYTES + FRAME_BYTES :]
     storage.replace(segment(1), content[:SECTOR_BYTES] + checksum + checked + rest)
-    refused(storage, FormatVersionError, "segment-0000000000000001.*record format version 3")
+    refused(storage, FormatVersionError, "segment-0000000000000001.*record format version 4")
 
 
 def test_a_directory_in_use_is_refused() -> None:

@@ -19,12 +19,9 @@ from viewstamp.format.record import (
     FRAME_BYTES,
     SECTOR_BYTES,
     UNIT_BYTES,
-    BlankSectors,
-    DamagedRecord,
     Frame,
     IntactRecord,
     RecordKind,
-    ScanItem,
     SegmentHeader,
     decode_frame,
     decode_ranges,
@@ -35,8 +32,8 @@ from viewstamp.format.record import (
     encode_segment_header,
     padded_bytes,
     record_bytes,
-    scan_segment,
 )
+from viewstamp.format.scan import BlankSectors, DamagedRecord, ScanItem, scan_segment
 
 HEADER = SegmentHeader(CLUSTER_ID, 2, JOURNAL_ID, 7, SEGMENT_BYTES)
 PLACE: Any = {"journal_id": JOURNAL_ID, "segment": 7, "offset": SECTOR_BYTES}
@@ -111,6 +108,25 @@ def version_1(prepare: SealedPrepare, sequence: int, durable: int) -> bytes:
     bound = struct.pack("<16sQQ", JOURNAL_ID, 7, SECTOR_BYTES) + checked
     record = checksum_of(bound) + checked + content
     return record.ljust(padded_bytes(len(record)), b"\0")
+
+
+def test_a_record_that_names_its_superblock_has_version_3() -> None:
+    """Only the version and the last field of the frame differ, and each needs the other."""
+    one = chain(1)[0]
+    content = encode_prepare(one)
+    frame = Frame(
+        RecordKind.PREPARE, 9, 8, 1, len(content), one.checksum, superblock_sequence=0x0706
+    )
+    record = encode_record(frame, content, **PLACE)
+    assert record[16:22] == b"VSRC\x03\x00"
+    assert record[22:72] == prepare_record(one, 9, SECTOR_BYTES, 8)[22:72]
+    assert record[72:80] == b"\x06\x07\0\0\0\0\0\0"
+    assert decode_record(record, **PLACE).frame == frame
+    with pytest.raises(FormatError, match="names no superblock"):
+        decode_record(reframed(record, 72, bytes(8)), **PLACE)
+    for version in (b"\x01", b"\x02"):
+        with pytest.raises(FormatError, match="reserved"):
+            decode_record(reframed(record, 20, version), **PLACE)
 
 
 def test_records_of_version_1_are_read() -> None:
@@ -344,7 +360,7 @@ def test_impossible_frames_are_refused(offset: int, value: bytes, reason: str) -
         decode_record(record, **PLACE)
 
 
-@pytest.mark.parametrize(("offset", "value"), [(20, b"\x03\0"), (22, b"\x05\0")])
+@pytest.mark.parametrize(("offset", "value"), [(20, b"\x04\0"), (22, b"\x05\0")])
 def test_newer_records_are_not_called_corrupt(offset: int, value: bytes) -> None:
     """An intact record of a later version or kind stops the scan with a clear message."""
     record = reframed(prepare_record(chain(1)[0], 1, SECTOR_BYTES), offset, value)

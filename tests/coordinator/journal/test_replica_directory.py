@@ -35,7 +35,7 @@ def bootstrapped(path: Path, prepares: list[SealedPrepare]) -> ReplicaFiles:
     """Journal op 1, write the first superblock, then journal the others, one group each."""
     files = opened(path)
     files.journal.append(prepares[:1])
-    files.superblock.write(replace(files.superblock.state, view=1, log_view=1))
+    files.superblock.update(lambda state: replace(state, view=1, log_view=1))
     for prepare in prepares[1:]:
         files.journal.append([prepare])
     return files
@@ -118,7 +118,7 @@ def test_an_older_superblock_is_noticed_before_a_tail_is_cut(tmp_path: Path) -> 
     first = chain(1)
     files = bootstrapped(tmp_path, first)
     older = (tmp_path / "superblock").read_bytes()
-    files.superblock.write(replace(files.superblock.state, view=4, log_view=4))
+    files.superblock.update(lambda state: replace(state, view=4, log_view=4))
     for prepare in chain(2, after=first[0], view=4):
         files.journal.append([prepare])
     closed(files)

@@ -79,7 +79,7 @@ def test_no_superblock_of_a_standby_says_that_it_votes(tmp_path: Path) -> None:
     with pytest.raises(TransferFailed):
         files.record_transferred(1, 5)
     with pytest.raises(ValueError, match="replica 3 is a standby, but may vote from 0 on"):
-        files.superblock.write(replace(files.superblock.state, voting_view=0))
+        files.superblock.update(lambda state: replace(state, voting_view=0))
     assert not files.superblock.exists
     files.close()
 

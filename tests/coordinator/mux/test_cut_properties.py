@@ -83,6 +83,12 @@ def _op(taken: CutTaken) -> int:
     return taken.op
 
 
+def digests_of(mux: Mux) -> list[bytes]:
+    """Return the digests of all ops from the start of a mux on."""
+    digests = (mux.digests.at(op) for op in range(mux.digests.last_op + 1))
+    return [digest for digest in digests if digest is not None]
+
+
 def _reference(tale: Story) -> MuxReplica:
     """Return a replica that has played the story without adopting a snapshot."""
     replica = MuxReplica(Mux(tale.routes, FakeCodec()), fake_stages())
@@ -99,6 +105,7 @@ def test_cuts_add_up_to_the_state(tale: Story) -> None:
     cluster.run()
     event(f"{len(cluster.taken)} cuts")
     assert cluster.taken.keys() == reference.taken.keys()
+    assert digests_of(cluster.mux) == digests_of(reference.mux)
     for generation, taken in cluster.taken.items():
         wanted, _ = reference.at_cut[taken.op]
         for name in SECTIONS:
@@ -122,6 +129,7 @@ def test_a_restart_equals_a_full_replay(tale: Story) -> None:
         replica.play(tale.prepares[taken.op :])
         assert replica.applied == reference.applied[taken.op :]
         assert replica.sections() == reference.sections()
+        assert digests_of(replica.mux) == digests_of(reference.mux)[taken.op :]
         for stage in SERVICES:
             assert replica.stages[stage].seen == reference.stages[stage].seen
         chain = {**reference.taken, **replica.taken}

@@ -15,6 +15,7 @@ def members(addresses: dict[int, str], stepped: list[vsr.Event]) -> Members:
     names = MemberPorts.__dataclass_fields__
     ports = {name: MagicMock(return_value=0) for name in names}
     ports["driver"].return_value = Mock(step=stepped.append)
+    ports["files"].superblock.exists = False
     return Members(config(addresses, 0), MemberPorts(**ports))
 
 

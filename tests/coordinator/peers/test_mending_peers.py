@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
 
+from coordinator.app import certificates as certificates_module
 from coordinator.app import snapshot_repair as mending_module
 from coordinator.app.members import MemberPorts, Members
 from coordinator.app.snapshot_repair import mend
@@ -16,7 +18,9 @@ from coordinator.base.alarms import Alarms
 from coordinator.journal.superblock import SuperblockState
 from coordinator.peers.files_only import FilesOnly
 from coordinator.peers.peers import PeersConfig
-from coordinator.replica.data_directory import DamagedSnapshot, SuperblockFile
+from coordinator.peers.tls import certificate_name
+from coordinator.replica.data_directory import DamagedSnapshot
+from coordinator.replica.superblock_file import SuperblockFile
 from coordinator.snapshot.errors import NoIntactCopy
 from coordinator.snapshot.layout import layer_file
 from coordinator.snapshot.provider import StoredSnapshots
@@ -30,6 +34,7 @@ from testkit.generation_builders import (
     open_files,
 )
 from testkit.journal_builders import CLUSTER_ID
+from tests.coordinator.peers.certificates import BEGIN, Authority
 from tests.coordinator.peers.peer_trial import COUNT, config, free_addresses, serving, until
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.format.manifest import section_of
@@ -49,7 +54,7 @@ class HurtMember:
         manifest = self.sections.write(GENERATION, entities(GENERATION, 8))
         state = SuperblockState(CLUSTER_ID, replica_id, COUNT, 0, 0, 10, GENERATION, 0)
         superblock = SuperblockFile(storage, "superblock", state)
-        superblock.write(state)
+        superblock.update(lambda _: state)
         layer = section_of(manifest, STAGES[replica_id]).layers[0]
         for directory in COPY_DIRECTORIES:
             storage.flip(f"{directory}/{layer_file(layer.digest)}", 100)
@@ -87,7 +92,29 @@ def members(configuration: PeersConfig, alarms: Alarms) -> Members:
     """Return the members of a replica that does nothing but raise alarms."""
     names = MemberPorts.__dataclass_fields__
     ports = MemberPorts(**{name: MagicMock() for name in names})
+    ports.files.superblock.exists = False  # type: ignore[misc]
     return Members(configuration, replace(ports, alarms=alarms))
+
+
+async def test_a_certificate_is_renewed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A replica whose certificate has expired repairs its snapshot once it is renewed."""
+    monkeypatch.setattr(mending_module, "RETRY_MAX_MS", 10)
+    monkeypatch.setattr(certificates_module, "CHECK_INTERVAL_MS", 10)
+    authority = Authority.create(tmp_path / "authority")
+    addresses = free_addresses()
+    names = [certificate_name(replica) for replica in range(2)]
+    expired = authority.issue(names[0], valid=(BEGIN, BEGIN + timedelta(days=1)))
+    mine = replace(config(addresses, 0, expired), cluster_id=CLUSTER_ID)
+    theirs = replace(config(addresses, 1, authority.issue(names[1])), cluster_id=CLUSTER_ID)
+    hurt, other = HurtMember(0), HurtMember(1)
+    async with asyncio.timeout(WAIT_S), serving(theirs, snapshots=StoredSnapshots(other.files)):
+        mending = asyncio.create_task(mend(hurt.damaged, mine, tmp_path / "0"))
+        await until(lambda: any("could not be fetched" in each for each in caplog.messages))
+        authority.issue(names[0])
+        await mending
+    assert loaded_state(hurt.files, GENERATION) == hurt.sections.state
 
 
 async def test_others_see_that_it_mends() -> None:

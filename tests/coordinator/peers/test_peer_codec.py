@@ -16,6 +16,7 @@ from coordinator.mux.stage import Stage
 from coordinator.peers import codec
 from coordinator.peers import messages as shell
 from coordinator.peers.codec import DecodeRule, Encoder, Undecodable, decode_packet
+from coordinator.peers.hello import DiskMark
 from coordinator.peers.messages import PeerMessage
 from coordinator.peers.outbox import OutboxLane
 from coordinator.vsr import messages as core
@@ -32,6 +33,7 @@ ids = st.binary(min_size=16, max_size=16)
 roots = st.binary(min_size=32, max_size=32)
 prepares = st.builds(sealed, op=st.integers(1, 2**40), body=st.binary(max_size=200))
 headers = st.builds(lambda prepare: prepare.header, prepares)
+disks = st.builds(DiskMark, st.just(b"") | ids, numbers, numbers, numbers, numbers, numbers, ids)
 tasks = st.builds(TaskSnapshot, st.sampled_from(Stage), numbers, roots, numbers, numbers)
 # By the annotation of a field, or by its name where the annotation does not tell the length.
 BY_NAME = {
@@ -42,11 +44,14 @@ BY_NAME = {
     "status": st.integers(0, 2**32 - 1),
     "feature_level_max": st.integers(0, 2**32 - 1),
     "client_address": st.text(max_size=300),
+    "applied_digest": ids | st.just(b""),
+    "common_digest": ids | st.just(b""),
 }
 BY_ANNOTATION = {
     "int": numbers,
     "bool": st.booleans(),
     "bytes": ids,
+    "DiskMark": disks,
     "Prepare": prepares,
     "tuple[PrepareHeader, ...]": st.lists(headers, max_size=9).map(tuple),
     "tuple[int, ...]": st.lists(numbers, max_size=9).map(tuple),
@@ -236,6 +241,10 @@ def _stage(part: Any) -> None:
     part.snapshot_durable.tasks[0].stage = 99
 
 
+def _short_digest(part: Any) -> None:
+    part.replica_report.common_digest = b"short"
+
+
 def _long_address(part: Any) -> None:
     part.replica_report.client_address = "x" * 301
 
@@ -256,6 +265,11 @@ def _long_address(part: Any) -> None:
         (
             shell.ReplicaReportMessage(CLUSTER, SENDER, 1, 0, 0, 0, 0, 0, ""),
             _long_address,
+            DecodeRule.WRONG_LENGTH,
+        ),
+        (
+            shell.ReplicaReportMessage(CLUSTER, SENDER, 1, 0, 0, 0, 0, 0, ""),
+            _short_digest,
             DecodeRule.WRONG_LENGTH,
         ),
     ],

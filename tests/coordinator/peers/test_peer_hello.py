@@ -14,6 +14,7 @@ from coordinator.peers import agreement
 from coordinator.peers.agreement import agreed_limits, configuration_digest
 from coordinator.peers.hello import (
     WIRE_VERSION,
+    DiskMark,
     Hello,
     HelloRefusal,
     RefusedHello,
@@ -22,6 +23,7 @@ from coordinator.peers.hello import (
     encode_hello,
     encode_verdict,
     judge,
+    judge_answer,
 )
 from tests.tidy.tree import ROOT
 from viewstamp import limits
@@ -44,6 +46,7 @@ def test_an_equal_peer_is_welcome() -> None:
         ({"cluster_id": b""}, HelloRefusal.MALFORMED, "cluster_id has 0 bytes, not 16"),
         ({"configuration_digest": b""}, HelloRefusal.MALFORMED, "configuration_digest"),
         ({"boot_nonce": b"short"}, HelloRefusal.MALFORMED, "boot_nonce has 5 bytes"),
+        ({"disk": DiskMark(b"short")}, HelloRefusal.MALFORMED, "disk_id has 5 bytes, not 16"),
         ({"cluster_id": b"o" * 16}, HelloRefusal.OTHER_CLUSTER, b"c".hex() * 16),
         ({"replica_count": 5}, HelloRefusal.OTHER_REPLICA_COUNT, "told of 5 replicas"),
         ({"standby_count": 1}, HelloRefusal.OTHER_STANDBY_COUNT, "told of 1 standbys, this one of"),
@@ -65,6 +68,21 @@ def test_refusals(changes: dict[str, Any], reason: HelloRefusal, says: str) -> N
     assert refusal is not None
     assert refusal.reason is reason
     assert says in refusal.detail
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({}, None),
+        ({"replica_id": 2}, "replica 2 answers for replica 1"),
+        ({"disk": DiskMark(b"short")}, "disk_id has 5 bytes"),
+    ],
+)
+def test_answers_are_judged(changes: dict[str, Any], says: str | None) -> None:
+    """Whoever accepts a hello must be the replica it was meant for, and well-formed."""
+    refusal = judge_answer(OWN.to(1), replace(THEIRS, **changes))
+    assert (refusal is None) is (says is None)
+    assert refusal is None or says in refusal.detail  # type: ignore[operator]
 
 
 def test_a_build_that_does_not_know_the_level_in_force_is_told_so() -> None:
@@ -98,6 +116,7 @@ hellos = st.builds(
     some_bytes,
     some_bytes,
     some_number,
+    disk=st.builds(DiskMark, some_bytes, *[some_number] * 5, some_bytes),
 )
 
 

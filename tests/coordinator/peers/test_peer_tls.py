@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import datetime
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from coordinator.base.certificates import Expiry
 from coordinator.base.errors import ConfigError
 from coordinator.peers.hello import HelloRefusal
 from coordinator.peers.settings import PeerTls
 from coordinator.peers.status import LinkState
-from coordinator.peers.tls import certificate_name, load_credentials
+from coordinator.peers.tls import certificate_name, expiry_that_refuses, load_credentials
 from coordinator.snapshot.errors import PeerFileUnavailable
-from tests.coordinator.peers.certificates import Authority
+from testkit.links import Proxy
+from tests.coordinator.peers.certificates import BEGIN, Authority
 from tests.coordinator.peers.peer_trial import (
     PeerTrial,
     config,
@@ -124,3 +128,67 @@ def test_files_that_cannot_be_used(authority: Authority) -> None:
     ):
         with pytest.raises(ConfigError, match="--peer-tls-certificate"):
             load_credentials(wrong)
+
+
+async def test_an_expired_certificate_of_one_replica(authority: Authority) -> None:
+    """Both sides name the reason, and both connect after the renewal, with no restart."""
+    addresses = free_addresses()
+    expired = (BEGIN, BEGIN + datetime.timedelta(days=1))
+    names = [certificate_name(replica) for replica in range(2)]
+    mine = config(addresses, 0, authority.issue(names[0]))
+    theirs = config(addresses, 1, authority.issue(names[1], valid=expired))
+    async with serving(mine) as trial, serving(theirs) as other:
+        mine_refused, theirs_refused = await trial.until_refused(1), await other.until_refused(0)
+        assert mine_refused.refusal is HelloRefusal.EXPIRED_CERTIFICATE
+        assert theirs_refused.refusal is HelloRefusal.EXPIRED_CERTIFICATE
+        assert mine_refused.why.startswith("its certificate, or that of its authority, is not")
+        assert f"{names[1]}.pem of this replica is not valid at this time" in theirs_refused.why
+        authority.issue(names[1])
+        # What the watch of the process does from time to time.
+        assert other.peers.certificates is not None
+        other.peers.certificates.take(other.peers.certificates.look())
+        await trial.until_connected(1)
+        await other.until_connected(0)
+
+
+async def test_a_link_outlives_its_certificates(authority: Authority) -> None:
+    """A link that stands goes on past the end of both certificates. The cut of it is told like any
+    other cut, so that nobody waits with an election; the next attempt is refused with the reason.
+    """
+    addresses = free_addresses()
+    names = [certificate_name(replica) for replica in range(2)]
+    both = [config(addresses, replica, authority.issue(names[replica])) for replica in range(2)]
+    proxy = Proxy(addresses[1])
+    (between,) = free_addresses(1).values()
+    host, _, port = between.rpartition(":")
+    mine = config({**addresses, 1: between}, 0, both[0].settings.tls)
+    async with (
+        await asyncio.start_server(proxy.passes_on, host, int(port)),
+        serving(mine) as trial,
+        serving(both[1]) as other,
+    ):
+        await trial.until_connected(1)
+        for name in names:
+            authority.issue(name, valid=(BEGIN, BEGIN + datetime.timedelta(days=1)))
+        for each in (trial, other):
+            assert each.peers.certificates is not None
+            each.peers.certificates.take(each.peers.certificates.look())
+        trial.peers.send(1, heartbeat(0, 1))
+        await other.until(lambda: other.messages == [heartbeat(0, 1)])
+        trial.states.clear()
+        proxy.break_off()
+        refused = await trial.until_refused(1)
+        assert refused.refusal is HelloRefusal.EXPIRED_CERTIFICATE
+        states = [each.state for each in trial.states if each.replica == 1]
+        assert states[:2] == [LinkState.CONNECTING, LinkState.REFUSED]
+
+
+def test_what_a_handshake_tells() -> None:
+    """A failed connection is put down to a certificate only if that explains it."""
+    good, ended = (Expiry("--flag", Path("file"), 0, ends_s, ends_s) for ends_s in (200, 100))
+    told = "Tls handshake failed: CERTIFICATE_VERIFY_FAILED: certificate has expired: OK"
+    now_us = 100 * 1_000_000
+    assert "renew it there" in expiry_that_refuses(told, [good], now_us)
+    assert "--flag file of this" in expiry_that_refuses("Socket closed", [good, ended], now_us)
+    assert expiry_that_refuses("Socket closed", [good], now_us) == ""
+    assert expiry_that_refuses("Connection refused", [ended], now_us) == ""

@@ -11,9 +11,9 @@ import pytest
 from coordinator.peers import link as link_module
 from coordinator.peers import peers as peers_module
 from coordinator.peers.status import LinkState
+from testkit.links import Proxy
 from tests.coordinator.gateway.test_forwarding import PINGING, WAITING, sooner
 from tests.coordinator.peers.peer_trial import config, free_addresses, serving, until
-from tests.replicas.links import Proxy
 
 
 @asynccontextmanager

@@ -48,3 +48,20 @@ async def test_the_root_password_is_on_the_disk_that_was_given() -> None:
     password = disk.content(f"data/{ROOT_PASSWORD_FILE}").decode().strip()
     assert len(found) == 1
     assert len(password) >= ROOT_PASSWORD_BYTES
+
+
+async def test_the_first_entry_waits_for_a_time() -> None:
+    """Op 1 begins log time, so its body is handed over only once a time is known."""
+    known = asyncio.Event()
+    found: list[bytes] = []
+
+    async def time_known() -> None:
+        await known.wait()
+
+    initial_member = Bootstrap(bytes(16), Path("data"), found.append, MemoryStorage(), time_known)
+    making = asyncio.create_task(initial_member.make(FIRST))
+    done, _ = await asyncio.wait([making], timeout=0)
+    assert (done, found) == (set(), [])
+    known.set()
+    await making
+    assert len(found) == 1

@@ -7,14 +7,20 @@ import asyncio
 import pytest
 
 from coordinator.journal.errors import NoSpace
-from coordinator.journal.journal import SPARE_SEGMENTS, JournalSpace
+from coordinator.journal.journal import SPARE_SEGMENTS
+from coordinator.journal.segments import JournalSpace
 from coordinator.replica import space as module
 from coordinator.replica.ports import JournalRoom
-from coordinator.replica.space import MARGIN_BYTES, RECORD_BYTES_MAX, SpaceWatch
+from coordinator.replica.space import MARGIN_RECORDS, RECORD_BYTES_MAX, SpaceWatch
+from viewstamp.format.record import SECTOR_BYTES
+
+MARGIN_BYTES = MARGIN_RECORDS * RECORD_BYTES_MAX
 
 
 class FullJournal:
     """A journal that can make segments or not."""
+
+    segment_bytes = SECTOR_BYTES + MARGIN_BYTES
 
     def __init__(self) -> None:
         """Begin with a full disk and little room."""
@@ -64,3 +70,13 @@ async def test_what_is_on_its_way_counts() -> None:
     assert watch.room() is JournalRoom.SOON
     watch.written([None, None])
     assert watch.room() is JournalRoom.FREE
+
+
+def test_segments_without_room_are_refused() -> None:
+    """A watch that could only ever answer SOON is not made; with the least segment it is."""
+    journal = FullJournal()
+    SpaceWatch(journal, lambda _: None, lambda: None)
+    journal.segment_bytes -= SECTOR_BYTES
+    with pytest.raises(ValueError, match="never have room"):
+        SpaceWatch(journal, lambda _: None, lambda: None)
+    SpaceWatch(journal, lambda _: None, lambda: None, RECORD_BYTES_MAX - SECTOR_BYTES)

@@ -16,6 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.app.telemetry import gauges
+from coordinator.base.certificates import Expiry
 from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import PrepareBatch
 from coordinator.telemetry.metrics import ReplicaMetrics, gauge_families
@@ -54,6 +55,9 @@ def replica_gauges() -> Iterable[Any]:
         mux=SimpleNamespace(sessions=[1]),
         orchestrator=SimpleNamespace(adopted_generation=4, current_generation=lambda: 5),
         refused_hellos=lambda: {"other_cluster": 3},
+        certificates=SimpleNamespace(
+            expiries=[Expiry("--tls-certificate", Path("tls.crt"), 1, 86_400, 86_400)]
+        ),
     )
     return gauge_families(gauges(sources))
 
@@ -114,6 +118,8 @@ def test_numbers_are_looked_up_when_asked() -> None:
     )
     (alarm,) = families["viewstamp_alarms"].samples
     assert (alarm.labels["kind"], alarm.value) == ("ALARM_KIND_NO_SPACE", 1.0)
+    (expiry,) = families["viewstamp_certificate_expiry_timestamp_seconds"].samples
+    assert (expiry.labels["flag"], expiry.value) == ("--tls-certificate", 86_400.0)
 
 
 def test_a_repeated_reply_with_fewer_spans_is_counted() -> None:

@@ -12,9 +12,10 @@ from coordinator.vsr.acknowledge import on_discarded
 from coordinator.vsr.errors import CallerError, InvariantViolation
 from coordinator.vsr.log import LogEntry, LogTail
 from coordinator.vsr.message_guards import lags_behind
-from coordinator.vsr.messages import RequestAdmissionMessage
+from coordinator.vsr.messages import DoViewChangeMessage, RequestAdmissionMessage
 from coordinator.vsr.pre_votes import PRE_VOTE_TICKS, targets
 from coordinator.vsr.state import PreVote, ReplicaState
+from coordinator.vsr.view_change import VOTE_TICKS, counted_votes, note
 from testkit.journal_builders import chain
 from tests.coordinator.vsr.cluster_harness import CLUSTER_ID, configuration
 from viewstamp.format.prepare import SealedHeader, seal
@@ -94,6 +95,23 @@ def test_a_pre_vote_counts_for_a_time() -> None:
     assert targets(state) == [1, 2]
     state.now_ticks += 1
     assert targets(state) == [1]
+
+
+def test_a_vote_counts_for_a_time() -> None:
+    """The vote of a peer expires after its last tick, and counts again once it is repeated."""
+    state = replica_state()
+    own, theirs = (
+        DoViewChangeMessage(CLUSTER_ID, replica, 1, 0, 1, 1, (), (), False)
+        for replica in (OWN, PEER)
+    )
+    note(state, own)
+    note(state, theirs)
+    state.now_ticks = VOTE_TICKS
+    assert counted_votes(state) == [own, theirs]
+    state.now_ticks += 1
+    assert counted_votes(state) == [own]
+    note(state, theirs)
+    assert counted_votes(state) == [own, theirs]
 
 
 @pytest.mark.parametrize(("lag_ops", "lags"), [(0, False), (8, False), (9, True)])

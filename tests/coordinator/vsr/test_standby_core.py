@@ -37,7 +37,7 @@ from coordinator.vsr.messages import (
     RequestAdmissionMessage,
     StartViewChangeMessage,
 )
-from coordinator.vsr.state import PreVote, ReplicaState
+from coordinator.vsr.state import PreVote, ReplicaState, Vote
 from tests.coordinator.vsr.cluster_harness import CLUSTER_ID, CoreCluster, bootstrapped
 from tests.coordinator.vsr.storm import weather
 from viewstamp.limits import STANDBYS_MAX, SUSPICION_JITTER_MS, SUSPICION_MS
@@ -220,7 +220,8 @@ def test_the_harness_finds_a_commit_on_a_standby(monkeypatch: pytest.MonkeyPatch
 
 def vote_as_standby(state: ReplicaState) -> None:
     """Cast a vote."""
-    state.votes[state.replica] = DoViewChangeMessage(CLUSTER_ID, 3, 1, 0, 1, 1, (), (), False)
+    vote = DoViewChangeMessage(CLUSTER_ID, 3, 1, 0, 1, 1, (), (), False)
+    state.votes[state.replica] = Vote(vote, state.now_ticks)
 
 
 def pre_vote_as_standby(state: ReplicaState) -> None:

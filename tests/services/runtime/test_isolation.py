@@ -175,3 +175,31 @@ async def test_thread_ends_with_its_stream() -> None:
     await asyncio.wait({serving}, timeout=WAIT_S)
     assert await asyncio.to_thread(machine.ended.wait, WAIT_S)
     assert isinstance(machine.raised, OSError)
+
+
+class Deaf:
+    """A coordinator that dies before it has taken an answer to its batch."""
+
+    def __init__(self) -> None:
+        """Have one batch to ask for."""
+        self.requests = [pb.ApplyRequest(batch=pb.Batch(sequence=7))]
+
+    async def read(self) -> pb.ApplyRequest:
+        """Return the batch, and then nothing."""
+        if not self.requests:
+            await asyncio.Event().wait()
+        return self.requests.pop()
+
+    async def write(self, answer: pb.ApplyResponse) -> None:
+        """Take the greeting alone."""
+        if not answer.HasField("hello"):
+            raise grpc.aio.InternalError("the client is gone")
+
+
+async def test_a_coordinator_that_dies_during_an_answer_ends_its_stream() -> None:
+    """The stream ends as one that its caller has cancelled, and is no unexpected error."""
+    anything: Any = Trying()
+    stream = ApplyStream(anything, Deaf(), anything, lambda error: None)
+    serving = asyncio.create_task(stream.serve())
+    await asyncio.wait({serving}, timeout=WAIT_S)
+    assert serving.cancelled()

@@ -302,6 +302,18 @@ def test_login_with_token(users: Users) -> None:
         assert access.credential_revision == limits.TOKEN_STAMP | users.credential(1)
 
 
+@pytest.mark.parametrize("wrong_us", [-START_US + 1, 10**15])
+def test_logins_take_the_time_of_the_coordinator(users: Users, wrong_us: int) -> None:
+    """The clock of the service decides no expiry where the coordinator tells the time."""
+    raw = with_token(users, "short", START_US + 100)
+    users.clock.now_us, users.told_us = START_US + wrong_us, START_US + 10
+    expires_at = users.told_us + limits.ACCESS_TOKEN_LIFETIME_US
+    assert login(users).expires_at == expires_at
+    assert login_with_token(users, raw).expires_at == START_US + 100
+    users.told_us = START_US + 100
+    refused(Reason.REASON_INVALID_CREDENTIALS, lambda: login_with_token(users, raw))
+
+
 def test_expired_token_gives_no_login(users: Users) -> None:
     """By the wall clock a token ends at its expiry, whether or not the log has deleted it."""
     expires_at = START_US + 1000

@@ -60,9 +60,13 @@ class Done:
 
 @dataclass
 class Users:
-    """A machine whose revision and log time advance by one with each command."""
+    """A machine whose revision and log time advance by one with each command.
+
+    `told_us` is the time that the coordinator tells with a read; 0 if it tells none.
+    """
 
     clock: UsersClock = field(default_factory=UsersClock)
+    told_us: int = 0
     revision: int = 0
     timestamp: int = START_US
     machine: Machine[UsersState] = field(init=False)
@@ -121,7 +125,9 @@ class Users:
             item.user_id = user_id
             known = self.credential(user_id) if credential is None else credential
             item.credential_revision = known
-        applied = self.machine.apply(self._batch(0, pb.Item(query=item)))
+        batch = self._batch(0, pb.Item(query=item))
+        batch.clock_us = self.told_us
+        applied = self.machine.apply(batch)
         self.no_alarm()
         outcome = applied.reply.outcomes[0].query
         if outcome.deferred:

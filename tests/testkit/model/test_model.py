@@ -6,11 +6,13 @@ import re
 
 import pytest
 
+from testkit.model import __main__ as models
 from testkit.model import guards
 from testkit.model.__main__ import LONG_MODELS, MODELS
 from testkit.model.bounds import INVARIANTS, PROPERTY, TlaBounds
 from testkit.model.checker import SPECIFICATION, TlcFailed, TlcVerdict, check, verdict_of
 from testkit.model.removals import REMOVALS
+from testkit.model.scripts import script
 
 TINY = TlaBounds()
 FOUND = TlcVerdict("OneHistory", 10, 3, 1.0, ("ClientBatch", "EnterView", "Crash"))
@@ -38,6 +40,28 @@ def test_tlc_finds_a_removed_guard() -> None:
 
     assert verdict.violated == "CommittedOnQuorum"
     assert verdict.path[-1] == "CommitAdvance"
+
+
+def test_a_script_leads_to_a_moment_that_a_guard_prevents() -> None:
+    """Along its script TLC finds that an old vote loses an entry, and not with the guard."""
+    (removal,) = (each for each in REMOVALS if each.name == "ViewsForgotten")
+
+    assert check(removal.planted).violated == "AcknowledgedIsKept"
+    assert check(removal.bounds).violated == ""
+
+
+def test_a_script_names_actions_that_the_specification_goes_through() -> None:
+    """A misspelt action would end a script before its moment."""
+    text = (SPECIFICATION / "Directed.tla").read_text()
+    steps = [step for removal in REMOVALS for step in removal.bounds.steps]
+
+    assert len(steps) > 50
+    assert all(f'step = "{name}"' in text for name, _, _ in steps)
+
+
+def test_a_line_of_a_script_is_an_action_with_its_replica_and_view() -> None:
+    """Only EnterView has a view; the others have 0 in its place."""
+    assert script("EnterView 3 1\n  ChooseLog 2\n") == (("EnterView", 3, 1), ("ChooseLog", 2, 0))
 
 
 def test_each_guard_of_the_specification_is_removed_once() -> None:
@@ -103,6 +127,14 @@ def test_a_run_that_ended_early_is_no_verdict() -> None:
         verdict_of("Unknown operator: `Advnce'.\nFinished in 00s", 1.0)
 
 
+def test_the_table_of_models_tells_what_came_of_each() -> None:
+    """A cluster whose states were all visited has figures, and one without a result has why."""
+    table = models.markdown({"whole": NOTHING, "ended": "not done after 5 s"})
+
+    assert "| whole | 10 | 3 | 1 | 0 | everything holds |" in table
+    assert "not done after 5 s |" in table
+
+
 def test_a_removal_that_breaks_nothing_is_a_problem() -> None:
     """A guard that can be removed fails the run, unless its row says why."""
     assert guards.problem(REMOVALS[0], NOTHING) is not None
@@ -115,3 +147,4 @@ def test_the_table_names_what_broke() -> None:
 
     assert f"| {REMOVALS[0].name} |" in table
     assert "| OneHistory | 10 | 3 |" in table
+    assert table.count("| not run |") == len(REMOVALS) - 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,9 +54,10 @@ def test_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
     """Seeds of the state file are not run again, and count."""
     state = tmp_path / "state.jsonl"
 
-    first = campaign.run(range(1, 3), Scale.QUICK, 1, state, QUIET)
+    runner = campaign.runner(Scale.QUICK)
+    first = runner.run(range(1, 3), 1, state, QUIET)
     state.write_text(state.read_text().replace('"ops": ', '"ops": 9'))
-    again = campaign.run(range(1, 4), Scale.QUICK, 1, state, QUIET)
+    again = runner.run(range(1, 4), 1, state, QUIET)
 
     assert len(first) == 2
     assert len(again) == 3
@@ -63,16 +65,13 @@ def test_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
     assert len([json.loads(line) for line in state.read_text().splitlines()]) == 3
 
 
-def test_other_code_starts_its_campaign_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_code_starts_its_campaign_anew(tmp_path: Path) -> None:
     """Results of other code do not count."""
-    state = tmp_path / "state.jsonl"
-    campaign.save(state, [Outcome(1)])
+    state, runner = tmp_path / "state.jsonl", campaign.runner(Scale.QUICK)
+    runner.save(state, [Outcome(1)])
 
-    assert len(campaign.load(state)) == 1
-    monkeypatch.setattr(campaign, "fingerprint", lambda: "other code")
-    assert campaign.load(state) == []
+    assert len(runner.load(state)) == 1
+    assert replace(runner, code=lambda: "other code").load(state) == []
 
 
 def test_fingerprint_covers_what_a_run_imports() -> None:
@@ -220,7 +219,7 @@ def test_campaign_of_long_seeds() -> None:
     """A short campaign: every seed good, and every kind of fault and view change met."""
     console = Console(width=100)
 
-    outcomes = campaign.run(range(1, LONG_SEEDS + 1), Scale.CAMPAIGN, 2, None, console)
+    outcomes = campaign.runner(Scale.CAMPAIGN).run(range(1, LONG_SEEDS + 1), 2, None, console)
 
     assert campaign.report(outcomes, Scale.CAMPAIGN, console) == 0
     total = sum((each.counts for each in outcomes), Counter())

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from testkit.plants.verdict import PITFALLS, Verdict, key, problem
 from testkit.simulation.checkers import CHECKERS
-from testkit.simulation.guards import ALL, key, problem
-from testkit.simulation.plant import PITFALLS, Plant, Verdict, look
+from testkit.simulation.guards import ALL
+from testkit.simulation.plant import Plant, look
 from testkit.simulation.planted_bugs import PLANTS
 from testkit.simulation.planted_guards import GUARDS
 from testkit.simulation.scenario import Scenario
@@ -45,7 +46,8 @@ def test_a_story_ends_badly_with_a_bug_that_no_seed_finds(plant: Plant) -> None:
 
 def test_every_checker_and_every_pitfall_has_a_bug() -> None:
     """No checker and no pitfall is left out or listed twice."""
-    checkers = {checker.__name__ for checker in CHECKERS} | {"Liveness", "SnapshotsAgree"}
+    beside = {"Liveness", "AnswersAgree", "SnapshotsAgree"}
+    checkers = {checker.__name__ for checker in CHECKERS} | beside
 
     assert {plant.name for plant in PLANTS} == checkers
     assert {guard.name for guard in GUARDS} == set(PITFALLS)

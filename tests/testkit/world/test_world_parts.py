@@ -17,9 +17,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from testkit.world.process import WorldProcess
+from coordinator.replica.worker_thread import DiskHangsError
+from testkit.oracles.history import Operation
+from testkit.world.process import WorldProcess, WorldThread
 from testkit.world.schedule import NS_PER_MS, NS_PER_S
-from testkit.world.workload import Heard
+from testkit.world.workload import Callers, Heard
 from testkit.world.world import World
 from viewstamp import grpc_transport
 
@@ -190,6 +192,38 @@ def test_a_waiting_thread_dies_with_its_process(world: World) -> None:
     process = started(world, "10.0.0.1", main)
     world.schedule.after(100 * NS_PER_MS, process.kill)
     assert world.run(lambda: not process.is_alive, NS_PER_S)
+
+
+def test_a_hanging_disk_never_answers(world: World) -> None:
+    """A call in a thread of a process whose disk hangs does nothing, and a closing says so."""
+    done: list[int] = []
+    ends: list[BaseException | None] = []
+
+    async def main() -> None:
+        thread = WorldThread("journal", process)
+        process.hangs = True
+        call = thread.call(lambda: done.append(1))
+        await asyncio.sleep(100)
+        assert not call.done()
+        thread.close()
+
+    process = world.process("p", world.machine("10.0.0.1"))
+    process.ended = ends.append
+    process.run(main)
+    assert world.run(lambda: not process.is_alive, 200 * NS_PER_S)
+    assert isinstance(ends[0], DiskHangsError)
+    assert done == []
+
+
+def test_callers_that_vanish_leave_their_writes_open(world: World) -> None:
+    """A write under way may have happened or not; a read under way tells nothing."""
+    heard = Heard()
+    callers = Callers(world, 1, 7, heard, only_reads=False)
+    written, read = Operation(1, "create", 5, 10), Operation(2, "get", 0, 20)
+    callers.under_way = {1: ("key-0", written), 2: ("key-1", read)}
+    callers.vanish()
+    assert heard.operations == [("key-0", written)]
+    assert heard.unknown == 1
 
 
 def test_blocking_is_refused(world: World) -> None:

@@ -115,6 +115,10 @@ class RefusedText:
         """Return the refusal."""
         return SpanReply(b"\x0a\x00", (IndexedError(0, self._error),))
 
+    def standing_segments(self) -> tuple[()]:
+        """Return nothing: the command changed nothing."""
+        return ()
+
 
 @pytest.mark.parametrize("level", [1, limits.FEATURE_LEVEL_BOUNDED])
 def test_level_1_keeps_reasons_alone(level: int) -> None:

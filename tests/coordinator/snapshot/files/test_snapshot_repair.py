@@ -17,9 +17,9 @@ from coordinator.peers.fetch import ADOPTED
 from coordinator.replica.data_directory import (
     DamagedSnapshot,
     DirectoryOptions,
-    SuperblockFile,
     open_replica,
 )
+from coordinator.replica.superblock_file import SuperblockFile
 from coordinator.snapshot.errors import NoIntactCopy
 from coordinator.snapshot.layout import layer_file, manifest_file
 from coordinator.snapshot.provider import StoredSnapshots
@@ -78,7 +78,7 @@ class HurtFile:
             "superblock",
             SuperblockState(CLUSTER_ID, 2, 3, 0, 0, 10 * generation, generation, 0),
         )
-        self.superblock.write(self.superblock.state)
+        self.superblock.update(lambda state: state)
         self._directory = directory / "transfer"
 
     def spoil(self, *names: str) -> None:
@@ -344,7 +344,7 @@ def test_a_start_has_it_mended_or_is_refused(tmp_path: Path) -> None:
     options = DirectoryOptions(tmp_path, 0, 2, CLUSTER_ID, SEGMENT_BYTES, snapshot_reserve_bytes=0)
     blank = open_replica(options, FileStorage())
     Sections(blank.snapshots).write(FIRST, entities(1, 8))
-    blank.superblock.write(replace(blank.superblock.state, generation=FIRST))
+    blank.superblock.update(lambda state: replace(state, generation=FIRST))
     blank.close()
     good = {path: path.read_bytes() for path in (tmp_path / "snapshots").glob("*/layers/*")}
     for path, data in good.items():

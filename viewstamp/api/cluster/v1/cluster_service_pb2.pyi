@@ -112,7 +112,9 @@ class _AlarmKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AlarmKind.V
     ALARM_KIND_PEER_REFUSED: _AlarmKind.ValueType  # 10
     """Another replica refuses this one; the message says why."""
     ALARM_KIND_REPLICA_DIVERGED: _AlarmKind.ValueType  # 11
-    """Another replica has another state than the majority; the message says in which section."""
+    """Another replica has another state than the majority, or the log led it and this replica to
+    different ends; the message says in which section, or at which op.
+    """
     ALARM_KIND_STATE_TRANSFER: _AlarmKind.ValueType  # 12
     """This replica is too far behind and fetches a snapshot from its peers; the message says how far
     it is, and what it waits for.
@@ -128,6 +130,23 @@ class _AlarmKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AlarmKind.V
     ALARM_KIND_SERVICE_BUSY: _AlarmKind.ValueType  # 15
     """A domain service lives and has worked at one batch for long; the message says which, and how
     long. Calls that need it wait. The alarm ends once it answers.
+    """
+    ALARM_KIND_CLOCK_DISAGREES: _AlarmKind.ValueType  # 16
+    """Clocks of replicas are too far apart, or the clock of this one made a step that is not believed
+    yet; the message says which clocks are off, and by how much. Log time does not follow a wrong
+    clock while a majority is right.
+    """
+    ALARM_KIND_LOG_TIME_AHEAD: _AlarmKind.ValueType  # 17
+    """The log is ahead of the replicas' clocks: log time stands still until the clocks reach it; the
+    message says for how long.
+    """
+    ALARM_KIND_CERTIFICATE_EXPIRY: _AlarmKind.ValueType  # 18
+    """A certificate of this replica expires soon, has expired, or is not valid yet; the message says
+    which file, when, and what to do.
+    """
+    ALARM_KIND_CERTIFICATE_UNUSABLE: _AlarmKind.ValueType  # 19
+    """Changed certificate files of this replica do not fit together or cannot be read, and those read
+    before stay in use; the message says why.
     """
 
 class AlarmKind(_AlarmKind, metaclass=_AlarmKindEnumTypeWrapper):
@@ -154,7 +173,9 @@ ALARM_KIND_STUCK: AlarmKind.ValueType  # 9
 ALARM_KIND_PEER_REFUSED: AlarmKind.ValueType  # 10
 """Another replica refuses this one; the message says why."""
 ALARM_KIND_REPLICA_DIVERGED: AlarmKind.ValueType  # 11
-"""Another replica has another state than the majority; the message says in which section."""
+"""Another replica has another state than the majority, or the log led it and this replica to
+different ends; the message says in which section, or at which op.
+"""
 ALARM_KIND_STATE_TRANSFER: AlarmKind.ValueType  # 12
 """This replica is too far behind and fetches a snapshot from its peers; the message says how far
 it is, and what it waits for.
@@ -170,6 +191,23 @@ message says what is damaged there.
 ALARM_KIND_SERVICE_BUSY: AlarmKind.ValueType  # 15
 """A domain service lives and has worked at one batch for long; the message says which, and how
 long. Calls that need it wait. The alarm ends once it answers.
+"""
+ALARM_KIND_CLOCK_DISAGREES: AlarmKind.ValueType  # 16
+"""Clocks of replicas are too far apart, or the clock of this one made a step that is not believed
+yet; the message says which clocks are off, and by how much. Log time does not follow a wrong
+clock while a majority is right.
+"""
+ALARM_KIND_LOG_TIME_AHEAD: AlarmKind.ValueType  # 17
+"""The log is ahead of the replicas' clocks: log time stands still until the clocks reach it; the
+message says for how long.
+"""
+ALARM_KIND_CERTIFICATE_EXPIRY: AlarmKind.ValueType  # 18
+"""A certificate of this replica expires soon, has expired, or is not valid yet; the message says
+which file, when, and what to do.
+"""
+ALARM_KIND_CERTIFICATE_UNUSABLE: AlarmKind.ValueType  # 19
+"""Changed certificate files of this replica do not fit together or cannot be read, and those read
+before stay in use; the message says why.
 """
 Global___AlarmKind: _TypeAlias = AlarmKind  # noqa: Y015
 

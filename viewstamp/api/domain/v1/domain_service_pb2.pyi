@@ -493,12 +493,17 @@ class Batch(_message.Message):
     FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
     ITEMS_FIELD_NUMBER: _builtins.int
     TRACE_PARENTS_FIELD_NUMBER: _builtins.int
+    CLOCK_US_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Grows by one for every logged batch to this stage; 0 for a batch of reads alone."""
     op: _builtins.int
     """The op of the prepare; for reads the last op before them."""
     feature_level: _builtins.int
     """The feature level in force."""
+    clock_us: _builtins.int
+    """Of reads between prepares: the time by the clocks of all replicas, microseconds since 1970, as
+    the coordinator knows it; logins take it. 0 in batches of the log, and from older coordinators.
+    """
     @_builtins.property
     def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___Item]:
         """In revision order."""
@@ -517,10 +522,11 @@ class Batch(_message.Message):
         feature_level: _builtins.int = ...,
         items: _abc.Iterable[Global___Item] | None = ...,
         trace_parents: _abc.Iterable[_builtins.str] | None = ...,
+        clock_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["feature_level", b"feature_level", "items", b"items", "op", b"op", "sequence", b"sequence", "trace_parents", b"trace_parents"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_us", b"clock_us", "feature_level", b"feature_level", "items", b"items", "op", b"op", "sequence", b"sequence", "trace_parents", b"trace_parents"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

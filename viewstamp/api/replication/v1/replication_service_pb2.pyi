@@ -59,6 +59,10 @@ class _HelloRefusalEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HelloRef
     """The called replica has to repair its snapshot before it can start, and serves only files."""
     HELLO_REFUSAL_OLD_BUILD: _HelloRefusal.ValueType  # 13
     """The caller's build does not know the feature level in force."""
+    HELLO_REFUSAL_OLDER_DIRECTORY: _HelloRefusal.ValueType  # 14
+    """The data directory of one of the two is an older copy of itself."""
+    HELLO_REFUSAL_EXPIRED_CERTIFICATE: _HelloRefusal.ValueType  # 15
+    """Told by the handshake of TLS and never sent: a certificate of one of the two is not valid now."""
 
 class HelloRefusal(_HelloRefusal, metaclass=_HelloRefusalEnumTypeWrapper):
     """Why a hello was refused."""
@@ -91,6 +95,10 @@ HELLO_REFUSAL_MENDING: HelloRefusal.ValueType  # 12
 """The called replica has to repair its snapshot before it can start, and serves only files."""
 HELLO_REFUSAL_OLD_BUILD: HelloRefusal.ValueType  # 13
 """The caller's build does not know the feature level in force."""
+HELLO_REFUSAL_OLDER_DIRECTORY: HelloRefusal.ValueType  # 14
+"""The data directory of one of the two is an older copy of itself."""
+HELLO_REFUSAL_EXPIRED_CERTIFICATE: HelloRefusal.ValueType  # 15
+"""Told by the handshake of TLS and never sent: a certificate of one of the two is not valid now."""
 Global___HelloRefusal: _TypeAlias = HelloRefusal  # noqa: Y015
 
 @_typing.final
@@ -170,6 +178,7 @@ class ReplicaHello(_message.Message):
     TO_REPLICA_ID_FIELD_NUMBER: _builtins.int
     STANDBY_COUNT_FIELD_NUMBER: _builtins.int
     FEATURE_LEVEL_MAX_FIELD_NUMBER: _builtins.int
+    DISK_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     """The cluster that the caller belongs to, or is to bootstrap."""
     wire_version: _builtins.int
@@ -188,6 +197,10 @@ class ReplicaHello(_message.Message):
     """How many standbys the caller was configured with; their ids follow on those that vote."""
     feature_level_max: _builtins.int
     """The highest feature level that the caller's coordinator knows."""
+    @_builtins.property
+    def disk(self) -> Global___DiskMark:
+        """The caller's data directory; unset from builds that do not tell."""
+
     def __init__(
         self,
         *,
@@ -200,14 +213,66 @@ class ReplicaHello(_message.Message):
         to_replica_id: _builtins.int = ...,
         standby_count: _builtins.int = ...,
         feature_level_max: _builtins.int = ...,
+        disk: Global___DiskMark | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["disk", b"disk"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_nonce", b"boot_nonce", "cluster_id", b"cluster_id", "configuration_digest", b"configuration_digest", "feature_level_max", b"feature_level_max", "replica_count", b"replica_count", "replica_id", b"replica_id", "standby_count", b"standby_count", "to_replica_id", b"to_replica_id", "wire_version", b"wire_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_nonce", b"boot_nonce", "cluster_id", b"cluster_id", "configuration_digest", b"configuration_digest", "disk", b"disk", "feature_level_max", b"feature_level_max", "replica_count", b"replica_count", "replica_id", b"replica_id", "standby_count", b"standby_count", "to_replica_id", b"to_replica_id", "wire_version", b"wire_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReplicaHello: _TypeAlias = ReplicaHello  # noqa: Y015
+
+@_typing.final
+class DiskMark(_message.Message):
+    """How far a data directory has come. Replicas remember it of each other: one that comes back with an
+    older copy of its directory has forgotten votes and entries, and is refused.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DISK_ID_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
+    LOG_VIEW_FIELD_NUMBER: _builtins.int
+    DAMAGED_START_FIELD_NUMBER: _builtins.int
+    JOURNAL_SEQUENCE_FIELD_NUMBER: _builtins.int
+    LAST_SEQUENCE_FIELD_NUMBER: _builtins.int
+    BOOT_NONCE_FIELD_NUMBER: _builtins.int
+    disk_id: _builtins.bytes
+    """16 bytes that stand for the directory, new for each that begins blank; empty before its first
+    superblock.
+    """
+    view: _builtins.int
+    """The view and the log view of its superblock."""
+    log_view: _builtins.int
+    damaged_start: _builtins.int
+    """Grows with each start that finds the end of its journal damaged; then the journal may end earlier
+    than before.
+    """
+    journal_sequence: _builtins.int
+    """The sequence of the last durable record of its journal."""
+    last_sequence: _builtins.int
+    """The sequence of the last record of its journal that is there or known to be lost."""
+    boot_nonce: _builtins.bytes
+    """The nonce of the process that says this."""
+    def __init__(
+        self,
+        *,
+        disk_id: _builtins.bytes = ...,
+        view: _builtins.int = ...,
+        log_view: _builtins.int = ...,
+        damaged_start: _builtins.int = ...,
+        journal_sequence: _builtins.int = ...,
+        last_sequence: _builtins.int = ...,
+        boot_nonce: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_nonce", b"boot_nonce", "damaged_start", b"damaged_start", "disk_id", b"disk_id", "journal_sequence", b"journal_sequence", "last_sequence", b"last_sequence", "log_view", b"log_view", "view", b"view"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiskMark: _TypeAlias = DiskMark  # noqa: Y015
 
 @_typing.final
 class ReplicaMessage(_message.Message):
@@ -1095,8 +1160,8 @@ Global___ReadLayerResponse: _TypeAlias = ReadLayerResponse  # noqa: Y015
 
 @_typing.final
 class ReplicaReport(_message.Message):
-    """How far a replica is. No decision uses it: it is for people, and for clients that look for the
-    primary.
+    """How far a replica is, for people, and for clients that look for the primary. Digests show a
+    replica that applied the log to another end. One report alone decides nothing.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1110,6 +1175,11 @@ class ReplicaReport(_message.Message):
     CLIENT_ADDRESS_FIELD_NUMBER: _builtins.int
     UNFIT_FIELD_NUMBER: _builtins.int
     FEATURE_LEVEL_MAX_FIELD_NUMBER: _builtins.int
+    CLOCK_US_FIELD_NUMBER: _builtins.int
+    APPLIED_DIGEST_FIELD_NUMBER: _builtins.int
+    COMMON_OP_FIELD_NUMBER: _builtins.int
+    COMMON_DIGEST_FIELD_NUMBER: _builtins.int
+    DISK_FIELD_NUMBER: _builtins.int
     status: _builtins.int
     """The sender's status, as in its own GetStatus: the number of a ReplicaStatus."""
     view: _builtins.int
@@ -1128,6 +1198,23 @@ class ReplicaReport(_message.Message):
     """Why it should not be the primary; empty if it may be."""
     feature_level_max: _builtins.int
     """The highest feature level that its coordinator and all its services know."""
+    clock_us: _builtins.int
+    """Its clock when the report left: microseconds since 1970, without steps that it does not believe
+    yet. 0 from a build that does not tell it. The primary takes the time of entries from the clocks
+    of all voters.
+    """
+    applied_digest: _builtins.bytes
+    """16 bytes: its digest of what the log led to, at `applied`. Empty from a build that makes none.
+    Another way to make it gets another field, so that builds compare only what is comparable.
+    """
+    common_op: _builtins.int
+    """An applied op of which other replicas tell the digest, too, so that three can be compared."""
+    common_digest: _builtins.bytes
+    """The digest at `common_op`; see `applied_digest`."""
+    @_builtins.property
+    def disk(self) -> Global___DiskMark:
+        """Its data directory."""
+
     def __init__(
         self,
         *,
@@ -1140,10 +1227,15 @@ class ReplicaReport(_message.Message):
         client_address: _builtins.str = ...,
         unfit: _builtins.str = ...,
         feature_level_max: _builtins.int = ...,
+        clock_us: _builtins.int = ...,
+        applied_digest: _builtins.bytes = ...,
+        common_op: _builtins.int = ...,
+        common_digest: _builtins.bytes = ...,
+        disk: Global___DiskMark | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["disk", b"disk"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "client_address", b"client_address", "commit", b"commit", "feature_level_max", b"feature_level_max", "generation", b"generation", "op", b"op", "status", b"status", "unfit", b"unfit", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "applied_digest", b"applied_digest", "client_address", b"client_address", "clock_us", b"clock_us", "commit", b"commit", "common_digest", b"common_digest", "common_op", b"common_op", "disk", b"disk", "feature_level_max", b"feature_level_max", "generation", b"generation", "op", b"op", "status", b"status", "unfit", b"unfit", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

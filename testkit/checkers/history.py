@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from coordinator.journal import Journal
+from coordinator.journal import Journal, Recovery
 from coordinator.vsr import Prepare
 from coordinator.vsr.quorum import QUORUMS
-from testkit.simulation.application import ApplicationModel
 
 Checksum = bytes
+
+
+class HistoryModel(Protocol):
+    """A plain account of what the one history means."""
+
+    def commit(self, prepare: Prepare) -> None:
+        """Follow the next entry of the history."""
+        ...
+
+
+class NoModel:
+    """No account of the history: others judge what clients are told."""
+
+    def commit(self, prepare: Prepare) -> None:
+        """Do nothing."""
 
 
 @dataclass(slots=True)
 class History:
     """The one log that all replicas must agree on, and the durable copies of its entries.
 
-    `held` is by replica and op, `lost` what was held on disks that are gone.
+    `held` is by replica and op. `lost` is what was held on disks that are gone, with the view that
+    the replica had reached by then. `decided_before` is the highest feature level that entries
+    before an op have decided, as far as anybody has executed them.
     """
 
     replica_count: int
-    model: ApplicationModel
+    model: HistoryModel
+    decided_before: Callable[[int], int]
     entries: list[Prepare] = field(default_factory=list)
     held: dict[int, dict[int, Checksum]] = field(default_factory=dict)
-    lost: set[tuple[int, int, Checksum]] = field(default_factory=set)
+    lost: dict[tuple[int, int, Checksum], int] = field(default_factory=dict)
+    views: dict[int, int] = field(default_factory=dict)
+    """The view of each replica."""
     discarding: dict[int, list[int]] = field(default_factory=dict)
     """By replica: discards that it asked its disk for and that are not done, oldest first."""
     acknowledged_op: int = 0
@@ -34,16 +56,26 @@ class History:
         """How many durable copies a committed entry has."""
         return QUORUMS[self.replica_count].replication
 
-    def copies(self, op: int, checksum: Checksum) -> int:
-        """How many replicas hold an entry durably, or did when their disk was lost."""
+    def copies(self, op: int, checksum: Checksum, view: int = 0) -> int:
+        """How many replicas hold an entry durably, or did so when their disk was lost.
+
+        A lost copy counts in the views that its replica reached: only there can somebody have its
+        acknowledgement.
+        """
         return sum(
-            self.held.get(replica, {}).get(op) == checksum or (replica, op, checksum) in self.lost
+            self.held.get(replica, {}).get(op) == checksum
+            or self.lost.get((replica, op, checksum), -1) >= view
             for replica in range(self.replica_count)
         )
 
     def checksum(self, op: int) -> Checksum | None:
         """The entry that was committed as `op`, if anyone executed it yet."""
         return self.entries[op - 1].checksum if 0 < op <= len(self.entries) else None
+
+    def op_of_revision(self, revision: int) -> int | None:
+        """The entry with the command of a revision, if anyone executed it yet."""
+        at = bisect_left(self.entries, revision, key=lambda entry: entry.last_revision)
+        return at + 1 if at < len(self.entries) else None
 
     def became_durable(self, replica: int, prepare: Prepare) -> None:
         """A replica was told by its disk that it holds an entry, unless that is going already."""
@@ -81,11 +113,20 @@ class History:
 
     def disk_lost(self, replica: int) -> None:
         """A replica's disk is gone."""
-        held = self.held.pop(replica, {})
-        self.lost.update((replica, op, checksum) for op, checksum in held.items())
+        held, view = self.held.pop(replica, {}), self.views.get(replica, 0)
+        for op, checksum in held.items():
+            key = replica, op, checksum
+            self.lost[key] = max(view, self.lost.get(key, 0))
 
 
 def held_ops(journal: Journal) -> list[int]:
     """The ops that a journal holds, ascending."""
     head_op = 0 if journal.head is None else journal.head.op
     return [op for op in range(journal.first_op, head_op + 1) if journal.header(op) is not None]
+
+
+def is_known_lost(recovery: Recovery, op: int) -> bool:
+    """Whether a start knows that it cannot say what it once had at `op`: it never denies it."""
+    head_op = 0 if recovery.head is None else recovery.head.op
+    highest = max((head_op, *recovery.holes))
+    return op in recovery.holes or (recovery.head_uncertain and op > highest)

@@ -1,0 +1,108 @@
+"""The superblock of a data directory, which several threads write, each its own part."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from coordinator import vsr
+from coordinator.journal.superblock import (
+    NO_SUPERBLOCK,
+    Superblock,
+    SuperblockMark,
+    SuperblockState,
+)
+from coordinator.storage import Storage
+
+
+class SuperblockFile:
+    """The superblock, created by its first write. Threads may share it."""
+
+    def __init__(self, storage: Storage, path: str, identity: SuperblockState) -> None:
+        self._storage = storage
+        self._path = path
+        self._identity = identity
+        self._superblock: Superblock | None = None
+        # Held from reading the state to the end of a write that depends on it.
+        self._mutex = threading.Lock()
+        if storage.exists(path):
+            self._superblock = Superblock.open(storage, path)
+
+    @property
+    def exists(self) -> bool:
+        """Whether it was ever written."""
+        return self._superblock is not None
+
+    @property
+    def sequence(self) -> int:
+        """The number of writes; 0 before the first."""
+        return 0 if self._superblock is None else self._superblock.sequence
+
+    @property
+    def state(self) -> SuperblockState:
+        """The state; before the first write, the identity that it will be written with."""
+        return self._identity if self._superblock is None else self._superblock.state
+
+    def mark(self) -> SuperblockMark:
+        """Return what the journal is to know of this superblock; any thread may ask."""
+        superblock = self._superblock
+        if superblock is None:
+            return NO_SUPERBLOCK
+        return SuperblockMark(superblock.sequence, superblock.state.journal_sequence)
+
+    def begin(self, journal_sequence: int, *, is_damaged: bool) -> None:
+        """Note a start, and whether it found the end of the journal damaged.
+
+        Damage is not noted in a superblock that must not name a record of the journal.
+        """
+
+        def begun(state: SuperblockState) -> SuperblockState:
+            named = max(state.journal_sequence, journal_sequence)
+            is_noted = is_damaged and named > 0
+            damaged_start = self.sequence + 1 if is_noted else state.damaged_start
+            return replace(state, journal_sequence=named, damaged_start=damaged_start)
+
+        self.update(begun)
+
+    def write_core(self, state: vsr.CoreState, journal_sequence: int = 0) -> None:
+        """Replace the core's part, and name a durable record of the journal, if it is known.
+
+        What others have written is kept.
+        """
+        self.update(
+            lambda found: replace(
+                found,
+                view=state.view,
+                log_view=state.log_view,
+                commit_max=max(found.commit_max, state.commit_max),
+                voting_view=state.voting_view,
+                journal_sequence=max(found.journal_sequence, journal_sequence),
+            )
+        )
+
+    def record_generation(self, generation: int, cut_op: int) -> None:
+        """Durably choose the snapshot to restart from; an older one than the present changes
+        nothing."""
+
+        def recorded(state: SuperblockState) -> SuperblockState | None:
+            if generation <= state.generation:
+                return None
+            commit_max = max(state.commit_max, cut_op)
+            return replace(state, generation=generation, commit_max=commit_max)
+
+        self.update(recorded)
+
+    def update(self, change: Callable[[SuperblockState], SuperblockState | None]) -> None:
+        """Return once the state that `change` makes is durable; None changes nothing.
+
+        Raises what the superblock raises.
+        """
+        with self._mutex:
+            state = change(self.state)
+            if state is None:
+                return
+            if self._superblock is None:
+                self._superblock = Superblock.create(self._storage, self._path, state)
+            else:
+                self._superblock.write(state)

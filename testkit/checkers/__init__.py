@@ -1,0 +1,1 @@
+"""Promises of a cluster, checked at every step of a run, whichever simulator runs it."""

@@ -1,0 +1,114 @@
+"""`python -m testkit.world.campaign`: many seeds of the world, two at a time, resumable."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from testkit.campaign import SeedRunner
+from testkit.simulation import document
+from testkit.simulation.fingerprint import fingerprint
+from testkit.world.branches import NAMES
+from testkit.world.fault_plan import KINDS
+from testkit.world.options import draw
+from testkit.world.run import WorldOutcome
+from testkit.world.seeds import run_seed
+
+ENTRY: Final = "testkit.world.seeds"
+FAILURES_SHOWN: Final = 20
+_MS_PER_S: Final = 1_000
+
+
+def _run_one(seed: int) -> WorldOutcome:
+    return run_seed(seed, draw(seed))
+
+
+def runner() -> SeedRunner[WorldOutcome]:
+    """Return what runs the seeds of a campaign."""
+    return SeedRunner(_run_one, WorldOutcome, partial(fingerprint, ENTRY))
+
+
+def problems(outcomes: Sequence[WorldOutcome]) -> list[str]:
+    """Return why a campaign does not count: each seed must have run, been worked, and be good."""
+    if not outcomes:
+        return ["no seed was run"]
+    found = [f"seed {o.seed}: {o.violations[0]}" for o in outcomes if not o.is_good]
+    idle = [o.seed for o in outcomes if o.is_good and not o.answered]
+    return [*found, f"seeds without an answered call: {idle[:FAILURES_SHOWN]}"] if idle else found
+
+
+def markdown(outcomes: Sequence[WorldOutcome]) -> str:
+    """Return the figures of a campaign as tables."""
+    faults = [(kind, [o.faults for o in outcomes]) for kind in KINDS]
+    branches = [(name, [o.branches for o in outcomes]) for name in NAMES]
+    tables = [
+        _table(("figure", "value"), _headline(outcomes)),
+        _table(("fault", "times", "seeds"), (_counted(*each) for each in faults)),
+        _table(("branch", "times", "seeds"), (_counted(*each) for each in branches)),
+    ]
+    return "\n".join(tables)
+
+
+def _headline(outcomes: Sequence[WorldOutcome]) -> list[tuple[str, ...]]:
+    took_s = sum(outcome.took_s for outcome in outcomes)
+    virtual_s = sum(outcome.virtual_ms for outcome in outcomes) // _MS_PER_S
+    return [
+        ("seeds", f"{len(outcomes):,}"),
+        ("seeds that failed", f"{sum(not outcome.is_good for outcome in outcomes):,}"),
+        ("virtual time", f"{virtual_s / 60:,.0f} min"),
+        ("processor time", f"{took_s / 60:,.0f} min, {took_s / len(outcomes):.1f} s for a seed"),
+        ("calls answered", f"{sum(outcome.answered for outcome in outcomes):,}"),
+        ("calls of unknown outcome", f"{sum(outcome.unknown for outcome in outcomes):,}"),
+        ("faults", f"{sum(outcome.faults.total() for outcome in outcomes):,}"),
+        ("turns of processes, packets and threads", f"{sum(o.steps for o in outcomes):,}"),
+    ]
+
+
+def _counted(name: str, counters: Sequence[Counter[str]]) -> tuple[str, ...]:
+    counts = [counter[name] for counter in counters]
+    return name, f"{sum(counts):,}", f"{sum(count > 0 for count in counts):,}"
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def report(outcomes: Sequence[WorldOutcome], console: Console) -> int:
+    """Print what the campaign came to; return the exit status."""
+    if outcomes:
+        console.print(markdown(outcomes), markup=False)
+    found = problems(outcomes)
+    for problem in found[:FAILURES_SHOWN]:
+        console.print(f"PROBLEM: {problem}", markup=False)
+    if found:
+        console.print("again: python -m testkit.world --shrink --seed N")
+    return 1 if found else 0
+
+
+def main(arguments: list[str]) -> int:
+    """Run a campaign; return 0 if every seed is good."""
+    parser = argparse.ArgumentParser(prog="python -m testkit.world.campaign", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="the first seed")
+    parser.add_argument("--count", type=int, default=100, help="how many seeds")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--state", type=Path, help="where the seeds done are kept")
+    parser.add_argument("--figures", type=Path, help="where the figures go, as markdown")
+    chosen = parser.parse_args(arguments)
+    console = Console()
+    seeds = range(chosen.seed, chosen.seed + chosen.count)
+    outcomes = runner().run(seeds, chosen.processes, chosen.state, console)
+    if chosen.figures is not None and outcomes:
+        document.write(chosen.figures, "world figures", markdown(outcomes))
+    return report(outcomes, console)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,114 @@
+"""The disk of a machine in a world: what is in memory storage, and writes that go astray or vanish.
+
+A write that vanishes is one that its disk has confirmed. A loss of power shows it, and only where a
+later record of the same segment is durable: a journal whose end has vanished looks like a shorter
+one, and no replica could tell alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.journal.segment import SEGMENT_NAME
+from testkit.memory_storage import Inode, Loss, MemoryFile, MemoryStorage
+from viewstamp.format.record import SECTOR_BYTES
+
+
+@dataclass(slots=True)
+class _Vanished:
+    """A write to a segment that readers see until the next loss of power."""
+
+    inode: Inode
+    offset: int
+    data: bytes
+    is_followed: bool = False
+
+
+class WorldDisk(MemoryStorage):
+    """The disk of one replica. It outlives its processes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sectors_misdirected = 0
+        """By how many sectors the next record misses its place in its segment; 0 for none."""
+        self.next_record_vanishes = False
+        """Whether the next record that is synced is not on the disk."""
+        self.syncs_that_lie = 0
+        """How many of the next syncs leave everything to chance."""
+        self.has_lied = False
+        """Whether such a sync has been: whatever it should have kept may be gone since."""
+        self.vanished = 0
+        """How many records losses of power have shown to be gone."""
+        self._vanishing: list[_Vanished] = []
+
+    def heal(self) -> None:
+        """Let no later write go wrong."""
+        self.sectors_misdirected = self.syncs_that_lie = 0
+        self.next_record_vanishes = False
+        for each in self._vanishing:
+            each.inode.apply(each.offset, each.data)
+        self._vanishing.clear()
+
+    def crash(self, loss: Loss, seed: int = 0) -> None:
+        """Lose power, and with it what has vanished before a record that is there."""
+        for each in self._vanishing:
+            if each.is_followed:
+                self.vanished += 1
+            else:
+                each.inode.apply(each.offset, each.data)
+        self._vanishing.clear()
+        super().crash(loss, seed)
+
+    def create(self, path: str) -> WorldFile:
+        """A new, empty file."""
+        return WorldFile(self, path, self._inode(super().create(path)))
+
+    def open(self, path: str) -> WorldFile:
+        """An existing file."""
+        return WorldFile(self, path, self._inode(super().open(path)))
+
+    def sync_inode(self, path: str, inode: Inode) -> None:
+        """Sync one file, or say so."""
+        if self.syncs_that_lie:
+            self.syncs_that_lie -= 1
+            self.has_lied = True
+            self.step(f"sync {path}")
+            self.syncs += 1
+            return
+        records = [each for each in inode.pending if is_record(path, each[0])]
+        super().sync_inode(path, inode)
+        for each in self._vanishing:
+            each.is_followed |= inode is each.inode and bool(records)
+        if records and self.next_record_vanishes:
+            self.next_record_vanishes = False
+            self._vanish(inode, *records[0])
+
+    def _vanish(self, inode: Inode, offset: int, data: bytes) -> None:
+        """Leave zeros on the disk where the record was written."""
+        inode.apply(offset, bytes(len(data)))
+        self._vanishing.append(_Vanished(inode, offset, data))
+
+    def _inode(self, file: MemoryFile) -> Inode:
+        return self._visible[file.path]
+
+
+class WorldFile(MemoryFile):
+    """A file in which a record may be written elsewhere, also over the segment's header."""
+
+    def __init__(self, disk: WorldDisk, path: str, inode: Inode) -> None:
+        super().__init__(disk, path, inode)
+        self._disk = disk
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Put the data there, or elsewhere."""
+        sectors = self._disk.sectors_misdirected
+        if sectors and is_record(self.path, offset):
+            self._disk.sectors_misdirected = 0
+            at = (offset // SECTOR_BYTES + sectors) % (self.size() // SECTOR_BYTES)
+            offset = min(at * SECTOR_BYTES, self.size() - len(data))
+        super().write(offset, data)
+
+
+def is_record(path: str, offset: int) -> bool:
+    """Whether a write is that of a record, not of a header or another file."""
+    return SEGMENT_NAME.search(path) is not None and offset > 0

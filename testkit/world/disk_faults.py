@@ -1,0 +1,256 @@
+"""Faults of disks and of the power: rot, no room, failed and hanging writes, lost contents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from coordinator.journal.segment import segment_path
+from coordinator.journal.superblock import COPIES, COPY_BYTES
+from coordinator.peers.hello import DiskMark
+from coordinator.replica.data_directory import (
+    JOURNAL_DIRECTORY,
+    SNAPSHOTS_DIRECTORY,
+    SUPERBLOCK_FILE,
+)
+from coordinator.snapshot.layout import FOLDERS
+from testkit.checkers.history import held_ops
+from testkit.memory_storage import CAPACITY_BYTES, Loss
+from testkit.world.branches import DAMAGE_MET, HANDED_OVER, PUT_BACK
+from testkit.world.disk import WorldDisk
+from testkit.world.ground import LASTS_MS, Ground
+from testkit.world.old_volumes import mark_of, remembers_more
+from testkit.world.replica import DIRECTORY, WorldReplica
+from viewstamp.format.record import SECTOR_BYTES
+
+if TYPE_CHECKING:
+    from testkit.world.process import WorldProcess
+
+_STEPS_UNTIL_DEATH: Final = 40
+_SYNCS_UNTIL_FAILURE: Final = 4
+_SLOWNESS_MAX: Final = 40
+# Longer than a disk may take until its replica is unfit, and until another one leads.
+_HANGS_MS: Final = (500, 9_000)
+_ROLLED_BACK_MS: Final = (200, 5_000)
+_ROOM_SECTORS_MAX: Final = 40
+# One damage of a journal in so many is that of the header of a segment.
+_HEADER_ONE_IN: Final = 5
+# The last entries are those that anybody asks for.
+_OPS_BACK_MEAN: Final = 6
+
+
+class DiskFaults:
+    """Each fault returns whether it happened."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._hanging: list[WorldProcess] = []
+        # Superblocks with a rotten copy. Another rotten one might leave too few that agree.
+        self._rotten: list[WorldProcess] = []
+        self.strikes: Mapping[str, Callable[[], bool]] = {
+            "kill_in_io": self._kill_in_io,
+            "power": self._power,
+            "blackout": self._blackout,
+            "lose_disk": self._lose_disk,
+            "slow": self._slow,
+            "rot": self._rot,
+            "rot_snapshot": self._rot_snapshot,
+            "rot_superblock": self._rot_superblock,
+            "full_disk": self._full_disk,
+            "failed_sync": self._failed_sync,
+            "hang_disk": self._hang_disk,
+            "rolled_back": self._rolled_back,
+        }
+
+    def end(self) -> None:
+        """Let every disk work again, and kill whoever waits for one that never did."""
+        self._ground.world.slow_disks.clear()
+        for replica in self._ground.replicas:
+            disk = replica.machine.disk
+            disk.crash_at = None
+            disk.failing_syncs.clear()
+            disk.capacity_bytes = CAPACITY_BYTES
+            disk.heal()
+        for process in self._hanging:
+            process.kill()
+        self._hanging.clear()
+
+    # --- Power ---
+
+    def _kill_in_io(self) -> bool:
+        """Have the coordinator die between two steps of one of its calls to the disk."""
+        disk = self._ground.replica().machine.disk
+        disk.crash_at = disk.steps + self._ground.random.randint(0, _STEPS_UNTIL_DEATH)
+        return True
+
+    def _power(self) -> bool:
+        """Have a machine lose power, and with it a part of what was not synced."""
+        self._lose_power(self._ground.replica())
+        return True
+
+    def _blackout(self) -> bool:
+        """Have every machine lose power at once."""
+        for replica in self._ground.replicas:
+            self._lose_power(replica)
+        return True
+
+    def _lose_power(self, replica: WorldReplica) -> None:
+        self._ground.note(replica, "loses power")
+        replica.kill_all()
+        replica.machine.disk.crash(Loss.PARTLY, self._ground.random.getrandbits(32))
+
+    # --- Whole disks ---
+
+    def _lose_disk(self) -> bool:
+        """Give a victim an empty disk."""
+        victim = self._ground.victim()
+        if victim is None:
+            return False
+        self._ground.note(victim, "loses its disk")
+        victim.give_empty_disk()
+        return True
+
+    def _rolled_back(self) -> bool:
+        """Put the volume of a victim back as it is now, once the others know that it is older."""
+        victim = self._ground.victim()
+        if victim is None:
+            return False
+        saved = victim.machine.disk.copy()
+        saved.crash(Loss.PARTLY, self._ground.random.getrandbits(32))
+        self._ground.note(victim, "has its volume saved")
+        mark = mark_of(victim, saved)
+        self._ground.later(_ROLLED_BACK_MS, self._put_back_if_known, victim, saved, mark)
+        return True
+
+    def _put_back_if_known(self, victim: WorldReplica, saved: WorldDisk, mark: DiskMark) -> None:
+        """Wait until all others remember more: nobody can know what was told to nobody."""
+        others = [each for each in self._ground.voters if each is not victim]
+        if all(remembers_more(other, victim.number, mark) for other in others):
+            self.put_back(victim, saved)
+        else:
+            self._ground.later(_ROLLED_BACK_MS, self._put_back_if_known, victim, saved, mark)
+
+    def put_back(self, victim: WorldReplica, saved: WorldDisk) -> None:
+        """Kill a replica, and let it go on with a volume of earlier."""
+        self._ground.note(victim, "has its volume rolled back")
+        self._ground.branches.counts[PUT_BACK] += 1
+        victim.replace_disk(saved)
+
+    def _slow(self) -> bool:
+        """Slow the threads of one machine down, or those of all."""
+        random, replicas = self._ground.random, list(self._ground.replicas)
+        if random.random() < 0.5:
+            replicas = [self._ground.replica()]
+        slowness = random.randint(2, _SLOWNESS_MAX)
+        for host in [replica.machine.host for replica in replicas]:
+            self._ground.world.slow_disks[host] = slowness
+            self._ground.later(LASTS_MS, self._ground.world.slow_disks.pop, host, None)
+        return True
+
+    def _full_disk(self) -> bool:
+        """Leave little room or none, for a while."""
+        replica = self._ground.replica()
+        disk = replica.machine.disk
+        used_bytes = disk.capacity_bytes - disk.free_bytes("")
+        room_bytes = self._ground.random.randint(0, _ROOM_SECTORS_MAX) * SECTOR_BYTES
+        self._ground.note(replica, f"has {room_bytes} bytes of disk left")
+        disk.capacity_bytes = used_bytes + room_bytes
+        self._ground.later(LASTS_MS, setattr, disk, "capacity_bytes", CAPACITY_BYTES)
+        return True
+
+    def _failed_sync(self) -> bool:
+        """Let one of the next syncs fail: its process must end."""
+        replica = self._ground.replica()
+        disk = replica.machine.disk
+        disk.failing_syncs.add(disk.syncs + self._ground.random.randrange(_SYNCS_UNTIL_FAILURE))
+        self._ground.note(replica, "has a sync that will fail")
+        return True
+
+    def _hang_disk(self) -> bool:
+        """Let no call to the disk return any more, until somebody kills the process."""
+        replica = self._ground.replica()
+        process = replica.process
+        if process is None or not process.is_alive:
+            return False
+        self._ground.note(replica, "has a disk that hangs")
+        process.hangs = True
+        self._hanging.append(process)
+        self._ground.later(_HANGS_MS, self._kill_hanging, process, replica.is_primary)
+        return True
+
+    def _kill_hanging(self, process: WorldProcess, was_primary: bool) -> None:
+        leads = [each.process for each in self._ground.replicas if each.is_primary]
+        if was_primary and process.is_alive and any(each is not process for each in leads):
+            self._ground.branches.counts[HANDED_OVER] += 1
+        process.kill()
+
+    # --- Rot ---
+
+    def _rot(self) -> bool:
+        """Damage an entry of a victim's journal, or the header of one of its segments."""
+        victim, random = self._ground.victim(), self._ground.random
+        if victim is None or victim.files is None:
+            return False
+        journal = victim.files.journal
+        held = held_ops(journal)
+        if not held:
+            return False
+        back = min(len(held) - 1, int(random.expovariate(1 / _OPS_BACK_MEAN)))
+        place = journal.index.get(held[-1 - back])
+        assert place is not None, "the journal holds it"
+        path = segment_path(f"{DIRECTORY}/{JOURNAL_DIRECTORY}", place.segment)
+        if random.randrange(_HEADER_ONE_IN) == 0:
+            victim.machine.disk.rot(path, 0, SECTOR_BYTES, random)
+        else:
+            victim.damaged_ops.add(held[-1 - back])
+            victim.machine.disk.rot(path, place.offset, place.extent_bytes, random)
+        self._damaged(victim, f"{path}, op {held[-1 - back]}")
+        return True
+
+    def _rot_snapshot(self) -> bool:
+        """Damage a file of a victim's snapshots: one copy of it, or all."""
+        victim, random = self._ground.victim(), self._ground.random
+        if victim is None:
+            return False
+        disk, root = victim.machine.disk, f"{DIRECTORY}/{SNAPSHOTS_DIRECTORY}/"
+        paths = [path for path in disk.durable_paths() if path.startswith(root)]
+        names = sorted({name for path in paths if (name := _name_of_copy(path))})
+        if not names:
+            return False
+        name = random.choice(names)
+        copies = [path for path in paths if path.endswith(f"/{name}")]
+        if random.random() < 0.5:
+            copies = [random.choice(copies)]
+        for path in copies:
+            disk.rot(path, 0, len(disk.content(path)), random)
+        self._damaged(victim, f"{len(copies)} copies of {name}")
+        return True
+
+    def _rot_superblock(self) -> bool:
+        """Damage one copy of the superblock, at most one for each process."""
+        replica = self._ground.replica()
+        process, files = replica.process, replica.files
+        if process is None or files is None or process in self._rotten:
+            return False
+        if not files.superblock.exists:
+            return False
+        self._rotten.append(process)
+        copy = self._ground.random.randrange(COPIES)
+        path = f"{DIRECTORY}/{SUPERBLOCK_FILE}"
+        replica.machine.disk.rot(path, copy * COPY_BYTES, COPY_BYTES, self._ground.random)
+        self._damaged(replica, f"copy {copy} of the superblock")
+        return True
+
+    def _damaged(self, replica: WorldReplica, what: str) -> None:
+        """Half of the time, let the process come back to its damage at once."""
+        self._ground.note(replica, f"has damage: {what}")
+        process = replica.process
+        if process is not None and process.is_alive and self._ground.random.random() < 0.5:
+            self._ground.branches.counts[DAMAGE_MET] += 1
+            process.kill()
+
+
+def _name_of_copy(path: str) -> str:
+    """Return the name of a layer or manifest within its copy, empty for other files."""
+    folder, name = path.split("/")[-2:]
+    return f"{folder}/{name}" if folder in FOLDERS and not name.endswith(".tmp") else ""

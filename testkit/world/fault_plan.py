@@ -1,0 +1,94 @@
+"""Which faults a run has, and when: drawn before the run, so that any of them can be left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+EVERY_MS: Final = (100, 2_500)
+_MS_PER_S: Final = 1_000
+
+KINDS: Final = (
+    "kill",
+    "kill_in_io",
+    "kill_in_step",
+    "kill_service",
+    "kill_client",
+    "pause",
+    "pause_service",
+    "pause_client",
+    "hang_service",
+    "slow_service",
+    "away",
+    "move",
+    "step_down",
+    "cut",
+    "cut_client",
+    "isolate",
+    "partition",
+    "lose",
+    "lost_messages",
+    "poorly_carried",
+    "repeated_messages",
+    "late_messages",
+    "clog",
+    "misrouted",
+    "stranger",
+    "holed_log",
+    "echoes",
+    "power",
+    "blackout",
+    "lose_disk",
+    "slow",
+    "rot",
+    "rot_snapshot",
+    "rot_superblock",
+    "full_disk",
+    "failed_sync",
+    "hang_disk",
+    "stalled_disk",
+    "misdirected",
+    "lost_write",
+    "older_superblock",
+    "crowd",
+    "ambush",
+    "alone_with_its_log",
+    "forgotten_view",
+    "cornered",
+    "dozing",
+    "return",
+    "pendulum",
+    "struck_bootstrap",
+    "rolled_back",
+)
+# Known by name, and drawn for no seed.
+APART: Final = ("lost_syncs", "clock")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFault:
+    """One fault. Whom it strikes depends on the run; what it draws comes from its own seed."""
+
+    number: int
+    at_ms: int
+    kind: str
+    seed: int
+
+
+def plan(
+    seed: int, kinds: Sequence[str], seconds: int, every_ms: tuple[int, int] = EVERY_MS
+) -> tuple[PlannedFault, ...]:
+    """Return the faults of a run, in the order of their times; `every_ms` bounds their distances.
+
+    A longer run has the same faults, and others after them.
+    """
+    random = Random(f"faults {seed}")
+    planned: list[PlannedFault] = []
+    at_ms = random.randint(*every_ms)
+    while kinds and at_ms < seconds * _MS_PER_S:
+        kind = random.choice(list(kinds))
+        planned.append(PlannedFault(len(planned), at_ms, kind, random.getrandbits(64)))
+        at_ms += random.randint(*every_ms)
+    return tuple(planned)

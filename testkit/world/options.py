@@ -1,0 +1,126 @@
+"""How large a run of the world is, and which faults happen in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from coordinator.replica.batcher import GATHERED_COMMANDS
+from coordinator.vsr.quorum import QUORUMS
+from testkit.world.fault_plan import EVERY_MS, KINDS, PlannedFault, plan
+from testkit.world.ground import LASTS_MS_MAX
+from viewstamp.format.record import SECTOR_BYTES
+from viewstamp.limits import MIB
+
+# The commands of a world are small. So are its segments, and a journal soon drops some of them.
+RECORD_BYTES_MAX: Final = 8 * SECTOR_BYTES
+SEGMENT_BYTES: Final = 20 * SECTOR_BYTES
+# How many commands there are between two snapshots, and how long log is kept for a silent replica:
+# mostly so short that one that is away needs more than the others have kept.
+_SNAPSHOT_COMMANDS: Final = (30, 60, 200)
+_RETAIN_MS: Final = (0, 1_000, 60_000)
+_REPLICAS: Final = (1, 2, 3, 3, 3, 3, 4, 5)
+_STANDBYS: Final = (0, 0, 0, 1, 2)
+_EVERY_MS: Final = (EVERY_MS, EVERY_MS, (20, 600))
+_SECONDS: Final = (5, 10, 15)
+# A fault that is always there would hide what shows only without it.
+_KINDS_MAX: Final = 8
+# The few callers of a world never have as many commands waiting as the product gathers while an
+# entry is under way. With fewer, several entries are under way at once, as under a heavy load.
+FEW_COMMANDS: Final = 1
+_GATHERED: Final = (FEW_COMMANDS, FEW_COMMANDS, GATHERED_COMMANDS)
+# Limits that only many callers reach, lowered, but not so far that the judged clients reach them.
+_LIMITS: Final[tuple[tuple[str, ...], ...]] = (
+    (),
+    (),
+    ("--quota-bytes-per-user=100000", "--quota-commands=3000", "--no-reflection"),
+    ("--connections-max=40", "--channelz", "--snapshot-keep-last=1", "--snapshot-keep-daily=0"),
+)
+_WANDERERS: Final = (0, 0, 1, 2)
+_WATCHED_ONE_IN: Final = 3
+_OPERATORS: Final = (0, 0, 1)
+_COPIES_OF_ONE_VICTIM: Final = 2
+_ALL_KINDS_ONE_IN: Final = 5
+# A victim loses its disk, or some of what is on it.
+_OF_DISKS: Final = frozenset({"lose_disk", "older_superblock", "cornered", "rolled_back"})
+_OF_RECORDS: Final = frozenset({"rot", "rot_snapshot", "misdirected", "lost_write"})
+
+
+def flags(snapshot_commands: int = 60, retain_ms: int = 1_000) -> tuple[str, ...]:
+    """Return the flags of each coordinator."""
+    return (
+        f"--snapshot-commands={snapshot_commands}",
+        f"--snapshot-reserve-bytes={MIB}",
+        f"--journal-retain-ms={retain_ms}",
+    )
+
+
+@dataclass(frozen=True)
+class WorldOptions:
+    """How large a run is. `replicas` vote, and `standbys` follow them.
+
+    `faults` are the kinds that happen, and `every_ms` bounds the time between two. None lasts
+    longer than `lasts_ms_max`, unless the shortest of its kind does. Planned faults whose numbers
+    are in `dropped` do not happen. `flags` are those of each coordinator. While an entry is under
+    way, `gathered_commands` must wait until another one is worth it.
+    """
+
+    replicas: int = 3
+    standbys: int = 0
+    clients: int = 3
+    callers: int = 2
+    keys: int = 3
+    seconds: int = 10
+    wanderers: int = 0
+    """Clients that use the whole interface."""
+    operators: int = 0
+    """Clients that do what only root does."""
+    is_watched: bool = False
+    """Whether coordinators have telemetry and an audit log."""
+    faults: Sequence[str] = KINDS
+    every_ms: tuple[int, int] = EVERY_MS
+    dropped: frozenset[int] = frozenset()
+    lasts_ms_max: int = LASTS_MS_MAX
+    gathered_commands: int = FEW_COMMANDS
+    flags: Sequence[str] = flags()
+    segment_bytes: int = SEGMENT_BYTES
+    record_bytes_max: int = RECORD_BYTES_MAX
+
+    def planned(self, seed: int) -> list[PlannedFault]:
+        """Return the faults that happen, in the order of their times."""
+        planned = plan(seed, self.faults, self.seconds, self.every_ms)
+        return [fault for fault in planned if fault.number not in self.dropped]
+
+
+def draw(seed: int) -> WorldOptions:
+    """Return what a seed of a campaign decides."""
+    random = Random(f"options {seed}")
+    replicas = random.choice(_REPLICAS)
+    standbys = random.choice(_STANDBYS)
+    kinds = set(random.sample(KINDS, random.randint(1, _KINDS_MAX)))
+    if random.randrange(_ALL_KINDS_ONE_IN) == 0:
+        kinds = set(KINDS)
+    if kinds & _OF_DISKS and QUORUMS[replicas].replication > _COPIES_OF_ONE_VICTIM:
+        # On different victims both together could be more than a cluster survives.
+        kinds -= _OF_RECORDS
+    visitors = Random(f"visitors {seed}")
+    return WorldOptions(
+        replicas=replicas,
+        wanderers=visitors.choice(_WANDERERS),
+        operators=visitors.choice(_OPERATORS),
+        is_watched=visitors.randrange(_WATCHED_ONE_IN) == 0,
+        standbys=standbys if replicas > 1 else 0,
+        clients=random.randint(2, 4),
+        callers=random.randint(1, 3),
+        keys=random.randint(1, 4),
+        seconds=random.choice(_SECONDS),
+        faults=tuple(kind for kind in KINDS if kind in kinds),
+        every_ms=random.choice(_EVERY_MS),
+        gathered_commands=Random(f"gathered {seed}").choice(_GATHERED),
+        flags=(
+            *flags(random.choice(_SNAPSHOT_COMMANDS), random.choice(_RETAIN_MS)),
+            *visitors.choice(_LIMITS),
+        ),
+    )

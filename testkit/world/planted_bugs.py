@@ -1,0 +1,148 @@
+"""One bug for each checker and judge, planted in the shipped programs, which it alone finds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+from typing import Any, Final
+
+from coordinator.app import core
+from coordinator.mux.applied_digests import AppliedDigests
+from coordinator.mux.deduplication import Admission, New
+from coordinator.mux.mux import Mux
+from coordinator.mux.sessions import HeaderVerdict, SessionsMachine
+from coordinator.mux.types import LoggedRequest
+from coordinator.replica import cluster_clock
+from coordinator.replica.apply_queue import ApplyQueue, ApplyQueuePorts
+from coordinator.replica.ports import Progress
+from coordinator.snapshot.generation_writer import GenerationWriter, StoredGenerations
+from coordinator.snapshot.work import LocalCut
+from coordinator.vsr import Prepare
+from services.streams.model import Topic, TopicKey, TopicTable
+from testkit.plants.core_bugs import (
+    Patch,
+    commit_without_quorum,
+    discard_too_much,
+    forget_the_head,
+    keep_the_first_superblock,
+    let_standbys_vouch,
+    never_repeat,
+    read_behind_the_primary,
+    read_without_asking,
+    sequence_anew,
+    stamp_with_the_own_clock,
+    start_with_any_superblock,
+    vote_with_a_hole,
+    write_without_sync,
+)
+from testkit.world.plant import ANSWERS, JUDGES, LIVENESS, WorldPlant
+from testkit.world.planted_guards import MOVES, QUIET, under
+from viewstamp.limits import FEATURE_LEVEL_MAX
+
+
+def hand_over_twice(patch: Patch) -> None:
+    """The stages get every tenth entry twice."""
+    real = ApplyQueue.__init__
+
+    def begin(self: ApplyQueue, ports: ApplyQueuePorts, progress: Progress) -> None:
+        def twice(prepare: Prepare, taken_apart: Any) -> None:
+            for _ in range(2 if prepare.op % 10 == 0 else 1):
+                ports.hand_over(prepare, taken_apart)
+
+        real(self, replace(ports, hand_over=twice), progress)
+
+    patch.setattr(ApplyQueue, "__init__", begin)
+
+
+def answer_by_process(patch: Patch) -> None:
+    """The answers to an entry depend on the process that applies it."""
+    begin, add, serials = AppliedDigests.__init__, AppliedDigests.add, count()
+    known: dict[int, bytes] = {}
+
+    def begun(self: AppliedDigests, *arguments: Any) -> None:
+        begin(self, *arguments)
+        known[id(self)] = bytes([next(serials) % 251])
+
+    def added(self: AppliedDigests, op: int, answer: bytes | bytearray) -> None:
+        add(self, op, bytes(answer) + known[id(self)])
+
+    patch.setattr(AppliedDigests, "__init__", begun)
+    patch.setattr(AppliedDigests, "add", added)
+
+
+def forget_numbers(patch: Patch) -> None:
+    """A request that arrives twice takes effect twice."""
+    real = SessionsMachine.check_header
+
+    def check(self: SessionsMachine, request: LoggedRequest) -> Any:
+        verdict = real(self, request)
+        return HeaderVerdict.APPLY if verdict is HeaderVerdict.DUPLICATE else verdict
+
+    patch.setattr(SessionsMachine, "check_header", check)
+    patch.setattr(Admission, "lookup", lambda *_: New())
+
+
+def keep_some_topics(patch: Patch) -> None:
+    """A deleted topic stays where its id is a multiple of three, on every replica alike."""
+    real = TopicTable.delete
+
+    def delete(self: TopicTable, key: TopicKey) -> Topic:
+        return self.rows[key] if key[1] % 3 == 0 else real(self, key)
+
+    patch.setattr(TopicTable, "delete", delete)
+
+
+def lead_at_the_level_of_the_build(patch: Patch) -> None:
+    """A primary gives entries the highest level that its build knows, decided or not."""
+    patch.setattr(core, "FEATURE_LEVEL_MAX", FEATURE_LEVEL_MAX - 1)
+    patch.setattr(Mux, "feature_level", FEATURE_LEVEL_MAX)
+
+
+def follow_the_own_clock(patch: Patch) -> None:
+    """A primary gives entries the time of its own clock, and believes its jumps at once."""
+    patch.setattr(cluster_clock, "CLOCK_STEP_MS", 0)
+    stamp_with_the_own_clock(patch)
+
+
+def differ_in_snapshots(patch: Patch) -> None:
+    """The time in a snapshot depends on the process that makes it."""
+    real, serials = StoredGenerations.begin, count()
+
+    def begin(self: StoredGenerations, cut: LocalCut) -> GenerationWriter:
+        taken = replace(cut.taken, timestamp=cut.taken.timestamp + next(serials))
+        return real(self, replace(cut, taken=taken))
+
+    patch.setattr(StoredGenerations, "begin", begin)
+
+
+# An old primary is cut off so long that some clients write elsewhere, and others stay with it.
+PARTED: Final = under("isolate", "cut_client", clients=4, callers=2, keys=1, lasts_ms_max=5_000)
+
+PLANTS: Final = (
+    WorldPlant("OneHistory", commit_without_quorum, under(*MOVES)),
+    WorldPlant("ExecutedInOrder", hand_over_twice, QUIET, seed=1),
+    WorldPlant("CommittedOnQuorum", commit_without_quorum, QUIET, seed=1),
+    WorldPlant("StandbysOnlyFollow", let_standbys_vouch, replace(QUIET, standbys=1), seed=1),
+    WorldPlant("DurableIsDurable", write_without_sync, QUIET, seed=1),
+    WorldPlant("RestartKeeps", forget_the_head, under("kill"), seed=1),
+    WorldPlant(
+        "OlderSuperblocksAreRefused",
+        start_with_any_superblock,
+        under("older_superblock", "step_down"),
+    ),
+    WorldPlant("ViewsMonotonic", keep_the_first_superblock, under("kill", "step_down"), seed=1),
+    WorldPlant("OneLogPerView", sequence_anew, under("lose", "kill")),
+    WorldPlant("LogsAreWhole", vote_with_a_hole, under("step_down", "kill")),
+    WorldPlant("NothingCommittedDiscarded", discard_too_much, under(*MOVES)),
+    WorldPlant("LevelsAscend", lead_at_the_level_of_the_build, QUIET, seed=1),
+    WorldPlant("DigestsEqual", answer_by_process, QUIET, seed=1),
+    WorldPlant("ExactlyOnce", forget_numbers, under("lose", "cut_client", "step_down")),
+    WorldPlant(JUDGES, keep_some_topics, QUIET, seed=1),
+    WorldPlant("AcknowledgedIsKept", commit_without_quorum, under("isolate")),
+    WorldPlant("ReadsAreLinearizable", read_without_asking, PARTED),
+    WorldPlant("ReadsAreLinearizable", read_behind_the_primary, under("isolate"), seed=1),
+    WorldPlant("LogTimeIsNotAhead", follow_the_own_clock, under("clock", "clock", "step_down")),
+    WorldPlant(LIVENESS, never_repeat, under(*MOVES)),
+    WorldPlant(ANSWERS, answer_by_process, QUIET, seed=1),
+    WorldPlant("SnapshotsAgree", differ_in_snapshots, replace(QUIET, seconds=4), seed=1),
+)

@@ -1,0 +1,146 @@
+"""One bug for each known pitfall of the protocol, planted in the shipped programs.
+
+Most bugs are those of `testkit.plants.core_guards`. Where a pitfall lies in the shell, the bug
+takes the place of a function of the coordinator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from coordinator.mux.deduplication import Admission
+from coordinator.replica import intake
+from coordinator.replica.data_directory import JOURNAL_DIRECTORY, SUPERBLOCK_FILE
+from coordinator.replica.writer import JournalWriter
+from testkit.memory_storage import Inode, MemoryStorage
+from testkit.plants.core_guards import (
+    Patch,
+    act_before_log_view_is_durable,
+    ask_once,
+    cut_at_the_chosen_head,
+    deny_what_is_damaged,
+    exchange_by_op,
+    go_on_counting,
+    ignore_later_views,
+    leave_alone,
+    never_abdicate,
+    never_forfeit,
+    pre_vote_once,
+    question_the_commit_point,
+    register_twice,
+    take_any_log,
+    take_hearsay_for_held,
+    take_holed_logs,
+    truncate_when_behind,
+    vote_before_durable,
+    vote_once,
+    vote_with_hearsay,
+    vote_without_memory,
+    vouch_after_voting,
+    vouch_before_durable,
+    wait_for_a_primary,
+)
+from testkit.world.options import WorldOptions
+from testkit.world.plant import WorldPlant
+from testkit.world.replica import DIRECTORY
+
+# Faults that come often and end soon, so that the cluster is at work when the next one strikes.
+OFTEN_MS: Final = (100, 600)
+SHORT_MS: Final = 1_200
+QUIET: Final = WorldOptions(seconds=2, faults=())
+
+
+def under(*faults: str, **sizes: Any) -> WorldOptions:
+    """Return options of a run that has these faults often, and not for long."""
+    options = WorldOptions(
+        seconds=8, clients=2, callers=8, faults=faults, every_ms=OFTEN_MS, lasts_ms_max=SHORT_MS
+    )
+    return replace(options, **sizes)
+
+
+def keep_callers_waiting(patch: Patch) -> None:
+    """A request counts as under way although the view that took it ended without it."""
+    patch.setattr(intake, "fail", lambda batch, refusal: None)
+    patch.setattr(Admission, "reset", lambda self: None)
+
+
+def fetch_by_op(patch: Patch) -> None:
+    """Replicas exchange entries of a chosen log by op alone, whatever their checksum."""
+    exchange_by_op(patch)
+
+    async def read_held(self: JournalWriter[Any], op: int, checksum: bytes) -> Any:
+        return await self.read(op)
+
+    patch.setattr(JournalWriter, "read_held", read_held)
+
+
+def count_snapshots_early(patch: Patch) -> None:
+    """A replica restarts from a snapshot before the files of the snapshot are durable."""
+    real = MemoryStorage.sync_inode
+    synced = (f"{DIRECTORY}/{JOURNAL_DIRECTORY}", f"{DIRECTORY}/{SUPERBLOCK_FILE}")
+
+    def sync(self: MemoryStorage, path: str, inode: Inode) -> None:
+        if path.startswith(synced):
+            real(self, path, inode)
+
+    patch.setattr(MemoryStorage, "sync_inode", sync)
+
+
+MOVES: Final = ("isolate", "step_down", "kill")
+LOSSES: Final = ("lost_messages", "poorly_carried", "lose")
+STRUCK: Final = ("forgotten_view", "ambush", "kill_in_step", "slow", "step_down")
+
+GUARDS: Final = (
+    WorldPlant("P1", truncate_when_behind, under("isolate", "ambush", "step_down", replicas=5)),
+    WorldPlant("P2", ignore_later_views, under(*MOVES)),
+    WorldPlant("P3", pre_vote_once, under("kill", "isolate", *LOSSES)),
+    WorldPlant("P3", vote_once, under("forgotten_view", "step_down", "isolate", *LOSSES)),
+    WorldPlant("P4", ask_once, under("kill", *LOSSES)),
+    WorldPlant("P4", take_any_log, under("kill", "echoes", "late_messages", "repeated_messages")),
+    WorldPlant("P5", wait_for_a_primary, under("blackout", seconds=3)),
+    WorldPlant("P6", vouch_before_durable, QUIET, seed=1),
+    WorldPlant("P7", go_on_counting, under("kill_client", seconds=3)),
+    WorldPlant("P8", keep_callers_waiting, under("pendulum", "isolate")),
+    WorldPlant("P9", vote_before_durable, under(*STRUCK)),
+    WorldPlant("P10", act_before_log_view_is_durable, under(*STRUCK)),
+    WorldPlant("P11", vouch_after_voting, under("dozing", "dozing", "ambush")),
+    WorldPlant("P12", take_hearsay_for_held, under(*MOVES, "pause")),
+    WorldPlant("P12", vote_with_hearsay, under(*MOVES, "pause"), seed=1),
+    WorldPlant("P13", deny_what_is_damaged, under("cornered", "cornered", "rot")),
+    WorldPlant("P14", cut_at_the_chosen_head, under(*MOVES, "pause")),
+    WorldPlant("P14", question_the_commit_point, under(*MOVES)),
+    WorldPlant(
+        "P15",
+        never_forfeit,
+        under("away", "isolate"),
+        seeds_max=3,
+        redundant="it only saves time; a story of the simulator shows that it does",
+    ),
+    WorldPlant(
+        "P16",
+        never_abdicate,
+        under("isolate"),
+        seeds_max=3,
+        redundant=(
+            "the world heals every link in the end; a story of the simulator shows the use of it"
+        ),
+    ),
+    WorldPlant(
+        "P16",
+        leave_alone,
+        under("isolate"),
+        seeds_max=3,
+        redundant=(
+            "a replica that hears nobody disturbs the others, which continue in between; a story of"
+            " the simulator shows it"
+        ),
+    ),
+    WorldPlant(
+        "P17", register_twice, under("kill_client", "kill_client", "step_down", "kill", clients=4)
+    ),
+    WorldPlant("P18", fetch_by_op, under("return", "return", "rot", replicas=5)),
+    WorldPlant("P19", vote_without_memory, under("cornered", "cornered", "isolate")),
+    WorldPlant("P20", count_snapshots_early, under("blackout", "power")),
+    WorldPlant("P21", take_holed_logs, under("holed_log", "step_down", "isolate")),
+)

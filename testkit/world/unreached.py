@@ -1,0 +1,224 @@
+"""The lines of `coordinator/` that no seed of the world runs, each with its reason.
+
+`python -m testkit.world.coverage` holds this table against what seeds run. Each line that is not
+run has to be in it, and each place in it has to have such a line. Only what a seed cannot run is
+named here. What a longer campaign may run is not.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from testkit.world.reached import MODULE, Unreached
+
+_APP: Final = "coordinator/app"
+_GATEWAY: Final = "coordinator/gateway"
+_JOURNAL: Final = "coordinator/journal"
+_PEERS: Final = "coordinator/peers"
+_REPLICA: Final = "coordinator/replica"
+_SNAPSHOT: Final = "coordinator/snapshot"
+
+TABLE: Final[tuple[Unreached, ...]] = (
+    Unreached(
+        "The program around the coordinator: signals, exit codes, collection of garbage, the files"
+        " for tools. A world runs the coordinator itself.",
+        "tests/processes",
+        (
+            f"{_APP}/main.py main",
+            f"{_APP}/main.py _allow_connections",
+            f"{_APP}/main.py serve",
+            f"{_APP}/main.py _telemetry",
+            f"{_APP}/main.py _garbage_collection",
+            f"{_APP}/outside.py write_ready_file",
+            f"{_APP}/outside.py remove_ready_file",
+            f"{_REPLICA}/data_directory.py open_replica",
+        ),
+    ),
+    Unreached(
+        "Flags that are refused. A world gives flags that are accepted.",
+        "tests/coordinator/app/test_coordinator_flags.py",
+        (
+            f"{_APP}/config.py",
+            f"{_PEERS}/settings.py settings_of",
+            f"{_PEERS}/settings.py standby_addresses",
+            f"{_PEERS}/settings.py _voters",
+            f"{_PEERS}/settings.py _addresses",
+            f"{_PEERS}/settings.py _check_address",
+            f"{_APP}/face.py _audit_log",
+        ),
+    ),
+    Unreached(
+        "Calls of the operating system for files. The disk of a world is in memory.",
+        "tests/coordinator/journal/test_file_storage.py",
+        (
+            "coordinator/storage.py FileStorage.*",
+            "coordinator/storage.py DescriptorFile.*",
+            "coordinator/storage.py DescriptorLock.*",
+            "coordinator/storage.py _process_id",
+        ),
+    ),
+    Unreached(
+        "The lock of a directory that another process holds. A machine of a world has one"
+        " coordinator at a time.",
+        "tests/coordinator/journal/test_directory_crash.py",
+        (
+            "coordinator/storage.py DirectoryInUse.__init__",
+            f"{_SNAPSHOT}/opening.py _lock",
+            f"{_SNAPSHOT}/opening.py _lock_one",
+            f"{_SNAPSHOT}/opening.py _lock_after_a_crash",
+            f"{_SNAPSHOT}/opening.py _is_alive",
+        ),
+    ),
+    Unreached(
+        "The journal's thread. A world has one thread, and calls that report later.",
+        "tests/processes",
+        (
+            f"{_REPLICA}/worker_thread.py DaemonThread.*",
+            f"{_REPLICA}/worker_thread.py _succeed",
+            f"{_REPLICA}/worker_thread.py _fail",
+        ),
+    ),
+    Unreached(
+        "The processes that write and merge snapshots. A world writes and merges in lanes of the"
+        " coordinator.",
+        "tests/coordinator/snapshot/files/test_writer_process.py",
+        (
+            f"{_SNAPSHOT}/writer_process.py",
+            f"{_SNAPSHOT}/writer_server.py",
+            f"{_SNAPSHOT}/compaction.py ProcessCompactor.*",
+            f"{_SNAPSHOT}/compaction.py CompactionJob.to_json",
+            f"{_SNAPSHOT}/compaction.py job_from_json",
+            f"{_SNAPSHOT}/compaction.py answer_of",
+            f"{_SNAPSHOT}/compaction.py answer_of.report",
+            f"{_SNAPSHOT}/compaction.py main",
+            f"{_SNAPSHOT}/compaction.py {MODULE}",
+        ),
+    ),
+    Unreached(
+        "TLS. Nothing in a world is encrypted.",
+        "tests/coordinator/peers/test_peer_tls.py",
+        (
+            "coordinator/base/certificates.py",
+            "coordinator/base/pem.py",
+            f"{_APP}/certificates.py",
+            f"{_GATEWAY}/server.py gateway_certificates",
+            f"{_PEERS}/tls.py",
+            f"{_PEERS}/settings.py _tls",
+            f"{_PEERS}/listener.py _check_certificate",
+        ),
+    ),
+    Unreached(
+        "Addresses that are taken by another process. Addresses of a world are free.",
+        "tests/processes",
+        (
+            f"{_GATEWAY}/server.py _check_is_free",
+            f"{_GATEWAY}/server.py GatewayServer.listen",
+            f"{_PEERS}/peers.py bind",
+        ),
+    ),
+    Unreached(
+        "The view of the catalog in SQLite. A world writes none, so it never fails either.",
+        "tests/coordinator/snapshot/orchestration/test_snapshot_store.py",
+        (
+            f"{_SNAPSHOT}/store.py rebuild",
+            f"{_SNAPSHOT}/store.py _replace",
+            f"{_SNAPSHOT}/store.py CatalogViewWriter._failed",
+            f"{_SNAPSHOT}/store.py CatalogViewWriter._succeeded",
+            f"{_APP}/snapshots.py SnapshotAssembly._view_is_stale",
+            f"{_APP}/snapshots.py SnapshotAssembly._view_is_current",
+        ),
+    ),
+    Unreached(
+        "Records of the audit log that cannot be made. In a world such a record is a violation.",
+        "tests/coordinator/gateway/test_answers_looked_at.py",
+        (
+            f"{_GATEWAY}/audit.py _looking_on.told",
+            f"{_GATEWAY}/audit.py Audit.lose",
+        ),
+    ),
+    Unreached(
+        "Replicas of other builds, clusters and configurations. A world has one of each.",
+        "tests/coordinator/peers",
+        (
+            f"{_PEERS}/hello.py _other_wire_version",
+            f"{_PEERS}/hello.py _other_replica_count",
+            f"{_PEERS}/hello.py _other_standby_count",
+            f"{_PEERS}/hello.py _other_configuration",
+            f"{_PEERS}/hello.py _unknown_replica",
+            f"{_PEERS}/hello.py _own_replica",
+            f"{_PEERS}/hello.py _wrong_addressee",
+            f"{_PEERS}/hello.py _old_build",
+            "coordinator/vsr/state.py Configuration.__post_init__",
+        ),
+    ),
+    Unreached(
+        "Directories of other clusters, replicas or builds, and directories in pieces. A world"
+        " opens what it made, or an older state of it.",
+        "tests/coordinator/journal",
+        (
+            f"{_JOURNAL}/errors.py WrongCluster.__init__",
+            f"{_JOURNAL}/errors.py WrongReplica.__init__",
+            f"{_JOURNAL}/errors.py JournalExists.__init__",
+            f"{_JOURNAL}/errors.py JournalNotFound.__init__",
+            f"{_REPLICA}/data_directory.py _check_level",
+            f"{_REPLICA}/data_directory.py _cluster_of_journal",
+            f"{_REPLICA}/data_directory.py _check_identity",
+            f"{_REPLICA}/data_directory.py _check_role",
+            f"{_SNAPSHOT}/identity.py decode_identity",
+            f"{_SNAPSHOT}/identity.py check_directories",
+            f"{_SNAPSHOT}/identity.py _check_belongs",
+            f"{_SNAPSHOT}/identity.py _check_may_be_written",
+            f"{_SNAPSHOT}/transfer.py NewerBuildError.__init__",
+            f"{_APP}/snapshot_repair.py SnapshotRepair._is_too_new",
+        ),
+    ),
+    Unreached(
+        "Snapshots that contradict themselves although every checksum is right. Writers of a world"
+        " have no defect.",
+        "tests/coordinator/mux",
+        (
+            "coordinator/mux/restoring.py checked_sessions",
+            "coordinator/mux/restoring.py checked_catalog",
+            "coordinator/mux/restoring.py _check_sessions",
+            "coordinator/mux/restoring.py _check_minimums",
+            "coordinator/mux/restoring.py _check_reply",
+            "coordinator/mux/restoring.py _check_window",
+            "coordinator/mux/restoring.py _check_snapshot",
+            "coordinator/mux/restoring.py _check_own_cut",
+            "coordinator/mux/restoring.py _check_level",
+            "coordinator/mux/restoring.py _check_description",
+        ),
+    ),
+    Unreached(
+        "Replicas that one log led to different states. Services of a world have no defect;"
+        " `test_world_divergence.py` plants one.",
+        "tests/testkit/world/test_world_divergence.py",
+        (
+            f"{_SNAPSHOT}/divergence.py",
+            f"{_APP}/digest_claims.py DigestClaims._resolve",
+            f"{_APP}/digest_claims.py DigestClaims._differs",
+            f"{_APP}/snapshots.py SnapshotAssembly._diverged",
+        ),
+    ),
+    Unreached(
+        "Sessions that nobody used for ten minutes. A run of a world has less.",
+        "tests/coordinator/gateway/test_session_timers.py",
+        (
+            f"{_GATEWAY}/timers.py SessionTimers._propose_end",
+            "coordinator/mux/sessions.py SessionsMachine._expire",
+        ),
+    ),
+    Unreached(
+        "What only tests and debuggers ask for.",
+        "tests/coordinator",
+        (
+            f"{_GATEWAY}/quotas.py Quotas.__len__",
+            f"{_GATEWAY}/shares.py Shares.__len__",
+            f"{_REPLICA}/proposals.py Proposals.__len__",
+            f"{_REPLICA}/reads.py ReplicaReads.__len__",
+            f"{_SNAPSHOT}/copies.py CopyVerdict.__str__",
+            "coordinator/stages/item_log.py ItemLog.__len__",
+            "coordinator/vsr/replica.py Replica.__repr__",
+        ),
+    ),
+)

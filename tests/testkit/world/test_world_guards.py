@@ -1,0 +1,72 @@
+"""Every checker can fail in the world, and every guard of the protocol is needed there.
+
+`make world-guards` runs all planted bugs. These tests run those that a single seed finds within
+seconds; where the product has changed since, the search starts from the first seed.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+
+from testkit.plants.verdict import PITFALLS, Verdict, key, markdown
+from testkit.world.guards import ALL
+from testkit.world.observer import CHECKERS
+from testkit.world.plant import ANSWERS, CORE, JUDGES, LIVENESS, WorldPlant, finders, look
+from testkit.world.planted_bugs import PLANTS
+from testkit.world.planted_guards import GUARDS
+from testkit.world.run import WorldOutcome
+
+SEEDS_MAX = 6
+QUICK = [plant for plant in ALL if plant.seed]
+
+
+@pytest.mark.parametrize("plant", QUICK, ids=key)
+def test_a_bug_planted_in_the_shipped_programs_is_found(plant: WorldPlant) -> None:
+    """A run finds the bug; one of a checker is left to that checker alone."""
+    verdict = look(plant, chain([plant.seed], range(1, SEEDS_MAX)))
+
+    assert verdict.found_by, f"{key(plant)} was not found in {verdict.seeds} seeds"
+
+
+def test_every_checker_of_the_world_and_every_pitfall_has_a_bug() -> None:
+    """No checker and no pitfall is left out or listed twice."""
+    names = {checker.__name__ for checker in CHECKERS}
+
+    assert {plant.name for plant in PLANTS} == names | {ANSWERS, JUDGES, LIVENESS}
+    assert {guard.name for guard in GUARDS} == set(PITFALLS)
+    assert len({key(plant) for plant in ALL}) == len(ALL)
+
+
+FOUND = {
+    "r1 ended: InvariantViolation('the view goes back')": CORE,
+    "r1 ended: DivergedError('two others differ')": ANSWERS,
+    "r1 ended: AssertionError('op 3 after op 1')": "the end of a process",
+    "key-1: its history is not linearizable": JUDGES,
+    "not every call came to an end within 180 s": LIVENESS,
+    "the replicas do not agree: {}": LIVENESS,
+}
+
+
+def test_the_table_names_who_found_a_bug() -> None:
+    """Every kind of violation has somebody who says it, and a checker is named before all."""
+    outcome = WorldOutcome(1, violations=list(FOUND))
+    assert finders(outcome) == list(FOUND.values())
+    outcome.checker = "OneHistory"
+    assert finders(outcome) == ["OneHistory"]
+
+
+def test_the_tables_have_a_row_for_each_verdict() -> None:
+    """Pitfalls say who found them; what nobody found says so."""
+    first, last = GUARDS[0], PLANTS[-1]
+    found = Verdict(first.name, "", 2, 2, CORE, "", 1.0)
+    missed = Verdict(last.name, "", 60, 60, "", "", 1.0)
+
+    tables = markdown(ALL, {key(first): found, key(last): missed})
+
+    rows = [line for line in tables.splitlines() if line.startswith(("| P1 ", f"| {last.name} "))]
+    assert [row.rpartition(" | ")[2] for row in rows] == [
+        "the core's own invariants |",
+        "none of 60 |",
+    ]

@@ -1,0 +1,56 @@
+"""A loop over calls of gRPC ends when it is cancelled, also if a call answers with its status."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import grpc.aio
+import pytest
+
+from viewstamp.cancellation import end_if_cancelled
+
+TURNS_MAX = 3
+STATUS = grpc.aio.AioRpcError(
+    grpc.StatusCode.DEADLINE_EXCEEDED, grpc.aio.Metadata(), grpc.aio.Metadata()
+)
+
+
+class RepeatingCaller:
+    """Calls again and again; each call waits, and answers a cancellation with its status."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+
+    async def run(self) -> None:
+        """Begin again after each failure."""
+        while self.turns < TURNS_MAX:
+            end_if_cancelled()
+            self.turns += 1
+            with contextlib.suppress(grpc.RpcError):
+                await self._call()
+
+    async def _call(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise STATUS from None
+
+
+async def test_a_lost_cancellation_ends_the_loop() -> None:
+    """One cancellation is enough for a loop that asks at each turn."""
+    caller = RepeatingCaller()
+    task = asyncio.create_task(caller.run())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert caller.turns == 1
+
+
+async def test_nothing_ends_without_a_cancellation() -> None:
+    """A task that nobody cancelled goes on, as does one whose timeout has passed."""
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await asyncio.Event().wait()
+    end_if_cancelled()
