@@ -106,7 +106,7 @@ GUARDS: Final = (
     WorldPlant("P10", act_before_log_view_is_durable, under(*STRUCK)),
     WorldPlant("P11", vouch_after_voting, under("dozing", "dozing", "ambush")),
     WorldPlant("P12", take_hearsay_for_held, under(*MOVES, "pause")),
-    WorldPlant("P12", vote_with_hearsay, under(*MOVES, "pause"), seed=1),
+    WorldPlant("P12", vote_with_hearsay, under(*MOVES, "pause")),
     WorldPlant("P13", deny_what_is_damaged, under("cornered", "cornered", "rot")),
     WorldPlant("P14", cut_at_the_chosen_head, under(*MOVES, "pause")),
     WorldPlant("P14", question_the_commit_point, under(*MOVES)),

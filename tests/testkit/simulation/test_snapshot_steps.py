@@ -53,7 +53,9 @@ STORIES = {
 
 
 @pytest.mark.parametrize("how", ["crash", "power"])
-@pytest.mark.parametrize("job", STORIES)
+@pytest.mark.parametrize(
+    "job", ["snapshot", "adopt", pytest.param("state transfer", marks=pytest.mark.long)]
+)
 def test_end_between_any_two_steps(job: str, how: str) -> None:
     """Wherever the process or its power ends, the replica comes back to the state of the others."""
     story, steps_min = STORIES[job]

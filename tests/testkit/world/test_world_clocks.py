@@ -47,6 +47,7 @@ class JumpTrial:
             self.jumped.process.kill()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ahead_s", "is_killed"), [(YEARS_S, False), (YEARS_S, True), (-HOURS_S, False)]
 )
@@ -62,6 +63,7 @@ def test_a_wrong_clock_moves_nothing(ahead_s: int, *, is_killed: bool) -> None:
     assert trial.run.log_time_us > trial.run.world.true_us - 5_000_000
 
 
+@pytest.mark.long
 def test_a_primary_that_stamps_with_its_own_clock_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge of log time complains if entries get the time of the primary's wall clock."""
     # The checker of single entries would end the run before its judges look.

@@ -50,6 +50,7 @@ def first_alone(seed: int, options: WorldOptions) -> WorldOptions:
     return replace(options, dropped=frozenset(f.number for f in options.planned(seed)[1:]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kinds", [KINDS[first::9] for first in range(9)], ids="-".join)
 def test_every_kind_of_fault_strikes(kinds: Sequence[str]) -> None:
     """Each of these kinds happens in some of few runs, and all promises hold."""
@@ -70,6 +71,7 @@ def test_a_replica_that_was_away_for_long_needs_a_snapshot() -> None:
     assert outcome.branches[TRANSFER_FINISHED] > 0
 
 
+@pytest.mark.long
 def test_a_state_transfer_may_be_interrupted() -> None:
     """A replica that dies while it fetches a snapshot fetches it in its next life."""
     run = WorldRun(1, WorldOptions(seconds=3, faults=("away",)))
@@ -87,12 +89,14 @@ def test_a_state_transfer_may_be_interrupted() -> None:
     assert outcome.branches[TRANSFER_FINISHED] > 0
 
 
+@pytest.mark.long
 def test_a_primary_whose_disk_hangs_hands_over() -> None:
     """While the disk of the primary does not return from a call, another replica leads."""
     options = replace(SMALL, seconds=10, faults=("hang_disk",))
     assert ran(8, first_alone(8, options)).branches[HANDED_OVER] == 1
 
 
+@pytest.mark.long
 def test_a_damaged_snapshot_is_mended_before_the_start() -> None:
     """A replica no copy of whose snapshot is intact gets it from the others, and then starts."""
     outcome = ran(13, replace(SMALL, faults=("rot_snapshot",)))
@@ -100,6 +104,7 @@ def test_a_damaged_snapshot_is_mended_before_the_start() -> None:
     assert outcome.branches[MENDED] > 0
 
 
+@pytest.mark.long
 def test_standbys_follow() -> None:
     """Two standbys have the state of three voters in the end, under faults of all."""
     faults = ("kill", "isolate", "lose_disk")
@@ -118,6 +123,7 @@ def test_an_intact_copy_of_each_entry_is_left(voters: int) -> None:
         assert max(victims) < voters + 2
 
 
+@pytest.mark.long
 def test_a_dropped_fault_does_not_happen() -> None:
     """Without its first two faults a run has the others, as planned."""
     options = replace(SMALL, faults=("blackout",))
@@ -126,6 +132,7 @@ def test_a_dropped_fault_does_not_happen() -> None:
     assert ran(4, fewer).faults["blackout"] == ran(4, options).faults["blackout"] - 2
 
 
+@pytest.mark.long
 def test_a_volume_can_be_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk of a victim is put back as it was before, once all others remember more."""
     rolled_back: list[tuple[bool, bool]] = []
@@ -145,6 +152,7 @@ def test_a_volume_can_be_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not set(APART) & set(KINDS)
 
 
+@pytest.mark.long
 def test_a_volume_that_forgot_nothing_told_is_not_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replicas that remember nothing can refuse no volume, so the fault waits."""
     monkeypatch.setattr(DiskMemory, "run", lambda _: asyncio.sleep(0))
@@ -164,6 +172,7 @@ OLDER = WorldOptions(
 )
 
 
+@pytest.mark.long
 def test_older_volumes_lose_nothing() -> None:
     """The others refuse replicas with older volumes, whenever their processes restart."""
     outcomes = [ran(seed, OLDER) for seed in (11, 22)]

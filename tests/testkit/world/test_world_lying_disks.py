@@ -90,21 +90,25 @@ def ran(kinds: tuple[str, ...], branch: str, seeds: int = 4) -> Counter[str]:
     return counts
 
 
+@pytest.mark.long
 def test_lost_writes_are_repaired() -> None:
     """A victim whose synced records vanish gets them from the others."""
     assert ran(("lost_write", "kill"), VANISHED)[VANISHED] > 0
 
 
+@pytest.mark.long
 def test_misdirected_writes_are_repaired() -> None:
     """A victim whose records land elsewhere starts again, and all promises hold."""
     assert ran(("misdirected", "power"), "power")["misdirected"] > 0
 
 
+@pytest.mark.long
 def test_an_older_superblock_is_refused() -> None:
     """A victim with a superblock of before does not start, and comes back with an empty disk."""
     assert ran(("older_superblock", "step_down"), OLDER_SUPERBLOCK)[OLDER_SUPERBLOCK] > 0
 
 
+@pytest.mark.long
 def test_an_older_superblock_that_is_not_refused_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the product did not compare journal and superblock, the world would notice."""
     monkeypatch.setattr(plan, "check_superblock_sequence", lambda *_: None)
@@ -113,6 +117,7 @@ def test_an_older_superblock_that_is_not_refused_is_seen(monkeypatch: pytest.Mon
     assert any("started with an older superblock" in each for each in outcome.violations)
 
 
+@pytest.mark.long
 def test_a_stalled_disk_goes_on() -> None:
     """A primary whose disk stands still for seconds neither loses anything nor stays behind."""
     assert ran(("stalled_disk",), "stalled_disk")["stalled_disk"] > 0
@@ -121,6 +126,7 @@ def test_a_stalled_disk_goes_on() -> None:
 LYING = replace(SMALL, faults=("lost_syncs", "isolate", "step_down"), seconds=6)
 
 
+@pytest.mark.long
 def test_a_journal_that_lost_its_end_is_refused() -> None:
     """A victim whose confirmed writes are gone does not go on with what is left."""
     outcomes = [WorldRun(seed, LYING).run() for seed in (7, 10)]

@@ -35,6 +35,7 @@ def outcomes(kind: str, letter: Letter, times: int = 400, seed: int = 7) -> list
     return [carry(letter) for _ in range(times)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kinds", "counted"),
     [

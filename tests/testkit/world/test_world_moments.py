@@ -42,6 +42,7 @@ CASES = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kinds", "moment"), CASES)
 def test_a_moment_comes(kinds: Sequence[str], moment: str) -> None:
     """The moment comes in one of few seeds, and the cluster stands it."""
@@ -66,6 +67,7 @@ def test_every_moment_has_a_case() -> None:
     assert set(MOMENTS) <= {moment for _, moment in CASES}
 
 
+@pytest.mark.long
 def test_a_lone_member_dies_while_it_is_bootstrapped() -> None:
     """One replica alone comes back and serves, wherever its first process died."""
     options = replace(SMALL, replicas=1, faults=("struck_bootstrap",), seconds=1)
@@ -76,6 +78,7 @@ def test_a_lone_member_dies_while_it_is_bootstrapped() -> None:
         assert outcome.answered > 0
 
 
+@pytest.mark.long
 def test_a_first_entry_that_nobody_has_heard_of_is_made_again() -> None:
     """A member that died before its superblock existed is blank, and begins anew."""
     options = replace(SMALL, faults=("struck_bootstrap",), seconds=1, clients=1, callers=1)
@@ -87,6 +90,7 @@ def test_a_first_entry_that_nobody_has_heard_of_is_made_again() -> None:
     assert len(deaths) > 1
 
 
+@pytest.mark.long
 def test_nobody_strikes_the_bootstrap_of_two() -> None:
     """Two replicas cannot go on without one that may have forgotten what it said."""
     options = replace(SMALL, replicas=2, faults=("struck_bootstrap",), seconds=1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from testkit.world.grpc_calls import ChannelCore
 from testkit.world.options import WorldOptions
 from testkit.world.replica import host_of
@@ -15,6 +17,7 @@ MOVING = WorldOptions(clients=2, callers=1, keys=2, seconds=4, faults=("move",))
 NAME = "replica-0.world"
 
 
+@pytest.mark.long
 def test_replicas_are_found_where_they_have_moved() -> None:
     """Peers and clients find replicas at their new addresses, and all promises hold."""
     run = WorldRun(1, replace(MOVING, every_ms=(200, 1_500)))
@@ -28,6 +31,7 @@ def test_replicas_are_found_where_they_have_moved() -> None:
     assert not {host_of(replica.number) for replica in moved} & hosts
 
 
+@pytest.mark.long
 def test_a_lone_replica_may_move() -> None:
     """A client of one replica finds it again by its name, although nobody else could tell it."""
     outcome = WorldRun(3, replace(MOVING, replicas=1, every_ms=(500, 2_000))).run()

@@ -78,6 +78,7 @@ class OlderVolumeTrial:
         self.primary.come_back()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_witness_remembers_after_its_restart(seed: int) -> None:
     """The witness refuses the older volume, and goes on with the primary once that is back."""
@@ -91,6 +92,7 @@ async def _forget(_: DiskMemory) -> None:
     """Begin without what the process before knew."""
 
 
+@pytest.mark.long
 def test_a_memory_that_ends_with_its_process_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A witness that forgets goes on with the older volume, and the judges see what is lost."""
     monkeypatch.setattr(DiskMemory, "load", _forget)

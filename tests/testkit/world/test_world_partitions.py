@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+import pytest
+
 from testkit.partitions import SHAPES, partition
 from testkit.world.options import WorldOptions
 from testkit.world.run import WorldRun
@@ -20,6 +22,7 @@ PARTED = WorldOptions(
 )
 
 
+@pytest.mark.long
 def test_every_shape_of_partition_happens() -> None:
     """Five replicas are parted in each shape, and all promises hold."""
     counts: Counter[str] = Counter()

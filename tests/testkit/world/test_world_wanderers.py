@@ -84,6 +84,7 @@ def test_seeds_have_visitors_or_none() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_wanderers_are_one_run_of_their_seed() -> None:
     """A run with wanderers is good, many acts come to an end, and it is the same run again."""
     outcome = visited(1, 2, 0)
@@ -92,6 +93,7 @@ def test_wanderers_are_one_run_of_their_seed() -> None:
     assert visited(1, 2, 0).digest == outcome.digest
 
 
+@pytest.mark.long
 def test_operators_are_good() -> None:
     """A run with operators is good: snapshots come and go, primaries step down."""
     outcome = visited(2, 0, 2)
@@ -155,6 +157,7 @@ class ForgetfulSession(RawSession):
         return reply
 
 
+@pytest.mark.long
 def test_a_second_answer_to_one_request_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that is repeated and gets another answer fails the run."""
     monkeypatch.setattr(wanderer_acts, "RawSession", ForgetfulSession)
