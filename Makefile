@@ -85,7 +85,7 @@ test: lint ## Lint, run the tests, hold the coverage gate
 
 # Replicas and hostile callers have both cores to themselves: what callers see is judged.
 test-long: $(DEV) ## Run the tests that take minutes, and a short crash test
-	CI=true $(LIMIT) 20m $(LONG) $(SPREAD) --ignore tests/analytics --ignore tests/replicas --ignore tests/abuse
+	CI=true $(LIMIT) 30m $(LONG) $(SPREAD) --ignore tests/analytics --ignore tests/replicas --ignore tests/abuse
 	CI=true $(LIMIT) 25m $(LONG) tests/replicas tests/abuse
 	CI=true $(LIMIT) 20m $(LONG) tests/analytics
 	$(LIMIT) 5m $(PYTHON) tests/crash/crash_test.py --short
