@@ -48,11 +48,14 @@ from testkit.world.replica import DIRECTORY
 # Faults that come often and end soon, so that the cluster is at work when the next one strikes.
 OFTEN_MS: Final = (100, 600)
 SHORT_MS: Final = 1_200
+# Faults that outlive every connection, and meet others: what is sent meanwhile is lost.
+LONG_MS: Final = 8_000
 QUIET: Final = WorldOptions(seconds=2, faults=())
 
 
 def under(*faults: str, **sizes: Any) -> WorldOptions:
-    """Return options of a run that has these faults often, and not for long."""
+    """Return options of a run that has these faults often, and, unless `sizes` say more, not for
+    long."""
     options = WorldOptions(
         seconds=8, clients=2, callers=8, faults=faults, every_ms=OFTEN_MS, lasts_ms_max=SHORT_MS
     )
@@ -92,11 +95,15 @@ LOSSES: Final = ("lost_messages", "poorly_carried", "lose")
 STRUCK: Final = ("forgotten_view", "ambush", "kill_in_step", "slow", "step_down")
 
 GUARDS: Final = (
-    WorldPlant("P1", truncate_when_behind, under("isolate", "ambush", "step_down", replicas=5)),
+    WorldPlant("P1", truncate_when_behind, under(*MOVES, lasts_ms_max=LONG_MS)),
     WorldPlant("P2", ignore_later_views, under(*MOVES)),
-    WorldPlant("P3", pre_vote_once, under("kill", "isolate", *LOSSES)),
+    WorldPlant(
+        "P3",
+        pre_vote_once,
+        under("blackout", "lost_messages", "poorly_carried", lasts_ms_max=LONG_MS),
+    ),
     WorldPlant("P3", vote_once, under("forgotten_view", "step_down", "isolate", *LOSSES)),
-    WorldPlant("P4", ask_once, under("kill", *LOSSES)),
+    WorldPlant("P4", ask_once, under("kill", "poorly_carried", "partition", lasts_ms_max=LONG_MS)),
     WorldPlant("P4", take_any_log, under("kill", "echoes", "late_messages", "repeated_messages")),
     WorldPlant("P5", wait_for_a_primary, under("blackout", seconds=3)),
     WorldPlant("P6", vouch_before_durable, QUIET, seed=1),
@@ -109,7 +116,7 @@ GUARDS: Final = (
     WorldPlant("P12", vote_with_hearsay, under(*MOVES, "pause")),
     WorldPlant("P13", deny_what_is_damaged, under("cornered", "cornered", "rot")),
     WorldPlant("P14", cut_at_the_chosen_head, under(*MOVES, "pause")),
-    WorldPlant("P14", question_the_commit_point, under(*MOVES)),
+    WorldPlant("P14", question_the_commit_point, under(*MOVES, "rot", "cornered")),
     WorldPlant(
         "P15",
         never_forfeit,
