@@ -174,6 +174,6 @@ benchmark-analytics: $(DEV) ## Measure the analysis of 1, 3 and 10 million spans
 	$(PYTHON) -m benchmarks.analytics
 
 clean: ## Remove the environment, caches and results
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .simulation.jsonl .simulation.md .world.jsonl .world.md .world-guards.jsonl .world-guards.md .guards.jsonl .guards.md .torture.jsonl \
-	    .coverage .coverage.* htmlcov
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .simulation.jsonl .simulation.md .world.jsonl .world.md .world-coverage .world-guards.jsonl .world-guards.md .guards.jsonl .guards.md .torture.jsonl \
+	    .model.jsonl .coverage .coverage.* htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
