@@ -22,6 +22,7 @@ from coordinator.vsr import (
     view_change,
 )
 from coordinator.vsr.state import ReplicaState
+from testkit.memory_storage import Inode, MemoryStorage
 
 Patch = pytest.MonkeyPatch
 
@@ -47,6 +48,15 @@ def write_without_sync(patch: Patch) -> None:
             self._segments[record.segment].write(record.offset, data)
 
     patch.setattr(Journal, "_write", write)
+
+
+def disks_lie(patch: Patch) -> None:
+    """A sync returns, and nothing was written."""
+
+    def sync(self: MemoryStorage, path: str, inode: Inode) -> None:
+        self.step(f"sync {path}")
+
+    patch.setattr(MemoryStorage, "sync_inode", sync)
 
 
 def forget_the_head(patch: Patch) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -32,6 +33,21 @@ _FEWER: Final[tuple[dict[str, int], ...]] = (
 _NUMBERS: Final = re.compile(r"[0-9a-f]*\d[0-9a-f]*")
 
 Runner = Callable[[int, WorldOptions], WorldOutcome]
+
+
+def good_until(seeds: Iterable[int], options: WorldOptions, *wanted: str) -> Counter[str]:
+    """Run seeds until all that is wanted has happened; return how often each thing has.
+
+    Raises AssertionError if a promise is broken, or if the seeds end before.
+    """
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        outcome = WorldRun(seed, options).run()
+        assert outcome.violations == [], f"seed {seed}: {outcome.violations}"
+        counts += outcome.branches + outcome.faults
+        if set(wanted) <= counts.keys():
+            return counts
+    raise AssertionError(f"no seed has shown {sorted(set(wanted) - counts.keys())}")
 
 
 def run_seed(

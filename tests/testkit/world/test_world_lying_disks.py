@@ -13,6 +13,7 @@ from testkit.world.branches import OLDER_SUPERBLOCK, REFUSED, REFUSED_AT_START, 
 from testkit.world.disk import WorldDisk
 from testkit.world.options import WorldOptions
 from testkit.world.run import WorldRun
+from testkit.world.seeds import good_until
 from viewstamp.format.record import SECTOR_BYTES
 
 SMALL = WorldOptions(clients=2, callers=2, keys=2, seconds=5, every_ms=(50, 600))
@@ -80,14 +81,7 @@ def test_syncs_lie() -> None:
 
 def ran(kinds: tuple[str, ...], branch: str, seeds: int = 4) -> Counter[str]:
     """Run seeds until a branch was reached; nothing may go wrong that is not planned."""
-    counts: Counter[str] = Counter()
-    for seed in range(1, seeds + 1):
-        outcome = WorldRun(seed, replace(SMALL, faults=kinds)).run()
-        assert outcome.violations == []
-        counts += outcome.branches + outcome.faults
-        if counts[branch]:
-            break
-    return counts
+    return good_until(range(1, seeds + 1), replace(SMALL, faults=kinds), branch)
 
 
 @pytest.mark.long

@@ -21,6 +21,7 @@ from testkit.world.mail import LETTERS_UNDER_WAY_MAX, STRANGE_CLUSTER_ID
 from testkit.world.options import WorldOptions
 from testkit.world.replica import CLUSTER_ID
 from testkit.world.run import WorldRun
+from testkit.world.seeds import good_until
 from viewstamp.format.prepare import seal
 
 SMALL = WorldOptions(clients=2, callers=2, keys=2, seconds=4, every_ms=(50, 400))
@@ -48,13 +49,7 @@ def outcomes(kind: str, letter: Letter, times: int = 400, seed: int = 7) -> list
 )
 def test_troubles_happen_and_are_borne(kinds: Sequence[str], counted: Sequence[str]) -> None:
     """Each trouble strikes in few runs with deaths beside it, and all promises hold."""
-    counts: Counter[str] = Counter()
-    for seed in range(1, 5):
-        outcome = WorldRun(seed, replace(SMALL, faults=(*kinds, "kill"))).run()
-        assert outcome.violations == []
-        counts += outcome.branches
-        if set(counted) <= counts.keys():
-            break
+    counts = good_until(range(1, 5), replace(SMALL, faults=(*kinds, "kill")), *counted)
     assert set(counted) <= counts.keys()
 
 

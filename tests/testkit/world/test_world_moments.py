@@ -5,7 +5,6 @@ Method: short runs in which one moment is planned again and again, until it has 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -24,6 +23,7 @@ from testkit.world.moments import (
 from testkit.world.options import WorldOptions
 from testkit.world.process import WorldProcess
 from testkit.world.run import WorldRun
+from testkit.world.seeds import good_until
 from testkit.world.steps import after_effects
 
 SMALL = WorldOptions(clients=2, callers=2, keys=2, seconds=3, every_ms=(50, 600))
@@ -46,20 +46,13 @@ CASES = (
 @pytest.mark.parametrize(("kinds", "moment"), CASES)
 def test_a_moment_comes(kinds: Sequence[str], moment: str) -> None:
     """The moment comes in one of few seeds, and the cluster stands it."""
-    counts: Counter[str] = Counter()
     options = replace(SMALL, faults=kinds)
     if moment == "crowd":
         options = replace(options, every_ms=(600, 1_500))
     elif moment == ALONE:
         # A victim must be the next primary, with entries that are not committed.
         options = replace(options, clients=3, seconds=5, every_ms=(50, 800))
-    for seed in range(1, 5):
-        outcome = WorldRun(seed, options).run()
-        assert outcome.violations == []
-        counts += outcome.branches + outcome.faults
-        if counts[moment]:
-            break
-    assert counts[moment] > 0
+    assert good_until(range(1, 5), options, moment)[moment] > 0
 
 
 def test_every_moment_has_a_case() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from random import Random
 
 import pytest
 
 from testkit.partitions import SHAPES, partition
 from testkit.world.options import WorldOptions
-from testkit.world.run import WorldRun
+from testkit.world.seeds import good_until
 
 PARTED = WorldOptions(
     replicas=5,
@@ -25,15 +24,8 @@ PARTED = WorldOptions(
 @pytest.mark.long
 def test_every_shape_of_partition_happens() -> None:
     """Five replicas are parted in each shape, and all promises hold."""
-    counts: Counter[str] = Counter()
     shapes = {f"partition {shape}" for shape in SHAPES}
-    for seed in range(1, 6):
-        outcome = WorldRun(seed, PARTED).run()
-        assert outcome.violations == []
-        counts += outcome.branches
-        if shapes <= counts.keys():
-            break
-    assert shapes <= counts.keys()
+    assert shapes <= good_until(range(1, 6), PARTED, *shapes).keys()
 
 
 def test_what_each_shape_cuts() -> None:

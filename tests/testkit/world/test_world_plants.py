@@ -15,7 +15,7 @@ import pytest
 from coordinator import vsr
 from coordinator.replica.reads import ReplicaReads
 from coordinator.replica.writer import JournalWriter
-from testkit.memory_storage import Inode, MemoryStorage
+from testkit.plants.core_bugs import disks_lie
 from testkit.world import observer
 from testkit.world.fault_plan import EVERY_MS
 from testkit.world.options import WorldOptions
@@ -69,15 +69,6 @@ def writes_are_not_awaited(patch: pytest.MonkeyPatch) -> None:
         asyncio.get_running_loop().call_later(0.05, self._thread.call, write)
 
     patch.setattr(JournalWriter, "_append", append)
-
-
-def disks_lie(patch: pytest.MonkeyPatch) -> None:
-    """A sync returns, and nothing was written."""
-
-    def sync(self: MemoryStorage, path: str, inode: Inode) -> None:
-        self.step(f"sync {path}")
-
-    patch.setattr(MemoryStorage, "sync_inode", sync)
 
 
 PLANTED = (

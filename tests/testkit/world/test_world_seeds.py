@@ -14,7 +14,7 @@ from rich.console import Console
 
 from testkit.campaign import SeedRunner
 from testkit.checkers.disk_checkers import DurableIsDurable
-from testkit.memory_storage import Inode, MemoryStorage
+from testkit.plants.core_bugs import disks_lie
 from testkit.world import campaign, observer
 from testkit.world.__main__ import main
 from testkit.world.fault_plan import KINDS
@@ -84,15 +84,6 @@ def test_the_command_of_a_run_names_what_differs() -> None:
     assert command(4, options, drawn) == (
         f"python -m testkit.world --seed 4 --seconds {options.seconds} --drop 1,3"
     )
-
-
-def disks_lie(patch: pytest.MonkeyPatch) -> None:
-    """A sync returns, and nothing was written."""
-
-    def sync(self: MemoryStorage, path: str, inode: Inode) -> None:
-        self.step(f"sync {path}")
-
-    patch.setattr(MemoryStorage, "sync_inode", sync)
 
 
 @pytest.mark.long
