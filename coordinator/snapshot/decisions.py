@@ -71,10 +71,10 @@ DECISIONS: Final[Mapping[Situation, Action]] = MappingProxyType(
         Situation(_ASKED, _DURABLE, False): Action.IMPOSSIBLE,
         Situation(_ASKED, _DURABLE, True): Action.IMPOSSIBLE,
         # Cut, and not agreed upon yet. If nothing is here, other replicas may hold it; the deadline
-        # decides.
+        # decides. What failed here is tried again until then: a disk may have room again.
         Situation(_CUT, _NOTHING, False): Action.NONE,
         Situation(_CUT, _FROZEN, False): Action.WRITE,
-        Situation(_CUT, _BROKEN, False): Action.NONE,
+        Situation(_CUT, _BROKEN, False): Action.WRITE,
         Situation(_CUT, _DURABLE, False): Action.REPORT,
         # A generation's own catalog section shows it as CREATED. So it looks after a restore until
         # the decision behind the cut is replayed, or if that was lost with the old cluster.

@@ -59,7 +59,10 @@ class OlderSuperblocksAreRefused(Checker):
 
 
 class ViewsMonotonic(Checker):
-    """A replica never forgets a view in which it promised anything, or goes back in one."""
+    """A replica never forgets a view in which it promised anything, or goes back in one.
+
+    It never forgets either which view its log was of when it vouched for an entry of that log.
+    """
 
     PROMISES: Final = (
         messages.PrepareOkMessage,
@@ -69,16 +72,18 @@ class ViewsMonotonic(Checker):
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
-        self._promised: dict[int, int] = {}
+        self._promised: dict[int, tuple[int, int]] = {}
+        """For each replica the latest view and the latest view of a log that it told others."""
         self._seen: dict[int, tuple[int, int]] = {}
 
     def started(self, replica: int, files: ReplicaFiles, machine: CheckedMachine) -> None:
         superblock = files.start.superblock
-        view = superblock.view if superblock is not None else 0
-        if view < self._promised.get(replica, 0):
+        found = (superblock.view, superblock.log_view) if superblock is not None else (0, 0)
+        promised = self._promised.get(replica, (0, 0))
+        if found[0] < promised[0] or found[1] < promised[1]:
             raise self.broken(
-                f"replica {replica} restarted in view {view}, having promised in view "
-                f"{self._promised[replica]}"
+                f"replica {replica} restarted in view {found[0]} with the log of view {found[1]}, "
+                f"having promised in view {promised[0]} with the log of view {promised[1]}"
             )
         self._seen.pop(replica, None)
 
@@ -93,5 +98,9 @@ class ViewsMonotonic(Checker):
         self._seen[replica] = views
 
     def sent(self, replica: int, message: Any) -> None:
-        if isinstance(message, self.PROMISES):
-            self._promised[replica] = max(self._promised.get(replica, 0), message.view)
+        if not isinstance(message, self.PROMISES):
+            return
+        is_vote = isinstance(message, messages.DoViewChangeMessage)
+        log_view = message.log_view if is_vote else message.view
+        view_before, log_view_before = self._promised.get(replica, (0, 0))
+        self._promised[replica] = (max(view_before, message.view), max(log_view_before, log_view))

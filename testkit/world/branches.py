@@ -27,7 +27,7 @@ OLDER_SUPERBLOCK: Final = "an older superblock is put back"
 REFUSED_AT_START: Final = "a start refuses a disk, which is replaced"
 PUT_BACK: Final = "an older volume is put back"
 REFUSED: Final = "an older directory is refused"
-_BEGAN: Final = "state transfer began"
+TRANSFER_BEGAN: Final = "state transfer began"
 _DONE: Final = "state transfer done: the process restarts from it"
 _LOGGED: Final[Mapping[str, str]] = {
     "state transfer failed and is tried again": "state transfer tried again",
@@ -71,7 +71,7 @@ class Branches:
         world.died.append(self._died)
 
     def _logged(self, process: WorldProcess, message: str) -> None:
-        if message == _BEGAN and process not in self._transferring:
+        if message == TRANSFER_BEGAN and process not in self._transferring:
             self.counts[TRANSFER_BEGUN] += 1
             self._transferring.add(process)
         elif message == _DONE:

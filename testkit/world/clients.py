@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from testkit.world.process import WorldProcess
-from testkit.world.workload import Callers, Heard
+from testkit.world.workload import Callers, Demands, Heard
 
 if TYPE_CHECKING:
     from testkit.world.options import WorldOptions
@@ -23,10 +23,18 @@ class Access:
 
 
 class Clients:
-    """All client processes. `failed` is told of each that ended by an error."""
+    """All client processes. `failed` is told of each that ended by an error.
+
+    With `demands` their callers call only as often as these say.
+    """
 
     def __init__(
-        self, world: World, options: WorldOptions, heard: Heard, failed: Callable[[str], None]
+        self,
+        world: World,
+        options: WorldOptions,
+        heard: Heard,
+        failed: Callable[[str], None],
+        demands: Demands | None = None,
     ) -> None:
         self.processes: list[WorldProcess] = []
         """Also those that have vanished."""
@@ -34,16 +42,17 @@ class Clients:
         self._options = options
         self._heard = heard
         self._failed = failed
+        self._demands = demands
         self._callers: dict[WorldProcess, Callers] = {}
         self._access: Access | None = None
 
     # --- Life ---
 
     def begin(self, access: Access) -> None:
-        """Start as many as the options say. The first one only reads."""
+        """Start as many as the options say. The first ones only read."""
         self._access = access
         for number in range(self._options.clients):
-            self._begin(only_reads=number == 0)
+            self._begin(only_reads=number < self._options.readers)
 
     def rush(self, *, is_rushing: bool) -> None:
         """Let all callers ask again as soon as they are answered, or no longer."""
@@ -89,7 +98,11 @@ class Clients:
         assert access is not None, "the clients have begun"
         process = self._process()
         seed = self._world.schedule.random.getrandbits(64)
-        callers = Callers(self._world, len(self.processes), seed, self._heard, only_reads)
+        demand = None
+        if self._demands is not None:
+            demand = self._demands.reads if only_reads else self._demands.changes
+        number = len(self.processes)
+        callers = Callers(self._world, number, seed, self._heard, only_reads, demand)
         self._callers[process] = callers
         options, addresses = self._options, list(access.addresses)
         names = [f"key-{key}" for key in range(options.keys)]

@@ -23,11 +23,12 @@ class Faults:
 
     def __init__(self, ground: Ground, planned: Sequence[PlannedFault]) -> None:
         self.counts: Counter[str] = Counter()
-        self._ground = ground
+        self.ground = ground
+        self.steps = Steps(ground.replicas)
+        self.moments = MomentFaults(ground, self.steps)
         self._planned = planned
-        self._moments = MomentFaults(ground, Steps(ground.replicas))
         self._sources = (
-            self._moments,
+            self.moments,
             NetworkFaults(ground),
             MailFaults(ground),
             DiskFaults(ground),
@@ -40,25 +41,25 @@ class Faults:
     def before_start(self) -> None:
         """Have the bootstrap struck, if that is planned; no replica runs yet."""
         planned = [fault for fault in self._planned if fault.kind == "struck_bootstrap"]
-        if planned and self._moments.strike_bootstrap(Random(planned[0].seed)):
+        if planned and self.moments.strike_bootstrap(Random(planned[0].seed)):
             self.counts["struck_bootstrap"] += 1
 
     def begin(self) -> None:
         """Begin with the plan."""
-        schedule = self._ground.world.schedule
+        schedule = self.ground.world.schedule
         for fault in self._planned:
             schedule.after(fault.at_ms * NS_PER_MS, self._strike, fault)
 
     def end(self) -> None:
         """Heal everything; no fault comes any more."""
-        self._ground.is_ending = True
-        self._ground.world.schedule.note("faults", "all end")
+        self.ground.is_ending = True
+        self.ground.world.schedule.note("faults", "all end")
         for each in self._sources:
             each.end()
 
     def _strike(self, fault: PlannedFault) -> None:
-        if self._ground.is_ending:
+        if self.ground.is_ending:
             return
-        self._ground.world.schedule.note("faults", f"{fault.number}: {fault.kind}")
-        self._ground.random = Random(fault.seed)
+        self.ground.world.schedule.note("faults", f"{fault.number}: {fault.kind}")
+        self.ground.random = Random(fault.seed)
         self.counts[fault.kind] += self._strikes[fault.kind]()

@@ -269,7 +269,8 @@ class MomentFaults:
             self._ground.later(_AMBUSH_WITHIN_MS, self._ambush, struck, random)
         is_change = what.status is vsr.ReplicaStatus.VIEW_CHANGE
         if is_change and ALONE in self._awaited and self._ground.is_victim(replica):
-            self._leave_alone(replica, self._awaited.pop(ALONE))
+            rots = "rot" in self._ground.options.faults
+            self.leave_alone(replica, self._awaited.pop(ALONE), rots=rots)
         leads = what.status is vsr.ReplicaStatus.NORMAL and what.primary == replica.number
         if leads:
             self._took_over(replica)
@@ -304,7 +305,7 @@ class MomentFaults:
             self._cut(links)
             self._ground.later(_AMBUSH_LASTS_MS, self._heal, links)
 
-    def _leave_alone(self, replica: WorldReplica, random: Random) -> None:
+    def leave_alone(self, replica: WorldReplica, random: Random, *, rots: bool) -> None:
         """Who is about to lead dies before it says which log its view has, and its head rots.
 
         Its disk says that it has the log of that view, and nobody else's does.
@@ -319,7 +320,7 @@ class MomentFaults:
             if not (is_told and is_new) or core.marks.op <= core.marks.commit_max:
                 return False
             self._count(ALONE)
-            if "rot" in self._ground.options.faults:
+            if rots:
                 rot_last(replica, random)
             return True
 

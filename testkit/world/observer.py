@@ -68,6 +68,11 @@ class ObservedMachine:
         """Whether the superblock on the disk is older than the journal beside it."""
         return self.files.superblock.sequence < self.named_superblock
 
+    @property
+    def has_diverged(self) -> bool:
+        """Whether a story has changed the state of the replica, or its answers."""
+        return self._replica.has_diverged
+
     def is_excused(self, op: int) -> bool:
         """Whether this disk need not give back an entry that it took."""
         return self._replica.is_untrusted or op in self.damaged_ops
@@ -197,7 +202,8 @@ class Observer:
         def written(manifest: SnapshotManifest) -> SnapshotManifest:
             stored = write(manifest)
             told = self.checks.snapshot_written
-            self._check(told, seat.number, stored.generation, stored.root)
+            if not seat.machine.has_diverged:
+                self._check(told, seat.number, stored.generation, stored.root)
             return stored
 
         snapshots.write_manifest = written  # type: ignore[method-assign]
@@ -256,7 +262,7 @@ class Observer:
         mux = seat.coordinator.driver.mux
         if len(mux.sessions) != len(mux.sessions.ids_of_nonce):
             raise Broken("ExactlyOnce", f"a registration up to op {op} opened two sessions")
-        digest = mux.digests.at(op)
+        digest = None if seat.machine.has_diverged else mux.digests.at(op)
         self.checks.executed(seat.number, Executed(op, (), effective, digest))
 
     # --- Clients ---

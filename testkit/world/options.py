@@ -70,6 +70,8 @@ class WorldOptions:
     replicas: int = 3
     standbys: int = 0
     clients: int = 3
+    readers: int = 1
+    """How many of the clients only read."""
     callers: int = 2
     keys: int = 3
     seconds: int = 10

@@ -25,6 +25,7 @@ from coordinator.mux.stage import Stage
 from coordinator.replica.bootstrap import ROOT_PASSWORD_FILE
 from coordinator.replica.data_directory import ReplicaFiles, replica_opening
 from coordinator.replica.worker_thread import DiskHangsError
+from coordinator.snapshot.divergence import DivergedError
 from coordinator.snapshot.errors import CopiesFailed, CopyNotWritten, NoIntactCopy
 from coordinator.snapshot.transfer import RestartNeeded
 from coordinator.stages.client import FencedError
@@ -107,6 +108,8 @@ class WorldReplica:
         """Whether an older copy of the superblock is in its place, so that no start may succeed."""
         self.is_untrusted = False
         """Whether writes went astray or vanished on its disk, which may have hit any entry."""
+        self.has_diverged = False
+        """Whether a story has changed its state, or its answers, without an entry in the log."""
         self.ended: list[Callable[[BaseException | None], None]] = []
         """Called when the coordinator has ended by itself."""
         self._world = world
@@ -172,7 +175,7 @@ class WorldReplica:
         """Replace the disk, as an operator does whose replica the others refuse."""
         self.replace_disk(WorldDisk())
         self.damaged_ops.clear()
-        self.is_untrusted = False
+        self.is_untrusted = self.has_diverged = False
 
     def replace_disk(self, disk: WorldDisk) -> None:
         """Kill every process of this machine, and put another disk into it."""
@@ -193,7 +196,9 @@ class WorldReplica:
         """Tell a defect from an end that its disk, a snapshot or a newer process demands."""
         for told in self.ended:
             told(error)
-        if self._is_due(error):
+        if self.has_diverged and isinstance(error, DivergedError):
+            self.is_wanted = False  # as its last words say, it is not started again
+        elif self._is_due(error):
             self._world.schedule.note(f"r{self.number}", "is refused, and gets an empty disk")
             self.give_empty_disk()
         elif not isinstance(error, _GOOD_ENDS):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 from unittest import mock
 
 from coordinator.replica import batcher
@@ -25,7 +25,7 @@ from testkit.world.process import WorldProcess
 from testkit.world.replica import CLUSTER_ID, WorldReplica
 from testkit.world.schedule import NS_PER_S
 from testkit.world.wanderers import OPERATOR, WANDERER, Wanderers
-from testkit.world.workload import READS, REGISTER, Heard, prepare
+from testkit.world.workload import READS, REGISTER, Demands, Heard, prepare
 from testkit.world.world import Defect, World
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.client.transport import AccessTokenSource, Credentials, Endpoint, unary
@@ -69,25 +69,64 @@ class WorldOutcome:
         return not self.violations
 
 
-class WorldRun:
-    """Runs once. The transcript is in `world.schedule`."""
+class Course(Protocol):
+    """What is done to a cluster between its start and its end."""
 
-    def __init__(self, seed: int, options: WorldOptions) -> None:
+    def before_start(self, run: WorldRun, faults: Faults) -> None:
+        """Do what comes before any process runs."""
+        ...
+
+    def go(self, run: WorldRun, faults: Faults) -> bool:
+        """Do the rest; return whether the cluster must be whole and at rest after all faults."""
+        ...
+
+
+class PlannedCourse:
+    """The faults of the plan strike for as long as the options say."""
+
+    def before_start(self, run: WorldRun, faults: Faults) -> None:
+        """Have the bootstrap struck, if that is planned."""
+        faults.before_start()
+
+    def go(self, run: WorldRun, faults: Faults) -> bool:
+        """Let the faults strike while time passes."""
+        faults.begin()
+        run.world.run(lambda: False, run.options.seconds * NS_PER_S)
+        return True
+
+
+class WorldRun:
+    """Runs once. The transcript is in `world.schedule`.
+
+    With `demands` clients call only as often as these say.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        options: WorldOptions,
+        course: Course | None = None,
+        demands: Demands | None = None,
+    ) -> None:
         self.world = World(seed)
         self.outcome = WorldOutcome(seed)
-        self._options = options
+        self.options = options
+        self._course = course or PlannedCourse()
         self.heard = Heard()
-        self._observer = Observer(self.world, options.replicas, self.heard)
+        self.observer = Observer(self.world, options.replicas, self.heard)
         self._branches = Branches(self.world)
         self.mail = Mail(self.world, self._branches, CLUSTER_ID)
-        self._clients = Clients(self.world, options, self.heard, self.outcome.violations.append)
+        failed = self.outcome.violations.append
+        self._clients = Clients(self.world, options, self.heard, failed, demands)
         self._wanderers = Wanderers(self.world, self.outcome.violations.append)
         self.replicas: list[WorldReplica] = []
+        self.may_diverge = False
+        """Whether a story has changed the state of a replica, or its answers."""
         self._statuses: dict[int, cluster_pb2.GetStatusResponse] = {}
 
     def run(self) -> WorldOutcome:
         """Run, judge, and return what it came to."""
-        gathered = mock.patch.object(batcher, "GATHERED_COMMANDS", self._options.gathered_commands)
+        gathered = mock.patch.object(batcher, "GATHERED_COMMANDS", self.options.gathered_commands)
         with gathered, self.world.running():
             try:
                 self._go_through()
@@ -107,16 +146,16 @@ class WorldRun:
         return outcome
 
     def _go_through(self) -> None:
-        options, world = self._options, self.world
+        options, world = self.options, self.world
         count = options.replicas + options.standbys
         self.replicas = [WorldReplica(world, number, options) for number in range(count)]
         self.mail.watch(self.replicas)
         # Before the checkers, which then see only effects that no fault has prevented.
         faults = self._faults()
-        faults.before_start()
+        self._course.before_start(self, faults)
         for replica in self.replicas:
             replica.ended.append(self._branches.ended)
-            self._observer.watch(replica)
+            self.observer.watch(replica)
             replica.start()
         if not self._must(lambda: self.primary is not None, _START_LIMIT_NS, "no primary"):
             return
@@ -127,15 +166,15 @@ class WorldRun:
         self._clients.begin(access)
         self._wanderers.begin(access, WANDERER, options.wanderers, wanderer_acts.ACTS)
         self._wanderers.begin(access, OPERATOR, options.operators, operator_acts.ACTS)
-        faults.begin()
-        world.run(lambda: False, options.seconds * NS_PER_S)
-        faults.end()
-        self.heard.healed_ns = world.schedule.now_ns
+        must_settle = self._course.go(self, faults)
         self.outcome.faults = faults.counts
-        self._settle(access.password)
+        if must_settle:
+            faults.end()
+            self.heard.healed_ns = world.schedule.now_ns
+            self._settle(access.password)
 
     def _faults(self) -> Faults:
-        options, world = self._options, self.world
+        options, world = self.options, self.world
         victims = victims_of(options.replicas, options.standbys, Random(f"victims {world.seed}"))
         ground = Ground(
             world, self.replicas, self._clients, victims, self._branches, self.mail, options
@@ -161,7 +200,7 @@ class WorldRun:
             self._help_refused()
             self._ask_statuses(round_number, password)
             if self._agree():
-                self._observer.demand_kept(min(revision for revision, _ in self._states().values()))
+                self.observer.demand_kept(min(revision for revision, _ in self._states().values()))
                 return
             self.world.run(lambda: False, _LOOK_AGAIN_NS)
         self.outcome.violations.append(f"the replicas do not agree: {self._states()}")
@@ -236,7 +275,7 @@ class WorldRun:
         self.outcome.violations += self.world.defects
         if self.outcome.marks[UNEXPECTED]:
             self.outcome.violations.append("a method failed unexpectedly")
-        if self.outcome.marks[DIVERGED]:
+        if self.outcome.marks[DIVERGED] and not self.may_diverge:
             self.outcome.violations.append("one log led replicas to different ends")
         self.outcome.violations += [
             f"a healthy cluster did not answer {call}" for call in self.heard.neglected

@@ -31,12 +31,15 @@ STREAM: Final = "world"
 CREATE: Final = "create"
 DELETE: Final = "delete"
 GET: Final = "get"
+_CHANGES: Final = (CREATE, DELETE)
+_CALLS_AS_DRAWN: Final = (CREATE, DELETE, GET, GET)
 DONE: Final = "done"
 EXISTS: Final = "exists"
 ABSENT: Final = "absent"
 READS: Final = frozenset({GET})
 # A call has so long; its caller is then told that nobody knows what became of it.
 _PATIENCE_S: Final = (0.2, 1.0, 8.0, 30.0)
+_DEMANDED_PATIENCE_S: Final = 60.0
 _CONNECT_PATIENCE_S: Final = 120.0
 # Refusals of calls that were not even begun. A healthy cluster has no reason for them.
 _NOT_SERVED: Final = frozenset({Reason.REASON_NO_SPACE, Reason.REASON_READ_DEADLINE})
@@ -46,6 +49,8 @@ _REFUSED_PAUSE_S: Final = 0.2
 _HEALTH_NS: Final = 20 * NS_PER_S
 # How long callers of a client pause at most between two calls: some hardly do.
 _PAUSE_MS: Final = (2, 20, 100)
+# A caller who has nothing to ask looks again after so long.
+_IDLE_PAUSE_S: Final = 0.005
 # In a rush. Shorter ones would make histories that no judge can decide.
 _RUSH_PAUSE_MS: Final = 5
 
@@ -91,11 +96,53 @@ class Heard:
         return self.created[key]
 
 
+@dataclass
+class Demand:
+    """How many calls all callers together are to make; whoever is free makes the next one."""
+
+    left: int = 0
+    under_way: int = 0
+
+    @property
+    def is_met(self) -> bool:
+        """Whether every call was answered."""
+        return not self.left and not self.under_way
+
+    def take(self) -> bool:
+        """Return whether there is a call to make, and count it as under way."""
+        if not self.left:
+            return False
+        self.left, self.under_way = self.left - 1, self.under_way + 1
+        return True
+
+    def give_back(self, *, is_answered: bool) -> None:
+        """End a call. One without an answer has to be made again."""
+        self.under_way -= 1
+        self.left += not is_answered
+
+
+@dataclass
+class Demands:
+    """What callers are asked for: changes by those who have a session, reads by the others."""
+
+    changes: Demand = field(default_factory=Demand)
+    reads: Demand = field(default_factory=Demand)
+
+
 class Callers:
-    """The callers of one client process; each makes one call at a time, until told to end."""
+    """The callers of one client process; each makes one call at a time, until told to end.
+
+    With a `demand` they call only as often as it says.
+    """
 
     def __init__(
-        self, world: World, number: int, seed: int, heard: Heard, only_reads: bool
+        self,
+        world: World,
+        number: int,
+        seed: int,
+        heard: Heard,
+        only_reads: bool,
+        demand: Demand | None = None,
     ) -> None:
         self.is_ending = False
         self.is_rushing = False
@@ -105,6 +152,7 @@ class Callers:
         self._number = number
         self._random = Random(seed)
         self._heard = heard
+        self._demand = demand
         self._pause_ms_max = self._random.choice(_PAUSE_MS)
         # A client that only reads has no session, and stays at whichever replica it comes to.
         self.only_reads = only_reads
@@ -130,6 +178,8 @@ class Callers:
     async def _connected(self, addresses: list[str], password: str) -> Client:
         self._random.shuffle(addresses)
         patience_s = self._random.choice(_PATIENCE_S)
+        if self._demand is not None:
+            patience_s = _DEMANDED_PATIENCE_S
         while True:
             try:
                 return await self._connect(addresses, password, patience_s)
@@ -152,14 +202,31 @@ class Callers:
         # A caller who does not know an outcome goes on as another one: a client calls in turn.
         who = self._number * 1_000_000 + caller * 1_000
         while not self.is_ending:
-            pause_ms = self._random.randint(0, self._pause_ms_max)
-            await asyncio.sleep((_RUSH_PAUSE_MS if self.is_rushing else pause_ms) / 1000)
-            is_known = await self._call(client, who, self._random.choice(names))
-            who += not is_known
+            if self._demand is None:
+                await self._pause()
+                who += not await self._call(client, who, self._random.choice(names))
+            else:
+                await asyncio.sleep(_IDLE_PAUSE_S)
+                if self._demand.take():
+                    who += not await self._call_as_demanded(self._demand, client, who, names)
+
+    async def _pause(self) -> None:
+        pause_ms = self._random.randint(0, self._pause_ms_max)
+        await asyncio.sleep((_RUSH_PAUSE_MS if self.is_rushing else pause_ms) / 1000)
+
+    async def _call_as_demanded(
+        self, demand: Demand, client: Client, who: int, names: list[str]
+    ) -> bool:
+        answered = self.answered
+        try:
+            return await self._call(client, who, self._random.choice(names))
+        finally:
+            demand.give_back(is_answered=self.answered > answered)
 
     async def _call(self, client: Client, who: int, key: str) -> bool:
         """Make one call and note it; return whether its outcome is known."""
-        kind = GET if self.only_reads else self._random.choice((CREATE, DELETE, GET, GET))
+        kinds = _CHANGES if self._demand else _CALLS_AS_DRAWN
+        kind = GET if self.only_reads else self._random.choice(kinds)
         if kind == CREATE and self._heard.created[key] == PARTITIONS_PER_REQUEST_MAX:
             kind = GET  # every number of partitions was used
         argument = self._heard.next_partitions(key) if kind == CREATE else 0

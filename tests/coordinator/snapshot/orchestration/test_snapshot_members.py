@@ -11,6 +11,7 @@ from coordinator.mux.stage import STAGES, Stage
 from coordinator.snapshot.agreement import DurableReport, Reports
 from coordinator.snapshot.decisions import LocalState
 from coordinator.snapshot.divergence import DivergedError
+from coordinator.snapshot.orchestrator import REWRITE_DELAY_MS
 from tests.coordinator.snapshot.orchestration.orchestra import OrchestratorTrial, primary, task
 from viewstamp.limits import SNAPSHOT_DEADLINE_MS
 
@@ -113,6 +114,19 @@ async def test_majority_without_the_primary() -> None:
         assert world.adopted == []
         assert world.orchestrator.local_state(1) in (LocalState.FROZEN, LocalState.BROKEN)
         await world.close()
+
+
+async def test_all_try_again_once_their_disks_have_room() -> None:
+    """What failed everywhere is written again before the deadline, without another cut."""
+    world = primary(reports=Reports(0, 3))
+    world.files.full = "no room"
+    world.begin(1)
+    await world.settle()
+    await world.until(lambda: world.orchestrator.local_state(1) is LocalState.BROKEN)
+    world.files.full = ""
+    world.now_ms += REWRITE_DELAY_MS
+    await world.until_durable(1)
+    assert world.states() == ["CREATED"]
 
 
 async def test_writing_late_does_not_show_a_completed_one_as_under_way() -> None:

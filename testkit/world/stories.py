@@ -1,0 +1,131 @@
+"""Stories about a cluster, told in text files: what is done to it, and what must come of it.
+
+The world runs as always, with all its checkers and judges, but nothing goes wrong unless the story
+says so. One step stands on each line; `#` begins a comment. WHO is `r0`, `primary`, `backup` (the
+first one), or a name given by `call NAME WHO`. See `STEPS` for the steps. What comes before a line
+`start` is done before any process runs. A story that does not `settle` may end in trouble.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from testkit.world.faults import Faults
+from testkit.world.options import WorldOptions, flags
+from testkit.world.run import WorldOutcome, WorldRun
+from testkit.world.story_acts import StoryActs
+from testkit.world.story_stage import StoryStage
+from testkit.world.workload import Demands
+
+START: Final = "start"
+SETTLE: Final = "settle"
+SETTINGS: Final = ("seed", "replicas", "standbys", "clients", "readers", "snapshots", "retain")
+SNAPSHOT_NEVER: Final = 1_000_000
+
+
+class WorldStory:
+    """One story, which is played once."""
+
+    def __init__(self, text: str) -> None:
+        lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+        numbered = [(number, line) for number, line in enumerate(lines, start=1) if line]
+        settings = dict(line.split() for _, line in numbered if line.split()[0] in SETTINGS)
+        self._steps = [step for step in numbered if step[1].split()[0] not in SETTINGS]
+        self._before = _before_start(self._steps)
+        self._demands = Demands()
+        seed = int(settings.pop("seed", "1"))
+        self.run = WorldRun(seed, _options(settings), self, self._demands)
+        self._acts: StoryActs | None = None
+
+    def play(self) -> WorldOutcome:
+        """Take every step, and return what came of it."""
+        return self.run.run()
+
+    def before_start(self, run: WorldRun, faults: Faults) -> None:
+        """Take the steps before `start`."""
+        self._acts = StoryActs(StoryStage(run, faults, self._demands))
+        self._take(self._steps[: self._before])
+
+    def go(self, run: WorldRun, faults: Faults) -> bool:
+        """Take the other steps; return whether the story ends at rest."""
+        self._take(self._steps[self._before :])
+        return any(line == SETTLE for _, line in self._steps)
+
+    def _take(self, steps: list[tuple[int, str]]) -> None:
+        for number, line in steps:
+            self.run.world.schedule.note("story", f"line {number}: {line}")
+            if line != START:
+                self._step(line)
+
+    def _step(self, line: str) -> None:
+        assert self._acts is not None, "the story has begun"
+        for pattern, step in STEPS:
+            match = re.fullmatch(pattern, line)
+            if match is not None:
+                step(self._acts, *match.groups())
+                return
+        raise ValueError(f"no step reads {line!r}; see STEPS in {__name__}")
+
+
+def _before_start(steps: list[tuple[int, str]]) -> int:
+    """Return how many steps come before the processes run."""
+    return next((index for index, (_, line) in enumerate(steps) if line == START), 0)
+
+
+def _options(settings: dict[str, str]) -> WorldOptions:
+    """Return a run without any fault."""
+    numbers = {name: int(value) for name, value in settings.items()}
+    snapshot_commands = numbers.get("snapshots", SNAPSHOT_NEVER)
+    return WorldOptions(
+        replicas=numbers.get("replicas", 3),
+        standbys=numbers.get("standbys", 0),
+        clients=numbers.get("clients", 3),
+        readers=numbers.get("readers", 1),
+        faults=(),
+        flags=flags(snapshot_commands, numbers.get("retain", 0)),
+    )
+
+
+# What a line reads, and what it does.
+STEPS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
+    (r"call (\w+) (\w+)", StoryActs.call),
+    (r"ask (\d+)", StoryActs.ask),
+    (r"answers", StoryActs.answers),
+    (r"write (\d+)", StoryActs.write),
+    (r"run (\d+)", StoryActs.run),
+    (SETTLE, StoryActs.settle),
+    (r"crash (\w+)", StoryActs.crash),
+    (r"crash (\w+) within (\d+) effects", StoryActs.crash_within),
+    (r"power (\w+)", StoryActs.power),
+    (r"power (\w+) after (\d+) steps of its state transfer", StoryActs.power_in_transfer),
+    (r"boot (\w+)", StoryActs.boot),
+    (r"pause (\w+) (\d+)", StoryActs.pause),
+    (r"hang services of (\w+)", StoryActs.hang),
+    (r"resign (\w+)", StoryActs.resign),
+    (r"clock (\w+) (ahead|behind) by (\d+)", StoryActs.clock),
+    (r"slow disk (\w+)", StoryActs.slow_disk),
+    (r"alone (\w+)", StoryActs.alone),
+    (r"fail (\d+) syncs of (\w+)", StoryActs.fail_syncs),
+    (r"fill disk (\w+)", StoryActs.fill_disk),
+    (r"lose disk (\w+)", StoryActs.lose_disk),
+    (r"copy superblock of (\w+)", StoryActs.copy_superblock),
+    (r"put superblock of (\w+) back", StoryActs.put_superblock_back),
+    (r"copy volume of (\w+)", StoryActs.copy_volume),
+    (r"put volume of (\w+) back", StoryActs.put_volume_back),
+    (r"rot (\w+) on (\w+)", StoryActs.rot),
+    (r"rot superblock of (\w+)", StoryActs.rot_superblock),
+    (r"misdirect (\w+) by (\d+)", StoryActs.misdirect),
+    (r"(isolate|deaf|mute|bridge) (\w+)", StoryActs.cut),
+    (r"cut ([\w,]+) from ([\w,]+)", StoryActs.cut_between),
+    (r"mend", StoryActs.mend),
+    (r"diverge (\w+)", StoryActs.diverge),
+    (r"diverge (\w+) in snapshots", StoryActs.diverge_in_snapshots),
+    (r"expect primary (not )?(\w+)", StoryActs.expect_primary),
+    (r"expect view (above )?(\d+)", StoryActs.expect_view),
+    (r"expect (\w+) is (\w+)", StoryActs.expect_status),
+    (r"expect snapshots on (\w+)", StoryActs.expect_snapshots),
+    (r"expect log time within (\d+)", StoryActs.expect_log_time),
+    (r"expect (no )?mark (.+)", StoryActs.expect_mark),
+)
