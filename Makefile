@@ -17,7 +17,7 @@ LIMIT   := timeout --foreground --verbose --kill-after=30s
 # By name, so that the output of CI says which test did not come back. The scheduler of pytest-xdist
 # loses tests with a process that ended, and waits for them: so the first such end is that of the run.
 SPREAD  := -n 2 --dist loadfile --max-worker-restart 0 $(if $(CI),-v)
-LONG    := $(PYTHON) -m pytest -m long -o faulthandler_timeout=600 --durations=10
+LONG    := $(PYTHON) -m pytest -m "long and not exhaustive" -o faulthandler_timeout=600 --durations=10
 
 # The tests of the packages whose branches are counted. Counting makes others slow: the simulators up
 # to three times. These have processes of their own, since thousands of tests before them slow them down, too.
@@ -33,8 +33,8 @@ export DEMO_ANALYTICS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help preflight preflight-analytics preflight-dev up install-analytics demo test test-long lint format generate docs \
-        lock simulate world world-coverage simulate-guards world-guards model model-long model-guards model-traces crash-test cluster-test torture abuse limits benchmark benchmark-snapshots benchmark-failover \
+.PHONY: help preflight preflight-analytics preflight-dev up install-analytics demo test test-long test-exhaustive lint format generate docs \
+        lock simulate simulate-coverage simulate-guards model model-long model-guards model-traces crash-test cluster-test torture abuse limits benchmark benchmark-snapshots benchmark-failover \
         benchmark-analytics clean
 
 help: ## Explain the targets
@@ -85,10 +85,13 @@ test: lint ## Lint, run the tests, hold the coverage gate
 
 # Replicas and hostile callers have both cores to themselves: what callers see is judged.
 test-long: $(DEV) ## Run the tests that take minutes, and a short crash test
-	CI=true $(LIMIT) 30m $(LONG) $(SPREAD) --ignore tests/analytics --ignore tests/replicas --ignore tests/abuse
-	CI=true $(LIMIT) 25m $(LONG) tests/replicas tests/abuse
+	CI=true $(LIMIT) 35m $(LONG) $(SPREAD) --ignore tests/analytics --ignore tests/replicas --ignore tests/abuse
+	CI=true $(LIMIT) 35m $(LONG) tests/replicas tests/abuse
 	CI=true $(LIMIT) 20m $(LONG) tests/analytics
 	$(LIMIT) 5m $(PYTHON) tests/crash/crash_test.py --short
+
+test-exhaustive: $(DEV) ## Run all cases of what the other tests sample: about 20 minutes
+	CI=true $(LIMIT) 60m $(PYTHON) -m pytest -m exhaustive -o faulthandler_timeout=900 --durations=10
 
 lint: $(DEV) ## Check format, style, types, protos and generated stubs
 	$(PYTHON) -m ruff format --check .
@@ -115,23 +118,16 @@ lock: $(DEV) ## Resolve the dependencies again
 	$(LOCK) --extra analytics --constraint requirements-dev.lock \
 	    --output-file requirements-analytics.lock
 
-simulate: $(DEV) ## Simulate clusters under faults: SEED=first COUNT=how many FIGURES=file, resumable
-	$(PYTHON) -m testkit.simulation.campaign --seed $(SEED) --count $(COUNT) --processes 2 \
+simulate: $(DEV) ## Run the shipped programs in virtual time under faults: SEED=first COUNT=how many, resumable
+	$(PYTHON) -m testkit.world.campaign --seed $(SEED) --count $(COUNT) --processes 2 \
 	    --state .simulation.jsonl --figures $(or $(FIGURES),.simulation.md)
 
-world: $(DEV) ## Run the shipped programs in virtual time under faults: SEED=first COUNT=how many, resumable
-	$(PYTHON) -m testkit.world.campaign --seed $(SEED) --count $(COUNT) --processes 2 \
-	    --state .world.jsonl --figures $(or $(FIGURES),.world.md)
+simulate-guards: $(DEV) ## Take guards out of the shipped programs, one by one: seeds have to find it
+	$(PYTHON) -m testkit.world.guards --processes 2 --state .guards.jsonl --table $(or $(FIGURES),.guards.md)
 
-world-guards: $(DEV) ## Take guards out of the shipped programs, one by one: seeds of the world have to find it
-	$(PYTHON) -m testkit.world.guards --processes 2 --state .world-guards.jsonl --table .world-guards.md
-
-world-coverage: $(DEV) ## Tell which lines of the coordinator no seed of the world runs: SEED=first COUNT=how many, resumable
+simulate-coverage: $(DEV) ## Tell which lines of the coordinator no seed runs: SEED=first COUNT=how many, resumable
 	$(PYTHON) -m testkit.world.coverage --seed $(SEED) --count $(COUNT) --processes 2 \
-	    --state .world-coverage $(if $(FIGURES),--markdown $(FIGURES))
-
-simulate-guards: $(DEV) ## Take the guards of the protocol out, one by one: seeds have to find it
-	$(PYTHON) -m testkit.simulation.guards --processes 2 --state .guards.jsonl --table .guards.md
+	    --state .simulation-coverage $(if $(FIGURES),--markdown $(FIGURES))
 
 model: $(DEV) ## Check the TLA+ specification of the protocol: every state of small clusters
 	$(PYTHON) -m testkit.model --table docs/tla/README.md
@@ -143,7 +139,7 @@ model-long: $(DEV) ## Let TLC take random steps with four and five replicas, res
 model-guards: $(DEV) ## Take the guards out of the TLA+ specification, one by one: TLC has to find it
 	$(PYTHON) -m testkit.model.guards --table docs/tla/README.md
 
-model-traces: $(DEV) ## Check recorded runs against the specification: simulator, world, processes: SEED=first
+model-traces: $(DEV) ## Check recorded runs against the specification: simulated ones and real processes: SEED=first
 	$(PYTHON) -m testkit.model.traces --seed $(SEED)
 
 crash-test: $(DEV) ## Kill processes of a loaded cluster and check what it promised
@@ -174,6 +170,6 @@ benchmark-analytics: $(DEV) ## Measure the analysis of 1, 3 and 10 million spans
 	$(PYTHON) -m benchmarks.analytics
 
 clean: ## Remove the environment, caches and results
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .simulation.jsonl .simulation.md .world.jsonl .world.md .world-coverage .world-guards.jsonl .world-guards.md .guards.jsonl .guards.md .torture.jsonl \
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .simulation.jsonl .simulation.md .simulation-coverage .guards.jsonl .guards.md .torture.jsonl \
 	    .model.jsonl .coverage .coverage.* htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -100,7 +100,8 @@ class ViewsMonotonic(Checker):
     def sent(self, replica: int, message: Any) -> None:
         if not isinstance(message, self.PROMISES):
             return
-        is_vote = isinstance(message, messages.DoViewChangeMessage)
-        log_view = message.log_view if is_vote else message.view
+        log_view = message.view
+        if isinstance(message, messages.DoViewChangeMessage):
+            log_view = message.log_view
         view_before, log_view_before = self._promised.get(replica, (0, 0))
         self._promised[replica] = (max(view_before, message.view), max(log_view_before, log_view))

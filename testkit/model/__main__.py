@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from testkit.campaigns import document
 from testkit.model.bounds import TlaBounds
 from testkit.model.checker import TlcFailed, TlcVerdict
 from testkit.model.results import checked
-from testkit.simulation import document
 
 MODELS: Final = {
     "view changes": TlaBounds(view_max=2, batches=2),

@@ -7,10 +7,10 @@ import argparse
 import sys
 from pathlib import Path
 
+from testkit.campaigns import document
 from testkit.model.checker import TlcFailed, TlcVerdict
 from testkit.model.removals import REMOVALS, GuardRemoval
 from testkit.model.results import checked
-from testkit.simulation import document
 
 
 def problem(removal: GuardRemoval, verdict: TlcVerdict) -> str | None:

@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from testkit.campaigns import document
 from testkit.model.bounds import TlaBounds
 from testkit.model.checker import TlcFailed, run_tlc, violated_in
 from testkit.model.removals import FIVE
 from testkit.model.results import fingerprint
-from testkit.simulation import document
 
 SLICE_TRACES: Final = 500
 DEPTH: Final = 60

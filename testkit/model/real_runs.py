@@ -16,8 +16,9 @@ from typing import Final
 from testkit.model.observed import ObservedRun
 from testkit.model.recorder import RunRecorder
 from testkit.model.recording_coordinator import RECORD, merged, recorded
-from testkit.model.simulated_runs import REPLICAS, SNAPSHOT_NEVER
+from testkit.model.simulated_runs import REPLICAS
 from testkit.model.windows import windows
+from testkit.world.options import SNAPSHOT_NEVER
 from viewstamp.client import Client, connect
 from viewstamp.client.errors import ClientError
 from viewstamp.cluster import LocalReplicas

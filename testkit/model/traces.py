@@ -1,6 +1,6 @@
 """`python -m testkit.model.traces`: are recorded runs executions of the specification?
 
-Runs of the simulator, of the world and of real processes are recorded. Each change that a step of
+Runs of the simulator and of real processes are recorded. Each change that a step of
 the real core makes to a replica must be what a few actions of the specification lead to.
 """
 
@@ -18,7 +18,7 @@ from testkit.model import real_runs
 from testkit.model.bounds import TlaBounds
 from testkit.model.checker import TlcFailed, run_tlc
 from testkit.model.observed import ObservedReplica, ObservedRun
-from testkit.model.simulated_runs import REPLICAS, of_simulator, of_world
+from testkit.model.simulated_runs import REPLICAS, of_links, of_messages
 from viewstamp.limits import PIPELINE_PREPARES_MAX
 
 HIDDEN_MAX: Final = PIPELINE_PREPARES_MAX + 2
@@ -26,11 +26,14 @@ HIDDEN_MAX: Final = PIPELINE_PREPARES_MAX + 2
 ACCEPTED = re.compile(r'<<"accepted", (\d+)>>')
 
 SOURCES: Final[Mapping[str, Callable[[int, int], Iterator[ObservedRun]]]] = {
-    "simulator": of_simulator,
-    "world": of_world,
+    "links": of_links,
+    "messages": of_messages,
     "processes": real_runs.of_processes,
 }
-"""Record a run of a seed, and yield windows of at most so many changes."""
+"""Record a run of a seed, and yield windows of at most so many changes.
+
+The first two are simulated: links and processes are hurt, or messages are.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from testkit.simulation.fingerprint import fingerprint
+from testkit.campaigns.fingerprint import fingerprint
 from testkit.torture.round import RoundFigures
 from viewstamp.routing import SERVICE_NAMES
 

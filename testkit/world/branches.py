@@ -28,6 +28,8 @@ REFUSED_AT_START: Final = "a start refuses a disk, which is replaced"
 PUT_BACK: Final = "an older volume is put back"
 REFUSED: Final = "an older directory is refused"
 TRANSFER_BEGAN: Final = "state transfer began"
+# Counted in stories alone.
+STEP_TORN: Final = "process ended between two steps of its disk"
 _DONE: Final = "state transfer done: the process restarts from it"
 _LOGGED: Final[Mapping[str, str]] = {
     "state transfer failed and is tried again": "state transfer tried again",

@@ -12,9 +12,9 @@ from typing import Final
 
 from rich.console import Console
 
-from testkit.campaign import SeedRunner
-from testkit.simulation import document
-from testkit.simulation.fingerprint import fingerprint
+from testkit.campaigns import document
+from testkit.campaigns.campaign import SeedRunner
+from testkit.campaigns.fingerprint import fingerprint
 from testkit.world.branches import NAMES
 from testkit.world.fault_plan import KINDS
 from testkit.world.options import draw
@@ -23,6 +23,10 @@ from testkit.world.seeds import run_seed
 
 ENTRY: Final = "testkit.world.seeds"
 FAILURES_SHOWN: Final = 20
+# So many seeds are a whole campaign: then every kind of fault, and every branch, has to have
+# happened so often. What never happens proves nothing.
+WHOLE_SEEDS: Final = 1_000
+TIMES_MIN: Final = 10
 _MS_PER_S: Final = 1_000
 
 
@@ -41,7 +45,22 @@ def problems(outcomes: Sequence[WorldOutcome]) -> list[str]:
         return ["no seed was run"]
     found = [f"seed {o.seed}: {o.violations[0]}" for o in outcomes if not o.is_good]
     idle = [o.seed for o in outcomes if o.is_good and not o.answered]
-    return [*found, f"seeds without an answered call: {idle[:FAILURES_SHOWN]}"] if idle else found
+    if idle:
+        found.append(f"seeds without an answered call: {idle[:FAILURES_SHOWN]}")
+    return [*found, *shortfalls(outcomes)]
+
+
+def shortfalls(outcomes: Sequence[WorldOutcome]) -> list[str]:
+    """Return what a whole campaign should have gone through, and has not."""
+    if len(outcomes) < WHOLE_SEEDS:
+        return []
+    wanted = [(f"fault {kind}", [o.faults[kind] for o in outcomes]) for kind in KINDS]
+    wanted += [(f"branch {name}", [o.branches[name] for o in outcomes]) for name in NAMES]
+    return [
+        f"{name}: {sum(counts)} times in {len(outcomes):,} seeds, {TIMES_MIN} are wanted"
+        for name, counts in wanted
+        if sum(counts) < TIMES_MIN
+    ]
 
 
 def markdown(outcomes: Sequence[WorldOutcome]) -> str:
@@ -106,7 +125,7 @@ def main(arguments: list[str]) -> int:
     seeds = range(chosen.seed, chosen.seed + chosen.count)
     outcomes = runner().run(seeds, chosen.processes, chosen.state, console)
     if chosen.figures is not None and outcomes:
-        document.write(chosen.figures, "world figures", markdown(outcomes))
+        document.write(chosen.figures, "figures", markdown(outcomes))
     return report(outcomes, console)
 
 

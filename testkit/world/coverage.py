@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from testkit.campaign import CHUNK_S_MAX, CHUNK_SEEDS
-from testkit.simulation import document
-from testkit.simulation.fingerprint import ROOT, fingerprint
+from testkit.campaigns import document
+from testkit.campaigns.campaign import CHUNK_S_MAX, CHUNK_SEEDS
+from testkit.campaigns.fingerprint import ROOT, fingerprint
 from testkit.world.campaign import ENTRY
 from testkit.world.reached import Reached, judge, listing, markdown
 from testkit.world.unreached import TABLE
 
 PRODUCT: Final = "coordinator"
-MARKER: Final = "world coverage"
+MARKER: Final = "coverage"
 LISTING: Final = "unreached.md"
 _FINGERPRINT_CHARACTERS: Final = 12
 _FAILED: Final = ".failed.txt"

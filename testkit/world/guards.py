@@ -10,9 +10,9 @@ import sys
 from functools import partial
 from typing import Final
 
-from testkit.plants.campaign import PlantCampaign
+from testkit.campaigns.fingerprint import fingerprint
+from testkit.campaigns.plants import PlantCampaign
 from testkit.plants.verdict import Verdict, key
-from testkit.simulation.fingerprint import fingerprint
 from testkit.world.plant import look
 from testkit.world.planted_bugs import PLANTS
 from testkit.world.planted_guards import GUARDS
@@ -28,7 +28,7 @@ def run_plant(name: str) -> Verdict:
 
 
 CAMPAIGN: Final = PlantCampaign(
-    "python -m testkit.world.guards", ALL, run_plant, partial(fingerprint, ENTRY), "world guards"
+    "python -m testkit.world.guards", ALL, run_plant, partial(fingerprint, ENTRY), "guards"
 )
 
 if __name__ == "__main__":

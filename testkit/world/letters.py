@@ -83,6 +83,16 @@ def _lost(office: PostOffice) -> Trouble:
     return carry
 
 
+def _swallowed(office: PostOffice) -> Trouble:
+    """Lose everything, on connections that live: what reads from them stands still."""
+
+    def carry(letter: Letter) -> list[Letter]:
+        office.count("message lost")
+        return []
+
+    return carry
+
+
 def _poorly_carried(office: PostOffice) -> Trouble:
     kind = office.random.choice(POORLY_CARRIED)
 
@@ -174,6 +184,7 @@ def _with_a_hole(message: Any, office: PostOffice) -> bytes:
 
 TROUBLES: Final[Mapping[str, Callable[[PostOffice], Trouble]]] = {
     "lost_messages": _lost,
+    "swallowed": _swallowed,
     "poorly_carried": _poorly_carried,
     "repeated_messages": _repeated,
     "late_messages": _late,

@@ -20,6 +20,7 @@ SEGMENT_BYTES: Final = 20 * SECTOR_BYTES
 # How many commands there are between two snapshots, and how long log is kept for a silent replica:
 # mostly so short that one that is away needs more than the others have kept.
 _SNAPSHOT_COMMANDS: Final = (30, 60, 200)
+SNAPSHOT_NEVER: Final = 1_000_000
 _RETAIN_MS: Final = (0, 1_000, 60_000)
 _REPLICAS: Final = (1, 2, 3, 3, 3, 3, 4, 5)
 _STANDBYS: Final = (0, 0, 0, 1, 2)

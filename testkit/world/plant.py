@@ -48,7 +48,9 @@ class WorldPlant(NamedTuple):
     """A seed that finds it within seconds, for `make test`; 0 if it takes longer."""
     seeds_max: int = SEEDS_MAX
     redundant: str = ""
-    """Why nobody finds it."""
+    """Why no seed finds it."""
+    story: str = ""
+    """The story that ends badly with it, if no seed finds it."""
 
     @property
     def is_of_pitfall(self) -> bool:

@@ -122,16 +122,16 @@ GUARDS: Final = (
         never_forfeit,
         under("away", "isolate"),
         seeds_max=3,
-        redundant="it only saves time; a story of the simulator shows that it does",
+        redundant="it only saves time; a story shows that it does",
+        story="p15_far_behind_is_no_primary",
     ),
     WorldPlant(
         "P16",
         never_abdicate,
         under("isolate"),
         seeds_max=3,
-        redundant=(
-            "the world heals every link in the end; a story of the simulator shows the use of it"
-        ),
+        redundant="the world heals every link in the end; a story shows the use of it",
+        story="p16_deaf_primary_gives_up",
     ),
     WorldPlant(
         "P16",
@@ -139,9 +139,10 @@ GUARDS: Final = (
         under("isolate"),
         seeds_max=3,
         redundant=(
-            "a replica that hears nobody disturbs the others, which continue in between; a story of"
-            " the simulator shows it"
+            "a replica that hears nobody disturbs the others, which continue in between; a story"
+            " shows it"
         ),
+        story="p16_isolated_backup_disturbs_nobody",
     ),
     WorldPlant(
         "P17", register_twice, under("kill_client", "kill_client", "step_down", "kill", clients=4)

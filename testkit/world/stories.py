@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from testkit.world.faults import Faults
-from testkit.world.options import WorldOptions, flags
+from testkit.world.options import SNAPSHOT_NEVER, WorldOptions, flags
 from testkit.world.run import WorldOutcome, WorldRun
 from testkit.world.story_acts import StoryActs
 from testkit.world.story_stage import StoryStage
@@ -22,7 +22,6 @@ from testkit.world.workload import Demands
 START: Final = "start"
 SETTLE: Final = "settle"
 SETTINGS: Final = ("seed", "replicas", "standbys", "clients", "readers", "snapshots", "retain")
-SNAPSHOT_NEVER: Final = 1_000_000
 
 
 class WorldStory:
@@ -99,7 +98,8 @@ STEPS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"crash (\w+)", StoryActs.crash),
     (r"crash (\w+) within (\d+) effects", StoryActs.crash_within),
     (r"power (\w+)", StoryActs.power),
-    (r"power (\w+) after (\d+) steps of its state transfer", StoryActs.power_in_transfer),
+    (r"(crash|power) (\w+) after (\d+) steps of its disk", StoryActs.end_after_steps),
+    (r"(crash|power) (\w+) after (\d+) steps of its state transfer", StoryActs.end_in_transfer),
     (r"boot (\w+)", StoryActs.boot),
     (r"pause (\w+) (\d+)", StoryActs.pause),
     (r"hang services of (\w+)", StoryActs.hang),
@@ -119,6 +119,7 @@ STEPS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"misdirect (\w+) by (\d+)", StoryActs.misdirect),
     (r"(isolate|deaf|mute|bridge) (\w+)", StoryActs.cut),
     (r"cut ([\w,]+) from ([\w,]+)", StoryActs.cut_between),
+    (r"swallow messages to (\w+)", StoryActs.swallow),
     (r"mend", StoryActs.mend),
     (r"diverge (\w+)", StoryActs.diverge),
     (r"diverge (\w+) in snapshots", StoryActs.diverge_in_snapshots),

@@ -11,17 +11,18 @@ from coordinator.replica.data_directory import SUPERBLOCK_FILE
 from testkit.checkers.checker import Broken
 from testkit.memory_storage import Loss
 from testkit.partitions import between, partition
-from testkit.world.branches import TRANSFER_BEGAN
+from testkit.world.branches import STEP_TORN, TRANSFER_BEGAN
 from testkit.world.replica import DIRECTORY
 from testkit.world.rot import rot_last, rot_op
 from testkit.world.schedule import NS_PER_MS, NS_PER_S
 from testkit.world.steps import after_effects
-from testkit.world.story_stage import StoryStage, core_of, is_running
+from testkit.world.story_stage import WAIT_MS, StoryStage, core_of, is_running
 from viewstamp.format.manifest import root_of
 
 if TYPE_CHECKING:
     from testkit.world.disk import WorldDisk
     from testkit.world.process import WorldProcess
+    from testkit.world.replica import WorldReplica
 
 _SUPERBLOCK: Final = f"{DIRECTORY}/{SUPERBLOCK_FILE}"
 _SLOWNESS: Final = 30
@@ -106,21 +107,38 @@ class StoryActs:
             replica.stay_away()
             replica.machine.disk.crash(Loss.PARTLY, self._random.getrandbits(32))
 
-    def power_in_transfer(self, who: str, steps: str) -> None:
-        """Take the power from a machine some steps of its disk into its next state transfer.
+    def end_after_steps(self, how: str, who: str, steps: str) -> None:
+        """End a coordinator, or the power of its machine, so many steps of its disk from now.
 
-        The machine comes back by itself.
+        It comes back by itself.
         """
+        replica = self._stage.who(who)
+        assert replica.process is not None, f"{who} is down"
+        self._end_after_steps(how, replica, replica.process, int(steps))
+
+    def end_in_transfer(self, how: str, who: str, steps: str) -> None:
+        """Do the same so many steps into the next state transfer."""
         replica = self._stage.who(who)
 
         def logged(process: WorldProcess, message: str) -> None:
             if process is replica.process and message == TRANSFER_BEGAN:
                 self._world.logged.remove(logged)
-                disk = replica.machine.disk
-                disk.crash_at = disk.steps + int(steps)
-                process.killed.append(lambda: disk.crash(Loss.PARTLY, self._random.getrandbits(32)))
+                self._end_after_steps(how, replica, process, int(steps))
 
         self._world.logged.append(logged)
+
+    def _end_after_steps(
+        self, how: str, replica: WorldReplica, process: WorldProcess, steps: int
+    ) -> None:
+        branches, disk = self._stage.faults.ground.branches.counts, replica.machine.disk
+        disk.crash_at = last = disk.steps + steps
+
+        def killed() -> None:
+            branches[STEP_TORN] += disk.steps >= last
+            if how == "power":
+                disk.crash(Loss.PARTLY, self._random.getrandbits(32))
+
+        process.killed.append(killed)
 
     def boot(self, who: str) -> None:
         """Start a machine, or all."""
@@ -239,6 +257,12 @@ class StoryActs:
         self._world.network.heal_all()
         for source, target in links:
             self._world.network.cut(self._stage.host(source), self._stage.host(target))
+
+    def swallow(self, who: str) -> None:
+        """Lose all messages of other replicas to one, on connections that live, until `settle`."""
+        target, replicas = self._stage.who(who).number, self._stage.run.replicas
+        ways = [(each.number, target) for each in replicas if each.number != target]
+        self._stage.run.mail.trouble("swallowed", ways, WAIT_MS, self._random)
 
     def mend(self) -> None:
         """End the partition."""

@@ -80,8 +80,6 @@ SHORTER: Final = [
     ("benchmarks/README.md", "snapshots --quick", "snapshots --quick --only changes"),
     ("benchmarks/README.md", "analytics --quick", "analytics --spans 20000"),
     ("docs/analytics.md", "viewstamp analyze --data-directory data --output followed", FOLLOW),
-    ("docs/simulation.md", "COUNT=1000", "COUNT=2"),
-    ("docs/simulation.md", "COUNT=2000", "COUNT=2"),
     ("docs/simulation.md", "COUNT=200", "COUNT=2"),
 ]
 # Seeds of a campaign that a test may run: a seed may take ten seconds.

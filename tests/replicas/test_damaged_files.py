@@ -19,7 +19,9 @@ OPERATIONS: Final = 100
 FORGETFUL: Final = (*ARGUMENTS, "--snapshot-keep-last", "1", "--snapshot-keep-daily", "0")
 
 
-@pytest.mark.parametrize("leads", [False, True], ids=["backup", "primary"])
+@pytest.mark.parametrize(
+    "leads", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["backup", "primary"]
+)
 async def test_damaged_files_are_made_good(tmp_path: Path, leads: bool) -> None:
     """Damage to the log, the superblock or a snapshot's files loses nothing."""
     async with trial(tmp_path, callers=3) as made:
@@ -32,6 +34,7 @@ async def test_damaged_files_are_made_good(tmp_path: Path, leads: bool) -> None:
         await agree(made)
 
 
+@pytest.mark.exhaustive
 async def test_a_snapshot_that_nobody_has_any_more(tmp_path: Path) -> None:
     """All copies of its snapshot are bad, and the others have only newer ones: it takes theirs."""
     async with trial(tmp_path, callers=3, arguments=FORGETFUL) as made:

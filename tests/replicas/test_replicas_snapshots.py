@@ -154,6 +154,7 @@ async def test_a_backup_that_was_away_for_long_is_given_a_snapshot(tmp_path: Pat
         await agree(made)
 
 
+@pytest.mark.exhaustive
 async def test_a_backup_that_was_away_for_seconds_needs_none(tmp_path: Path) -> None:
     """The others keep for a while the log that a replica lacks, though their snapshots cover it."""
     patient = (*ARGUMENTS, "--journal-retain-ms", "600000")
@@ -171,6 +172,7 @@ async def test_a_backup_that_was_away_for_seconds_needs_none(tmp_path: Path) -> 
         assert transfers(made, backup) == []
 
 
+@pytest.mark.exhaustive
 async def test_a_lost_disk_is_made_good_by_the_others(tmp_path: Path) -> None:
     """A replica with an emptied directory gets a snapshot and the later log, and then may vote."""
     async with trial(tmp_path, arguments=ARGUMENTS) as made:

@@ -190,7 +190,9 @@ def use_up(path: Path) -> Path:
     return filler
 
 
-@pytest.mark.parametrize("replica", [0, 1], ids=["primary", "backup"])
+@pytest.mark.parametrize(
+    "replica", [0, pytest.param(1, marks=pytest.mark.exhaustive)], ids=["primary", "backup"]
+)
 async def test_a_full_disk_stops_nobody(
     tmp_path: Path, disks: Callable[[int], Path], replica: int
 ) -> None:
@@ -225,6 +227,7 @@ async def test_a_full_disk_stops_nobody(
         await agree(made)
 
 
+@pytest.mark.exhaustive
 async def test_others_go_on_without_a_full_disk_and_drop_their_logs(
     tmp_path: Path, disks: Callable[[int], Path]
 ) -> None:

@@ -145,6 +145,7 @@ async def levels_in_force(made: ReplicasTrial) -> set[int]:
     return {status.feature_level for status in await made.settled()}
 
 
+@pytest.mark.exhaustive
 async def test_a_rolling_restart_under_load(tmp_path: Path) -> None:
     """The primary is restarted several times, and then each replica in turn."""
     async with trial(tmp_path) as made:

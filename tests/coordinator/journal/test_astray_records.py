@@ -22,7 +22,7 @@ from testkit.journal_builders import (
 )
 from testkit.journal_reading import entries
 from testkit.memory_storage import MemoryStorage
-from testkit.simulation.disk import SimulatedDisk
+from testkit.world.disk import WorldDisk
 from viewstamp.format.prepare import SealedPrepare
 from viewstamp.format.record import (
     FRAME_BYTES,
@@ -327,7 +327,7 @@ def test_what_one_that_was_misdirected_lies_on_is_no_tear() -> None:
 
 def test_zeros_of_a_cut_that_was_misdirected_cost_no_record() -> None:
     """Blanking a torn tail may hit the acknowledged record before it, which is written again."""
-    storage = SimulatedDisk()
+    storage = WorldDisk()
     prepares = filled(storage, [[each] for each in chain(3)], **MEMBER)
     put(storage, place(2), bytes(UNIT_BYTES))
     put(storage, (place(2)[0], place(2)[1] + UNIT_BYTES), b"the rest of what a crash tore")

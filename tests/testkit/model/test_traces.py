@@ -1,4 +1,4 @@
-"""Recorded runs of the simulator, of the world and of real processes, against the specification."""
+"""Recorded runs of the simulator and of real processes, against the specification."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from testkit.model.observed import ObservedRun
 from testkit.model.real_runs import record_processes
-from testkit.model.simulated_runs import REPLICAS, of_simulator, of_world
+from testkit.model.simulated_runs import REPLICAS, of_links, of_messages
 from testkit.model.traces import validate
 from testkit.model.windows import windows, with_last_change
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.long
 
 CHANGES = 60
 FEW = 12
-SOURCES = ("simulator", "world", "processes")
+SOURCES = ("links", "messages", "processes")
 
 
 def of_processes(directory: Path) -> list[ObservedRun]:
@@ -34,8 +34,8 @@ def of_processes(directory: Path) -> list[ObservedRun]:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, ObservedRun]:
     """The liveliest window of a run of each kind."""
     found = {
-        "simulator": list(of_simulator(5, CHANGES)),
-        "world": list(of_world(2, CHANGES, seconds=2)),
+        "links": list(of_links(2, CHANGES, seconds=2)),
+        "messages": list(of_messages(1, CHANGES, seconds=2)),
         "processes": of_processes(tmp_path_factory.mktemp("processes")),
     }
     return {name: max(each, key=lambda run: run.liveliness) for name, each in found.items()}
@@ -57,8 +57,8 @@ def test_a_run_is_an_execution_of_the_specification(
     ("source", "field"),
     [
         *((source, "log") for source in SOURCES),
-        ("simulator", "log_view"),
-        ("simulator", "durable_op"),
+        ("messages", "log_view"),
+        ("messages", "durable_op"),
     ],
 )
 def test_a_wrong_transition_is_rejected(

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from testkit.simulation.fingerprint import ROOT
+from testkit.campaigns.fingerprint import ROOT
 from testkit.world.coverage import Measurement, NothingMeasured, main, report
 from testkit.world.reached import MODULE, Unreached, judge, listing, markdown, ranges
 from testkit.world.unreached import TABLE
@@ -228,7 +228,7 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[str]:
 def test_one_seed_is_measured(tmp_path: Path) -> None:
     """The command measures a seed of the world, writes its tables, and fails for what is left."""
     page = tmp_path / "page.md"
-    page.write_text("<!-- world coverage -->\n<!-- end of world coverage -->\n")
+    page.write_text("<!-- coverage -->\n<!-- end of coverage -->\n")
     words = ["--seed", "1", "--count", "1", "--state", str(tmp_path / "state")]
     assert main([*words, "--markdown", str(page)]) == 1
     assert "| coordinator/vsr |" in page.read_text()

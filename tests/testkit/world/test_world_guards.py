@@ -1,12 +1,13 @@
 """Every checker can fail in the world, and every guard of the protocol is needed there.
 
-`make world-guards` runs all planted bugs. These tests run those that a single seed finds within
+`make simulate-guards` runs all planted bugs. These tests run those that a single seed finds within
 seconds; where the product has changed since, the search starts from the first seed.
 """
 
 from __future__ import annotations
 
 from itertools import chain
+from pathlib import Path
 
 import pytest
 
@@ -17,8 +18,10 @@ from testkit.world.plant import ANSWERS, CORE, JUDGES, LIVENESS, WorldPlant, fin
 from testkit.world.planted_bugs import PLANTS
 from testkit.world.planted_guards import GUARDS
 from testkit.world.run import WorldOutcome
+from testkit.world.stories import WorldStory
 
 SEEDS_MAX = 6
+STORIES = Path(__file__).parent / "stories"
 QUICK = [plant for plant in ALL if plant.seed]
 
 
@@ -28,6 +31,18 @@ def test_a_bug_planted_in_the_shipped_programs_is_found(plant: WorldPlant) -> No
     verdict = look(plant, chain([plant.seed], range(1, SEEDS_MAX)))
 
     assert verdict.found_by, f"{key(plant)} was not found in {verdict.seeds} seeds"
+
+
+@pytest.mark.parametrize("plant", [plant for plant in ALL if plant.redundant], ids=key)
+def test_a_story_ends_badly_with_a_bug_that_no_seed_finds(plant: WorldPlant) -> None:
+    """A story shows the use of a guard that no seed needs."""
+    story = WorldStory((STORIES / f"{plant.story}.txt").read_text())
+
+    with pytest.MonkeyPatch.context() as planting:
+        plant.bug(planting)
+        outcome = story.play()
+
+    assert not outcome.is_good
 
 
 def test_every_checker_of_the_world_and_every_pitfall_has_a_bug() -> None:

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from testkit.campaign import SeedRunner
+from testkit.campaigns.campaign import SeedRunner
 from testkit.checkers.disk_checkers import DurableIsDurable
 from testkit.plants.core_bugs import disks_lie
 from testkit.world import campaign, observer
 from testkit.world.__main__ import main
+from testkit.world.branches import NAMES
+from testkit.world.campaign import TIMES_MIN, WHOLE_SEEDS
 from testkit.world.fault_plan import KINDS
 from testkit.world.options import WorldOptions, draw
 from testkit.world.run import WorldOutcome
@@ -134,6 +136,19 @@ def test_a_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
     assert asked == [1, 2, 3]
     assert again[:2] == first
     assert SeedRunner(run, WorldOutcome, lambda: "other").load(state) == []
+
+
+def test_a_whole_campaign_needs_every_fault_and_branch() -> None:
+    """A kind of fault that never happened fails a campaign of many seeds, which names it."""
+    faults, branches = (Counter(dict.fromkeys(names, TIMES_MIN)) for names in (KINDS, NAMES))
+    whole = [WorldOutcome(1, answered=5, faults=faults, branches=branches)]
+    whole += [WorldOutcome(seed, answered=5) for seed in range(2, WHOLE_SEEDS + 1)]
+    assert campaign.problems(whole) == []
+    faults["rot"] -= 1
+    assert campaign.problems(whole) == [
+        f"fault rot: 9 times in 1,000 seeds, {TIMES_MIN} are wanted"
+    ]
+    assert campaign.problems(whole[:-1]) == []
 
 
 def test_a_campaign_names_its_problems() -> None:

@@ -1,1 +1,0 @@
-"""Whole clusters in one process, where one seed decides everything."""
