@@ -64,7 +64,7 @@ KINDS: Final = (
     "rolled_back",
 )
 # Known by name, and drawn for no seed.
-APART: Final = ("lost_syncs", "swallowed", "clock")
+APART: Final = ("lost_syncs", "clock")
 
 
 @dataclass(frozen=True, slots=True)

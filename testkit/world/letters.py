@@ -83,16 +83,6 @@ def _lost(office: PostOffice) -> Trouble:
     return carry
 
 
-def _swallowed(office: PostOffice) -> Trouble:
-    """Lose everything, on connections that live: what reads from them stands still."""
-
-    def carry(letter: Letter) -> list[Letter]:
-        office.count("message lost")
-        return []
-
-    return carry
-
-
 def _poorly_carried(office: PostOffice) -> Trouble:
     kind = office.random.choice(POORLY_CARRIED)
 
@@ -182,9 +172,20 @@ def _with_a_hole(message: Any, office: PostOffice) -> bytes:
     return Encoder(office.cluster_id, message.from_replica).encode(holed).data
 
 
+def swallowed(count: Callable[[str], None], kinds: frozenset[type] = frozenset()) -> Trouble:
+    """Return the loss of all messages of some kinds, or of all kinds, on connections that live."""
+
+    def carry(letter: Letter) -> list[Letter]:
+        if kinds and letter.kind not in kinds:
+            return [letter]
+        count("message lost")
+        return []
+
+    return carry
+
+
 TROUBLES: Final[Mapping[str, Callable[[PostOffice], Trouble]]] = {
     "lost_messages": _lost,
-    "swallowed": _swallowed,
     "poorly_carried": _poorly_carried,
     "repeated_messages": _repeated,
     "late_messages": _late,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from coordinator.peers.codec import Undecodable, decode_packet
 from coordinator.peers.outbox import OutgoingMessage
-from testkit.world.letters import TROUBLES, Letter, PostOffice, Trouble
+from testkit.world.letters import TROUBLES, Letter, PostOffice, Trouble, swallowed
 from testkit.world.schedule import NS_PER_MS
 
 if TYPE_CHECKING:
@@ -105,6 +105,13 @@ class Mail:
             self._count,
         )
         carry = TROUBLES[kind](office)
+        self._troubles.append(_Troubled(frozenset(ways), until_ns, carry))
+
+    def swallow(self, ways: Sequence[Way], duration_ms: int, *kinds: type) -> None:
+        """Lose all messages of these kinds on these ways for a while; of all kinds if none is
+        named."""
+        until_ns = self._world.schedule.now_ns + duration_ms * NS_PER_MS
+        carry = swallowed(self._count, frozenset(kinds))
         self._troubles.append(_Troubled(frozenset(ways), until_ns, carry))
 
     def echo(self, duration_ms: int, random: Random) -> None:

@@ -34,6 +34,9 @@ EFFECTS_BEFORE_DEATH_MAX: Final = 12
 _AMBUSH_WITHIN_MS: Final = (0, 150)
 _AMBUSH_LASTS_MS: Final = (20, 2_000)
 _CORNER_MS: Final = (0, 300)
+# Long enough to start on an empty disk, to be linked and to hear a heartbeat.
+_UNANSWERED_LASTS_MS: Final = (300, 900)
+_UNANSWERED_MS: Final = 2_000
 _CORNERED_AWAY_MS: Final = (500, 5_000)
 # About as long as it takes to be suspected and voted out.
 _DOZE_MS: Final = (250, 700)
@@ -178,12 +181,17 @@ class MomentFaults:
         self._cut(links)
         # On some victims one and on others the other could be more than a cluster survives.
         hurt = self._rot_head if "rot" in ground.options.faults else self._lose_disk
+        is_unanswered = hurt == self._lose_disk and ground.random.random() < 0.5
         self._count(CORNERED)
 
         def strike() -> None:
+            if is_unanswered:
+                # Who has an empty disk is heard and hears, and gets no log before the primary dies.
+                ways = [(primary.number, victim.number) for victim in victims]
+                ground.mail.swallow(ways, _UNANSWERED_MS, StartViewMessage)
             for victim in victims:
                 hurt(victim)
-            ground.later(_CORNER_MS, finish)
+            ground.later(_UNANSWERED_LASTS_MS if is_unanswered else _CORNER_MS, finish)
 
         def finish() -> None:
             self._heal(links)

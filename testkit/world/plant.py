@@ -19,6 +19,7 @@ SEEDS_MAX: Final = 60
 CORE: Final = "InvariantViolation"
 JUDGES: Final = "the judges of histories"
 LIVENESS: Final = "Liveness"
+BROKE: Final = "the world broke"
 ANSWERS: Final = "AnswersAgree"
 # What a violation says, and who says so; the first that fits counts.
 _SAID: Final = (
@@ -86,6 +87,8 @@ def look(plant: WorldPlant, seeds: Iterable[int]) -> Verdict:
             outcome = run_seed(seed, plant.options, ends_at_defects=plant.is_of_pitfall)
             took_s += outcome.took_s
             found = dict(zip(finders(outcome), outcome.violations, strict=False))
+            # A judge that came to no verdict, or a defect of the world, has found no bug.
+            found.pop(BROKE, None)
             for who, failure in found.items():
                 if plant.is_of_pitfall or who == plant.name:
                     return Verdict(plant.name, about(plant), count, seed, who, failure, took_s)

@@ -49,7 +49,9 @@ from testkit.world.replica import DIRECTORY
 OFTEN_MS: Final = (100, 600)
 SHORT_MS: Final = 1_200
 # Faults that outlive every connection, and meet others: what is sent meanwhile is lost.
-LONG_MS: Final = 8_000
+LONG: Final = {"lasts_ms_max": 8_000}
+# A moment is over before the next one begins.
+SELDOM_MS: Final = (1_500, 3_000)
 QUIET: Final = WorldOptions(seconds=2, faults=())
 
 
@@ -95,22 +97,27 @@ LOSSES: Final = ("lost_messages", "poorly_carried", "lose")
 STRUCK: Final = ("forgotten_view", "ambush", "kill_in_step", "slow", "step_down")
 
 GUARDS: Final = (
-    WorldPlant("P1", truncate_when_behind, under(*MOVES, lasts_ms_max=LONG_MS)),
+    WorldPlant("P1", truncate_when_behind, under(*MOVES, **LONG)),
     WorldPlant("P2", ignore_later_views, under(*MOVES)),
     WorldPlant(
         "P3",
         pre_vote_once,
-        under("blackout", "lost_messages", "poorly_carried", lasts_ms_max=LONG_MS),
+        under("poorly_carried", "kill", replicas=2, seconds=6, every_ms=(50, 300), **LONG),
     ),
     WorldPlant("P3", vote_once, under("forgotten_view", "step_down", "isolate", *LOSSES)),
-    WorldPlant("P4", ask_once, under("kill", "poorly_carried", "partition", lasts_ms_max=LONG_MS)),
+    WorldPlant("P4", ask_once, under("kill", "poorly_carried", "partition", **LONG)),
     WorldPlant("P4", take_any_log, under("kill", "echoes", "late_messages", "repeated_messages")),
     WorldPlant("P5", wait_for_a_primary, under("blackout", seconds=3)),
     WorldPlant("P6", vouch_before_durable, QUIET, seed=1),
     WorldPlant("P7", go_on_counting, under("kill_client", seconds=3)),
     WorldPlant("P8", keep_callers_waiting, under("pendulum", "isolate")),
     WorldPlant("P9", vote_before_durable, under(*STRUCK)),
-    WorldPlant("P10", act_before_log_view_is_durable, under(*STRUCK)),
+    WorldPlant(
+        "P10",
+        act_before_log_view_is_durable,
+        under("kill_in_io", "kill_in_step", "step_down", "slow"),
+        seed=1,
+    ),
     WorldPlant("P11", vouch_after_voting, under("dozing", "dozing", "ambush")),
     WorldPlant("P12", take_hearsay_for_held, under(*MOVES, "pause")),
     WorldPlant("P12", vote_with_hearsay, under(*MOVES, "pause")),
@@ -148,7 +155,7 @@ GUARDS: Final = (
         "P17", register_twice, under("kill_client", "kill_client", "step_down", "kill", clients=4)
     ),
     WorldPlant("P18", fetch_by_op, under("return", "return", "rot", replicas=5)),
-    WorldPlant("P19", vote_without_memory, under("cornered", "cornered", "isolate")),
+    WorldPlant("P19", vote_without_memory, under("cornered", seconds=12, every_ms=SELDOM_MS)),
     WorldPlant("P20", count_snapshots_early, under("blackout", "power")),
     WorldPlant("P21", take_holed_logs, under("holed_log", "step_down", "isolate")),
 )

@@ -262,7 +262,7 @@ class StoryActs:
         """Lose all messages of other replicas to one, on connections that live, until `settle`."""
         target, replicas = self._stage.who(who).number, self._stage.run.replicas
         ways = [(each.number, target) for each in replicas if each.number != target]
-        self._stage.run.mail.trouble("swallowed", ways, WAIT_MS, self._random)
+        self._stage.run.mail.swallow(ways, WAIT_MS)
 
     def mend(self) -> None:
         """End the partition."""
