@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from coordinator.replica.batcher import GATHERED_COMMANDS
 from coordinator.vsr.quorum import QUORUMS
 from testkit.world.fault_plan import EVERY_MS, KINDS, PlannedFault, plan
 from testkit.world.ground import LASTS_MS_MAX
@@ -28,10 +27,7 @@ _EVERY_MS: Final = (EVERY_MS, EVERY_MS, (20, 600))
 _SECONDS: Final = (5, 10, 15)
 # A fault that is always there would hide what shows only without it.
 _KINDS_MAX: Final = 8
-# The few callers of a world never have as many commands waiting as the product gathers while an
-# entry is under way. With fewer, several entries are under way at once, as under a heavy load.
-FEW_COMMANDS: Final = 1
-_GATHERED: Final = (FEW_COMMANDS, FEW_COMMANDS, GATHERED_COMMANDS)
+_PIPELINES_ARE_FULL: Final = (True, True, False)
 # Limits that only many callers reach, lowered, but not so far that the judged clients reach them.
 _LIMITS: Final[tuple[tuple[str, ...], ...]] = (
     (),
@@ -64,8 +60,7 @@ class WorldOptions:
 
     `faults` are the kinds that happen, and `every_ms` bounds the time between two. None lasts
     longer than `lasts_ms_max`, unless the shortest of its kind does. Planned faults whose numbers
-    are in `dropped` do not happen. `flags` are those of each coordinator. While an entry is under
-    way, `gathered_commands` must wait until another one is worth it.
+    are in `dropped` do not happen. `flags` are those of each coordinator.
     """
 
     replicas: int = 3
@@ -86,7 +81,12 @@ class WorldOptions:
     every_ms: tuple[int, int] = EVERY_MS
     dropped: frozenset[int] = frozenset()
     lasts_ms_max: int = LASTS_MS_MAX
-    gathered_commands: int = FEW_COMMANDS
+    pipelines_are_full: bool = True
+    """Whether each command that waits may be an entry beside those under way.
+
+    The product gathers many for each, which the few callers of a world never have waiting. So
+    there are as many entries under way as under a heavy load.
+    """
     flags: Sequence[str] = flags()
     segment_bytes: int = SEGMENT_BYTES
     record_bytes_max: int = RECORD_BYTES_MAX
@@ -121,7 +121,7 @@ def draw(seed: int) -> WorldOptions:
         seconds=random.choice(_SECONDS),
         faults=tuple(kind for kind in KINDS if kind in kinds),
         every_ms=random.choice(_EVERY_MS),
-        gathered_commands=Random(f"gathered {seed}").choice(_GATHERED),
+        pipelines_are_full=Random(f"gathered {seed}").choice(_PIPELINES_ARE_FULL),
         flags=(
             *flags(random.choice(_SNAPSHOT_COMMANDS), random.choice(_RETAIN_MS)),
             *visitors.choice(_LIMITS),

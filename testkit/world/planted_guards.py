@@ -123,7 +123,17 @@ GUARDS: Final = (
     WorldPlant("P12", vote_with_hearsay, under(*MOVES, "pause")),
     WorldPlant("P13", deny_what_is_damaged, under("cornered", "cornered", "rot")),
     WorldPlant("P14", cut_at_the_chosen_head, under(*MOVES, "pause")),
-    WorldPlant("P14", question_the_commit_point, under(*MOVES, "rot", "cornered")),
+    WorldPlant(
+        "P14",
+        question_the_commit_point,
+        under("kill", "slow", "late_messages", callers=12, keys=24, seconds=4),
+        seeds_max=3,
+        redundant=(
+            "the old primary's pipeline has to be full when it dies, and the next one must have"
+            " heard of none of it (not in 270 seeds); a story brings both"
+        ),
+        story="p14_last_commit_of_a_vote_counts",
+    ),
     WorldPlant(
         "P15",
         never_forfeit,

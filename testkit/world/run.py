@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -126,8 +127,7 @@ class WorldRun:
 
     def run(self) -> WorldOutcome:
         """Run, judge, and return what it came to."""
-        gathered = mock.patch.object(batcher, "GATHERED_COMMANDS", self.options.gathered_commands)
-        with gathered, self.world.running():
+        with self._pipelines(), self.world.running():
             try:
                 self._go_through()
             except Broken as broken:
@@ -144,6 +144,11 @@ class WorldRun:
             self._judge_log_time()
             self._judge()
         return outcome
+
+    def _pipelines(self) -> AbstractContextManager[object]:
+        if not self.options.pipelines_are_full:
+            return nullcontext()
+        return mock.patch.object(batcher, "gathered_commands", lambda under_way: int(under_way > 0))
 
     def _go_through(self) -> None:
         options, world = self.options, self.world

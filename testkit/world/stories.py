@@ -106,6 +106,7 @@ STEPS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"resign (\w+)", StoryActs.resign),
     (r"clock (\w+) (ahead|behind) by (\d+)", StoryActs.clock),
     (r"slow disk (\w+)", StoryActs.slow_disk),
+    (r"stall disk of (\w+) for (\d+)", StoryActs.stall_disk),
     (r"alone (\w+)", StoryActs.alone),
     (r"fail (\d+) syncs of (\w+)", StoryActs.fail_syncs),
     (r"fill disk (\w+)", StoryActs.fill_disk),

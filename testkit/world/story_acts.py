@@ -176,6 +176,12 @@ class StoryActs:
         """Make a disk slow, until `settle`."""
         self._world.slow_disks[self._stage.who(who).machine.host] = _SLOWNESS
 
+    def stall_disk(self, who: str, duration_ms: str) -> None:
+        """Let no call to a disk return for a while."""
+        process = self._stage.who(who).process
+        assert process is not None, f"{who} is down"
+        process.stalled_until_ns = self._world.schedule.now_ns + int(duration_ms) * NS_PER_MS
+
     def alone(self, who: str) -> None:
         """Let a replica die before it tells a log that it is to lead with, whose head rots."""
         self._stage.faults.moments.leave_alone(self._stage.who(who), self._random, rots=True)
