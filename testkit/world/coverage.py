@@ -1,4 +1,4 @@
-"""`python -m testkit.world.coverage`: which lines of the product no seed of the world runs.
+"""`python -m testkit.world.coverage`: which lines of the product no seed and no story runs.
 
 Chunks of seeds run in processes of their own, under coverage.py. What a chunk ran is kept in a file
 that is named by its seeds and by the code, so that a measurement that was interrupted goes on.
@@ -26,6 +26,8 @@ from testkit.world.unreached import TABLE
 
 PRODUCT: Final = "coordinator"
 MARKER: Final = "coverage"
+STORIES: Final = "tests/testkit/world/stories"
+STORY_ENTRY: Final = "testkit.world.stories"
 LISTING: Final = "unreached.md"
 _FINGERPRINT_CHARACTERS: Final = 12
 _FAILED: Final = ".failed.txt"
@@ -43,6 +45,8 @@ class Measurement:
     root: Path = ROOT
     source: str = PRODUCT
     module: str = "testkit.world"
+    stories: Sequence[Path] = ()
+    """Files of stories that are played, too."""
     code: str = ""
     """What tells this code from any other."""
 
@@ -53,26 +57,28 @@ class Measurement:
         self.state.mkdir(parents=True, exist_ok=True)
         self._configuration.write_text(_settings(self.root))
         chunks = [seeds[at : at + CHUNK_SEEDS] for at in range(0, len(seeds), CHUNK_SEEDS)]
+        commands = [(f"seeds-{each[0]}-{each[-1]}", self._seeds(each)) for each in chunks]
+        if self.stories:
+            commands.append(("stories", (f"{self.module}.stories", *map(str, self.stories))))
         with ThreadPoolExecutor(processes) as pool:
-            return list(pool.map(self._run_chunk, chunks))
+            return list(pool.map(self._run_chunk, *zip(*commands, strict=True)))
 
-    def _run_chunk(self, seeds: range) -> Path:
-        """Run seeds, unless it is done; the file has its name only once all of it is there."""
-        name = f"seeds-{seeds[0]}-{seeds[-1]}-{self.code[:_FINGERPRINT_CHARACTERS]}"
-        data = self.state.absolute() / name
+    def _seeds(self, seeds: range) -> tuple[str, ...]:
+        return (self.module, "--seed", str(seeds[0]), "--count", str(len(seeds)))
+
+    def _run_chunk(self, name: str, command: Sequence[str]) -> Path:
+        """Run a chunk unless it is done; the file has its name only once all of it is there."""
+        data = self.state.absolute() / f"{name}-{self.code[:_FINGERPRINT_CHARACTERS]}"
         if data.exists():
             return data
         measured, told = data.with_suffix(".part"), data.with_suffix(_FAILED)
-        chosen = ("--seed", str(seeds[0]), "--count", str(len(seeds)))
-        ended = self._coverage(
-            "run", measured, ("--source", self.source, "-m", self.module, *chosen)
-        )
+        ended = self._coverage("run", measured, ("--source", self.source, "-m", *command))
         if not measured.exists():
             raise NothingMeasured(ended.stdout + ended.stderr)
         if ended.returncode:
             told.write_text(ended.stdout + ended.stderr)
         measured.replace(data)
-        print(f"seeds {seeds[0]} to {seeds[-1]}: {'FAILED' if ended.returncode else 'done'}")
+        print(f"{name}: {'FAILED' if ended.returncode else 'done'}")
         return data
 
     def failures(self, chunks: Sequence[Path]) -> list[Path]:
@@ -143,7 +149,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--state", type=Path, required=True, help="a folder for what chunks ran")
     parser.add_argument("--markdown", type=Path, help="the page that gets the tables")
     chosen = parser.parse_args(arguments)
-    measurement = Measurement(chosen.state, code=fingerprint(ENTRY))
+    stories = sorted((ROOT / STORIES).glob("*.txt"))
+    measurement = Measurement(chosen.state, stories=stories, code=fingerprint(ENTRY, STORY_ENTRY))
     chunks = measurement.run(range(chosen.seed, chosen.seed + chosen.count), chosen.processes)
     reached = judge(measurement.combined(chunks), TABLE)
     (chosen.state / LISTING).write_text(listing(reached))

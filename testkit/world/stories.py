@@ -1,4 +1,6 @@
-"""Stories about a cluster, told in text files: what is done to it, and what must come of it.
+"""`python -m testkit.world.stories FILE ...`: stories about a cluster, told in text files.
+
+A story says what is done to a cluster, and what must come of it.
 
 The world runs as always, with all its checkers and judges, but nothing goes wrong unless the story
 says so. One step stands on each line; `#` begins a comment. WHO is `r0`, `primary`, `backup` (the
@@ -9,12 +11,15 @@ first one), or a name given by `call NAME WHO`. See `STEPS` for the steps. What 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 from testkit.world.faults import Faults
 from testkit.world.options import SNAPSHOT_NEVER, WorldOptions, flags
 from testkit.world.run import WorldOutcome, WorldRun
+from testkit.world.story import story_of
 from testkit.world.story_acts import StoryActs
 from testkit.world.story_stage import StoryStage
 from testkit.world.workload import Demands
@@ -131,3 +136,23 @@ STEPS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"expect log time within (\d+)", StoryActs.expect_log_time),
     (r"expect (no )?mark (.+)", StoryActs.expect_mark),
 )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Play stories, and print the transcript of each that ends badly; return 1 if one does."""
+    if not arguments:
+        print(__doc__)
+        return 2
+    bad = 0
+    for path in map(Path, arguments):
+        story = WorldStory(path.read_text())
+        outcome = story.play()
+        bad += not outcome.is_good
+        if not outcome.is_good:
+            print("\n".join(story_of(story.run.world, story.run.heard, outcome.violations)))
+        print(f"{path.stem}: {'; '.join(outcome.violations) or 'ends well'}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -222,6 +222,12 @@ def _seal(checked: bytes) -> bytes:
     return checksum_of(checked) + checked
 
 
+def _check_size(part: bytes, name: str, size_bytes: int) -> None:
+    """Refuse what is left of a file that was cut off. Raises FormatError."""
+    if len(part) != size_bytes:
+        raise FormatError(f"{name} is {len(part)} bytes, must be {size_bytes}")
+
+
 def _verify(part: bytes, name: str, magic: bytes) -> bytes:
     """Verify the fields that all parts share; return the checksum. Raises FormatError."""
     checksum, found, version, reserved = _COMMON.unpack_from(part)
@@ -258,6 +264,7 @@ def encode_header(header: LayerHeader) -> bytes:
 
 def decode_header(part: bytes) -> LayerHeader:
     """Read and verify the first 80 bytes of a file; raises FormatError saying what is wrong."""
+    _check_size(part, "layer header", HEADER_BYTES)
     _verify(part, "layer header", LAYER_MAGIC)
     *_, cluster_id, stage, version, generation, base, level, reserved = _HEADER.unpack(part)
     if reserved != _HEADER_RESERVED:
@@ -381,6 +388,7 @@ def encode_trailer(trailer: Trailer) -> bytes:
 
 def decode_trailer(part: bytes) -> Trailer:
     """Read and verify the last 104 bytes of a file; raises FormatError saying what is wrong."""
+    _check_size(part, "trailer", TRAILER_BYTES)
     _verify(part, "trailer", TRAILER_MAGIC)
     numbers = _TRAILER.unpack(part)[4:]
     offset, size_bytes, blocks, entries, tombstones, raw_bytes, header_sum, index_sum = numbers

@@ -79,7 +79,7 @@ def project(folder: Path) -> Path:
 
 def measurement(tree: Path, code: str = "first") -> Measurement:
     """Return what measures the small project."""
-    return Measurement(tree / "state", tree, "product", "program", code)
+    return Measurement(tree / "state", tree, "product", "program", code=code)
 
 
 def combined(tree: Path, seeds: range) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from viewstamp.format.layer import (
     raw_blocks,
     reader_of,
 )
+from viewstamp.format.layer_parts import decode_header, decode_trailer
 from viewstamp.format.section import SectionEntry
 
 HEADER = LayerHeader(CLUSTER_ID, 2, 1, 3, 0, 1)
@@ -43,6 +45,14 @@ ENTRIES = [
 LAYER = layer_of(ENTRIES)
 SMALL = layer_of([SectionEntry(1, b"a", b"x"), SectionEntry(1, b"b", b"y")])
 DELTA = layer_of([SectionEntry(1, b"a", b"x"), SectionEntry(1, b"b", None)], base=2)
+
+
+@pytest.mark.parametrize("decode", [decode_header, decode_trailer])
+def test_what_is_left_of_a_file_that_was_cut_off_is_refused(decode: Callable[[bytes], Any]) -> None:
+    """A part of any other size says which size it should have, and no struct fails."""
+    for part in (b"", LAYER[:10], LAYER[:200]):
+        with pytest.raises(FormatError, match=r"must be (80|104)"):
+            decode(part)
 
 
 def blocks_of(entries: list[SectionEntry]) -> list[Block]:

@@ -145,6 +145,23 @@ def test_an_unreadable_manifest_keeps_what_it_may_name_and_nothing_else() -> Non
     assert files.problems(5) == []
 
 
+def test_a_layer_that_was_cut_off_ends_nobody_beside_an_unreadable_manifest() -> None:
+    """Nobody knows which generation an empty file was for, so it stays while that may matter."""
+    storage, sections = five_generations()
+    for directory in COPY_DIRECTORIES:
+        storage.flip(f"{directory}/{manifest_file(3)}", 100)
+        storage.replace(f"{directory}/{layer_file(bytes(32))}", b"")
+    sections.files.close()
+    files = open_files(storage)
+
+    kept = files.collect_garbage([3], 5)
+    gone = files.collect_garbage([], 5)
+
+    assert len(kept.unreadable) == 1
+    assert bytes(32) not in kept.layers
+    assert bytes(32) in gone.layers
+
+
 def test_a_chain_that_was_collected_is_not_gone_on_from() -> None:
     """A writer that asks too late for a chain is told so before anything is written."""
     storage, sections = five_generations()
