@@ -10,8 +10,9 @@ from coordinator.app import core
 from coordinator.mux.applied_digests import AppliedDigests
 from coordinator.mux.deduplication import Admission, New
 from coordinator.mux.mux import Mux
+from coordinator.mux.replies import ReplyTable
 from coordinator.mux.sessions import HeaderVerdict, SessionsMachine
-from coordinator.mux.types import LoggedRequest
+from coordinator.mux.types import LoggedRequest, RequestReply
 from coordinator.replica import cluster_clock
 from coordinator.replica.apply_queue import ApplyQueue, ApplyQueuePorts
 from coordinator.replica.ports import Progress
@@ -72,13 +73,19 @@ def answer_by_process(patch: Patch) -> None:
 
 def forget_numbers(patch: Patch) -> None:
     """A request that arrives twice takes effect twice."""
-    real = SessionsMachine.check_header
+    real, store = SessionsMachine.check_header, ReplyTable.store
 
     def check(self: SessionsMachine, request: LoggedRequest) -> Any:
         verdict = real(self, request)
         return HeaderVerdict.APPLY if verdict is HeaderVerdict.DUPLICATE else verdict
 
+    def stored(self: ReplyTable, reply: RequestReply) -> None:
+        window = self.window(reply.session_id)
+        if window is None or reply.number > window.last_applied:
+            store(self, reply)
+
     patch.setattr(SessionsMachine, "check_header", check)
+    patch.setattr(ReplyTable, "store", stored)
     patch.setattr(Admission, "lookup", lambda *_: New())
 
 
@@ -136,7 +143,13 @@ PLANTS: Final = (
     WorldPlant("NothingCommittedDiscarded", discard_too_much, under(*MOVES)),
     WorldPlant("LevelsAscend", lead_at_the_level_of_the_build, QUIET, seed=1),
     WorldPlant("DigestsEqual", answer_by_process, QUIET, seed=1),
-    WorldPlant("ExactlyOnce", forget_numbers, under("lose", "cut_client", "step_down")),
+    # What succeeds twice is a creation that another caller has undone in between.
+    WorldPlant(
+        "ExactlyOnce",
+        forget_numbers,
+        under("lose", "cut_client", "kill", clients=3, callers=4, keys=1, seconds=6),
+        seed=1,
+    ),
     WorldPlant(JUDGES, keep_some_topics, QUIET, seed=1),
     WorldPlant("AcknowledgedIsKept", commit_without_quorum, under("isolate")),
     WorldPlant("ReadsAreLinearizable", read_without_asking, PARTED),
