@@ -116,7 +116,7 @@ GUARDS: Final = (
         "P10",
         act_before_log_view_is_durable,
         under("kill_in_io", "kill_in_step", "step_down", "slow"),
-        seed=1,
+        seed=2,
     ),
     WorldPlant("P11", vouch_after_voting, under("dozing", "dozing", "ambush")),
     WorldPlant("P12", take_hearsay_for_held, under(*MOVES, "pause")),

@@ -230,6 +230,7 @@ def test_one_seed_is_measured(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("<!-- coverage -->\n<!-- end of coverage -->\n")
     words = ["--seed", "1", "--count", "1", "--state", str(tmp_path / "state")]
-    assert main([*words, "--markdown", str(page)]) == 1
+    no_stories = ["--stories", str(tmp_path)]
+    assert main([*words, *no_stories, "--markdown", str(page)]) == 1
     assert "| coordinator/vsr |" in page.read_text()
     assert "coordinator/" in (tmp_path / "state" / "unreached.md").read_text()
