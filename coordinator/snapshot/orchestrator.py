@@ -123,6 +123,9 @@ class LocalSnapshotOrchestrator:
         self._abandoned: list[FrozenHere] = []
         self._given_up: dict[int, str] = {}
         self._begun_ms: dict[int, int] = {}
+        self._adopting = 0
+        """The generation that is being adopted, which the log may have deleted meanwhile; 0 for
+        none."""
         self._is_primary = False
         self._wake = asyncio.Event()
         self._carry_out: Mapping[Action, Callable[[int], Awaitable[None]]] = {
@@ -186,7 +189,7 @@ class LocalSnapshotOrchestrator:
         if taken.generation <= newest:
             raise OrchestrationError(f"generation {taken.generation} was cut after {newest}")
         for older in list(self._generations.works):
-            if not self._generations.is_to_be_adopted(older):
+            if older != self._adopting and not self._generations.is_to_be_adopted(older):
                 self._abandon(older)
         self._generations.works[taken.generation] = FrozenHere(
             LocalCut(taken, checksum, self._generations.latest_completed()),
@@ -344,7 +347,9 @@ class LocalSnapshotOrchestrator:
         durable = self._generations.durable(generation)
         decided = self._generations.catalog[generation]
         check_root(durable, decided, self._ports.tell_others)
+        self._adopting = generation
         await self._ports.adopt(generation)
+        self._adopting = 0
         self._generations.adopted = durable
         del self._generations.works[generation]
 

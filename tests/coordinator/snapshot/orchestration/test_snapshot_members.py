@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from coordinator.mux.catalog_types import CompleteSnapshot, FailSnapshot
+from coordinator.mux.catalog_types import BeginSnapshot, CompleteSnapshot, FailSnapshot
 from coordinator.mux.stage import STAGES, Stage
 from coordinator.snapshot.agreement import DurableReport, Reports
 from coordinator.snapshot.decisions import LocalState
@@ -178,6 +178,28 @@ async def test_cut_while_the_one_before_is_being_adopted() -> None:
     world.command(CompleteSnapshot(2, SAME, report().tasks))
     await world.until(lambda: world.adopted == [1, 2])
     assert world.files.deleted == []
+
+
+async def test_deleted_from_the_log_while_it_is_being_adopted() -> None:
+    """A slow adoption ends well although the log deletes the generation and cuts others: the
+    superblock names its files, so they stay until a later one is adopted."""
+    world = one_of_three(1)
+    world.begin(1)
+    await world.until_durable(1)
+    world.adopting.clear()
+    world.command(CompleteSnapshot(1, SAME, report().tasks))
+    settling = asyncio.ensure_future(world.settle())
+    await asyncio.sleep(0)
+    world.command(BeginSnapshot(2, 1, 0))
+    world.command(CompleteSnapshot(2, SAME, report().tasks))
+    assert 1 not in world.orchestrator.catalog
+    world.begin(3)
+    world.adopting.set()
+    await settling
+    await world.settle()
+    assert world.adopted == [1]
+    assert 1 not in world.files.deleted
+    assert 1 in world.orchestrator.pins()
 
 
 async def test_deadline_fails_what_has_no_majority() -> None:
