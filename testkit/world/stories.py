@@ -126,6 +126,7 @@ STEPS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"(isolate|deaf|mute|bridge) (\w+)", StoryActs.cut),
     (r"cut ([\w,]+) from ([\w,]+)", StoryActs.cut_between),
     (r"swallow messages to (\w+)", StoryActs.swallow),
+    (r"swallow votes to (\w+) for (\d+)", StoryActs.swallow_votes),
     (r"mend", StoryActs.mend),
     (r"diverge (\w+)", StoryActs.diverge),
     (r"diverge (\w+) in snapshots", StoryActs.diverge_in_snapshots),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from coordinator import vsr
 from coordinator.journal.superblock import COPY_BYTES
 from coordinator.replica.data_directory import SUPERBLOCK_FILE
+from coordinator.vsr.messages import DoViewChangeMessage
 from testkit.checkers.checker import Broken
 from testkit.memory_storage import Loss
 from testkit.partitions import between, partition
@@ -266,9 +267,16 @@ class StoryActs:
 
     def swallow(self, who: str) -> None:
         """Lose all messages of other replicas to one, on connections that live, until `settle`."""
+        self._stage.run.mail.swallow(self._ways_to(who), WAIT_MS)
+
+    def swallow_votes(self, who: str, duration_ms: str) -> None:
+        """Lose the votes for the view of one replica for a while."""
+        ways = self._ways_to(who)
+        self._stage.run.mail.swallow(ways, int(duration_ms), DoViewChangeMessage)
+
+    def _ways_to(self, who: str) -> list[tuple[int, int]]:
         target, replicas = self._stage.who(who).number, self._stage.run.replicas
-        ways = [(each.number, target) for each in replicas if each.number != target]
-        self._stage.run.mail.swallow(ways, WAIT_MS)
+        return [(each.number, target) for each in replicas if each.number != target]
 
     def mend(self) -> None:
         """End the partition."""

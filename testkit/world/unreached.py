@@ -158,7 +158,6 @@ TABLE: Final[tuple[Unreached, ...]] = (
         (
             f"{_JOURNAL}/errors.py WrongCluster.__init__",
             f"{_JOURNAL}/errors.py WrongReplica.__init__",
-            f"{_JOURNAL}/errors.py JournalExists.__init__",
             f"{_JOURNAL}/errors.py JournalNotFound.__init__",
             f"{_REPLICA}/data_directory.py _check_level",
             f"{_REPLICA}/data_directory.py _cluster_of_journal",
@@ -193,12 +192,7 @@ TABLE: Final[tuple[Unreached, ...]] = (
         "Replicas that one log led to different states. Services of a world have no defect;"
         " `test_world_divergence.py` plants one.",
         "tests/testkit/world/test_world_divergence.py",
-        (
-            f"{_SNAPSHOT}/divergence.py",
-            f"{_APP}/digest_claims.py DigestClaims._resolve",
-            f"{_APP}/digest_claims.py DigestClaims._differs",
-            f"{_APP}/snapshots.py SnapshotAssembly._diverged",
-        ),
+        (f"{_SNAPSHOT}/divergence.py",),
     ),
     Unreached(
         "Sessions that nobody used for ten minutes. A run of a world has less.",
