@@ -90,8 +90,8 @@ test-long: $(DEV) ## Run the tests that take minutes, and a short crash test
 	CI=true $(LIMIT) 20m $(LONG) tests/analytics
 	$(LIMIT) 5m $(PYTHON) tests/crash/crash_test.py --short
 
-test-exhaustive: $(DEV) ## Run all cases of what the other tests sample: about 20 minutes
-	CI=true $(LIMIT) 60m $(PYTHON) -m pytest -m exhaustive -o faulthandler_timeout=900 --durations=10
+test-exhaustive: $(DEV) ## Run all cases of what the other tests sample: about 40 minutes
+	CI=true $(LIMIT) 120m $(PYTHON) -m pytest -m exhaustive -o faulthandler_timeout=900 --durations=10
 
 lint: $(DEV) ## Check format, style, types, protos and generated stubs
 	$(PYTHON) -m ruff format --check .

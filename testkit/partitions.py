@@ -51,10 +51,3 @@ def partition(shape: str, members: Sequence[int], chosen: int, random: Random) -
         for there in range(count)
         if here != there and (here - there) % count not in (1, count - 1)
     ]
-
-
-def apart(core: Sequence[int], rest: Sequence[int], shape: str) -> list[Link]:
-    """The links between a part that must do alone and the rest, cut in one way or in both."""
-    hears = [(source, target) for source in core for target in rest]
-    says = [(target, source) for source, target in hears]
-    return {"isolated": [*hears, *says], "deaf": hears, "mute": says}[shape]

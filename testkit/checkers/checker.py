@@ -56,12 +56,11 @@ class CheckedMachine(Protocol):
 class Executed:
     """One entry went through all stages.
 
-    `replies` are those of its requests, in order; `effective` names the requests that took effect
-    in it. `digest` is that of the state after it; None where it was not computed.
+    `effective` names the requests that took effect in it. `digest` is that of the state after it;
+    None where it was not computed.
     """
 
     op: int
-    replies: tuple[Any, ...]
     effective: tuple[Hashable, ...]
     digest: Hashable | None
 

@@ -5,28 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from coordinator.journal import Journal, Recovery
 from coordinator.vsr import Prepare
 from coordinator.vsr.quorum import QUORUMS
 
 Checksum = bytes
-
-
-class HistoryModel(Protocol):
-    """A plain account of what the one history means."""
-
-    def commit(self, prepare: Prepare) -> None:
-        """Follow the next entry of the history."""
-        ...
-
-
-class NoModel:
-    """No account of the history: others judge what clients are told."""
-
-    def commit(self, prepare: Prepare) -> None:
-        """Do nothing."""
 
 
 @dataclass(slots=True)
@@ -39,7 +23,6 @@ class History:
     """
 
     replica_count: int
-    model: HistoryModel
     decided_before: Callable[[int], int]
     entries: list[Prepare] = field(default_factory=list)
     held: dict[int, dict[int, Checksum]] = field(default_factory=dict)

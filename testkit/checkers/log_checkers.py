@@ -30,7 +30,6 @@ class OneHistory(Checker):
         if prepare.op != len(entries) + 1 or prepare.parent != parent:
             raise self.broken(f"replica {replica}: op {prepare.op} continues another history")
         entries.append(prepare)
-        self.history.model.commit(prepare)
 
 
 class ExecutedInOrder(Checker):

@@ -11,7 +11,6 @@ from coordinator.peers.hello import DiskMark
 from coordinator.replica.data_directory import (
     JOURNAL_DIRECTORY,
     SNAPSHOTS_DIRECTORY,
-    SUPERBLOCK_FILE,
 )
 from coordinator.snapshot.layout import FOLDERS
 from testkit.checkers.history import held_ops
@@ -20,7 +19,7 @@ from testkit.world.branches import DAMAGE_MET, HANDED_OVER, PUT_BACK
 from testkit.world.disk import WorldDisk
 from testkit.world.ground import LASTS_MS, Ground
 from testkit.world.old_volumes import mark_of, remembers_more
-from testkit.world.replica import DIRECTORY, WorldReplica
+from testkit.world.replica import DIRECTORY, SUPERBLOCK, WorldReplica
 from viewstamp.format.record import SECTOR_BYTES
 
 if TYPE_CHECKING:
@@ -236,8 +235,7 @@ class DiskFaults:
             return False
         self._rotten.append(process)
         copy = self._ground.random.randrange(COPIES)
-        path = f"{DIRECTORY}/{SUPERBLOCK_FILE}"
-        replica.machine.disk.rot(path, copy * COPY_BYTES, COPY_BYTES, self._ground.random)
+        replica.machine.disk.rot(SUPERBLOCK, copy * COPY_BYTES, COPY_BYTES, self._ground.random)
         self._damaged(replica, f"copy {copy} of the superblock")
         return True
 

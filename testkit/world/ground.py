@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from coordinator.vsr.quorum import QUORUMS
+from testkit.partitions import Link
 from testkit.world.schedule import NS_PER_MS
 
 if TYPE_CHECKING:
@@ -93,6 +94,19 @@ class Ground:
         least_ms, most_ms = bounds_ms
         delay_ms = self.random.randint(least_ms, max(least_ms, min(most_ms, self.lasts_ms_max)))
         self.world.schedule.after(delay_ms * NS_PER_MS, self._unless_ended, action, *what)
+
+    def cut(self, links: Sequence[Link]) -> None:
+        """Cut these links between replicas."""
+        for source, target in links:
+            self.world.network.cut(self._host(source), self._host(target))
+
+    def heal(self, links: Sequence[Link]) -> None:
+        """Let these links carry again."""
+        for source, target in links:
+            self.world.network.heal(self._host(source), self._host(target))
+
+    def _host(self, number: int) -> str:
+        return self.replicas[number].machine.host
 
     def note(self, replica: WorldReplica, text: str) -> None:
         """Write a line of the transcript about a replica."""

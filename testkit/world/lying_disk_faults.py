@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from coordinator.replica.data_directory import SUPERBLOCK_FILE
 from testkit.memory_storage import Loss
 from testkit.world.branches import OLDER_SUPERBLOCK, VANISHED
 from testkit.world.ground import Ground
-from testkit.world.replica import DIRECTORY
+from testkit.world.replica import SUPERBLOCK
 from testkit.world.schedule import NS_PER_MS
 from viewstamp.format.record import SECTOR_BYTES
 from viewstamp.limits import FEATURE_LEVEL_NAMED_SUPERBLOCK
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from testkit.world.disk import WorldDisk
     from testkit.world.replica import WorldReplica
 
-_SUPERBLOCK: Final = f"{DIRECTORY}/{SUPERBLOCK_FILE}"
 _STALLS_MS: Final = (1_000, 3_000)
 _VANISHES_MS: Final = (50, 1_500)
 _LYING_SYNCS: Final = (1, 10)
@@ -101,7 +99,7 @@ class LyingDiskFaults:
             return False
         disk = victim.machine.disk
         self._ground.note(victim, f"has its superblock {files.superblock.sequence} copied")
-        self._look(victim, disk, disk.content(_SUPERBLOCK), None)
+        self._look(victim, disk, disk.content(SUPERBLOCK), None)
         return True
 
     def _look(
@@ -118,7 +116,7 @@ class LyingDiskFaults:
         if now is not None and changed is not None and changed[0] == now[0] and changed[1] < now[1]:
             self._put_back(victim, content)
             return
-        has_changed = disk.content(_SUPERBLOCK) != content
+        has_changed = disk.content(SUPERBLOCK) != content
         self._ground.later(
             _LOOK_MS, self._look, victim, disk, content, now if has_changed else None
         )
@@ -126,9 +124,7 @@ class LyingDiskFaults:
     def _put_back(self, victim: WorldReplica, content: bytes) -> None:
         self._ground.note(victim, "has an older superblock put back")
         self._ground.branches.counts[OLDER_SUPERBLOCK] += 1
-        victim.kill_all()
-        victim.machine.disk.replace(_SUPERBLOCK, content)
-        victim.has_older_superblock = True
+        victim.put_superblock_back(content)
 
     # --- Time ---
 

@@ -104,8 +104,7 @@ class Mail:
             lambda: (until_ns - self._world.schedule.now_ns) // NS_PER_MS,
             self._count,
         )
-        carry = TROUBLES[kind](office)
-        self._troubles.append(_Troubled(frozenset(ways), until_ns, carry))
+        self._troubles.append(_Troubled(frozenset(ways), until_ns, TROUBLES[kind](office)))
 
     def swallow(self, ways: Sequence[Way], duration_ms: int, *kinds: type) -> None:
         """Lose all messages of these kinds on these ways for a while; of all kinds if none is

@@ -128,9 +128,8 @@ class MomentFaults:
         return self._ground.random.choice(leading) if leading else None
 
     def _resign(self, replica: WorldReplica | None) -> None:
-        if replica is None or replica.coordinator is None or replica.process is None:
-            return
-        replica.process.loop.call_soon(replica.coordinator.driver.step, vsr.Abdicate("asked to"))
+        if replica is not None:
+            replica.resign()
 
     def _rush(self) -> None:
         """Let all callers ask without a pause for a while."""
@@ -140,18 +139,6 @@ class MomentFaults:
     def _away(self, replica: WorldReplica, bounds_ms: tuple[int, int]) -> None:
         replica.stay_away()
         self._ground.later(bounds_ms, replica.come_back)
-
-    def _cut(self, links: list[tuple[int, int]]) -> None:
-        for source, target in links:
-            self._ground.world.network.cut(*self._hosts(source, target))
-
-    def _heal(self, links: list[tuple[int, int]]) -> None:
-        for source, target in links:
-            self._ground.world.network.heal(*self._hosts(source, target))
-
-    def _hosts(self, source: int, target: int) -> tuple[str, str]:
-        replicas = self._ground.replicas
-        return replicas[source].machine.host, replicas[target].machine.host
 
     # --- What comes by time ---
 
@@ -178,7 +165,7 @@ class MomentFaults:
         group = [replica.number for replica in (primary, *victims)]
         others = [each.number for each in ground.replicas if each.number not in group]
         links = between([group, others])
-        self._cut(links)
+        self._ground.cut(links)
         # On some victims one and on others the other could be more than a cluster survives.
         hurt = self._rot_head if "rot" in ground.options.faults else self._lose_disk
         is_unanswered = hurt == self._lose_disk and ground.random.random() < 0.5
@@ -194,7 +181,7 @@ class MomentFaults:
             ground.later(_UNANSWERED_LASTS_MS if is_unanswered else _CORNER_MS, finish)
 
         def finish() -> None:
-            self._heal(links)
+            self._ground.heal(links)
             self._away(primary, _CORNERED_AWAY_MS)
 
         ground.later(_CORNER_MS, strike)
@@ -231,7 +218,7 @@ class MomentFaults:
         if primary is None or len(self._ground.replicas) == 1:
             return False
         others = [each.number for each in self._ground.replicas if each is not primary]
-        self._cut(between([[primary.number], others]))
+        self._ground.cut(between([[primary.number], others]))
         self._parted = primary
         self._awaited[RETURNED] = Random(self._ground.random.getrandbits(64))
         self._rush()
@@ -240,7 +227,7 @@ class MomentFaults:
     def _return(self, parted: WorldReplica, leader: WorldReplica, random: Random) -> None:
         self._count(RETURNED)
         others = [each.number for each in self._ground.replicas if each is not parted]
-        self._heal(between([[parted.number], others]))
+        self._ground.heal(between([[parted.number], others]))
         if self._ground.is_victim(parted) and parted.coordinator is not None:
             # The first entry that it could not commit: another one is committed in its place.
             op = parted.coordinator.driver.core.marks.commit_max + 1
@@ -310,8 +297,8 @@ class MomentFaults:
             self._ground.later(_AMBUSH_LASTS_MS, process.resume)
         else:
             links = between([[struck.number], others])
-            self._cut(links)
-            self._ground.later(_AMBUSH_LASTS_MS, self._heal, links)
+            self._ground.cut(links)
+            self._ground.later(_AMBUSH_LASTS_MS, self._ground.heal, links)
 
     def leave_alone(self, replica: WorldReplica, random: Random, *, rots: bool) -> None:
         """Who is about to lead dies before it says which log its view has, and its head rots.

@@ -18,7 +18,7 @@ from coordinator.replica.data_directory import JOURNAL_DIRECTORY, ReplicaFiles
 from testkit.checkers.checker import Broken, Checker, Executed
 from testkit.checkers.checks import SHARED, Checks
 from testkit.checkers.client_checkers import SnapshotsAgree
-from testkit.checkers.history import History, NoModel
+from testkit.checkers.history import History
 from testkit.world.replica import DIRECTORY
 from testkit.world.workload import READS
 from viewstamp.format.prepare import SealedPrepare
@@ -118,7 +118,7 @@ class Observer:
     """Tells the checkers of everything. The first broken promise ends the run."""
 
     def __init__(self, world: World, voters: int, heard: Heard) -> None:
-        self.checks = Checks(History(voters, NoModel(), lambda op: self._level), CHECKERS)
+        self.checks = Checks(History(voters, lambda op: self._level), CHECKERS)
         self._world = world
         self._machines: dict[int, ObservedMachine] = {}
         self._level = 0
@@ -263,7 +263,7 @@ class Observer:
         if len(mux.sessions) != len(mux.sessions.ids_of_nonce):
             raise Broken("ExactlyOnce", f"a registration up to op {op} opened two sessions")
         digest = None if seat.machine.has_diverged else mux.digests.at(op)
-        self.checks.executed(seat.number, Executed(op, (), effective, digest))
+        self.checks.executed(seat.number, Executed(op, effective, digest))
 
     # --- Clients ---
 

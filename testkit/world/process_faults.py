@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from coordinator import vsr
 from testkit.world.ground import LASTS_MS, Ground
 from testkit.world.schedule import NS_PER_S
 
@@ -150,10 +149,9 @@ class ProcessFaults:
     def _step_down(self) -> bool:
         """Have a primary resign, as an operator would."""
         replica = self._ground.replica()
-        coordinator, process = replica.coordinator, replica.process
-        if coordinator is None or process is None or not replica.is_primary:
+        if replica.process is None or not replica.is_primary:
             return False
-        process.loop.call_soon(coordinator.driver.step, vsr.Abdicate("asked to"))
+        replica.resign()
         return True
 
     def _clock(self) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from coordinator import vsr
 from coordinator.app.composition import Coordinator
 from coordinator.app.config import AUDIT_BYTES_MIN, Config, parse
 from coordinator.app.main import directory_options
@@ -23,7 +24,7 @@ from coordinator.journal.errors import (
 )
 from coordinator.mux.stage import Stage
 from coordinator.replica.bootstrap import ROOT_PASSWORD_FILE
-from coordinator.replica.data_directory import ReplicaFiles, replica_opening
+from coordinator.replica.data_directory import SUPERBLOCK_FILE, ReplicaFiles, replica_opening
 from coordinator.replica.worker_thread import DiskHangsError
 from coordinator.snapshot.divergence import DivergedError
 from coordinator.snapshot.errors import CopiesFailed, CopyNotWritten, NoIntactCopy
@@ -49,6 +50,7 @@ CLUSTER_ID: Final = bytes(range(limits.CLUSTER_ID_BYTES))
 CLIENT_PORT: Final = 7400
 _PEER_PORT: Final = 7410
 DIRECTORY: Final = Path("/data")
+SUPERBLOCK: Final = f"{DIRECTORY}/{SUPERBLOCK_FILE}"
 # Ways in which a coordinator ends that are no defects.
 _GOOD_ENDS: Final = (
     RestartNeeded,
@@ -184,6 +186,17 @@ class WorldReplica:
         self.machine.disk = disk
         for told in self.disk_replaced:
             told(self)
+
+    def put_superblock_back(self, content: bytes) -> None:
+        """Kill every process, and put an earlier superblock in place: the start must be refused."""
+        self.kill_all()
+        self.machine.disk.replace(SUPERBLOCK, content)
+        self.has_older_superblock = True
+
+    def resign(self) -> None:
+        """Ask the coordinator to lead no more, as an operator would."""
+        if self.coordinator is not None and self.process is not None:
+            self.process.loop.call_soon(self.coordinator.driver.step, vsr.Abdicate("asked to"))
 
     def start_coordinator(self) -> None:
         """Start the coordinator, which is started again whenever it has ended."""

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from coordinator import vsr
 from coordinator.journal.superblock import COPY_BYTES
-from coordinator.replica.data_directory import SUPERBLOCK_FILE
 from coordinator.vsr.messages import DoViewChangeMessage
 from testkit.checkers.checker import Broken
 from testkit.memory_storage import Loss
 from testkit.partitions import between, partition
 from testkit.world.branches import STEP_TORN, TRANSFER_BEGAN
-from testkit.world.replica import DIRECTORY
+from testkit.world.replica import SUPERBLOCK
 from testkit.world.rot import rot_last, rot_op
 from testkit.world.schedule import NS_PER_MS, NS_PER_S
 from testkit.world.steps import after_effects
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from testkit.world.process import WorldProcess
     from testkit.world.replica import WorldReplica
 
-_SUPERBLOCK: Final = f"{DIRECTORY}/{SUPERBLOCK_FILE}"
 _SLOWNESS: Final = 30
 _CALLS_AT_REST: Final = 3
 _CHANGES_PER_READ: Final = 4
@@ -160,11 +158,7 @@ class StoryActs:
 
     def resign(self, who: str) -> None:
         """Ask a replica to lead no more."""
-        replica = self._stage.who(who)
-        assert replica.process is not None, f"{who} is down"
-        assert replica.coordinator is not None, f"{who} has not started"
-        step = replica.coordinator.driver.step
-        replica.process.loop.call_soon(step, vsr.Abdicate("asked to"))
+        self._stage.who(who).resign()
 
     def clock(self, who: str, where: str, by_s: str) -> None:
         """Set a clock wrong, until `settle`."""
@@ -204,14 +198,12 @@ class StoryActs:
     def copy_superblock(self, who: str) -> None:
         """Keep the superblock of a replica as it is now."""
         replica = self._stage.who(who)
-        self._superblocks[replica.number] = replica.machine.disk.content(_SUPERBLOCK)
+        self._superblocks[replica.number] = replica.machine.disk.content(SUPERBLOCK)
 
     def put_superblock_back(self, who: str) -> None:
         """Put the copy in place of the superblock, with a new start."""
         replica = self._stage.who(who)
-        replica.kill_all()
-        replica.machine.disk.replace(_SUPERBLOCK, self._superblocks[replica.number])
-        replica.has_older_superblock = True
+        replica.put_superblock_back(self._superblocks[replica.number])
 
     def copy_volume(self, who: str) -> None:
         """Keep the whole volume of a replica as it is now."""
@@ -239,7 +231,7 @@ class StoryActs:
     def rot_superblock(self, who: str) -> None:
         """Damage one copy of the superblock."""
         disk = self._stage.who(who).machine.disk
-        disk.rot(_SUPERBLOCK, 2 * COPY_BYTES, COPY_BYTES, self._random)
+        disk.rot(SUPERBLOCK, 2 * COPY_BYTES, COPY_BYTES, self._random)
 
     def misdirect(self, who: str, sectors: str) -> None:
         """Let the next record of a disk land so many sectors from its place."""
@@ -262,8 +254,7 @@ class StoryActs:
 
     def _cut(self, links: list[tuple[int, int]]) -> None:
         self._world.network.heal_all()
-        for source, target in links:
-            self._world.network.cut(self._stage.host(source), self._stage.host(target))
+        self._stage.faults.ground.cut(links)
 
     def swallow(self, who: str) -> None:
         """Lose all messages of other replicas to one, on connections that live, until `settle`."""

@@ -49,11 +49,7 @@ class StoryStage:
         return self.run.replicas[max(self._leading())[1]]
 
     def _leading(self) -> list[tuple[int, int]]:
-        return [(core_of(r).view, r.number) for r in self.run.replicas if leads(r)]
-
-    def host(self, number: int) -> str:
-        """Return the address of a replica's host."""
-        return self.run.replicas[number].machine.host
+        return [(core_of(r).view, r.number) for r in self.run.replicas if r.is_primary]
 
     def wait(self, holds: Callable[[], bool], otherwise: str) -> None:
         """Let time pass until something holds. Raises Broken if it does not for too long."""
@@ -75,11 +71,3 @@ def core_of(replica: WorldReplica) -> vsr.Replica:
     """Return the consensus core of a replica that runs."""
     assert replica.coordinator is not None, f"replica {replica.number} runs"
     return replica.coordinator.driver.core
-
-
-def leads(replica: WorldReplica) -> bool:
-    """Whether a replica is the primary of a view, as far as it knows."""
-    if not is_running(replica):
-        return False
-    core = core_of(replica)
-    return core.status is vsr.ReplicaStatus.NORMAL and core.primary == replica.number

@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.vsr.messages import PrepareMessage
 from testkit.checkers.checker import Broken
-from testkit.checkers.history import History, NoModel
+from testkit.checkers.history import History
 from testkit.checkers.log_checkers import OneLogPerView
 from viewstamp.format.prepare import SealedPrepare, seal
 from viewstamp.limits import CLUSTER_ID_BYTES
@@ -35,7 +35,7 @@ def founding(body: bytes, op: int = 1) -> SealedPrepare:
 @pytest.mark.parametrize("is_told", [False, True])
 def test_a_founder_makes_another_first_entry_only_before_it_told_anybody(is_told: bool) -> None:
     """What was discarded unheard is nobody's promise; what was sent is one."""
-    checker = OneLogPerView(History(3, NoModel(), lambda op: 0))
+    checker = OneLogPerView(History(3, lambda op: 0))
     first, second = founding(b"first"), founding(b"second")
     checker.durable(0, first, MagicMock())
     if is_told:
@@ -49,7 +49,7 @@ def test_a_founder_makes_another_first_entry_only_before_it_told_anybody(is_told
 
 def test_a_later_entry_is_one_entry_even_if_nobody_heard_of_it() -> None:
     """Only a replica without a superblock forgets its view, and it has no entry but the first."""
-    checker = OneLogPerView(History(3, NoModel(), lambda op: 0))
+    checker = OneLogPerView(History(3, lambda op: 0))
     checker.durable(0, founding(b"first", op=2), MagicMock())
     checker.discarded(0, 0)
     assert _broken(checker, founding(b"second", op=2)) == "OneLogPerView"

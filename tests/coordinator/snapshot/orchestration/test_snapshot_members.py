@@ -31,6 +31,18 @@ def one_of_three(replica_id: int = 0) -> OrchestratorTrial:
     return OrchestratorTrial(reports=Reports(replica_id, 3))
 
 
+async def adopting_slowly() -> tuple[OrchestratorTrial, asyncio.Future[None]]:
+    """Return one of three replicas that is about to adopt generation 1, until `adopting` is set."""
+    world = one_of_three(1)
+    world.begin(1)
+    await world.until_durable(1)
+    world.adopting.clear()
+    world.command(CompleteSnapshot(1, SAME, report().tasks))
+    settling = asyncio.ensure_future(world.settle())
+    await asyncio.sleep(0)
+    return world, settling
+
+
 async def durable_primary() -> OrchestratorTrial:
     """Return the primary of three, with generation 1 durable."""
     world = primary(reports=Reports(0, 3))
@@ -162,13 +174,7 @@ async def test_slow_backup_abandons_a_generation_at_the_next_cut() -> None:
 
 async def test_cut_while_the_one_before_is_being_adopted() -> None:
     """The next cut does not interrupt an adoption, nor take its files."""
-    world = one_of_three(1)
-    world.begin(1)
-    await world.until_durable(1)
-    world.adopting.clear()
-    world.command(CompleteSnapshot(1, SAME, report().tasks))
-    settling = asyncio.ensure_future(world.settle())
-    await asyncio.sleep(0)
+    world, settling = await adopting_slowly()
     world.begin(2)
     assert world.orchestrator.local_state(1) is LocalState.DURABLE
     world.adopting.set()
@@ -183,13 +189,7 @@ async def test_cut_while_the_one_before_is_being_adopted() -> None:
 async def test_deleted_from_the_log_while_it_is_being_adopted() -> None:
     """A slow adoption ends well although the log deletes the generation and cuts others: the
     superblock names its files, so they stay until a later one is adopted."""
-    world = one_of_three(1)
-    world.begin(1)
-    await world.until_durable(1)
-    world.adopting.clear()
-    world.command(CompleteSnapshot(1, SAME, report().tasks))
-    settling = asyncio.ensure_future(world.settle())
-    await asyncio.sleep(0)
+    world, settling = await adopting_slowly()
     world.command(BeginSnapshot(2, 1, 0))
     world.command(CompleteSnapshot(2, SAME, report().tasks))
     assert 1 not in world.orchestrator.catalog
