@@ -173,8 +173,3 @@ def start_with_any_superblock(patch: Patch) -> None:
 def stamp_with_the_own_clock(patch: Patch) -> None:
     """A primary gives entries the time of its own clock."""
     patch.setattr(ClusterClock, "stamp_us", lambda self: self.own.now_us())
-
-
-def stamp_before_others_are_heard(patch: Patch) -> None:
-    """A primary gives entries a time before it has heard the clocks of others."""
-    patch.setattr(ClusterClock, "is_known", lambda self: True)

@@ -31,7 +31,6 @@ from testkit.plants.core_bugs import (
     read_behind_the_primary,
     read_without_asking,
     sequence_anew,
-    stamp_before_others_are_heard,
     stamp_with_the_own_clock,
     start_with_any_superblock,
     vote_with_a_hole,
@@ -156,9 +155,6 @@ PLANTS: Final = (
     WorldPlant("ReadsAreLinearizable", read_without_asking, PARTED),
     WorldPlant("ReadsAreLinearizable", read_behind_the_primary, under("isolate"), seed=1),
     WorldPlant("LogTimeIsNotAhead", follow_the_own_clock, under("clock", "clock", "step_down")),
-    WorldPlant(
-        "LogTimeIsNotAhead", stamp_before_others_are_heard, under("clock", "clock", "kill", "away")
-    ),
     WorldPlant(LIVENESS, never_repeat, under(*MOVES)),
     WorldPlant(ANSWERS, answer_by_process, QUIET, seed=1),
     WorldPlant("SnapshotsAgree", differ_in_snapshots, replace(QUIET, seconds=4), seed=1),
