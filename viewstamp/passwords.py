@@ -25,7 +25,7 @@ UNKNOWN_USER_HASH: Final = (
     "$pr7zGA7BM/3IZFhreVie7Q$rWEfFzB2E+ONoj28zHGCNUtyvS2mIluwEZXlpSH3b2Q"
 )
 
-_HASHER: Final = argon2.PasswordHasher(
+HASHER: Final = argon2.PasswordHasher(
     time_cost=ARGON2_PASSES,
     memory_cost=ARGON2_MEMORY_KIB,
     parallelism=ARGON2_LANES,
@@ -35,7 +35,7 @@ _HASHER: Final = argon2.PasswordHasher(
 
 def hash_password(password: str) -> str:
     """Return the hash of a password under a new random salt."""
-    return _HASHER.hash(password)
+    return HASHER.hash(password)
 
 
 def verify_password(password_hash: str, password: str) -> bool:
@@ -44,6 +44,6 @@ def verify_password(password_hash: str, password: str) -> bool:
     Raises argon2.exceptions.InvalidHashError if `password_hash` is not in PHC string format.
     """
     try:
-        return _HASHER.verify(password_hash, password)
+        return HASHER.verify(password_hash, password)
     except VerifyMismatchError:
         return False

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 import grpc
 from grpc._cython import cygrpc
@@ -66,18 +66,21 @@ class WorldChannel(Channel):
 
 
 class _CallsInOrder:
-    """The calls of a channel that still exist, in the order in which they were made."""
+    """The calls of a channel that still exist, in the order in which they were made.
+
+    The library has a set, whose order is that of addresses in memory.
+    """
 
     def __init__(self) -> None:
-        self._calls: dict[int, weakref.ref[Any]] = {}
+        self._calls: WeakKeyDictionary[Any, None] = WeakKeyDictionary()
 
     def add(self, call: Any) -> None:
         """Remember a call."""
-        self._calls[id(call)] = weakref.ref(call)
+        self._calls[call] = None
 
     def discard(self, call: Any) -> None:
         """Forget a call."""
-        self._calls.pop(id(call), None)
+        self._calls.pop(call, None)
 
     def clear(self) -> None:
         """Forget all."""
@@ -85,10 +88,7 @@ class _CallsInOrder:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the calls that exist."""
-        for reference in list(self._calls.values()):
-            call = reference()
-            if call is not None:
-                yield call
+        return iter(list(self._calls))
 
 
 class ChannelCore:

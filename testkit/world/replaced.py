@@ -1,4 +1,4 @@
-"""The clocks and the randomness of the standard library, replaced for the time of a run.
+"""The clocks and the randomness of the standard library, and what is dear, replaced for a run.
 
 Whoever asks gets the clock of the machine that the running process is on, and randomness of the
 process's own. Also libraries ask here, so nothing is forgotten; only names that a module has bound
@@ -17,8 +17,11 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 from unittest import mock
 
+import argon2
+
 from testkit.memory_storage import SimulatedCrash
 from testkit.world.schedule import NS_PER_S
+from viewstamp import passwords
 
 if TYPE_CHECKING:
     from testkit.world.world import World
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 # How many processors each machine has, since pools of threads are sized by it.
 _PROCESSORS: Final = 2
 _PROCESS_ID: Final = 1
+# Passwords at the least cost that there is: a run has dozens of logins, which took a fifth of it.
+_CHEAP_HASHER: Final = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 
 
 def _refused(what: str) -> Callable[..., NoReturn]:
@@ -95,6 +100,7 @@ def replaced(world: World) -> Iterator[None]:
         stack.enter_context(mock.patch.object(random, "_urandom", entropy))
         stack.enter_context(mock.patch.object(os, "cpu_count", lambda: _PROCESSORS))
         stack.enter_context(mock.patch.object(os, "getpid", lambda: _PROCESS_ID))
+        stack.enter_context(mock.patch.object(passwords, "HASHER", _CHEAP_HASHER))
         try:
             yield
         finally:

@@ -103,11 +103,13 @@ class World:
     def running(self) -> Iterator[None]:
         """Put this world below everything until the block ends."""
         with ExitStack() as stack:
+            # First: what earlier worlds left may draw or log when it is collected, but not here.
+            stack.enter_context(_collecting_by_hand())
             stack.enter_context(replaced(self))
             stack.enter_context(stand_in(WorldTransport(self)))
             stack.enter_context(redirect_stdout(io.StringIO()))  # lines for supervisors
             stack.enter_context(self._logging())
-            stack.enter_context(self._garbage())
+            stack.enter_context(self._burial())
             yield
 
     @contextmanager
@@ -171,18 +173,26 @@ class World:
             root.setLevel(level)
 
     @contextmanager
-    def _garbage(self) -> Iterator[None]:
-        """Collect cycles at the same steps in every run; bury the dead in silence."""
-        was_enabled = gc.isenabled()
-        gc.collect()
-        gc.disable()
+    def _burial(self) -> Iterator[None]:
+        """Bury the dead in silence when the block ends."""
         try:
             yield
         finally:
             gc.unfreeze()  # a service that has loaded its state has frozen it
             bury(self.processes)
-            if was_enabled:
-                gc.enable()
+
+
+@contextmanager
+def _collecting_by_hand() -> Iterator[None]:
+    """Collect what earlier worlds left, and let the world say from then on when that is done."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class _TranscriptHandler(logging.Handler):

@@ -6,6 +6,8 @@ Method: small coroutines in processes of a world, which note what they see and w
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import os
 import random
 import secrets
@@ -48,6 +50,34 @@ def pass_ms(world: World, milliseconds: int) -> None:
     world.schedule.after(milliseconds * NS_PER_MS, lambda: None)
     end_ns = world.schedule.now_ns + milliseconds * NS_PER_MS
     world.run(lambda: world.schedule.now_ns >= end_ns, milliseconds * NS_PER_MS)
+
+
+class Left:
+    """What only the collector finds, and what then draws and logs, as a closed coroutine may."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        random.random()
+        logging.getLogger().error("the past speaks")
+
+
+def test_what_earlier_worlds_left_touches_no_run() -> None:
+    """Garbage of an earlier world is collected before the next one has a transcript and chance."""
+
+    def seen() -> tuple[float, str]:
+        later = World(7)
+        with later.running():
+            return random.random(), later.schedule.digest
+
+    expected = seen()
+    gc.disable()
+    try:
+        Left()
+        assert seen() == expected
+    finally:
+        gc.enable()
 
 
 def test_sleeping_takes_virtual_time(world: World) -> None:
