@@ -24,7 +24,7 @@ _RETAIN_MS: Final = (0, 1_000, 60_000)
 _REPLICAS: Final = (1, 2, 3, 3, 3, 3, 4, 5)
 _STANDBYS: Final = (0, 0, 0, 1, 2)
 _EVERY_MS: Final = (EVERY_MS, EVERY_MS, (20, 600))
-_SECONDS: Final = (4, 8, 12)
+_SECONDS: Final = (2, 4, 8)
 # A fault that is always there would hide what shows only without it.
 _KINDS_MAX: Final = 8
 _PIPELINES_ARE_FULL: Final = (True, True, False)

@@ -48,7 +48,7 @@ _REFUSED_PAUSE_S: Final = 0.2
 # A client notices within 10 s that nobody is at the other end, and then finds the primary.
 _HEALTH_NS: Final = 20 * NS_PER_S
 # How long callers of a client pause at most between two calls: some hardly do.
-_PAUSE_MS: Final = (10, 30, 100)
+_PAUSE_MS: Final = (20, 100, 400)
 # A caller who has nothing to ask looks again after so long.
 _IDLE_PAUSE_S: Final = 0.005
 # In a rush. Shorter ones would make histories that no judge can decide.

