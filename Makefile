@@ -120,7 +120,8 @@ lock: $(DEV) ## Resolve the dependencies again
 
 simulate: $(DEV) ## Run the shipped programs in virtual time under faults: SEED=first COUNT=how many, resumable
 	$(PYTHON) -m testkit.world.campaign --seed $(SEED) --count $(COUNT) --processes 2 \
-	    --state .simulation.jsonl --figures $(or $(FIGURES),.simulation.md)
+	    --state .simulation.jsonl --figures $(or $(FIGURES),.simulation.md) \
+	    $(if $(FIGURES),--ledger benchmarks/results/simulation.jsonl)
 
 simulate-guards: $(DEV) ## Take guards out of the shipped programs, one by one: seeds have to find it
 	$(PYTHON) -m testkit.world.guards --processes 2 --state .guards.jsonl --table $(or $(FIGURES),.guards.md)

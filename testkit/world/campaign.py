@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -12,7 +13,7 @@ from typing import Final
 
 from rich.console import Console
 
-from testkit.campaigns import document
+from testkit.campaigns import document, ledger
 from testkit.campaigns.campaign import SeedRunner
 from testkit.campaigns.fingerprint import fingerprint
 from testkit.world.branches import NAMES
@@ -75,6 +76,21 @@ def markdown(outcomes: Sequence[WorldOutcome]) -> str:
     return "\n".join(tables)
 
 
+def entry_of(outcomes: Sequence[WorldOutcome], code: str) -> ledger.Entry:
+    """Return what is kept of a campaign over consecutive seeds."""
+    return ledger.Entry(
+        day=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        code=ledger.short(code),
+        first=min(outcome.seed for outcome in outcomes),
+        count=len(outcomes),
+        failed=sum(not outcome.is_good for outcome in outcomes),
+        virtual_ms=sum(outcome.virtual_ms for outcome in outcomes),
+        took_s=round(sum(outcome.took_s for outcome in outcomes)),
+        answered=sum(outcome.answered for outcome in outcomes),
+        faults=sum(outcome.faults.total() for outcome in outcomes),
+    )
+
+
 def _headline(outcomes: Sequence[WorldOutcome]) -> list[tuple[str, ...]]:
     took_s = sum(outcome.took_s for outcome in outcomes)
     virtual_s = sum(outcome.virtual_ms for outcome in outcomes) // _MS_PER_S
@@ -95,7 +111,7 @@ def _counted(name: str, counters: Sequence[Counter[str]]) -> tuple[str, ...]:
     return name, f"{sum(counts):,}", f"{sum(count > 0 for count in counts):,}"
 
 
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -120,13 +136,24 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--state", type=Path, help="where the seeds done are kept")
     parser.add_argument("--figures", type=Path, help="where the figures go, as markdown")
+    parser.add_argument("--ledger", type=Path, help="the campaigns so far, where this one is added")
     chosen = parser.parse_args(arguments)
-    console = Console()
+    console, runs = Console(), runner()
     seeds = range(chosen.seed, chosen.seed + chosen.count)
-    outcomes = runner().run(seeds, chosen.processes, chosen.state, console)
-    if chosen.figures is not None and outcomes:
-        document.write(chosen.figures, "figures", markdown(outcomes))
+    outcomes = runs.run(seeds, chosen.processes, chosen.state, console)
+    if outcomes and chosen.ledger is not None:
+        ledger.record(chosen.ledger, entry_of(outcomes, runs.code()))
+    if outcomes and chosen.figures is not None:
+        document.write(chosen.figures, "figures", figures(outcomes, chosen.ledger))
     return report(outcomes, console)
+
+
+def figures(outcomes: Sequence[WorldOutcome], campaigns: Path | None) -> str:
+    """Return the tables of a page: the campaigns so far, and this one."""
+    if campaigns is None:
+        return markdown(outcomes)
+    head, *rows = ledger.rows(ledger.load(campaigns))
+    return f"{_table(head, rows)}\n{markdown(outcomes)}"
 
 
 if __name__ == "__main__":

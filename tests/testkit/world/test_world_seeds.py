@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from testkit.campaigns import ledger
 from testkit.campaigns.campaign import SeedRunner
 from testkit.checkers.disk_checkers import DurableIsDurable
 from testkit.plants.core_bugs import disks_lie
@@ -173,3 +174,19 @@ def test_figures_have_faults_and_branches() -> None:
     assert "| seeds | 2 |" in text
     assert "| kill | 3 | 1 |" in text
     assert "| state transfer begun | 2 | 1 |" in text
+
+
+def test_campaigns_add_up(tmp_path: Path) -> None:
+    """A campaign that goes on keeps its place in the ledger; other seeds and other code stay."""
+    kept, counts = tmp_path / "ledger.jsonl", Counter({"kill": 3})
+    outcomes = [WorldOutcome(seed, virtual_ms=60_000, answered=7, faults=counts) for seed in (1, 2)]
+    ledger.record(kept, campaign.entry_of(outcomes[:1], "a" * 64))
+    ledger.record(kept, campaign.entry_of(outcomes[1:], "b" * 64))
+    ledger.record(kept, campaign.entry_of(outcomes, "a" * 64))
+    assert [(each.code, each.first, each.count) for each in ledger.load(kept)] == [
+        ("b" * 12, 2, 1),
+        ("a" * 12, 1, 2),
+    ]
+    text = campaign.figures(outcomes, kept)
+    assert "| aaaaaaaaaaaa | 1 to 2 | 0 | 2 min | 0 min | 14 | 6 |" in text
+    assert "| all |  | 3 | 0 | 3 min | 0 min | 21 | 9 |" in text
