@@ -102,7 +102,9 @@ class Clients:
         if self._demands is not None:
             demand = self._demands.reads if only_reads else self._demands.changes
         number = len(self.processes)
-        callers = Callers(self._world, number, seed, self._heard, only_reads, demand)
+        callers = Callers(
+            self._world, number, seed, self._heard, only_reads, demand, self._options.pauses_ms
+        )
         self._callers[process] = callers
         options, addresses = self._options, list(access.addresses)
         names = [f"key-{key}" for key in range(options.keys)]

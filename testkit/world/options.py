@@ -13,6 +13,8 @@ from testkit.world.ground import LASTS_MS_MAX
 from viewstamp.format.record import SECTOR_BYTES
 from viewstamp.limits import MIB
 
+# How long callers of a client pause at most between two calls: some hardly do.
+PAUSES_MS: Final = (20, 100, 400)
 # The commands of a world are small. So are its segments, and a journal soon drops some of them.
 RECORD_BYTES_MAX: Final = 8 * SECTOR_BYTES
 SEGMENT_BYTES: Final = 20 * SECTOR_BYTES
@@ -69,6 +71,8 @@ class WorldOptions:
     readers: int = 1
     """How many of the clients only read."""
     callers: int = 2
+    pauses_ms: Sequence[int] = PAUSES_MS
+    """How long callers pause at most between two calls; each client draws one."""
     keys: int = 3
     seconds: int = 10
     wanderers: int = 0

@@ -123,7 +123,9 @@ def differ_in_snapshots(patch: Patch) -> None:
 
 
 # An old primary is cut off so long that some clients write elsewhere, and others stay with it.
-PARTED: Final = under("isolate", "cut_client", clients=4, callers=2, keys=1, lasts_ms_max=5_000)
+PARTED: Final = under(
+    *("isolate", "cut_client"), clients=4, callers=2, keys=1, lasts_ms_max=5_000, pauses_ms=(10, 30)
+)
 
 PLANTS: Final = (
     WorldPlant("OneHistory", commit_without_quorum, under(*MOVES)),

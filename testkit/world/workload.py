@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from testkit.oracles.history import Operation, SequentialModel
+from testkit.world.options import PAUSES_MS
 from testkit.world.schedule import NS_PER_S
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
@@ -47,8 +48,6 @@ _NOT_SERVED: Final = frozenset({Reason.REASON_NO_SPACE, Reason.REASON_READ_DEADL
 _REFUSED_PAUSE_S: Final = 0.2
 # A client notices within 10 s that nobody is at the other end, and then finds the primary.
 _HEALTH_NS: Final = 20 * NS_PER_S
-# How long callers of a client pause at most between two calls: some hardly do.
-_PAUSE_MS: Final = (20, 100, 400)
 # A caller who has nothing to ask looks again after so long.
 _IDLE_PAUSE_S: Final = 0.005
 # In a rush. Shorter ones would make histories that no judge can decide.
@@ -143,6 +142,7 @@ class Callers:
         heard: Heard,
         only_reads: bool,
         demand: Demand | None = None,
+        pauses_ms: Sequence[int] = PAUSES_MS,
     ) -> None:
         self.is_ending = False
         self.is_rushing = False
@@ -153,7 +153,7 @@ class Callers:
         self._random = Random(seed)
         self._heard = heard
         self._demand = demand
-        self._pause_ms_max = self._random.choice(_PAUSE_MS)
+        self._pause_ms_max = self._random.choice(pauses_ms)
         # A client that only reads has no session, and stays at whichever replica it comes to.
         self.only_reads = only_reads
         self.under_way: dict[int, tuple[str, Operation]] = {}
