@@ -11,9 +11,23 @@ from tests.tidy.tree import PythonFile
 
 API: Final = "callers of the library use it"
 SPARK: Final = "Spark calls it"
+WIRE: Final = "gRPC on a transport of our own, which is being made, calls it"
 # Names that the product itself does not use, each with its user.
 EXEMPT: Final = {
     "Client.transact": API,
+    **dict.fromkeys(
+        (
+            "Connection.announce_end",
+            "Connection.ping",
+            "Connection.refuse_new",
+            "Connection.send_data",
+            "Connection.send_fields",
+            "Connection.send_trailers",
+            "Connection.waiting_bytes",
+            "FrameReceiver",
+        ),
+        WIRE,
+    ),
     "Groups.commit_offsets": API,
     "Groups.fetch_offsets": API,
     "Groups.leave": API,

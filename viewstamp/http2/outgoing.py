@@ -1,0 +1,182 @@
+"""What leaves on a connection: frames in order, and data as far as the peer's windows allow."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from viewstamp.http2 import frames
+from viewstamp.http2.blocks import EMPTY_TABLE
+from viewstamp.http2.errors import ConnectionFault, ErrorCode, StreamFault
+from viewstamp.http2.frames import CONNECTION, WINDOW_BYTES_MAX
+from viewstamp.http2.streams import Http2Stream, StreamStep
+
+
+class Outgoing:
+    """Writes frames; data wait here for windows.
+
+    Streams that wait for the window of the connection take turns, a frame each, so that a large
+    message does not keep small ones waiting.
+    """
+
+    def __init__(self) -> None:
+        self.window = frames.WINDOW_BYTES_DEFAULT
+        """How many bytes of all streams the peer still takes."""
+        self.stream_window_bytes = frames.WINDOW_BYTES_DEFAULT
+        """What the peer takes of a new stream."""
+        self.frame_bytes_max: int = frames.FRAME_BYTES_MIN
+        self.must_empty_table = False
+        """Whether the next block has to say that we use no table."""
+        self._parts: list[bytes | memoryview] = []
+        self._turns: dict[int, Http2Stream] = {}
+        """Streams that wait for the window of the connection, in the order of their turns."""
+
+    def take(self) -> bytes:
+        """Return everything that is to be sent now, and forget it."""
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
+
+    def add(self, frame: bytes) -> None:
+        """Append a frame."""
+        self._parts.append(frame)
+
+    # --- Fields ---
+
+    def add_fields(self, stream_id: int, block: bytes, *, is_end: bool) -> None:
+        """Append a block of fields, in as many frames as it needs."""
+        if self.must_empty_table:
+            block, self.must_empty_table = EMPTY_TABLE + block, False
+        self._parts.append(
+            frames.header_frames(stream_id, block, self.frame_bytes_max, is_end=is_end)
+        )
+
+    # --- Data ---
+
+    def queue(self, stream: Http2Stream, data: bytes) -> None:
+        """Let data wait behind what waits already."""
+        if data:
+            stream.queue.append(data)
+            stream.queued_bytes += len(data)
+
+    def pump(self, stream: Http2Stream) -> bool:
+        """Send what windows allow; return whether something waited and nothing does any more."""
+        had_any = bool(stream.queue)
+        while stream.queue and self._send_one(stream):
+            pass
+        return self._settle(stream) and had_any
+
+    def _send_one(self, stream: Http2Stream) -> bool:
+        """Send one frame of a stream, if windows allow; return whether they did."""
+        size = min(stream.send_window, self.window, self.frame_bytes_max)
+        if size <= 0:
+            if stream.send_window > 0:
+                self._turns[stream.id] = stream
+            return False
+        data = stream.queue.popleft()
+        if len(data) > size:
+            rest = memoryview(data)  # without copying a large message once for each frame
+            stream.queue.appendleft(rest[size:])
+            data = rest[:size]
+        sent = len(data)
+        stream.queued_bytes -= sent
+        stream.send_window -= sent
+        self.window -= sent
+        is_end = stream.end_is_queued and not stream.queue and stream.trailers is None
+        self._parts += (frames.data_head(stream.id, sent, is_end=is_end), data)
+        if is_end:
+            self._end(stream)
+        return True
+
+    def _end(self, stream: Http2Stream) -> None:
+        stream.end_is_queued = False
+        stream.move(StreamStep.LOCAL_END)
+
+    def _settle(self, stream: Http2Stream) -> bool:
+        """End our side if that was all; return whether nothing waits."""
+        if stream.queue:
+            return False
+        if stream.end_is_queued:
+            if stream.trailers is None:
+                self._parts.append(frames.data_head(stream.id, 0, is_end=True))
+            else:
+                self.add_fields(stream.id, stream.trailers, is_end=True)
+            self._end(stream)
+        return True
+
+    def forget(self, stream: Http2Stream) -> None:
+        """Drop what waits on a stream that has ended."""
+        stream.queue.clear()
+        stream.queued_bytes = 0
+        self._turns.pop(stream.id, None)
+
+    # --- Windows ---
+
+    def allow(self, size: int) -> list[Http2Stream]:
+        """Take the peer's permission for all streams; return those whose data have all left.
+
+        Raises ConnectionFault.
+        """
+        if size == 0:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a window grows by nothing")
+        if self.window + size > WINDOW_BYTES_MAX:
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "the window is too large")
+        self.window += size
+        return self._take_turns()
+
+    def allow_stream(self, stream: Http2Stream, size: int) -> bool:
+        """Take the permission for one stream; return whether all of its data have left by it.
+
+        Raises StreamFault.
+        """
+        if size == 0:
+            raise StreamFault(stream.id, ErrorCode.PROTOCOL_ERROR, "a window grows by nothing")
+        if stream.send_window + size > WINDOW_BYTES_MAX:
+            raise StreamFault(stream.id, ErrorCode.FLOW_CONTROL_ERROR, "the window is too large")
+        stream.send_window += size
+        return self.pump(stream)
+
+    def _take_turns(self) -> list[Http2Stream]:
+        emptied = []
+        while self.window > 0 and self._turns:
+            stream = self._turns.pop(next(iter(self._turns)))
+            if stream.queue and self._send_one(stream) and stream.queue:
+                self._turns[stream.id] = stream
+            elif self._settle(stream):
+                emptied.append(stream)
+        return emptied
+
+
+RETURN_AT: Final = 2
+"""A window is opened again when this part of it, one in so many, was used."""
+
+
+class Incoming:
+    """The windows that we have opened: for all streams together, and helpers for each."""
+
+    def __init__(self, window_bytes: int, stream_window_bytes: int, outgoing: Outgoing) -> None:
+        self._window_bytes = window_bytes
+        self._stream_window_bytes = stream_window_bytes
+        self._outgoing = outgoing
+        self._left = window_bytes
+        self._unreturned = 0
+
+    def use(self, size: int) -> None:
+        """Take note of data of whichever stream. Raises ConnectionFault."""
+        self._left -= size
+        if self._left < 0:
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more data than the window allows")
+
+    def give_back(self, size: int) -> None:
+        """Allow the peer to send that much again, on whichever stream."""
+        self._unreturned += size
+        if self._unreturned * RETURN_AT >= self._window_bytes:
+            self._outgoing.add(frames.window_frame(CONNECTION, self._unreturned))
+            self._left += self._unreturned
+            self._unreturned = 0
+
+    def give_back_stream(self, stream: Http2Stream, size: int) -> None:
+        """Allow the peer to send that much again on this stream."""
+        stream.unreturned += size
+        if stream.unreturned * RETURN_AT >= self._stream_window_bytes:
+            self._outgoing.add(frames.window_frame(stream.id, stream.unreturned))
+            stream.receive_window += stream.unreturned
+            stream.unreturned = 0
