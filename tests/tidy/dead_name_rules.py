@@ -11,23 +11,12 @@ from tests.tidy.tree import PythonFile
 
 API: Final = "callers of the library use it"
 SPARK: Final = "Spark calls it"
-WIRE: Final = "gRPC on a transport of our own, which is being made, calls it"
+WIRE: Final = "processes will take this transport by a flag; tests and benchmarks do"
+SHAPE: Final = "handlers and generated code know it as a part of grpc.aio"
+LOOP: Final = "asyncio calls it"
 # Names that the product itself does not use, each with its user.
 EXEMPT: Final = {
     "Client.transact": API,
-    **dict.fromkeys(
-        (
-            "Connection.announce_end",
-            "Connection.ping",
-            "Connection.refuse_new",
-            "Connection.send_data",
-            "Connection.send_fields",
-            "Connection.send_trailers",
-            "Connection.waiting_bytes",
-            "FrameReceiver",
-        ),
-        WIRE,
-    ),
     "Groups.commit_offsets": API,
     "Groups.fetch_offsets": API,
     "Groups.leave": API,
@@ -42,6 +31,18 @@ EXEMPT: Final = {
     "_Collector.add_registered_method_handlers": "generated code of gRPC calls it",
     "_Recorded.on_end": "the SDK of OpenTelemetry calls it",
     "DomainServer.Apply": "generated code of gRPC calls it",
+    "Connection.announce_end": WIRE,
+    "Http2Socket.connection_lost": LOOP,
+    "Http2Socket.connection_made": LOOP,
+    "Http2Socket.pause_writing": LOOP,
+    "Http2Socket.resume_writing": LOOP,
+    "WireCall.send_initial_metadata": SHAPE,
+    "WireCall.set_code": SHAPE,
+    "WireCall.set_details": SHAPE,
+    "WireCall.set_trailing_metadata": SHAPE,
+    "WireServer.add_registered_method_handlers": SHAPE,
+    "WireServer.wait_for_termination": SHAPE,
+    "WireTransport": WIRE,
     "Mux.unapplied": "the simulator bounds by it what it hands over",
 }
 

@@ -1,0 +1,277 @@
+"""A channel in the shape of `grpc.aio.Channel`: one connection at a time, made when needed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any, Final, Self
+
+import grpc
+
+from viewstamp.grpc_transport import Options
+from viewstamp.http2 import Field, GoingAway, Limits, Role, SettingsReceived, write_block
+from viewstamp.limits import MIB
+from viewstamp.wire.client_call import ClientCall, Serialize, WireMethod
+from viewstamp.wire.inbox import Bell
+from viewstamp.wire.metadata import fields_of, timeout_field
+from viewstamp.wire.socket import Http2Socket, SocketPatience
+
+_UNIX: Final = "unix:"
+_MESSAGE_BYTES_MAX: Final = 4 * MIB
+_CONNECT_S: Final = 20.0
+_BACKOFF_MS: Final = 1_000
+_BACKOFF_MAX_MS: Final = 120_000
+_BACKOFF_GROWTH: Final = 1.6
+_MS_PER_S: Final = 1_000
+_USER_AGENT: Final = b"grpc-python-viewstamp/1"
+_BLOCKS_KNOWN: Final = 256
+
+Metadata = Iterable[tuple[str, str | bytes]] | None
+
+
+@lru_cache(maxsize=_BLOCKS_KNOWN)
+def _request_block(path: str, authority: str, metadata: tuple[Any, ...]) -> bytes:
+    """Return the fields of a request without its timeout: the same ones are sent again."""
+    begin: list[Field] = [
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":path", path.encode()),
+        (b":authority", authority.encode()),
+        (b"te", b"trailers"),
+        (b"content-type", b"application/grpc"),
+        (b"user-agent", _USER_AGENT),
+    ]
+    return write_block(begin + fields_of(metadata))
+
+
+class _Callable:
+    """A method of one kind; calling it begins a call."""
+
+    def __init__(self, channel: WireChannel, method: WireMethod, *, sends_one: bool) -> None:
+        self._channel = channel
+        self._method = method
+        self._sends_one = sends_one
+
+    def __call__(
+        self,
+        request: Any = None,
+        *,
+        timeout: float | None = None,
+        metadata: Metadata = None,
+        wait_for_ready: bool | None = None,
+        **_: Any,
+    ) -> ClientCall:
+        """Begin a call; a method that sends a stream takes an iterator, or none."""
+        call = ClientCall(self._channel, self._method, metadata, timeout)
+        self._channel.begin(call, wait_for_ready=bool(wait_for_ready))
+        if self._sends_one:
+            call.send_only(request)
+        elif request is not None:
+            call.feed(request)
+        return call
+
+
+class WireChannel:
+    """Makes calls to one address."""
+
+    def __init__(self, address: str, options: Options) -> None:
+        given = dict(options)
+        self.message_bytes_max: int = given.get(
+            "grpc.max_receive_message_length", _MESSAGE_BYTES_MAX
+        )
+        self._address = address
+        self._authority = "localhost" if address.startswith(_UNIX) else address
+        self._patience = SocketPatience(
+            given.get("grpc.keepalive_time_ms"), given.get("grpc.keepalive_timeout_ms", 20_000)
+        )
+        self._backoff_ms = float(given.get("grpc.initial_reconnect_backoff_ms", _BACKOFF_MS))
+        self._backoff_max_ms = float(given.get("grpc.max_reconnect_backoff_ms", _BACKOFF_MAX_MS))
+        self._next_backoff_ms = self._backoff_ms
+        self._socket: Http2Socket | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._failed_until_s = 0.0
+        self._failure = ""
+        self._waiting: dict[ClientCall, bool] = {}
+        """Calls without a stream, in their order, and whether each waits in spite of failures."""
+        self._calls: dict[ClientCall, None] = {}
+        self._bell = Bell()
+        self._is_closed = False
+
+    # --- In the shape of the library ---
+
+    def unary_unary(self, method: str, request_serializer: Serialize = None, response_deserializer: Callable[[bytes], Any] | None = None, **_: Any) -> Any:  # fmt: skip # noqa: E501
+        """Return a method that sends one message and is answered by one."""
+        made = WireMethod(method, request_serializer, response_deserializer, True)
+        return _Callable(self, made, sends_one=True)
+
+    def unary_stream(self, method: str, request_serializer: Serialize = None, response_deserializer: Callable[[bytes], Any] | None = None, **_: Any) -> Any:  # fmt: skip # noqa: E501
+        """Return a method that sends one message and is answered by many."""
+        made = WireMethod(method, request_serializer, response_deserializer, False)
+        return _Callable(self, made, sends_one=True)
+
+    def stream_unary(self, method: str, request_serializer: Serialize = None, response_deserializer: Callable[[bytes], Any] | None = None, **_: Any) -> Any:  # fmt: skip # noqa: E501
+        """Return a method that sends many messages and is answered by one."""
+        made = WireMethod(method, request_serializer, response_deserializer, True)
+        return _Callable(self, made, sends_one=False)
+
+    def stream_stream(self, method: str, request_serializer: Serialize = None, response_deserializer: Callable[[bytes], Any] | None = None, **_: Any) -> Any:  # fmt: skip # noqa: E501
+        """Return a method that sends and is answered by many messages."""
+        made = WireMethod(method, request_serializer, response_deserializer, False)
+        return _Callable(self, made, sends_one=False)
+
+    async def close(self, grace: float | None = None) -> None:
+        """Close, after `grace` seconds for calls under way; those that are left are cancelled."""
+        self._is_closed = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace or 0):
+                while self._calls:
+                    await self._bell.wait()
+        for call in list(self._calls):
+            call.cancel()
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._socket is not None:
+            self._socket.close()
+
+    async def __aenter__(self) -> Self:
+        """Return the channel."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close it."""
+        await self.close()
+
+    # --- For calls ---
+
+    def begin(self, call: ClientCall, *, wait_for_ready: bool) -> None:
+        """Give a call a stream, now or once there is one."""
+        if self._is_closed:
+            raise grpc.aio.UsageError("Channel is closed.")
+        self._calls[call] = None
+        if self._start(call):
+            return
+        if self._socket is None and self._connecting is None:
+            if time.monotonic() < self._failed_until_s and not wait_for_ready:
+                asyncio.get_running_loop().call_soon(
+                    call.fail, grpc.StatusCode.UNAVAILABLE, self._failure
+                )
+                return
+            self._connecting = asyncio.get_running_loop().create_task(self._connect())
+        self._waiting[call] = wait_for_ready
+
+    def ended(self, call: ClientCall) -> None:
+        """Forget a call; another one may have its stream."""
+        self._calls.pop(call, None)
+        self._waiting.pop(call, None)
+        self._bell.ring()
+        self._start_waiting()
+
+    def _start(self, call: ClientCall) -> bool:
+        socket = self._socket
+        if socket is None or len(socket.connection.streams) >= socket.connection.peer_streams_max:
+            return False
+        block = _request_block(call.method.path, self._authority, call.metadata)
+        left_s = call.timeout_left_s
+        if left_s is not None:
+            block += write_block([(b"grpc-timeout", timeout_field(left_s))])
+        call.start(socket, socket.connection.open(block))
+        return True
+
+    def _start_waiting(self) -> None:
+        for call in list(self._waiting):
+            if self._socket is None or not self._start(call):
+                return
+            self._waiting.pop(call, None)
+
+    # --- Connecting ---
+
+    async def _connect(self) -> None:
+        """Connect once, or again and again while a call waits in spite of failures."""
+        while True:
+            try:
+                async with asyncio.timeout(_CONNECT_S):
+                    socket = await self._connected()
+            except (OSError, TimeoutError) as error:
+                if not self._failed(error):
+                    self._connecting = None
+                    return
+                await asyncio.sleep(max(0.0, self._failed_until_s - time.monotonic()))
+                continue
+            self._connecting = None
+            self._next_backoff_ms = self._backoff_ms
+            self._use(socket)
+            return
+
+    async def _connected(self) -> Http2Socket:
+        """Return a socket whose peer has sent its settings. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        settled: asyncio.Future[None] = loop.create_future()
+
+        def made() -> Http2Socket:
+            socket = Http2Socket(Role.CLIENT, Limits(), self._patience)
+            socket.settled = lambda _: _settle(settled, None)
+            socket.lost = lambda: _settle(settled, OSError(socket.why))
+            return socket
+
+        if self._address.startswith(_UNIX):
+            path = self._address.removeprefix(_UNIX)
+            transport, socket = await loop.create_unix_connection(made, path)
+        else:
+            host, _, port = self._address.rpartition(":")
+            transport, socket = await loop.create_connection(made, host.strip("[]"), int(port))
+        try:
+            await settled
+        except BaseException:
+            transport.abort()
+            raise
+        return socket
+
+    def _failed(self, error: Exception) -> bool:
+        """Note a failure, and tell it to calls; return whether some wait in spite of it."""
+        self._failed_until_s = time.monotonic() + self._next_backoff_ms / _MS_PER_S
+        self._next_backoff_ms = min(self._backoff_max_ms, self._next_backoff_ms * _BACKOFF_GROWTH)
+        why = str(error) or "the server did not answer in time"
+        self._failure = (
+            f"failed to connect to all addresses; last error: UNAVAILABLE: {self._address}: {why}"
+        )
+        for call in [call for call, stays in self._waiting.items() if not stays]:
+            call.fail(grpc.StatusCode.UNAVAILABLE, self._failure)
+        return bool(self._waiting)
+
+    def _use(self, socket: Http2Socket) -> None:
+        self._socket = socket
+        socket.settled = self._settled
+        socket.goes_away = self._goes_away
+        socket.lost = lambda: self._lost(socket)
+        self._start_waiting()
+
+    def _settled(self, _: SettingsReceived) -> None:
+        self._start_waiting()
+
+    def _goes_away(self, _: GoingAway) -> None:
+        """Make new calls elsewhere; those that are served go on."""
+        if self._socket is not None:
+            self._forget(self._socket)
+
+    def _lost(self, socket: Http2Socket) -> None:
+        if self._socket is socket:
+            self._forget(socket)
+
+    def _forget(self, socket: Http2Socket) -> None:
+        self._socket = None
+        if not socket.owners and not socket.is_gone:
+            socket.close()
+        if self._waiting and self._connecting is None and not self._is_closed:
+            self._connecting = asyncio.get_running_loop().create_task(self._connect())
+
+
+def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)

@@ -1,0 +1,84 @@
+"""The messages of one stream that nobody has read yet, and those who wait for something."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from viewstamp.wire.messages import PREFIX_BYTES, MessageReader
+
+
+class Inbox:
+    """Messages in order. Their bytes are given back to the peer as they are read.
+
+    A whole message counts until somebody reads it. A part of one must not count: the rest might
+    never fit into the window of its stream.
+    """
+
+    def __init__(self, bytes_max: int, give_back: Callable[[int], None]) -> None:
+        """Take messages of so many bytes; `give_back` allows the peer to send more."""
+        self._reader = MessageReader(bytes_max)
+        self._give_back = give_back
+        self._messages: deque[tuple[bytes, int]] = deque()
+        """Each with the bytes that are given back for it."""
+
+    def __len__(self) -> int:
+        """Return how many messages are whole."""
+        return len(self._messages)
+
+    @property
+    def is_within_one(self) -> bool:
+        """Whether a part of another message has come."""
+        return self._reader.size > 0
+
+    def take(self, data: bytes) -> bool:
+        """Take data; return whether messages became whole. Raises MalformedMessages."""
+        left, before = len(data), self._reader.size
+        messages = None
+        try:
+            messages = self._reader.read(data)
+        finally:
+            if messages is None:
+                self._return(left)
+        for message in messages:
+            owed = PREFIX_BYTES + len(message) - before
+            self._messages.append((message, owed))
+            left, before = left - owed, 0
+        self._return(left)
+        return bool(messages)
+
+    def read(self) -> bytes:
+        """Return the first message; there must be one."""
+        message, owed = self._messages.popleft()
+        self._return(owed)
+        return message
+
+    def drop(self) -> None:
+        """Forget what nobody will read."""
+        while self._messages:
+            self.read()
+
+    def _return(self, size: int) -> None:
+        if size:
+            self._give_back(size)
+
+
+class Bell:
+    """Wakes all who wait for a change; each looks for itself whether it is the right one."""
+
+    def __init__(self) -> None:
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def ring(self) -> None:
+        """Wake all."""
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def wait(self) -> None:
+        """Wait until it rings."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        await future

@@ -1,0 +1,74 @@
+"""Messages in a stream of data: a flag, a length of four bytes, and the message.
+
+This is "Length-Prefixed-Message" of gRPC's description of its protocol over HTTP/2.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+import grpc
+
+_PREFIX: Final = Struct(">BL")
+PREFIX_BYTES: Final = _PREFIX.size
+
+
+class MalformedMessages(Exception):  # noqa: N818 - it is what the peer sent.
+    """What came is no sequence of messages that we take; the code tells the peer why."""
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(details)
+        self.code = code
+        self.details = details
+
+
+def prefixed(message: bytes) -> bytes:
+    """Return a message as it is sent: not compressed."""
+    return _PREFIX.pack(0, len(message)) + message
+
+
+class MessageReader:
+    """Cuts messages out of data; a message has at most `bytes_max`."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._parts: list[bytes] = []
+        self.size = 0
+        """How many bytes of a message that is not whole have come."""
+        self._wanted = PREFIX_BYTES
+        """How many the next message has, with its prefix, as far as that is known."""
+
+    def read(self, data: bytes) -> list[bytes]:
+        """Return the messages that are whole now, in order. Raises MalformedMessages."""
+        self._parts.append(data)
+        self.size += len(data)
+        if self.size < self._wanted:
+            return []
+        data = b"".join(self._parts) if len(self._parts) > 1 else data
+        return self._cut(data)
+
+    def _cut(self, data: bytes) -> list[bytes]:
+        messages, at = [], 0
+        self._wanted = PREFIX_BYTES
+        while len(data) - at >= PREFIX_BYTES:
+            flag, size = _PREFIX.unpack_from(data, at)
+            self._check(flag, size)
+            begin, end = at + PREFIX_BYTES, at + PREFIX_BYTES + size
+            if end > len(data):
+                self._wanted = PREFIX_BYTES + size
+                break
+            messages.append(data[begin:end])
+            at = end
+        rest = data[at:]
+        self._parts, self.size = [rest] if rest else [], len(rest)
+        return messages
+
+    def _check(self, flag: int, size: int) -> None:
+        if flag:
+            text = "the message is compressed, and no compression was offered"
+            raise MalformedMessages(grpc.StatusCode.INTERNAL, text)
+        if size > self._bytes_max:
+            # In the words of the reference implementation, which callers may know.
+            text = f"Received message larger than max ({size} vs. {self._bytes_max})"
+            raise MalformedMessages(grpc.StatusCode.RESOURCE_EXHAUSTED, text)

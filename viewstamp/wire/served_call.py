@@ -1,0 +1,367 @@
+"""One call on the server's side; handlers know it as their context, in the shape of `grpc.aio`."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import grpc
+import grpc.aio
+
+from viewstamp.http2 import ErrorCode, Field, StreamClosed, write_block
+from viewstamp.http2.events import DataReceived, FieldsReceived
+from viewstamp.wire.inbox import Bell, Inbox
+from viewstamp.wire.messages import MalformedMessages, prefixed
+from viewstamp.wire.metadata import (
+    Metadata,
+    fields_of,
+    status_fields,
+    timeout_s_of,
+)
+
+if TYPE_CHECKING:
+    from viewstamp.wire.server import WireServer
+    from viewstamp.wire.socket import Http2Socket
+
+_log = logging.getLogger(__name__)
+
+RESPONSE: Final[tuple[Field, ...]] = (
+    (b":status", b"200"),
+    (b"content-type", b"application/grpc"),
+    (b"grpc-accept-encoding", b"identity"),
+)
+RESPONSE_BLOCK: Final = write_block(RESPONSE)
+OK_BLOCK: Final = write_block(status_fields(grpc.StatusCode.OK, "", ()))
+# How much of an answer waits for the peer's windows before its handler waits, too.
+WAITING_BYTES_MAX: Final = 64 * 1_024
+
+
+class HandlerEnded(Exception):  # noqa: N818 - it ends a handler, as `abort` has to.
+    """The call was answered by `abort`; the handler has nothing more to say."""
+
+
+@lru_cache(maxsize=256)
+def _refusal_block(code: grpc.StatusCode, details: str) -> bytes:
+    """Return a status without anything before it: the same few are sent again and again."""
+    return write_block((*RESPONSE, *status_fields(code, details, ())))
+
+
+class WireCall:
+    """A call that is served."""
+
+    def __init__(self, server: WireServer, socket: Http2Socket, stream_id: int) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self._server = server
+        self._socket = socket
+        self._stream_id = stream_id
+        self._inbox = Inbox(server.message_bytes_max, self._give_back)
+        self._bell = Bell()
+        self._is_half_closed = False
+        self._is_gone = False
+        self._has_sent_fields = False
+        self._has_ended = False
+        self._metadata: Metadata = ()
+        self._deadline_s: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._code = grpc.StatusCode.OK
+        self._details = ""
+        self._trailing: Metadata = ()
+        self._initial: Metadata = ()
+        self._handler: Any = None
+        self._done: list[Callable[[Any], None]] = []
+
+    # --- For the socket ---
+
+    def begin(self, path: str, fields: Sequence[Field], metadata: Metadata, handler: Any) -> None:
+        """Begin to serve."""
+        self._metadata, self._handler = metadata, handler
+        timeout = next((value for name, value in fields if name == b"grpc-timeout"), None)
+        loop = asyncio.get_running_loop()
+        if timeout is not None:
+            left_s = timeout_s_of(timeout)
+            if left_s is None:
+                self.refuse(grpc.StatusCode.INTERNAL, "the field grpc-timeout is no timeout")
+                return
+            self._deadline_s = time.monotonic() + left_s
+            self._timer = loop.call_later(left_s, self.cancel)
+        self.task = loop.create_task(self._run(path))
+        self.task.add_done_callback(self._over)
+
+    def fields_received(self, event: FieldsReceived) -> None:
+        """Take trailers of the client, which mean nothing but its end."""
+        self._half_close()
+
+    def data_received(self, event: DataReceived) -> None:
+        """Take a part of messages."""
+        try:
+            has_more = self._inbox.take(event.data)
+        except MalformedMessages as error:
+            self._malformed(error)
+            return
+        if event.is_end:
+            self._half_close()
+        elif has_more:
+            self._bell.ring()
+
+    def ended_early(self, code: int, message: str) -> None:
+        """Cancel the handler: nobody waits for its answer any more."""
+        self._leave()
+
+    def may_write(self) -> None:
+        """Let a handler go on that waited to write."""
+        self._bell.ring()
+
+    # --- How it ends ---
+
+    def refuse(self, code: grpc.StatusCode, details: str) -> None:
+        """Answer with a status and nothing else."""
+        self._code, self._details = code, details
+        self._finish()
+
+    def cancel(self) -> None:
+        """End without an answer of the handler."""
+        if not self._has_ended and not self._is_gone:
+            self._socket.connection.reset(self._stream_id, ErrorCode.CANCEL)
+            self._socket.flush_soon()
+            self._leave()
+
+    def _malformed(self, error: MalformedMessages) -> None:
+        if not self._has_ended:
+            self.refuse(error.code, error.details)
+            self._leave()
+
+    def _leave(self) -> None:
+        self._is_gone = True
+        self._socket.owners.pop(self._stream_id, None)
+        if self.task is not None and not self.task.done():
+            self.task.cancel()
+        self._bell.ring()
+
+    def _over(self, _: asyncio.Future[None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._inbox.drop()
+        self._server.ended(self)
+        for told in self._done:
+            told(self)
+
+    # --- The handler's life ---
+
+    async def _run(self, path: str) -> None:
+        try:
+            await self._serve()
+        except (HandlerEnded, asyncio.CancelledError):
+            return
+        except Exception as error:
+            if self._is_gone:
+                return  # nobody is there to be told
+            _log.exception("Unexpected exception raised by servicer method %s", path)
+            if not self._has_ended:
+                self.refuse(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
+
+    async def _serve(self) -> None:
+        handler = self._handler
+        if handler.request_streaming:
+            request: Any = self._requests()
+        else:
+            data = await self._next()
+            if data is None:
+                return
+            request = self._parsed(data)
+        if handler.response_streaming:
+            await self._stream_answers(request)
+        else:
+            serve = handler.stream_unary if handler.request_streaming else handler.unary_unary
+            answer = await serve(request, self)
+            self._check_goes_on()
+            if self._code is grpc.StatusCode.OK:
+                self._send(answer)
+        self._check_goes_on()
+        self._finish()
+
+    async def _stream_answers(self, request: Any) -> None:
+        handler = self._handler
+        serve = handler.stream_stream if handler.request_streaming else handler.unary_stream
+        if inspect.isasyncgenfunction(serve):
+            async for answer in serve(request, self):
+                await self.write(answer)
+        else:
+            await serve(request, self)
+
+    async def _requests(self) -> AsyncIterator[Any]:
+        while (data := await self._next()) is not None:
+            yield self._parsed(data)
+
+    def _parsed(self, data: bytes) -> Any:
+        parse = self._handler.request_deserializer
+        return data if parse is None else parse(data)
+
+    async def _next(self) -> bytes | None:
+        while not self._inbox:
+            if self._is_half_closed or self._is_gone:
+                return None
+            await self._bell.wait()
+        return self._inbox.read()
+
+    def _check_goes_on(self) -> None:
+        if self._has_ended:
+            raise grpc.aio.UsageError("RPC already finished.")
+
+    # --- Parts ---
+
+    def _give_back(self, size: int) -> None:
+        self._socket.connection.give_back(self._stream_id, size)
+        self._socket.flush_soon()
+
+    def _half_close(self) -> None:
+        self._is_half_closed = True
+        self._bell.ring()
+
+    def _send(self, message: Any) -> bool:
+        """Send a message; return whether nothing waits for the peer."""
+        serialize = self._handler.response_serializer
+        data = message if serialize is None else serialize(message)
+        if len(data) > self._server.message_bytes_max:
+            text = (
+                f"Sent message larger than max ({len(data)} vs. {self._server.message_bytes_max})"
+            )
+            self.refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+            raise HandlerEnded
+        if not self._has_sent_fields:
+            self._send_fields()
+        try:
+            return self._socket.connection.send_data(self._stream_id, prefixed(data))
+        except StreamClosed as error:
+            raise grpc.aio.InternalError("the client is gone") from error
+        finally:
+            self._socket.flush_soon()
+
+    def _send_fields(self) -> None:
+        self._has_sent_fields = True
+        block = RESPONSE_BLOCK
+        if self._initial:
+            block = write_block((*RESPONSE, *fields_of(self._initial)))
+        if not self._is_gone:
+            self._socket.connection.send_fields(self._stream_id, block)
+            self._socket.flush_soon()
+
+    def _finish(self) -> None:
+        """Send the status, behind everything that was written."""
+        self._has_ended = True
+        if self._is_gone:
+            return
+        connection = self._socket.connection
+        connection.send_trailers(self._stream_id, self._last_block())
+        # The client may still be sending: it need not.
+        if not self._is_half_closed and not connection.waiting_bytes(self._stream_id):
+            connection.reset(self._stream_id, ErrorCode.NO_ERROR)
+        self._socket.owners.pop(self._stream_id, None)
+        self._socket.flush_soon()
+
+    def _last_block(self) -> bytes:
+        if self._has_sent_fields:
+            if self._code is grpc.StatusCode.OK and not self._details and not self._trailing:
+                return OK_BLOCK
+            return write_block(status_fields(self._code, self._details, self._trailing))
+        self._has_sent_fields = True
+        if not self._trailing and not self._initial:
+            return _refusal_block(self._code, self._details)
+        status = status_fields(self._code, self._details, self._trailing)
+        return write_block((*RESPONSE, *fields_of(self._initial), *status))
+
+    # --- For handlers, in the shape of the library ---
+
+    async def read(self) -> Any:
+        """Return the next message, EOF at the end."""
+        self._check_goes_on()
+        data = await self._next()
+        return grpc.aio.EOF if data is None else self._parsed(data)
+
+    async def write(self, message: Any) -> None:
+        """Return once little waits for the peer's windows. Raises InternalError if it is gone."""
+        self._check_goes_on()
+        if self._is_gone:
+            raise grpc.aio.InternalError("the client is gone")
+        self._send(message)
+        while self._socket.connection.waiting_bytes(self._stream_id) > WAITING_BYTES_MAX:
+            await self._bell.wait()
+            if self._is_gone:
+                raise grpc.aio.InternalError("the client is gone")
+
+    async def send_initial_metadata(self, initial_metadata: Metadata) -> None:
+        """Send the first metadata, unless they were sent."""
+        if not self._has_sent_fields:
+            self._initial = tuple(initial_metadata)
+            self._send_fields()
+
+    async def abort(
+        self,
+        code: grpc.StatusCode,
+        details: str = "",
+        trailing_metadata: Metadata = (),
+    ) -> NoReturn:
+        """End the call with a status; always raises."""
+        if self._has_ended:
+            raise grpc.aio.UsageError("Abort already called!")
+        self._trailing = tuple(trailing_metadata) or self._trailing
+        self.refuse(code, details or self._details)
+        raise HandlerEnded
+
+    def invocation_metadata(self) -> Metadata:
+        """Return what the client sent beside its request."""
+        return self._metadata
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds until the deadline, None without one."""
+        if self._deadline_s is None:
+            return None
+        return max(0.0, self._deadline_s - time.monotonic())
+
+    def peer(self) -> str:
+        """Return the client's address."""
+        return self._server.peer_of(self._socket)
+
+    def auth_context(self) -> Mapping[str, Any]:
+        """Return what the client's certificate says."""
+        return {}
+
+    def code(self) -> grpc.StatusCode:
+        """Return the code that was set, also by `abort`."""
+        return self._code
+
+    def details(self) -> str:
+        """Return the words that were set."""
+        return self._details
+
+    def trailing_metadata(self) -> Metadata:
+        """Return the metadata that come last."""
+        return self._trailing
+
+    def set_code(self, code: grpc.StatusCode) -> None:
+        """End with this code, later."""
+        self._code = code
+
+    def set_details(self, details: str) -> None:
+        """End with these words, later."""
+        self._details = details
+
+    def set_trailing_metadata(self, trailing_metadata: Metadata) -> None:
+        """End with these metadata, later."""
+        self._trailing = tuple(trailing_metadata)
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Have something called when the call is over."""
+        self._done.append(callback)
+
+    def cancelled(self) -> bool:
+        """Return whether the client is gone."""
+        return self._is_gone and not self._has_ended
+
+    def done(self) -> bool:
+        """Return whether the call has ended."""
+        return self._is_gone or self._has_ended

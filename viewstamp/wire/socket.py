@@ -1,0 +1,234 @@
+"""One socket with an HTTP/2 connection on it: bytes in, bytes out, and signs of life.
+
+Everything that a turn of the event loop makes ready leaves in one write. A peer that does not read
+is not read from either, so what we owe it stays bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, cast
+
+from viewstamp.http2 import (
+    Connection,
+    ConnectionFailed,
+    Event,
+    FrameReceiver,
+    Limits,
+    PingAnswered,
+    QueueEmptied,
+    Role,
+    StreamReset,
+)
+from viewstamp.http2.events import DataReceived, FieldsReceived, GoingAway, SettingsReceived
+
+_PING: Final = b"vs-alive"
+_NS_PER_MS: Final = 1_000_000
+_MS_PER_S: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class SocketPatience:
+    """How long a socket waits, in milliseconds; None is for ever.
+
+    After `keepalive_ms` without a byte from the peer it asks for a sign of life, and ends after
+    `keepalive_timeout_ms` without one.
+    """
+
+    keepalive_ms: int | None = None
+    keepalive_timeout_ms: int = 20_000
+
+
+class StreamOwner(Protocol):
+    """What is told of one stream."""
+
+    def fields_received(self, event: FieldsReceived) -> None:
+        """Take fields."""
+        ...
+
+    def data_received(self, event: DataReceived) -> None:
+        """Take data; the owner gives their bytes back when they are used."""
+        ...
+
+    def ended_early(self, code: int, message: str) -> None:
+        """Learn that the stream was reset, or that its connection is gone."""
+        ...
+
+    def may_write(self) -> None:
+        """Learn that everything that waited has left."""
+        ...
+
+
+class Http2Socket(asyncio.Protocol):
+    """Carries the bytes of one connection; its owner says what becomes of streams."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, role: Role, limits: Limits, patience: SocketPatience) -> None:
+        self._now_ms = _monotonic_ms()
+        self.connection = Connection(role, limits, self._now_ms)
+        self.owners: dict[int, StreamOwner] = {}
+        """Who is told of a stream, until it has ended."""
+        self.is_gone = False
+        """Whether nothing comes or goes any more."""
+        self.why = ""
+        """Why it is gone."""
+        self.made: Callable[[], None] = lambda: None
+        """Called once the socket is connected."""
+        self.lost: Callable[[], None] = lambda: None
+        """Called once it is gone."""
+        self.opened: Callable[[FieldsReceived], None] | None = None
+        """Called with the request of a new stream of the peer."""
+        self.goes_away: Callable[[GoingAway], None] = lambda _: None
+        self.settled: Callable[[SettingsReceived], None] = lambda _: None
+        self._receiver = FrameReceiver(self.connection)
+        self._patience = patience
+        self._loop = asyncio.get_running_loop()
+        self._is_flush_due = False
+        self._heard_ms = self._now_ms
+        self._is_asked = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            FieldsReceived: self._fields,
+            DataReceived: self._data,
+            StreamReset: self._reset,
+            QueueEmptied: self._emptied,
+            SettingsReceived: self._settings,
+            PingAnswered: lambda _: None,  # any byte is a sign of life
+            GoingAway: self._going_away,
+            ConnectionFailed: self._failed,
+        }
+
+    # --- For asyncio ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self.connection.begin()
+        self.flush_soon()
+        self._watch()
+        self.made()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came."""
+        self._heard_ms, self._is_asked = _monotonic_ms(), False
+        for event in self._receiver.receive(data, self._heard_ms):
+            self._handle(event)
+        self.flush_soon()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell everybody that it is over."""
+        self._end(f"connection lost: {error}" if error else "connection closed by the peer")
+
+    def pause_writing(self) -> None:
+        """Read no more: whatever came would make us owe the peer even more."""
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        if not self.is_gone:
+            self.transport.resume_reading()
+
+    # --- For owners ---
+
+    def flush_soon(self) -> None:
+        """Send what is ready at the end of this turn of the event loop."""
+        if not self._is_flush_due and not self.is_gone:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def close(self) -> None:
+        """Send what is ready, and close."""
+        if not self.is_gone:
+            self.connection.close()
+            self._flush()
+            self.transport.close()
+
+    def abort(self, why: str) -> None:
+        """Close at once."""
+        if not self.is_gone:
+            self.transport.abort()
+            self._end(why)
+
+    # --- Events ---
+
+    def _handle(self, event: Event) -> None:
+        self._handlers[type(event)](event)
+
+    def _fields(self, event: FieldsReceived) -> None:
+        owner = self.owners.get(event.stream_id)
+        if owner is not None:
+            owner.fields_received(event)
+        elif self.opened is not None:
+            self.opened(event)
+
+    def _data(self, event: DataReceived) -> None:
+        owner = self.owners.get(event.stream_id)
+        if owner is None:
+            self.connection.give_back(event.stream_id, len(event.data))
+        else:
+            owner.data_received(event)
+
+    def _reset(self, event: StreamReset) -> None:
+        owner = self.owners.pop(event.stream_id, None)
+        if owner is not None:
+            owner.ended_early(event.code, event.message)
+
+    def _emptied(self, event: QueueEmptied) -> None:
+        owner = self.owners.get(event.stream_id)
+        if owner is not None:
+            owner.may_write()
+
+    def _settings(self, event: SettingsReceived) -> None:
+        self.settled(event)
+
+    def _going_away(self, event: GoingAway) -> None:
+        self.goes_away(event)
+
+    def _failed(self, event: ConnectionFailed) -> None:
+        self._flush()
+        self.transport.close()
+        self._end(f"the peer broke the protocol: {event.message}")
+
+    # --- Parts ---
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        if not self.is_gone:
+            data = self.connection.output()
+            if data:
+                self.transport.write(data)
+
+    def _watch(self) -> None:
+        """Ask for signs of life from time to time."""
+        patience = self._patience
+        if patience.keepalive_ms is None or self.is_gone:
+            return
+        silent_ms = _monotonic_ms() - self._heard_ms
+        if self._is_asked and silent_ms >= patience.keepalive_ms + patience.keepalive_timeout_ms:
+            self.abort("ping timeout")
+            return
+        if silent_ms >= patience.keepalive_ms and not self._is_asked:
+            self._is_asked = True
+            self.connection.ping(_PING)
+            self.flush_soon()
+        wait_ms = patience.keepalive_timeout_ms if self._is_asked else patience.keepalive_ms
+        self._timer = self._loop.call_later(wait_ms / _MS_PER_S, self._watch)
+
+    def _end(self, why: str) -> None:
+        if self.is_gone:
+            return
+        self.is_gone, self.why = True, why
+        if self._timer is not None:
+            self._timer.cancel()
+        owners, self.owners = self.owners, {}
+        for owner in owners.values():
+            owner.ended_early(-1, why)
+        self.lost()
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // _NS_PER_MS
