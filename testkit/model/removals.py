@@ -84,7 +84,7 @@ REMOVALS: Final = (
     GuardRemoval(
         "Recordable",
         "The superblock records commits of entries that are still on their way to the disk",
-        TlaBounds(batches=2, restarts=1, lazy_journal="all", lazy_superblock=True),
+        TlaBounds(view_max=2, batches=2, restarts=1, lazy_journal="all", steps=scripts.RECORDABLE),
     ),
     GuardRemoval(
         "Superseded",

@@ -175,3 +175,26 @@ OLDER_SUPERBLOCK: Final = script(
     CommitAdvance 0
     """
 )
+
+RECORDABLE: Final = script(
+    # Replica 0 has an entry of view 0 on its disk, and takes the committed one of view 1 in its
+    # place. Before the disk has that, its superblock records the commit, and the process ends.
+    """
+    ClientBatch 0
+    JournalDurable 0
+    EnterView 1 1
+    EnterView 2 1
+    ChooseLog 1
+    OnStartView 2
+    ClientBatch 1
+    JournalDurable 1
+    OnPrepare 2
+    JournalDurable 2
+    CommitAdvance 1
+    EnterView 0 1
+    OnStartView 0
+    OnCommitted 0
+    EnterView 0 2
+    Crash 0
+    """
+)
