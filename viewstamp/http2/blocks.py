@@ -18,10 +18,11 @@ from hpack.table import HeaderTable
 
 from viewstamp.http2.errors import ConnectionFault, ErrorCode
 from viewstamp.http2.fields import Field, FieldSection, MessagePart
+from viewstamp.limits import KIB
 
-# How many blocks of a peer are remembered, and how long they are at most.
+# How many blocks of a peer are remembered, and how long they and their fields are at most.
 REMEMBERED_MAX: Final = 64
-REMEMBERED_BYTES_MAX: Final = 2_048
+REMEMBERED_BYTES_MAX: Final = 4 * KIB
 EMPTY_TABLE: Final = b"\x20"
 """Begins a block of somebody who uses no table any more (RFC 7541, section 6.3)."""
 
@@ -69,7 +70,7 @@ class BlockReader:
         section = FieldSection(part, self._decoded(block))
         if self._table.changes != before:
             self.known.clear()
-        elif len(block) <= REMEMBERED_BYTES_MAX:
+        elif max(len(block), section.size_bytes) <= REMEMBERED_BYTES_MAX:
             if len(self.known) >= REMEMBERED_MAX:
                 self.known.clear()
             self.known[part, block] = section

@@ -50,6 +50,8 @@ class Connection:
         """The last stream of the peer that is served, since we said that we go away."""
         self.forgotten: dict[int, None] = {}
         """Streams that ended before the peer knew it, the newest last."""
+        self.peer_goes_away = False
+        """Whether the peer takes no new streams."""
         self.events: list[Event] = []
         self.outgoing = Outgoing()
         self.incoming = Incoming(limits.window_bytes, limits.stream_window_bytes, self.outgoing)
@@ -80,8 +82,32 @@ class Connection:
         return {Setting.MAX_CONCURRENT_STREAMS: limits.streams_max} | settings
 
     def output(self) -> bytes:
-        """Return what is to be sent now; a caller who cannot send it has to close the socket."""
+        """Return what is to be sent now; a caller who cannot send it has to close the socket.
+
+        More may be ready afterwards: `has_more` tells. It may also have made events.
+        """
+        if self.outgoing.has_turns:
+            self.told(self.outgoing.take_turns())
         return self.outgoing.take()
+
+    def take_events(self) -> list[Event]:
+        """Return what has happened, and forget it."""
+        events, self.events = self.events, []
+        return events
+
+    @property
+    def has_more(self) -> bool:
+        """Whether more data would leave now."""
+        return self.outgoing.has_turns
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether data of any stream wait."""
+        return any(stream.queue for stream in self.streams.values())
+
+    def hold(self, *, is_held: bool) -> None:
+        """Let data wait, since what left before has not been taken over; or no longer."""
+        self.outgoing.is_held = is_held
 
     def ping(self, payload: bytes) -> None:
         """Ask for a sign of life; `payload` has eight bytes and comes back."""
@@ -132,14 +158,22 @@ class Connection:
     def open(self, block: bytes, *, is_end: bool = False) -> int:
         """Begin a stream with the fields of a request; return its number. Raises StreamClosed."""
         stream_id = self.last_local_id + 2
-        if self.role is not Role.CLIENT or stream_id > frames.STREAM_ID_MAX:
+        if not self.may_open:
             raise StreamClosed("this connection opens no more streams")
+        self._allowances.forgive_pings()
         self.last_local_id = stream_id
         stream = self.new_stream(stream_id)
         self.outgoing.add_fields(stream_id, block, is_end=is_end)
         if is_end:
             stream.move(StreamStep.LOCAL_END)
         return stream_id
+
+    @property
+    def may_open(self) -> bool:
+        """Whether another stream may be opened, as far as this connection is concerned."""
+        is_open = not (self.is_over or self.peer_goes_away)
+        has_ids = self.last_local_id + 2 <= frames.STREAM_ID_MAX
+        return self.role is Role.CLIENT and is_open and has_ids
 
     def send_fields(self, stream_id: int, block: bytes) -> None:
         """Send the fields of a response. Raises StreamClosed."""
@@ -207,6 +241,7 @@ class Connection:
         stream = self.streams.get(stream_id)
         if stream is None or stream.state not in MAY_SEND or stream.end_is_queued:
             raise StreamClosed(f"stream {stream_id} takes nothing more")
+        self._allowances.forgive_pings()
         return stream
 
     def _pump(self, stream: Http2Stream) -> None:

@@ -43,8 +43,8 @@ _OF_A_CONNECTION: Final = frozenset(
 )
 # The characters of a token, without capital letters (RFC 9110, section 5.6.2).
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
-# No NUL, CR or LF, and no white space at either end.
-_VALUE: Final = re.compile(rb"(?:[^\x00\r\n\t ](?:[^\x00\r\n]*[^\x00\r\n\t ])?)?")
+# No NUL, CR or LF.
+_VALUE: Final = re.compile(rb"[^\x00\r\n]*")
 _STATUS: Final = re.compile(rb"[1-5][0-9][0-9]")
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 
@@ -59,6 +59,8 @@ class FieldSection:
     __slots__ = ("content_length", "fields", "flaw", "memo", "part", "pseudo", "size_bytes")
 
     def __init__(self, part: MessagePart, fields: Sequence[Field]) -> None:
+        # Widely used peers send white space around values; here it means nothing.
+        fields = [(name, value.strip(b" \t")) for name, value in fields]
         self.part = part
         self.pseudo = {name: value for name, value in fields if name[:1] == b":"}
         self.fields = tuple((name, value) for name, value in fields if name[:1] != b":")

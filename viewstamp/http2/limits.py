@@ -77,6 +77,10 @@ class Allowances:
         self._left = {nuisance: float(rate.burst) for nuisance, rate in RATES.items()}
         self._at_ms = dict.fromkeys(RATES, now_ms)
 
+    def forgive_pings(self) -> None:
+        """Allow all pings again: we have sent something, and peers measure the way by pings."""
+        self._left[Nuisance.PING] = RATES[Nuisance.PING].burst
+
     def take(self, nuisance: Nuisance, now_ms: int) -> None:
         """Take one. Raises ConnectionFault if none is left."""
         rate = RATES[nuisance]

@@ -9,6 +9,10 @@ from viewstamp.http2.blocks import EMPTY_TABLE
 from viewstamp.http2.errors import ConnectionFault, ErrorCode, StreamFault
 from viewstamp.http2.frames import CONNECTION, WINDOW_BYTES_MAX
 from viewstamp.http2.streams import Http2Stream, StreamStep
+from viewstamp.limits import KIB
+
+# How many bytes of data leave at once: the rest waits until these were taken over.
+OUTPUT_BYTES_MAX: Final = 256 * KIB
 
 
 class Outgoing:
@@ -26,14 +30,23 @@ class Outgoing:
         self.frame_bytes_max: int = frames.FRAME_BYTES_MIN
         self.must_empty_table = False
         """Whether the next block has to say that we use no table."""
+        self.is_held = False
+        """Whether data stay here, since what left before has not been taken over."""
         self._parts: list[bytes | memoryview] = []
+        self._data_bytes = 0
+        """How many bytes of data the parts have."""
         self._turns: dict[int, Http2Stream] = {}
-        """Streams that wait for the window of the connection, in the order of their turns."""
+        """Streams that wait for anything but their own windows, in the order of their turns."""
 
     def take(self) -> bytes:
         """Return everything that is to be sent now, and forget it."""
-        parts, self._parts = self._parts, []
+        parts, self._parts, self._data_bytes = self._parts, [], 0
         return b"".join(parts)
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether more data would leave now."""
+        return bool(self._turns) and self.window > 0 and not self.is_held
 
     def add(self, frame: bytes) -> None:
         """Append a frame."""
@@ -67,6 +80,8 @@ class Outgoing:
     def _send_one(self, stream: Http2Stream) -> bool:
         """Send one frame of a stream, if windows allow; return whether they did."""
         size = min(stream.send_window, self.window, self.frame_bytes_max)
+        if self.is_held or self._data_bytes >= OUTPUT_BYTES_MAX:
+            size = 0
         if size <= 0:
             if stream.send_window > 0:
                 self._turns[stream.id] = stream
@@ -80,6 +95,7 @@ class Outgoing:
         stream.queued_bytes -= sent
         stream.send_window -= sent
         self.window -= sent
+        self._data_bytes += sent
         is_end = stream.end_is_queued and not stream.queue and stream.trailers is None
         self._parts += (frames.data_head(stream.id, sent, is_end=is_end), data)
         if is_end:
@@ -120,7 +136,7 @@ class Outgoing:
         if self.window + size > WINDOW_BYTES_MAX:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "the window is too large")
         self.window += size
-        return self._take_turns()
+        return self.take_turns()
 
     def allow_stream(self, stream: Http2Stream, size: int) -> bool:
         """Take the permission for one stream; return whether all of its data have left by it.
@@ -134,9 +150,10 @@ class Outgoing:
         stream.send_window += size
         return self.pump(stream)
 
-    def _take_turns(self) -> list[Http2Stream]:
+    def take_turns(self) -> list[Http2Stream]:
+        """Send of each stream in turn what may leave; return those whose data have all left."""
         emptied = []
-        while self.window > 0 and self._turns:
+        while self.has_turns and self._data_bytes < OUTPUT_BYTES_MAX:
             stream = self._turns.pop(next(iter(self._turns)))
             if stream.queue and self._send_one(stream) and stream.queue:
                 self._turns[stream.id] = stream

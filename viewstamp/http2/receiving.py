@@ -89,8 +89,7 @@ class FrameReceiver:
             self._read(self._rest + data if self._rest else data)
         except ConnectionFault as fault:
             connection.fail(fault)
-        events, connection.events = connection.events, []
-        return events
+        return connection.take_events()
 
     # --- Frames ---
 
@@ -316,6 +315,9 @@ class FrameReceiver:
         if len(payload) % SETTING_BYTES:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a setting is cut off")
         connection.charge(Nuisance.SETTINGS)
+        if not self._has_settings:
+            # What the first settings do not say is without a limit (section 6.5.2).
+            connection.peer_streams_max = frames.STREAM_ID_MAX
         self._has_settings = True
         self._apply(dict(self._checked(payload)))
         connection.outgoing.add(frames.frame(Kind.SETTINGS, ACK, CONNECTION))
@@ -366,6 +368,7 @@ class FrameReceiver:
     def _goaway(self, _: int, __: int, payload: bytes) -> None:
         connection = self._connection
         last_stream_id, code, text = frames.read_goaway(payload)
+        connection.peer_goes_away = True
         connection.events.append(GoingAway(last_stream_id, code, text))
         if connection.role is Role.CLIENT:
             for stream in [

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 import grpc
 
 from viewstamp.grpc_transport import Options
-from viewstamp.http2 import Field, GoingAway, Limits, Role, SettingsReceived, write_block
+from viewstamp.http2 import Field, Limits, Role, SettingsReceived, write_block
 from viewstamp.limits import MIB
 from viewstamp.wire.client_call import ClientCall, Serialize, WireMethod
 from viewstamp.wire.inbox import Bell
@@ -65,7 +65,8 @@ class _Callable:
         **_: Any,
     ) -> ClientCall:
         """Begin a call; a method that sends a stream takes an iterator, or none."""
-        call = ClientCall(self._channel, self._method, metadata, timeout)
+        block = self._channel.request_block(self._method.path, metadata)
+        call = ClientCall(self._channel, self._method, block, timeout)
         self._channel.begin(call, wait_for_ready=bool(wait_for_ready))
         if self._sends_one:
             call.send_only(request)
@@ -97,6 +98,8 @@ class WireChannel:
         self._waiting: dict[ClientCall, bool] = {}
         """Calls without a stream, in their order, and whether each waits in spite of failures."""
         self._calls: dict[ClientCall, None] = {}
+        self._leaving: dict[Http2Socket, None] = {}
+        """Sockets whose servers take no new calls."""
         self._bell = Bell()
         self._is_closed = False
 
@@ -133,8 +136,9 @@ class WireChannel:
             call.cancel()
         if self._connecting is not None:
             self._connecting.cancel()
-        if self._socket is not None:
-            self._socket.close()
+        for socket in (self._socket, *self._leaving):
+            if socket is not None:
+                socket.close()
 
     async def __aenter__(self) -> Self:
         """Return the channel."""
@@ -145,6 +149,10 @@ class WireChannel:
         await self.close()
 
     # --- For calls ---
+
+    def request_block(self, path: str, metadata: Metadata) -> bytes:
+        """Return the fields of a request. Raises ValueError, TypeError for wrong metadata."""
+        return _request_block(path, self._authority, tuple(map(tuple, metadata or ())))
 
     def begin(self, call: ClientCall, *, wait_for_ready: bool) -> None:
         """Give a call a stream, now or once there is one."""
@@ -171,9 +179,15 @@ class WireChannel:
 
     def _start(self, call: ClientCall) -> bool:
         socket = self._socket
-        if socket is None or len(socket.connection.streams) >= socket.connection.peer_streams_max:
+        if socket is None:
             return False
-        block = _request_block(call.method.path, self._authority, call.metadata)
+        connection = socket.connection
+        if not connection.may_open:
+            self._leave(socket)
+            return False
+        if len(connection.streams) >= connection.peer_streams_max:
+            return False
+        block = call.block
         left_s = call.timeout_left_s
         if left_s is not None:
             block += write_block([(b"grpc-timeout", timeout_field(left_s))])
@@ -194,7 +208,7 @@ class WireChannel:
             try:
                 async with asyncio.timeout(_CONNECT_S):
                     socket = await self._connected()
-            except (OSError, TimeoutError) as error:
+            except Exception as error:  # an address that is none, among others
                 if not self._failed(error):
                     self._connecting = None
                     return
@@ -224,6 +238,8 @@ class WireChannel:
             transport, socket = await loop.create_connection(made, host.strip("[]"), int(port))
         try:
             await settled
+            if socket.is_gone or not socket.connection.may_open:
+                raise OSError(socket.why or "the server takes no calls")
         except BaseException:
             transport.abort()
             raise
@@ -244,26 +260,29 @@ class WireChannel:
     def _use(self, socket: Http2Socket) -> None:
         self._socket = socket
         socket.settled = self._settled
-        socket.goes_away = self._goes_away
+        socket.goes_away = lambda _: self._leave(socket)
         socket.lost = lambda: self._lost(socket)
         self._start_waiting()
 
     def _settled(self, _: SettingsReceived) -> None:
         self._start_waiting()
 
-    def _goes_away(self, _: GoingAway) -> None:
+    def _leave(self, socket: Http2Socket) -> None:
         """Make new calls elsewhere; those that are served go on."""
-        if self._socket is not None:
-            self._forget(self._socket)
+        self._leaving[socket] = None
+        socket.closes_when_idle = True
+        if not socket.owners:
+            socket.close()
+        self._forget(socket)
 
     def _lost(self, socket: Http2Socket) -> None:
-        if self._socket is socket:
-            self._forget(socket)
+        self._leaving.pop(socket, None)
+        self._forget(socket)
 
     def _forget(self, socket: Http2Socket) -> None:
+        if self._socket is not socket:
+            return
         self._socket = None
-        if not socket.owners and not socket.is_gone:
-            socket.close()
         if self._waiting and self._connecting is None and not self._is_closed:
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
 

@@ -13,6 +13,7 @@ import grpc.aio
 
 from viewstamp.http2 import ErrorCode, FieldSection, StreamClosed
 from viewstamp.http2.events import DataReceived, FieldsReceived
+from viewstamp.limits import KIB
 from viewstamp.wire.inbox import Bell, Inbox
 from viewstamp.wire.messages import MalformedMessages, prefixed
 from viewstamp.wire.metadata import Metadata, metadata_of, status_of
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 Serialize = Callable[[Any], bytes] | None
 
-WAITING_BYTES_MAX: Final = 64 * 1_024
+WAITING_BYTES_MAX: Final = 64 * KIB
 _OK: Final = b"200"
 _GRPC: Final = b"application/grpc"
 # What a server without gRPC means (gRPC's table of HTTP statuses).
@@ -64,11 +65,12 @@ class ClientCall:
         self,
         channel: WireChannel,
         method: WireMethod,
-        metadata: Iterable[tuple[str, str | bytes]] | None,
+        block: bytes,
         timeout_s: float | None,
     ) -> None:
+        """Send `block`, the fields of the request, and what comes with them."""
         self.method = method
-        self.metadata = tuple(metadata or ())
+        self.block = block
         self._channel = channel
         self._socket: Http2Socket | None = None
         self._stream_id = 0
@@ -147,8 +149,7 @@ class ClientCall:
             )
         if self._inbox.is_within_one and status[0] is grpc.StatusCode.OK:
             status = grpc.StatusCode.INTERNAL, "the answer ends within a message"
-        if not self._has_ended_writing:
-            self._reset(ErrorCode.CANCEL)  # the server wants no more
+        self._reset(ErrorCode.CANCEL)  # the server wants no more, whatever we still have
         self._end(*status, metadata_of(section.fields))
 
     def data_received(self, event: DataReceived) -> None:
@@ -160,6 +161,7 @@ class ClientCall:
             self._end(error.code, error.details, ())
             return
         if event.is_end:
+            self._reset(ErrorCode.CANCEL)
             self._end(grpc.StatusCode.UNKNOWN, "the answer has no status", ())
         elif has_more:
             self._bell.ring()
@@ -185,8 +187,9 @@ class ClientCall:
             self._timer.cancel()
         if self._feeding is not None:
             self._feeding.cancel()
+        self._inbox.release()
         if self._socket is not None:
-            self._socket.owners.pop(self._stream_id, None)
+            self._socket.disown(self._stream_id)
         self._channel.ended(self)
         self._bell.ring()
         callbacks, self._callbacks = self._callbacks, []

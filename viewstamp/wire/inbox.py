@@ -54,10 +54,11 @@ class Inbox:
         self._return(owed)
         return message
 
-    def drop(self) -> None:
-        """Forget what nobody will read."""
-        while self._messages:
-            self.read()
+    def release(self) -> None:
+        """Give back what is owed for all messages; they can still be read."""
+        owed = sum(owed for _, owed in self._messages)
+        self._messages = deque((message, 0) for message, _ in self._messages)
+        self._return(owed)
 
     def _return(self, size: int) -> None:
         if size:

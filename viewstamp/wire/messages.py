@@ -33,23 +33,28 @@ class MessageReader:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._parts: list[bytes] = []
-        self.size = 0
-        """How many bytes of a message that is not whole have come."""
+        self._part = bytearray()
+        """What has come of a message that is not whole."""
         self._wanted = PREFIX_BYTES
         """How many the next message has, with its prefix, as far as that is known."""
 
+    @property
+    def size(self) -> int:
+        """How many bytes of a message that is not whole have come."""
+        return len(self._part)
+
     def read(self, data: bytes) -> list[bytes]:
         """Return the messages that are whole now, in order. Raises MalformedMessages."""
-        self._parts.append(data)
-        self.size += len(data)
-        if self.size < self._wanted:
-            return []
-        data = b"".join(self._parts) if len(self._parts) > 1 else data
+        if self._part:
+            self._part += data
+            if len(self._part) < self._wanted:
+                return []
+            data = bytes(self._part)
         return self._cut(data)
 
     def _cut(self, data: bytes) -> list[bytes]:
-        messages, at = [], 0
+        messages: list[bytes] = []
+        at = 0
         self._wanted = PREFIX_BYTES
         while len(data) - at >= PREFIX_BYTES:
             flag, size = _PREFIX.unpack_from(data, at)
@@ -60,8 +65,7 @@ class MessageReader:
                 break
             messages.append(data[begin:end])
             at = end
-        rest = data[at:]
-        self._parts, self.size = [rest] if rest else [], len(rest)
+        self._part = bytearray(data[at:])
         return messages
 
     def _check(self, flag: int, size: int) -> None:

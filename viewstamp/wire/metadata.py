@@ -26,6 +26,8 @@ _PROTOCOL_PREFIX: Final = b"grpc-"
 _DETAILS: Final = b"grpc-status-details-bin"
 # What may stand in a text as it is; all else is escaped.
 _PLAIN: Final = "".join(chr(number) for number in range(0x20, 0x7F) if chr(number) != "%")
+# White space at the ends of a value would be taken away on the way.
+_OUTER_SPACE: Final = re.compile("^ | $")
 _TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _UNIT_NS: Final = {
     b"H": 3_600_000_000_000,
@@ -37,6 +39,9 @@ _UNIT_NS: Final = {
 }
 _NS_PER_S: Final = 1_000_000_000
 _DIGITS_MAX: Final = 99_999_999
+# How many binary values of one field are read.
+_JOINED_MAX: Final = 16
+_STATUS_DIGITS_MAX: Final = 3
 
 
 def fields_of(metadata: Iterable[tuple[str, str | bytes]] | None) -> list[Field]:
@@ -73,7 +78,8 @@ def _values(name: bytes, field: bytes) -> list[str] | list[bytes]:
     if not name.endswith(_BINARY):
         return [field.decode("latin-1")]
     # Several values may have been joined into one field, each with padding or without.
-    return [_decoded(value.strip()) for value in field.split(b",")]
+    values = field.split(b",", _JOINED_MAX)
+    return [_decoded(value.strip()) for value in values[:_JOINED_MAX]]
 
 
 def _decoded(value: bytes) -> bytes:
@@ -109,7 +115,8 @@ def status_fields(code: grpc.StatusCode, details: str, metadata: Metadata) -> li
     """Return the trailers of a call."""
     fields = [(b"grpc-status", b"%d" % code.value[0])]
     if details:
-        fields.append((b"grpc-message", quote_from_bytes(details.encode(), _PLAIN).encode()))
+        text = quote_from_bytes(details.encode(errors="replace"), _PLAIN)
+        fields.append((b"grpc-message", _OUTER_SPACE.sub("%20", text).encode()))
     return fields + fields_of(metadata)
 
 
@@ -119,6 +126,7 @@ def status_of(fields: Iterable[Field]) -> tuple[grpc.StatusCode, str] | None:
     number = found.get(b"grpc-status")
     if number is None:
         return None
-    code = CODES.get(int(number), grpc.StatusCode.UNKNOWN) if number.isdigit() else None
+    is_code = number.isdigit() and len(number) <= _STATUS_DIGITS_MAX
+    code = CODES.get(int(number)) if is_code else None
     text = unquote_to_bytes(found.get(b"grpc-message", b"")).decode(errors="replace")
     return code or grpc.StatusCode.UNKNOWN, text

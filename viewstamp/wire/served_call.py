@@ -15,6 +15,7 @@ import grpc.aio
 
 from viewstamp.http2 import ErrorCode, Field, StreamClosed, write_block
 from viewstamp.http2.events import DataReceived, FieldsReceived
+from viewstamp.limits import KIB
 from viewstamp.wire.inbox import Bell, Inbox
 from viewstamp.wire.messages import MalformedMessages, prefixed
 from viewstamp.wire.metadata import (
@@ -38,7 +39,9 @@ RESPONSE: Final[tuple[Field, ...]] = (
 RESPONSE_BLOCK: Final = write_block(RESPONSE)
 OK_BLOCK: Final = write_block(status_fields(grpc.StatusCode.OK, "", ()))
 # How much of an answer waits for the peer's windows before its handler waits, too.
-WAITING_BYTES_MAX: Final = 64 * 1_024
+WAITING_BYTES_MAX: Final = 64 * KIB
+# How long a client may take to read the rest of an answer after its handler has ended.
+_DRAIN_S: Final = 60.0
 
 
 class HandlerEnded(Exception):  # noqa: N818 - it ends a handler, as `abort` has to.
@@ -68,6 +71,7 @@ class WireCall:
         self._metadata: Metadata = ()
         self._deadline_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._draining: asyncio.TimerHandle | None = None
         self._code = grpc.StatusCode.OK
         self._details = ""
         self._trailing: Metadata = ()
@@ -86,6 +90,7 @@ class WireCall:
             left_s = timeout_s_of(timeout)
             if left_s is None:
                 self.refuse(grpc.StatusCode.INTERNAL, "the field grpc-timeout is no timeout")
+                self._server.ended(self)
                 return
             self._deadline_s = time.monotonic() + left_s
             self._timer = loop.call_later(left_s, self.cancel)
@@ -113,8 +118,10 @@ class WireCall:
         self._leave()
 
     def may_write(self) -> None:
-        """Let a handler go on that waited to write."""
+        """Let a handler go on that waited to write; or end, if that was the whole answer."""
         self._bell.ring()
+        if self._has_ended:
+            self._let_go()
 
     # --- How it ends ---
 
@@ -137,7 +144,7 @@ class WireCall:
 
     def _leave(self) -> None:
         self._is_gone = True
-        self._socket.owners.pop(self._stream_id, None)
+        self._let_go()
         if self.task is not None and not self.task.done():
             self.task.cancel()
         self._bell.ring()
@@ -145,7 +152,7 @@ class WireCall:
     def _over(self, _: asyncio.Future[None]) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._inbox.drop()
+        self._inbox.release()
         self._server.ended(self)
         for told in self._done:
             told(self)
@@ -156,7 +163,8 @@ class WireCall:
         try:
             await self._serve()
         except (HandlerEnded, asyncio.CancelledError):
-            return
+            if not self._has_ended:
+                self.cancel()  # by something else than the client: it is told at least that
         except Exception as error:
             if self._is_gone:
                 return  # nobody is there to be told
@@ -171,6 +179,7 @@ class WireCall:
         else:
             data = await self._next()
             if data is None:
+                self.refuse(grpc.StatusCode.INTERNAL, "the request has no message")
                 return
             request = self._parsed(data)
         if handler.response_streaming:
@@ -206,6 +215,7 @@ class WireCall:
             if self._is_half_closed or self._is_gone:
                 return None
             await self._bell.wait()
+            self._check_goes_on()
         return self._inbox.read()
 
     def _check_goes_on(self) -> None:
@@ -252,18 +262,46 @@ class WireCall:
 
     def _finish(self) -> None:
         """Send the status, behind everything that was written."""
+        block = self._last_block()
         self._has_ended = True
-        if self._is_gone:
-            return
+        self._bell.ring()
         connection = self._socket.connection
-        connection.send_trailers(self._stream_id, self._last_block())
-        # The client may still be sending: it need not.
-        if not self._is_half_closed and not connection.waiting_bytes(self._stream_id):
-            connection.reset(self._stream_id, ErrorCode.NO_ERROR)
-        self._socket.owners.pop(self._stream_id, None)
+        if self._is_gone or self._stream_id not in connection.streams:
+            return
+        connection.send_trailers(self._stream_id, block)
+        if connection.waiting_bytes(self._stream_id):
+            left_s = self.time_remaining()
+            loop = asyncio.get_running_loop()
+            self._draining = loop.call_later(
+                _DRAIN_S if left_s is None else min(left_s, _DRAIN_S), self._give_up
+            )
+        else:
+            self._let_go()
         self._socket.flush_soon()
 
+    def _give_up(self) -> None:
+        """End a stream whose client does not read the rest of its answer."""
+        self._socket.connection.reset(self._stream_id, ErrorCode.CANCEL)
+        self._socket.flush_soon()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Hear nothing of the stream any more. The client may still be sending: it need not."""
+        if self._draining is not None:
+            self._draining.cancel()
+        if self._has_ended and not self._is_half_closed:
+            self._socket.connection.reset(self._stream_id, ErrorCode.NO_ERROR)
+        self._socket.disown(self._stream_id)
+
     def _last_block(self) -> bytes:
+        try:
+            return self._status_block()
+        except (UnicodeError, ValueError, TypeError, AttributeError):
+            _log.exception("a status cannot be sent: %s %r", self._code, self._trailing)
+            self._code, self._details, self._trailing = grpc.StatusCode.INTERNAL, "", ()
+            return self._status_block()
+
+    def _status_block(self) -> bytes:
         if self._has_sent_fields:
             if self._code is grpc.StatusCode.OK and not self._details and not self._trailing:
                 return OK_BLOCK
@@ -290,6 +328,7 @@ class WireCall:
         self._send(message)
         while self._socket.connection.waiting_bytes(self._stream_id) > WAITING_BYTES_MAX:
             await self._bell.wait()
+            self._check_goes_on()
             if self._is_gone:
                 raise grpc.aio.InternalError("the client is gone")
 

@@ -13,8 +13,16 @@ from typing import Any, Final
 import grpc
 
 from viewstamp.grpc_transport import Options
-from viewstamp.http2 import FieldSection, FieldsReceived, Limits, Role, write_block
+from viewstamp.http2 import (
+    ErrorCode,
+    FieldSection,
+    FieldsReceived,
+    Limits,
+    Role,
+    write_block,
+)
 from viewstamp.limits import MIB
+from viewstamp.wire.inbox import Bell
 from viewstamp.wire.metadata import Metadata, metadata_of
 from viewstamp.wire.served_call import WireCall
 from viewstamp.wire.socket import Http2Socket, SocketPatience
@@ -22,6 +30,8 @@ from viewstamp.wire.socket import Http2Socket, SocketPatience
 _UNIX: Final = "unix:"
 _MESSAGE_BYTES_MAX: Final = 4 * MIB
 _BACKLOG: Final = 1_024
+# How long handlers that were cancelled may take to end.
+_LAST_S: Final = 5.0
 _POST: Final = b"POST"
 _GRPC: Final = b"application/grpc"
 _NO_GRPC_BLOCK: Final = write_block([(b":status", b"415")])
@@ -51,7 +61,12 @@ class WireServer:
         self.message_bytes_max: int = given.get(
             "grpc.max_receive_message_length", _MESSAGE_BYTES_MAX
         )
-        self._limits = Limits(streams_max=given.get("grpc.max_concurrent_streams", 100))
+        fields_bytes_max = given.get("grpc.absolute_max_metadata_size", Limits().section_bytes_max)
+        self._limits = Limits(
+            streams_max=given.get("grpc.max_concurrent_streams", 100),
+            section_bytes_max=fields_bytes_max,
+            block_bytes_max=fields_bytes_max,
+        )
         self._connections_max = given.get("grpc.max_allowed_incoming_connections")
         self._patience = SocketPatience(
             given.get("grpc.keepalive_time_ms"), given.get("grpc.keepalive_timeout_ms", 20_000)
@@ -63,6 +78,7 @@ class WireServer:
         self._sockets: dict[Http2Socket, str] = {}
         self._calls: dict[WireCall, None] = {}
         self._is_stopping = False
+        self._progress = Bell()
         self._stopped = asyncio.Event()
 
     # --- In the shape of the library ---
@@ -85,6 +101,10 @@ class WireServer:
         self._bound.append(bound)
         return 1 if address.startswith(_UNIX) else int(bound.getsockname()[1])
 
+    def add_secure_port(self, address: str, credentials: Any) -> int:
+        """Refuse: nothing is encrypted here yet. Raises RuntimeError."""
+        raise RuntimeError("this transport has no encryption yet: use the library's")
+
     async def start(self) -> None:
         """Begin to listen."""
         loop = asyncio.get_running_loop()
@@ -98,18 +118,38 @@ class WireServer:
         self._is_stopping = True
         for listening in self._listening:
             listening.close()
+        self.say_goodbye()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace or 0):
+                while self._is_busy:
+                    await self._progress.wait()
         for each in self._sockets:
             each.connection.refuse_new()
-            each.flush_soon()
         tasks = [call.task for call in self._calls if call.task is not None]
-        if tasks and grace:
-            await asyncio.wait(tasks, timeout=grace)
         for call in list(self._calls):
             call.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for task in tasks:
+            task.cancel()  # also of a handler that goes on after its answer
+        if tasks:
+            await asyncio.wait(tasks, timeout=_LAST_S)
         for each in list(self._sockets):
             each.close()
         self._stopped.set()
+
+    def say_goodbye(self) -> None:
+        """Ask all clients to make new calls on new connections; those under way go on."""
+        for each in self._sockets:
+            each.connection.announce_end()
+            each.flush_soon()
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._sockets)
+
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._calls) or any(each.connection.has_waiting for each in self._sockets)
 
     async def wait_for_termination(self, timeout: float | None = None) -> bool:
         """Wait for the end of `stop`; return whether the time was too short."""
@@ -123,7 +163,8 @@ class WireServer:
     def _socket(self) -> Http2Socket:
         made = Http2Socket(Role.SERVER, self._limits, self._patience)
         made.made = lambda: self._connected(made)
-        made.lost = lambda: self._forget(made)
+        made.closed = lambda: self._forget(made)
+        made.emptied = self._progress.ring
         made.opened = lambda event: self._opened(made, event)
         return made
 
@@ -148,8 +189,11 @@ class WireServer:
             section.memo = _request_of(section)
         request: _Request = section.memo
         connection = made.connection
+        if event.stream_id not in connection.streams:
+            return  # it was taken back at once
         if request.refusal:
             connection.send_trailers(event.stream_id, request.refusal)
+            connection.reset(event.stream_id, ErrorCode.NO_ERROR)
             return
         call = WireCall(self, made, event.stream_id)
         made.owners[event.stream_id] = call
@@ -176,6 +220,7 @@ class WireServer:
     def ended(self, call: WireCall) -> None:
         """Forget a call."""
         self._calls.pop(call, None)
+        self._progress.ring()
 
 
 def _request_of(section: FieldSection) -> _Request:

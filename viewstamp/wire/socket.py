@@ -1,7 +1,7 @@
 """One socket with an HTTP/2 connection on it: bytes in, bytes out, and signs of life.
 
-Everything that a turn of the event loop makes ready leaves in one write. A peer that does not read
-is not read from either, so what we owe it stays bounded.
+Everything that a turn of the event loop makes ready leaves in one write. For a peer that does not
+read, data wait in their streams, where writers see them. What is owed beside data has a limit.
 """
 
 from __future__ import annotations
@@ -24,8 +24,14 @@ from viewstamp.http2 import (
     StreamReset,
 )
 from viewstamp.http2.events import DataReceived, FieldsReceived, GoingAway, SettingsReceived
+from viewstamp.http2.fields import MessagePart
+from viewstamp.limits import MIB
 
 _PING: Final = b"vs-alive"
+# How much may wait for a peer that does not read: only answers to what it sends come to so much.
+_UNSENT_BYTES_MAX: Final = 2 * MIB
+# How long a closing socket has for what it still has to send.
+_CLOSE_S: Final = 5.0
 _NS_PER_MS: Final = 1_000_000
 _MS_PER_S: Final = 1_000
 
@@ -72,6 +78,8 @@ class Http2Socket(asyncio.Protocol):
         self.connection = Connection(role, limits, self._now_ms)
         self.owners: dict[int, StreamOwner] = {}
         """Who is told of a stream, until it has ended."""
+        self.closes_when_idle = False
+        """Whether it closes with its last stream."""
         self.is_gone = False
         """Whether nothing comes or goes any more."""
         self.why = ""
@@ -79,7 +87,11 @@ class Http2Socket(asyncio.Protocol):
         self.made: Callable[[], None] = lambda: None
         """Called once the socket is connected."""
         self.lost: Callable[[], None] = lambda: None
-        """Called once it is gone."""
+        """Called once nothing comes or goes any more."""
+        self.closed: Callable[[], None] = lambda: None
+        """Called once the socket itself is closed."""
+        self.emptied: Callable[[], None] = lambda: None
+        """Called when everything that waited on a stream has left."""
         self.opened: Callable[[FieldsReceived], None] | None = None
         """Called with the request of a new stream of the peer."""
         self.goes_away: Callable[[GoingAway], None] = lambda _: None
@@ -91,6 +103,7 @@ class Http2Socket(asyncio.Protocol):
         self._heard_ms = self._now_ms
         self._is_asked = False
         self._timer: asyncio.TimerHandle | None = None
+        self._closing: asyncio.TimerHandle | None = None
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             FieldsReceived: self._fields,
             DataReceived: self._data,
@@ -122,15 +135,18 @@ class Http2Socket(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Tell everybody that it is over."""
         self._end(f"connection lost: {error}" if error else "connection closed by the peer")
+        if self._closing is not None:
+            self._closing.cancel()
+        self.closed()
 
     def pause_writing(self) -> None:
-        """Read no more: whatever came would make us owe the peer even more."""
-        self.transport.pause_reading()
+        """Let data wait in their streams."""
+        self.connection.hold(is_held=True)
 
     def resume_writing(self) -> None:
         """Go on."""
-        if not self.is_gone:
-            self.transport.resume_reading()
+        self.connection.hold(is_held=False)
+        self.flush_soon()
 
     # --- For owners ---
 
@@ -140,12 +156,24 @@ class Http2Socket(asyncio.Protocol):
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
 
+    def disown(self, stream_id: int) -> None:
+        """Tell nobody of a stream any more."""
+        self.owners.pop(stream_id, None)
+        if self.closes_when_idle and not self.owners:
+            self.close()
+
     def close(self) -> None:
         """Send what is ready, and close."""
         if not self.is_gone:
             self.connection.close()
             self._flush()
-            self.transport.close()
+            self._close_transport()
+
+    def _close_transport(self) -> None:
+        """Close once everything is sent, and in any case soon."""
+        self.transport.close()
+        if self._closing is None:
+            self._closing = self._loop.call_later(_CLOSE_S, self.transport.abort)
 
     def abort(self, why: str) -> None:
         """Close at once."""
@@ -162,7 +190,7 @@ class Http2Socket(asyncio.Protocol):
         owner = self.owners.get(event.stream_id)
         if owner is not None:
             owner.fields_received(event)
-        elif self.opened is not None:
+        elif self.opened is not None and event.section.part is MessagePart.REQUEST:
             self.opened(event)
 
     def _data(self, event: DataReceived) -> None:
@@ -181,6 +209,7 @@ class Http2Socket(asyncio.Protocol):
         owner = self.owners.get(event.stream_id)
         if owner is not None:
             owner.may_write()
+        self.emptied()
 
     def _settings(self, event: SettingsReceived) -> None:
         self.settled(event)
@@ -190,17 +219,24 @@ class Http2Socket(asyncio.Protocol):
 
     def _failed(self, event: ConnectionFailed) -> None:
         self._flush()
-        self.transport.close()
+        self._close_transport()
         self._end(f"the peer broke the protocol: {event.message}")
 
     # --- Parts ---
 
     def _flush(self) -> None:
         self._is_flush_due = False
-        if not self.is_gone:
-            data = self.connection.output()
-            if data:
-                self.transport.write(data)
+        if self.is_gone:
+            return
+        data = self.connection.output()
+        if data:
+            self.transport.write(data)
+        for event in self.connection.take_events():
+            self._handle(event)
+        if self.transport.get_write_buffer_size() > _UNSENT_BYTES_MAX:
+            self.abort("the peer does not read")
+        elif self.connection.has_more:
+            self.flush_soon()
 
     def _watch(self) -> None:
         """Ask for signs of life from time to time."""
@@ -224,10 +260,11 @@ class Http2Socket(asyncio.Protocol):
         self.is_gone, self.why = True, why
         if self._timer is not None:
             self._timer.cancel()
+        # First: whoever begins another call now must not get this socket.
+        self.lost()
         owners, self.owners = self.owners, {}
         for owner in owners.values():
             owner.ended_early(-1, why)
-        self.lost()
 
 
 def _monotonic_ms() -> int:

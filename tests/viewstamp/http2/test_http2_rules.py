@@ -182,7 +182,7 @@ RULES = (
     Breach("8.2.1", "an empty name", request((b"", b"x")), PROTOCOL, 1),
     Breach("8.2.1", "a value with a line", request((b"name", b"a\r\nb")), PROTOCOL, 1),
     Breach("8.2.1", "a value with NUL", request((b"name", b"a\0")), PROTOCOL, 1),
-    Breach("8.2.1", "a value that ends with a space", request((b"name", b"a ")), PROTOCOL, 1),
+    Breach("8.2.1", "white space around a value", request((b"name", b" a ")), None, None),
     Breach("8.2.1", "an empty value", request((b"name", b"")), None, None),
     Breach("8.2.2", "a field of HTTP/1", request((b"connection", b"close")), PROTOCOL, 1),
     Breach(

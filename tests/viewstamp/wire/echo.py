@@ -11,7 +11,8 @@ import grpc.aio
 
 SERVICE: Final = "test.Echo"
 ECHO, COUNT, SUM, CHAT = (f"/{SERVICE}/{name}" for name in ("Echo", "Count", "Sum", "Chat"))
-REFUSE, SLEEP, TELL, BREAK = (f"/{SERVICE}/{name}" for name in ("Refuse", "Sleep", "Tell", "Break"))
+REFUSE, SLEEP, TELL = (f"/{SERVICE}/{name}" for name in ("Refuse", "Sleep", "Tell"))
+BREAK, LINGER = (f"/{SERVICE}/{name}" for name in ("Break", "Linger"))
 DETAILS_KEY: Final = "grpc-status-details-bin"
 
 
@@ -20,6 +21,8 @@ class Echo:
 
     def __init__(self) -> None:
         self.cancelled = asyncio.Event()
+        self.counted = 0
+        """How many answers of streams were made."""
 
     async def echo(self, request: bytes, context: Any) -> bytes:
         """Answer with the request."""
@@ -29,6 +32,7 @@ class Echo:
         """Answer with as many messages as the request says, of so many bytes."""
         count, size = map(int, request.split())
         for number in range(count):
+            self.counted += 1
             yield bytes([number % 256]) * size
 
     async def sum(self, requests: AsyncIterator[bytes], context: Any) -> bytes:
@@ -67,6 +71,14 @@ class Echo:
         peer = context.peer().split(":")[0]
         return repr((metadata, remaining is not None and 0 < remaining <= 20, peer)).encode()
 
+    async def linger(self, request: bytes, context: Any) -> bytes:
+        """Refuse, and go on as if that had not ended the call."""
+        try:
+            await context.abort(grpc.StatusCode.ABORTED, "and yet")
+        finally:
+            await asyncio.sleep(60)
+        return b""
+
     async def fail(self, request: bytes, context: Any) -> bytes:
         """Raise what nobody expects."""
         raise ValueError("as planned")
@@ -86,5 +98,6 @@ class Echo:
             "Sleep": unary(self.sleep),
             "Tell": unary(self.tell),
             "Break": unary(self.fail),
+            "Linger": unary(self.linger),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)

@@ -40,6 +40,7 @@ PAIRS: Final = [
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", 4 * MIB),
     ("grpc.max_send_message_length", 4 * MIB),
+    ("grpc.max_concurrent_streams", 1_000),
 )
 # More than anything takes on the slowest machine.
 PATIENCE_S: Final = 20
@@ -84,6 +85,42 @@ async def test_many_calls_share_a_connection(line: Line) -> None:
     messages = [b"%d" % number * number for number in range(200)]
     answers = await asyncio.gather(*(line.unary(ECHO, message) for message in messages))
     assert list(answers) == messages
+
+
+async def test_more_calls_wait_than_a_peer_takes_untold(line: Line) -> None:
+    """A hundred and fifty calls that wait keep no other one from its answer."""
+    waiting = [line.channel.unary_unary(SLEEP)(b"", timeout=PATIENCE_S) for _ in range(150)]
+    assert await line.unary(ECHO, b"beside them") == b"beside them"
+    for call in waiting:
+        call.cancel()
+
+
+async def test_answers_that_nobody_reads_keep_no_others_away(line: Line) -> None:
+    """After 6 MB that were sent and never read, another call is answered."""
+    for _ in range(20):
+        call = line.channel.unary_stream(COUNT)(b"3 100000", timeout=PATIENCE_S)
+        await call.read()
+        await asyncio.sleep(0.01)
+        call.cancel()
+    assert await line.unary(ECHO, bytes(100_000)) == bytes(100_000)
+
+
+async def test_two_ends_with_much_to_say_go_on(line: Line) -> None:
+    """Both sides send more than any buffer holds, at once, and neither waits for the other."""
+
+    async def chat() -> int:
+        call = line.channel.stream_stream(CHAT)(timeout=PATIENCE_S)
+        sending = asyncio.create_task(say(call))
+        answers = [await call.read() for _ in range(20)]
+        await sending
+        call.cancel()
+        return sum(map(len, answers))
+
+    async def say(call: Any) -> None:
+        for _ in range(20):
+            await call.write(bytes(200_000))
+
+    assert await asyncio.gather(*(chat() for _ in range(8))) == [20 * 200_000] * 8
 
 
 async def test_a_stream_of_answers(line: Line) -> None:

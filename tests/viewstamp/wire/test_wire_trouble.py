@@ -1,0 +1,213 @@
+"""Peers that do what no library does: our ends bear it, end what has to end, and lose nothing else.
+
+Method: one end is ours, over a real socket; the other one writes frames by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+import pytest
+
+from tests.viewstamp.wire.echo import ECHO, LINGER, SLEEP, Echo
+from viewstamp.http2 import Field, write_block
+from viewstamp.http2.frames import (
+    CONNECTION,
+    END_HEADERS,
+    END_STREAM,
+    HEAD,
+    HEAD_BYTES,
+    PREFACE,
+    STREAM_ID_MAX,
+    WINDOW_BYTES_MAX,
+    Kind,
+    Setting,
+    frame,
+    goaway_frame,
+    reset_frame,
+    settings_frame,
+    window_frame,
+)
+from viewstamp.wire.messages import prefixed
+from viewstamp.wire.metadata import status_fields, status_of
+from viewstamp.wire.transport import WireTransport
+
+PATIENCE_S: Final = 20
+WHOLE: Final = END_HEADERS | END_STREAM
+HELLO: Final = PREFACE + settings_frame({})
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[tuple[int, Echo, Any]]:
+    """Give the port of a server of ours, what it does, and the server."""
+    server, echo = WireTransport().server(()), Echo()
+    server.add_generic_rpc_handlers((echo.handlers(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield port, echo, server
+    await server.stop(None)
+
+
+@asynccontextmanager
+async def answering(said: Callable[[int], bytes]) -> AsyncIterator[Any]:
+    """Give a channel of ours to a server that says something to each connection, by its number."""
+    numbers = iter(range(100))
+
+    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said(next(numbers)))
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(meet, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    channel: Any = WireTransport().channel(f"127.0.0.1:{port}", (), None)
+    yield channel
+    await channel.close()
+    server.close()
+
+
+def request(stream_id: int, path: str, *more: Field, flags: int = END_HEADERS) -> bytes:
+    """Return the fields of a request."""
+    fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", path.encode())]
+    block = write_block([*fields, (b"content-type", b"application/grpc"), *more])
+    return frame(Kind.HEADERS, flags, stream_id, block)
+
+
+def message(stream_id: int, text: bytes) -> bytes:
+    """Return a message, which is the last one."""
+    return frame(Kind.DATA, END_STREAM, stream_id, prefixed(text))
+
+
+async def heard(reader: asyncio.StreamReader, stream_id: int, kind: Kind) -> bytes:
+    """Return the payload of the first frame of this kind on this stream."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            high, low, got, _, of = HEAD.unpack(await reader.readexactly(HEAD_BYTES))
+            payload = await reader.readexactly(high << 8 | low)
+            if (got, of) == (kind, stream_id):
+                return payload
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        pytest.param(request(1, "/no/method") + reset_frame(1, 8), id="unknown, and taken back"),
+        pytest.param(request(1, ECHO) + reset_frame(1, 8), id="taken back"),
+        pytest.param(
+            request(1, ECHO, (b"te", b"trailers")) + frame(Kind.DATA, END_STREAM, 1, b"\1\0\0\0\0"),
+            id="compressed",
+        ),
+        pytest.param(request(1, ECHO, (b"grpc-timeout", b"soon")), id="no timeout"),
+        pytest.param(request(1, ECHO, flags=WHOLE), id="without a message"),
+        pytest.param(
+            frame(
+                Kind.HEADERS,
+                END_HEADERS,
+                1,
+                write_block([(b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/")]),
+            )
+            + frame(Kind.HEADERS, WHOLE, 1, write_block([(b"late", b"trailers")])),
+            id="no gRPC, and trailers",
+        ),
+    ],
+)
+async def test_a_strange_call_harms_no_other(trouble: bytes) -> None:
+    """Whatever comes on one stream, in one packet, the next one is served on the same connection,
+    and nothing is kept of the first."""
+    async with serving() as (port, _, server):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(HELLO + trouble)
+        writer.write(request(3, ECHO) + message(3, b"hello"))
+        assert await heard(reader, 3, Kind.DATA) == prefixed(b"hello")
+        writer.close()
+        async with asyncio.timeout(PATIENCE_S):
+            await server.stop(None)
+
+
+async def test_a_client_that_does_not_read_stops_the_writer() -> None:
+    """With windows of 2 GB open, a handler makes no more than buffers hold."""
+    async with serving() as (port, echo, _):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(PREFACE + settings_frame({Setting.INITIAL_WINDOW_SIZE: WINDOW_BYTES_MAX}))
+        writer.write(window_frame(CONNECTION, WINDOW_BYTES_MAX - 65_535))
+        writer.write(request(1, "/test.Echo/Count") + message(1, b"1000 1000000"))
+        made = -1
+        while made < echo.counted or not made:
+            made = echo.counted
+            await asyncio.sleep(0.2)
+        assert made < 50
+        writer.close()
+
+
+async def test_a_handler_that_goes_on_does_not_keep_a_server() -> None:
+    """One that catches the end of its call is cancelled when the server stops."""
+    async with serving() as (port, _, server):
+        async with WireTransport().channel(f"127.0.0.1:{port}", (), None) as channel:
+            with pytest.raises(grpc.aio.AioRpcError, match="and yet"):
+                await channel.unary_unary(LINGER)(b"", timeout=PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            await server.stop(0.1)
+
+
+SETTINGS: Final = settings_frame({})
+GOODBYE: Final = goaway_frame(STREAM_ID_MAX, 0, "")
+WRONG: Final = frame(Kind.PING, 0, 1, bytes(8))
+
+
+@pytest.mark.parametrize("said", [SETTINGS + GOODBYE, SETTINGS + WRONG, WRONG, b"HTTP/1.1 400\r\n"])
+async def test_a_server_that_ends_at_once_is_unavailable(said: bytes) -> None:
+    """A call fails, also the next one, if the first packet of a server says goodbye or is wrong."""
+    async with answering(lambda _: said) as channel:
+        for _ in range(2):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await channel.unary_unary(ECHO)(b"", timeout=PATIENCE_S)
+            assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_second_goodbye_leaves_the_next_connection_alone() -> None:
+    """Calls go to a new connection after the first goodbye; the second one changes nothing, and
+    the channel closes both."""
+    async with serving() as (port, _, server):
+        async with WireTransport().channel(f"127.0.0.1:{port}", (), None) as channel:
+            waiting = channel.unary_unary(SLEEP)(b"", timeout=PATIENCE_S)
+            assert await channel.unary_unary(ECHO)(b"1", timeout=PATIENCE_S) == b"1"
+            server.say_goodbye()
+            while server.connections < 2:
+                assert await channel.unary_unary(ECHO)(b"2", timeout=PATIENCE_S) == b"2"
+            server.say_goodbye()
+            assert await channel.unary_unary(ECHO)(b"3", timeout=PATIENCE_S) == b"3"
+            assert not waiting.done()
+        for _ in range(PATIENCE_S * 100):
+            if server.connections:
+                await asyncio.sleep(0.01)
+        assert server.connections == 0
+
+
+async def test_metadata_that_cannot_be_sent_raise_at_once() -> None:
+    """The caller hears of it, and the next call is made."""
+    async with (
+        serving() as (port, _, __),
+        WireTransport().channel(f"127.0.0.1:{port}", (), None) as channel,
+    ):
+        with pytest.raises(UnicodeEncodeError):
+            channel.unary_unary(ECHO)(b"", metadata=(("key", "\xe9"),))
+        assert await channel.unary_unary(ECHO)(b"next", timeout=PATIENCE_S) == b"next"
+
+
+@pytest.mark.parametrize("details", ["", " words ", "100 %", "line\nline", "\u00e9", "\ud800"])
+def test_words_of_a_status_come_back(details: str) -> None:
+    """Any text survives, except what no text can be."""
+    code = grpc.StatusCode.ABORTED
+    expected = details.replace("\ud800", "?")
+    assert status_of(status_fields(code, details, ())) == (code, expected)
+
+
+@pytest.mark.parametrize("number", [b"", b"x", b"99", b"9" * 5_000])
+def test_a_status_that_is_none_is_unknown(number: bytes) -> None:
+    """A number that no status has is UNKNOWN."""
+    assert status_of([(b"grpc-status", number)]) == (grpc.StatusCode.UNKNOWN, "")
