@@ -131,6 +131,9 @@ class FrameReceiver:
                 text = f"{Kind(kind).name} has {len(payload)} bytes"
                 if not shape.ends_stream_only:
                     raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, text)
+                if stream_id not in self._connection.streams:
+                    self._connection.charge(Nuisance.PRIORITY)
+                    return  # a stream that is idle cannot be reset
                 raise StreamFault(stream_id, ErrorCode.FRAME_SIZE_ERROR, text)
             self._handlers[kind](flags, stream_id, payload)
         except StreamFault as fault:

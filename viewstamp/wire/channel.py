@@ -15,7 +15,7 @@ from viewstamp.grpc_transport import Options
 from viewstamp.http2 import Field, Limits, Role, SettingsReceived, write_block
 from viewstamp.limits import MIB
 from viewstamp.wire.client_call import ClientCall, Serialize, WireMethod
-from viewstamp.wire.inbox import Bell
+from viewstamp.wire.inbox import Bell, HeldBytes
 from viewstamp.wire.metadata import fields_of, timeout_field
 from viewstamp.wire.socket import Http2Socket, SocketPatience
 
@@ -83,6 +83,8 @@ class WireChannel:
         self.message_bytes_max: int = given.get(
             "grpc.max_receive_message_length", _MESSAGE_BYTES_MAX
         )
+        self.held = HeldBytes(self.message_bytes_max)
+        """What is held of all messages that came."""
         self._address = address
         self._authority = "localhost" if address.startswith(_UNIX) else address
         self._patience = SocketPatience(

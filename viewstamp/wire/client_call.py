@@ -74,7 +74,7 @@ class ClientCall:
         self._channel = channel
         self._socket: Http2Socket | None = None
         self._stream_id = 0
-        self._inbox = Inbox(channel.message_bytes_max, self._give_back)
+        self._inbox = Inbox(channel.message_bytes_max, self._give_back, channel.held)
         self._bell = Bell()
         self._unsent: list[bytes] = []
         """Messages for a stream that is not open yet."""

@@ -5,8 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
-from viewstamp.wire.messages import PREFIX_BYTES, MessageReader
+import grpc
+
+from viewstamp.wire.messages import PREFIX_BYTES, MalformedMessages, MessageReader
+
+# How many of the largest messages one connection may have here, whole or in part.
+_LARGEST_HELD_MAX: Final = 4
+
+
+class HeldBytes:
+    """How much of all streams of a connection is held for readers, and how much may be."""
+
+    def __init__(self, message_bytes_max: int) -> None:
+        self._left = _LARGEST_HELD_MAX * message_bytes_max
+
+    def hold(self, size: int) -> None:
+        """Take note of bytes that came, or of fewer. Raises MalformedMessages."""
+        self._left -= size
+        if size > 0 and self._left < 0:
+            text = "too many bytes of this connection wait for their readers"
+            raise MalformedMessages(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
 
 
 class Inbox:
@@ -16,9 +36,11 @@ class Inbox:
     never fit into the window of its stream.
     """
 
-    def __init__(self, bytes_max: int, give_back: Callable[[int], None]) -> None:
+    def __init__(self, bytes_max: int, give_back: Callable[[int], None], held: HeldBytes) -> None:
         """Take messages of so many bytes; `give_back` allows the peer to send more."""
         self._reader = MessageReader(bytes_max)
+        self._held = held
+        self._held_bytes = 0
         self._give_back = give_back
         self._messages: deque[tuple[bytes, int]] = deque()
         """Each with the bytes that are given back for it."""
@@ -37,6 +59,7 @@ class Inbox:
         left, before = len(data), self._reader.size
         messages = None
         try:
+            self._hold(left)
             messages = self._reader.read(data)
         finally:
             if messages is None:
@@ -51,14 +74,20 @@ class Inbox:
     def read(self) -> bytes:
         """Return the first message; there must be one."""
         message, owed = self._messages.popleft()
+        self._hold(-min(self._held_bytes, PREFIX_BYTES + len(message)))
         self._return(owed)
         return message
 
     def release(self) -> None:
-        """Give back what is owed for all messages; they can still be read."""
+        """Give back what is owed for all messages; they can still be read, and count no more."""
+        self._hold(-self._held_bytes)
         owed = sum(owed for _, owed in self._messages)
         self._messages = deque((message, 0) for message, _ in self._messages)
         self._return(owed)
+
+    def _hold(self, size: int) -> None:
+        self._held_bytes += size
+        self._held.hold(size)
 
     def _return(self, size: int) -> None:
         if size:

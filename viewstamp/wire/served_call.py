@@ -16,7 +16,7 @@ import grpc.aio
 from viewstamp.http2 import ErrorCode, Field, StreamClosed, write_block
 from viewstamp.http2.events import DataReceived, FieldsReceived
 from viewstamp.limits import KIB
-from viewstamp.wire.inbox import Bell, Inbox
+from viewstamp.wire.inbox import Bell, HeldBytes, Inbox
 from viewstamp.wire.messages import MalformedMessages, prefixed
 from viewstamp.wire.metadata import (
     Metadata,
@@ -57,12 +57,14 @@ def _refusal_block(code: grpc.StatusCode, details: str) -> bytes:
 class WireCall:
     """A call that is served."""
 
-    def __init__(self, server: WireServer, socket: Http2Socket, stream_id: int) -> None:
+    def __init__(
+        self, server: WireServer, socket: Http2Socket, stream_id: int, held: HeldBytes
+    ) -> None:
         self.task: asyncio.Task[None] | None = None
         self._server = server
         self._socket = socket
         self._stream_id = stream_id
-        self._inbox = Inbox(server.message_bytes_max, self._give_back)
+        self._inbox = Inbox(server.message_bytes_max, self._give_back, held)
         self._bell = Bell()
         self._is_half_closed = False
         self._is_gone = False

@@ -22,7 +22,7 @@ from viewstamp.http2 import (
     write_block,
 )
 from viewstamp.limits import MIB
-from viewstamp.wire.inbox import Bell
+from viewstamp.wire.inbox import Bell, HeldBytes
 from viewstamp.wire.metadata import Metadata, metadata_of
 from viewstamp.wire.served_call import WireCall
 from viewstamp.wire.socket import Http2Socket, SocketPatience
@@ -34,6 +34,7 @@ _BACKLOG: Final = 1_024
 _LAST_S: Final = 5.0
 _POST: Final = b"POST"
 _GRPC: Final = b"application/grpc"
+_IDENTITY: Final = b"identity"
 _NO_GRPC_BLOCK: Final = write_block([(b":status", b"415")])
 _NO_POST_BLOCK: Final = write_block([(b":status", b"405"), (b"allow", b"POST")])
 
@@ -51,6 +52,16 @@ class _Request:
     path: str
     metadata: Metadata
     refusal: bytes
+    encoding: str
+    """How messages are compressed; empty if they are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Client:
+    """Who is at the other end of a socket, and what is held of its messages."""
+
+    name: str
+    held: HeldBytes
 
 
 class WireServer:
@@ -75,7 +86,7 @@ class WireServer:
         self._registered: dict[str, Any] = {}
         self._bound: list[socket.socket] = []
         self._listening: list[asyncio.Server] = []
-        self._sockets: dict[Http2Socket, str] = {}
+        self._sockets: dict[Http2Socket, _Client] = {}
         self._calls: dict[WireCall, None] = {}
         self._is_stopping = False
         self._progress = Bell()
@@ -172,14 +183,16 @@ class WireServer:
         if self._is_stopping or len(self._sockets) >= (self._connections_max or 2**31):
             made.abort("too many connections")
             return
-        self._sockets[made] = _peer_name(made.transport)
+        held = HeldBytes(self.message_bytes_max)
+        self._sockets[made] = _Client(_peer_name(made.transport), held)
 
     def _forget(self, made: Http2Socket) -> None:
         self._sockets.pop(made, None)
 
     def peer_of(self, made: Http2Socket) -> str:
         """Return the address of a client."""
-        return self._sockets.get(made, "")
+        client = self._sockets.get(made)
+        return "" if client is None else client.name
 
     # --- Calls ---
 
@@ -195,10 +208,14 @@ class WireServer:
             connection.send_trailers(event.stream_id, request.refusal)
             connection.reset(event.stream_id, ErrorCode.NO_ERROR)
             return
-        call = WireCall(self, made, event.stream_id)
+        call = WireCall(self, made, event.stream_id, self._sockets[made].held)
         made.owners[event.stream_id] = call
         if self._is_stopping:
             call.refuse(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
+            return
+        if request.encoding:
+            text = f"messages compressed with {request.encoding!r} are not taken"
+            call.refuse(grpc.StatusCode.UNIMPLEMENTED, text)
             return
         handler = self._handler_of(request)
         if handler is None:
@@ -231,7 +248,9 @@ def _request_of(section: FieldSection) -> _Request:
     elif not fields.get(b"content-type", b"").startswith(_GRPC):
         refusal = _NO_GRPC_BLOCK
     path = section.pseudo[b":path"].decode("latin-1")
-    return _Request(path, metadata_of(section.fields), refusal)
+    encoding = fields.get(b"grpc-encoding", _IDENTITY)
+    compression = "" if encoding == _IDENTITY else encoding.decode("latin-1")
+    return _Request(path, metadata_of(section.fields), refusal, compression)
 
 
 def _bind(address: str) -> socket.socket:

@@ -133,6 +133,7 @@ RULES = (
     Breach("6.3", "a priority of no stream", priority(0, 0, bytes(5)), PROTOCOL),
     Breach("6.3", "a priority of an idle stream", priority(0, 9, bytes(5)), None, None),
     Breach("6.3", "a priority of another size", OPENED + priority(0, 1, bytes(4)), SIZE, 1),
+    Breach("6.3", "the same of an idle stream", priority(0, 1, bytes(4)), None, None),
     Breach("6.4", "a reset of no stream", reset_frame(0, 8), PROTOCOL),
     Breach("6.4", "a reset of another size", OPENED + rst_stream(0, 1, bytes(3)), SIZE),
     Breach("6.5", "settings of a stream", settings(0, 1), PROTOCOL),

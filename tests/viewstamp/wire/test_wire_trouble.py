@@ -33,7 +33,8 @@ from viewstamp.http2.frames import (
     settings_frame,
     window_frame,
 )
-from viewstamp.wire.messages import prefixed
+from viewstamp.wire.inbox import HeldBytes, Inbox
+from viewstamp.wire.messages import MalformedMessages, prefixed
 from viewstamp.wire.metadata import status_fields, status_of
 from viewstamp.wire.transport import WireTransport
 
@@ -127,6 +128,38 @@ async def test_a_strange_call_harms_no_other(trouble: bytes) -> None:
         writer.close()
         async with asyncio.timeout(PATIENCE_S):
             await server.stop(None)
+
+
+async def test_compressed_messages_are_not_taken() -> None:
+    """A client that compresses is told that nobody can read it."""
+    async with serving() as (port, _, __):
+        gzip: Any = grpc.Compression.Gzip
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", compression=gzip) as channel:
+            echo: Any = channel.unary_unary(ECHO)
+            with pytest.raises(grpc.aio.AioRpcError, match="gzip") as caught:
+                await echo(bytes(10_000), timeout=PATIENCE_S)
+            assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_messages_are_held_within_limits() -> None:
+    """One connection may have four of the largest messages unread, whole or in part; what is read
+    or given up makes room."""
+    given_back: list[int] = []
+    held = HeldBytes(1_000)
+    inboxes = [Inbox(1_000, given_back.append, held) for _ in range(5)]
+    for inbox in inboxes[:4]:
+        assert not inbox.take(prefixed(bytes(1_000))[:995])
+    with pytest.raises(MalformedMessages, match="wait for their readers") as caught:
+        inboxes[4].take(prefixed(bytes(900)))
+    assert caught.value.code == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert sum(given_back) == 4 * 995 + 905
+    inboxes[4].release()
+    assert inboxes[0].take(bytes(10))
+    assert inboxes[0].read() == bytes(1_000)
+    inboxes[1].release()
+    assert inboxes[2].take(bytes(10) + prefixed(bytes(900)))
+    assert (inboxes[2].read(), inboxes[2].read()) == (bytes(1_000), bytes(900))
+    assert sum(given_back) == 4 * 995 + 905 + 10 + 10 + 905
 
 
 async def test_a_client_that_does_not_read_stops_the_writer() -> None:
