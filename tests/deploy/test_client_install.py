@@ -12,7 +12,7 @@ from tests.deploy.client_install import ClientInstall, install_client, metadata_
 from viewstamp.cluster import LocalCluster
 
 LIBRARIES = {
-    *("annotated-doc", "blake3", "googleapis-common-protos", "grpcio", "grpcio-status"),
+    *("annotated-doc", "blake3", "googleapis-common-protos", "grpcio", "grpcio-status", "hpack"),
     *("markdown-it-py", "mdurl", "protobuf", "pygments", "rich", "shellingham", "typer"),
     "typing-extensions",
 }

@@ -81,7 +81,7 @@ def verdict_of_theirs(end: Foreign, sent: bytes) -> ErrorCode | None:
     return None
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(FRAMES, max_size=12))
 def test_both_judge_alike(sent: list[bytes]) -> None:
     """Frame by frame both go on, or end with one code, but for what the table names."""
@@ -93,7 +93,7 @@ def test_both_judge_alike(sent: list[bytes]) -> None:
     assert mine == other or (mine, other) in OTHER_CODES
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(FRAMES | st.binary(max_size=40), max_size=12), st.integers(1, 50))
 def test_whatever_comes_is_an_event(sent: list[bytes], size: int) -> None:
     """No bytes raise anything, however they are cut, and what they cost stays within limits."""

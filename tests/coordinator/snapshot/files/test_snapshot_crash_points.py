@@ -29,7 +29,7 @@ POINTS_MIN = 1000
 PARTS = 4
 KINDS = {"write", "sync", "rename", "unlink", "create", "sync_directory"}
 # The sample: the first of each shape, and every so-many-th step.
-SAMPLE = 71
+SAMPLE = 199
 # Most layers of the script are larger, and written piece by piece; the others in one go.
 HELD_BYTES_MAX = 1000
 # Losses of power with unsynced writes dropped, kept and partly kept; and the process killed alone,
