@@ -22,6 +22,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from testkit.campaigns.workers import pool
 
 CHUNK_SEEDS: Final = 5
+# Processes are replaced after about so many chunks each: five hundred seeds left more than a
+# gigabyte in one. (The executor's own way to do that stands still in Python 3.11.)
+CHUNKS_OF_A_PROCESS: Final = 10
 # A seed ends by itself long before, unless the machine stands still.
 CHUNK_S_MAX: Final = 1_800
 
@@ -113,6 +116,14 @@ class SeedRunner(Generic[Result]):
             for chunk in chunks:
                 yield self.run_chunk(chunk)
             return
+        size = processes * CHUNKS_OF_A_PROCESS
+        for begin in range(0, len(chunks), size):
+            yield from self._side_by_side(chunks[begin : begin + size], processes)
+
+    def _side_by_side(
+        self, chunks: Sequence[Sequence[int]], processes: int
+    ) -> Iterator[list[Result]]:
+        """Yield chunks as they are done, by processes of their own."""
         with pool(processes) as workers:
             waiting = {workers.submit(self.run_chunk, chunk): chunk for chunk in chunks}
             while waiting:
