@@ -15,8 +15,9 @@ from viewstamp.http2.blocks import BlockReader
 from viewstamp.http2.errors import ConnectionFault, ErrorCode, StreamClosed, StreamFault
 from viewstamp.http2.events import ConnectionFailed, Event, QueueEmptied, StreamReset
 from viewstamp.http2.frames import CONNECTION, PREFACE, Kind, Setting
+from viewstamp.http2.incoming import Incoming
 from viewstamp.http2.limits import Allowances, Limits, Nuisance
-from viewstamp.http2.outgoing import Incoming, Outgoing
+from viewstamp.http2.outgoing import Outgoing
 from viewstamp.http2.streams import MAY_SEND, Http2Stream, State, StreamStep
 
 STREAMS_MAX_UNTOLD: Final = 100

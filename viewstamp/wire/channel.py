@@ -13,14 +13,13 @@ import grpc
 
 from viewstamp.grpc_transport import Options
 from viewstamp.http2 import Field, Limits, Role, SettingsReceived, write_block
-from viewstamp.limits import MIB
 from viewstamp.wire.client_call import ClientCall, Serialize, WireMethod
 from viewstamp.wire.inbox import Bell, HeldBytes
+from viewstamp.wire.messages import MESSAGE_BYTES_MAX
 from viewstamp.wire.metadata import fields_of, timeout_field
 from viewstamp.wire.socket import Http2Socket, SocketPatience
 
 _UNIX: Final = "unix:"
-_MESSAGE_BYTES_MAX: Final = 4 * MIB
 _CONNECT_S: Final = 20.0
 _BACKOFF_MS: Final = 1_000
 _BACKOFF_MAX_MS: Final = 120_000
@@ -81,7 +80,7 @@ class WireChannel:
     def __init__(self, address: str, options: Options) -> None:
         given = dict(options)
         self.message_bytes_max: int = given.get(
-            "grpc.max_receive_message_length", _MESSAGE_BYTES_MAX
+            "grpc.max_receive_message_length", MESSAGE_BYTES_MAX
         )
         self.held = HeldBytes(self.message_bytes_max)
         """What is held of all messages that came."""
@@ -109,22 +108,22 @@ class WireChannel:
 
     def unary_unary(self, method: str, request_serializer: Serialize = None, response_deserializer: Callable[[bytes], Any] | None = None, **_: Any) -> Any:  # fmt: skip # noqa: E501
         """Return a method that sends one message and is answered by one."""
-        made = WireMethod(method, request_serializer, response_deserializer, True)
+        made = WireMethod(method, request_serializer, response_deserializer)
         return _Callable(self, made, sends_one=True)
 
     def unary_stream(self, method: str, request_serializer: Serialize = None, response_deserializer: Callable[[bytes], Any] | None = None, **_: Any) -> Any:  # fmt: skip # noqa: E501
         """Return a method that sends one message and is answered by many."""
-        made = WireMethod(method, request_serializer, response_deserializer, False)
+        made = WireMethod(method, request_serializer, response_deserializer)
         return _Callable(self, made, sends_one=True)
 
     def stream_unary(self, method: str, request_serializer: Serialize = None, response_deserializer: Callable[[bytes], Any] | None = None, **_: Any) -> Any:  # fmt: skip # noqa: E501
         """Return a method that sends many messages and is answered by one."""
-        made = WireMethod(method, request_serializer, response_deserializer, True)
+        made = WireMethod(method, request_serializer, response_deserializer)
         return _Callable(self, made, sends_one=False)
 
     def stream_stream(self, method: str, request_serializer: Serialize = None, response_deserializer: Callable[[bytes], Any] | None = None, **_: Any) -> Any:  # fmt: skip # noqa: E501
         """Return a method that sends and is answered by many messages."""
-        made = WireMethod(method, request_serializer, response_deserializer, False)
+        made = WireMethod(method, request_serializer, response_deserializer)
         return _Callable(self, made, sends_one=False)
 
     async def close(self, grace: float | None = None) -> None:

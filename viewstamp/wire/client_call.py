@@ -13,9 +13,8 @@ import grpc.aio
 
 from viewstamp.http2 import ErrorCode, FieldSection, StreamClosed
 from viewstamp.http2.events import DataReceived, FieldsReceived
-from viewstamp.limits import KIB
 from viewstamp.wire.inbox import Bell, Inbox
-from viewstamp.wire.messages import MalformedMessages, prefixed
+from viewstamp.wire.messages import WAITING_BYTES_MAX, MalformedMessages, prefixed
 from viewstamp.wire.metadata import Metadata, metadata_of, status_of
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 Serialize = Callable[[Any], bytes] | None
 
-WAITING_BYTES_MAX: Final = 64 * KIB
 _OK: Final = b"200"
 _GRPC: Final = b"application/grpc"
 # What a server without gRPC means (gRPC's table of HTTP statuses).
@@ -55,7 +53,6 @@ class WireMethod:
     path: str
     serialize: Serialize
     parse: Callable[[bytes], Any] | None
-    is_answered_by_one: bool
 
 
 class ClientCall:

@@ -111,4 +111,9 @@ class Bell:
         """Wait until it rings."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
-        await future
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future in self._waiting:
+                self._waiting.remove(future)  # or those who give up would stay until it rings
+            raise

@@ -15,9 +15,8 @@ import grpc.aio
 
 from viewstamp.http2 import ErrorCode, Field, StreamClosed, write_block
 from viewstamp.http2.events import DataReceived, FieldsReceived
-from viewstamp.limits import KIB
 from viewstamp.wire.inbox import Bell, HeldBytes, Inbox
-from viewstamp.wire.messages import MalformedMessages, prefixed
+from viewstamp.wire.messages import WAITING_BYTES_MAX, MalformedMessages, prefixed
 from viewstamp.wire.metadata import (
     Metadata,
     fields_of,
@@ -38,8 +37,6 @@ RESPONSE: Final[tuple[Field, ...]] = (
 )
 RESPONSE_BLOCK: Final = write_block(RESPONSE)
 OK_BLOCK: Final = write_block(status_fields(grpc.StatusCode.OK, "", ()))
-# How much of an answer waits for the peer's windows before its handler waits, too.
-WAITING_BYTES_MAX: Final = 64 * KIB
 # How long a client may take to read the rest of an answer after its handler has ended.
 _DRAIN_S: Final = 60.0
 
@@ -234,8 +231,8 @@ class WireCall:
         self._is_half_closed = True
         self._bell.ring()
 
-    def _send(self, message: Any) -> bool:
-        """Send a message; return whether nothing waits for the peer."""
+    def _send(self, message: Any) -> None:
+        """Send a message, or let it wait for the peer."""
         serialize = self._handler.response_serializer
         data = message if serialize is None else serialize(message)
         if len(data) > self._server.message_bytes_max:
@@ -247,7 +244,7 @@ class WireCall:
         if not self._has_sent_fields:
             self._send_fields()
         try:
-            return self._socket.connection.send_data(self._stream_id, prefixed(data))
+            self._socket.connection.send_data(self._stream_id, prefixed(data))
         except StreamClosed as error:
             raise grpc.aio.InternalError("the client is gone") from error
         finally:
@@ -265,7 +262,7 @@ class WireCall:
     def _finish(self) -> None:
         """Send the status, behind everything that was written."""
         block = self._last_block()
-        self._has_ended = True
+        self._has_sent_fields = self._has_ended = True
         self._bell.ring()
         connection = self._socket.connection
         if self._is_gone or self._stream_id not in connection.streams:
@@ -300,7 +297,8 @@ class WireCall:
             return self._status_block()
         except (UnicodeError, ValueError, TypeError, AttributeError):
             _log.exception("a status cannot be sent: %s %r", self._code, self._trailing)
-            self._code, self._details, self._trailing = grpc.StatusCode.INTERNAL, "", ()
+            self._code, self._details = grpc.StatusCode.INTERNAL, ""
+            self._initial = self._trailing = ()
             return self._status_block()
 
     def _status_block(self) -> bytes:
@@ -308,7 +306,6 @@ class WireCall:
             if self._code is grpc.StatusCode.OK and not self._details and not self._trailing:
                 return OK_BLOCK
             return write_block(status_fields(self._code, self._details, self._trailing))
-        self._has_sent_fields = True
         if not self._trailing and not self._initial:
             return _refusal_block(self._code, self._details)
         status = status_fields(self._code, self._details, self._trailing)

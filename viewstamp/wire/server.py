@@ -21,14 +21,13 @@ from viewstamp.http2 import (
     Role,
     write_block,
 )
-from viewstamp.limits import MIB
 from viewstamp.wire.inbox import Bell, HeldBytes
+from viewstamp.wire.messages import MESSAGE_BYTES_MAX
 from viewstamp.wire.metadata import Metadata, metadata_of
 from viewstamp.wire.served_call import WireCall
 from viewstamp.wire.socket import Http2Socket, SocketPatience
 
 _UNIX: Final = "unix:"
-_MESSAGE_BYTES_MAX: Final = 4 * MIB
 _BACKLOG: Final = 1_024
 # How long handlers that were cancelled may take to end.
 _LAST_S: Final = 5.0
@@ -70,7 +69,7 @@ class WireServer:
     def __init__(self, options: Options) -> None:
         given = dict(options)
         self.message_bytes_max: int = given.get(
-            "grpc.max_receive_message_length", _MESSAGE_BYTES_MAX
+            "grpc.max_receive_message_length", MESSAGE_BYTES_MAX
         )
         fields_bytes_max = given.get("grpc.absolute_max_metadata_size", Limits().section_bytes_max)
         self._limits = Limits(

@@ -232,6 +232,31 @@ async def test_metadata_that_cannot_be_sent_raise_at_once() -> None:
         assert await channel.unary_unary(ECHO)(b"next", timeout=PATIENCE_S) == b"next"
 
 
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_a_status_that_cannot_be_sent_is_internal(refuses: bool) -> None:
+    """Metadata of a handler that no field can be end the call, before and behind an answer."""
+
+    async def serve(_: bytes, context: Any) -> bytes:
+        stray = (("key", "\xe9"),)
+        if refuses:
+            await context.abort(grpc.StatusCode.ABORTED, "", stray)
+        context.set_trailing_metadata(stray)
+        return b""
+
+    server = WireTransport().server(())
+    handler: Any = serve
+    made: Any = grpc.unary_unary_rpc_method_handler(handler)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("S", {"M": made}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with WireTransport().channel(f"127.0.0.1:{port}", (), None) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary("/S/M")(b"", timeout=PATIENCE_S)
+    assert caught.value.code() == grpc.StatusCode.INTERNAL
+    assert caught.value.details() == ""
+    await server.stop(None)
+
+
 @pytest.mark.parametrize("details", ["", " words ", "100 %", "line\nline", "\u00e9", "\ud800"])
 def test_words_of_a_status_come_back(details: str) -> None:
     """Any text survives, except what no text can be."""
