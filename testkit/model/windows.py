@@ -31,18 +31,44 @@ def windows(
     changes: int,
 ) -> Iterator[ObservedRun]:
     """Yield windows of at most `changes` changes, one after the other."""
-    place = 0
+    passed = 0
+    for place, known in beginnings(seen, replica_count):
+        if place < passed:
+            continue
+        found = window(entries, known, seen[place : place + changes])
+        passed = place + max(1, len(found.changes))
+        if found.changes:
+            yield found
+
+
+def liveliest_window(
+    entries: Mapping[str, SeenEntry],
+    seen: Sequence[SeenReplica],
+    *,
+    replica_count: int,
+    changes: int,
+) -> ObservedRun:
+    """Return the window in which most happened, of all that could be cut out of the run.
+
+    Windows one after the other may leave out a crash: one ends before it, and the next begins when
+    all replicas are normal again. Raises ValueError if the replicas never were.
+    """
+    found = (
+        window(entries, known, seen[place : place + changes])
+        for place, known in beginnings(seen, replica_count)
+    )
+    return max(found, key=lambda run: (run.liveliness, len(run.changes)))
+
+
+def beginnings(
+    seen: Sequence[SeenReplica], replica_count: int
+) -> Iterator[tuple[int, Mapping[int, SeenReplica]]]:
+    """Yield each place at which a window may begin, and what was known of the replicas there."""
     known: dict[int, SeenReplica] = {}
-    while place < len(seen):
-        known[seen[place].id] = seen[place]
-        place += 1
+    for place, each in enumerate(seen, start=1):
+        known[each.id] = each
         if are_normal(known, replica_count) and are_close(known):
-            found = window(entries, known, seen[place : place + changes])
-            if found.changes:
-                yield found
-            for passed in seen[place : place + len(found.changes)]:
-                known[passed.id] = passed
-            place += len(found.changes)
+            yield place, known
 
 
 def are_normal(known: Mapping[int, SeenReplica], replica_count: int) -> bool:

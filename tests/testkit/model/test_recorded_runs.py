@@ -12,7 +12,7 @@ from testkit.model.observed import ObservedRun
 from testkit.model.recorder import SeenEntry, SeenReplica
 from testkit.model.recording_coordinator import StepFile, merged, recorded
 from testkit.model.simulated_runs import of_messages
-from testkit.model.windows import LOG_ENTRIES_MAX, windows, with_last_change
+from testkit.model.windows import LOG_ENTRIES_MAX, liveliest_window, windows, with_last_change
 from viewstamp.cluster import Program
 from viewstamp.cluster.local import COORDINATOR
 from viewstamp.limits import PIPELINE_PREPARES_MAX
@@ -74,10 +74,21 @@ def test_windows_follow_each_other() -> None:
     """Each begins where the one before has ended."""
     begins = [seen(each, 1) for each in range(3)]
 
-    first, second = cut([*begins, *(seen(0, op) for op in range(2, 7))], 6, size=2)
+    found = cut([*begins, *(seen(0, op) for op in range(2, 7))], 6, size=2)
 
-    assert [len(each.log) for each in first.changes] == [2, 3]
-    assert [len(each.log) for each in second.changes] == [5, 6]
+    assert [[len(each.log) for each in window.changes] for window in found] == [[2, 3], [4, 5], [6]]
+
+
+def test_the_liveliest_window_has_a_crash_that_falls_between_two_windows() -> None:
+    """One window ends before the crash, and the next begins when the replica is normal again."""
+    crash = [seen(1, 4, status="recovering"), seen(1, 4, restarted=True), seen(1, 4)]
+    run = [*(seen(each, 1) for each in range(3)), seen(0, 2), seen(0, 3), *crash, seen(0, 4)]
+
+    one_by_one = cut(run, 4, size=3)
+    liveliest = liveliest_window(entries_of(4), run, replica_count=REPLICAS, changes=3)
+
+    assert [window.restarts for window in one_by_one] == [0, 0]
+    assert liveliest.restarts == 1
 
 
 def test_a_window_ends_before_a_log_that_tlc_cannot_take() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from testkit.model.observed import ObservedRun
 from testkit.model.real_runs import record_processes
 from testkit.model.simulated_runs import REPLICAS, of_links, of_messages
 from testkit.model.traces import validate
-from testkit.model.windows import windows, with_last_change
+from testkit.model.windows import liveliest_window, with_last_change
 
 # TLC takes some seconds for a run, and the runs themselves take longer.
 pytestmark = pytest.mark.long
@@ -23,22 +23,25 @@ FEW = 12
 SOURCES = ("links", "messages", "processes")
 
 
-def of_processes(directory: Path) -> list[ObservedRun]:
+def of_processes(directory: Path) -> ObservedRun:
     """A run of real processes in which the primary is killed."""
-    recorder = asyncio.run(record_processes(directory, seed=5, strikes=1))
-    found = windows(recorder.entries, recorder.seen, replica_count=REPLICAS, changes=CHANGES)
-    return list(found)
+    run = asyncio.run(record_processes(directory, seed=5, strikes=1))
+    return liveliest_window(run.entries, run.seen, replica_count=REPLICAS, changes=CHANGES)
+
+
+def liveliest(found: Iterable[ObservedRun]) -> ObservedRun:
+    """The run in which most happened."""
+    return max(found, key=lambda run: run.liveliness)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, ObservedRun]:
     """The liveliest window of a run of each kind."""
-    found = {
-        "links": list(of_links(2, CHANGES, seconds=2)),
-        "messages": list(of_messages(1, CHANGES, seconds=2)),
+    return {
+        "links": liveliest(of_links(2, CHANGES, seconds=2)),
+        "messages": liveliest(of_messages(1, CHANGES, seconds=2)),
         "processes": of_processes(tmp_path_factory.mktemp("processes")),
     }
-    return {name: max(each, key=lambda run: run.liveliness) for name, each in found.items()}
 
 
 @pytest.mark.parametrize("source", SOURCES)
