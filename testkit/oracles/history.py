@@ -41,7 +41,8 @@ class Operation:
 class SequentialModel(Generic[State]):
     """What one key does when operations come one at a time.
 
-    `step` returns the output and the state after it; states are compared and hashed.
+    `step` returns the output and the state after it, by the kind and the argument alone; states,
+    kinds and arguments are compared and hashed.
     """
 
     initial: State

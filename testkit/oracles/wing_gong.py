@@ -2,8 +2,18 @@
 
 The algorithm of Wing and Gong (1993) with the memory of visited states that Lowe (2017) added: try
 every operation that nothing unfinished must come before, go on from the state that it leaves, and
-never look twice at the same set of operations with the same state. Its cost grows with how many
-operations overlap, so histories are split by key before.
+never look twice at the same set of operations with the same state. Histories are split by key
+before, because its cost grows with how many operations overlap.
+
+Three rules leave out orders that cannot matter. If some order explains the history, one that
+follows the rules does:
+
+* An answered operation that may come next, whose answer fits and which changes nothing, comes next.
+  It can move to the front of any order of what is left: the state there is the one that it needs.
+* An operation without an answer that would change nothing does not come next. It may as well never
+  take effect.
+* Of operations without an answer that are alike, the one called first comes first. None of them has
+  to come before any other operation, so they can change places.
 
 It knows nothing of revisions, journals or views: an independent judge of what clients saw.
 """
@@ -32,13 +42,13 @@ def linearization(
     visited: set[tuple[int, State]] = set()
     path: list[int] = []
     # Each frame: the operations done, the state then, and those that may come next.
-    frames = [(0, model.initial, _candidates(operations, everything))]
+    frames = [(0, model.initial, _choices(operations, everything, model.initial, model))]
     steps = 0
     while frames:
-        done, state, candidates = frames[-1]
+        done, _, choices = frames[-1]
         if done & answered == answered:
             return [operations[index] for index in path]
-        if not candidates:
+        if not choices:
             frames.pop()
             if path:
                 path.pop()
@@ -46,22 +56,41 @@ def linearization(
         steps += 1
         if steps > steps_max:
             raise Undecided(f"{len(operations)} operations: no verdict in {steps_max} steps")
-        index = candidates.pop()
-        output, after = model.step(state, operations[index])
-        reached = (done | 1 << index, after)
-        if _explains(operations[index], output) and reached not in visited:
+        index, state = choices.pop()
+        reached = (done | 1 << index, state)
+        if reached not in visited:
             visited.add(reached)
             path.append(index)
-            frames.append((*reached, _candidates(operations, everything & ~reached[0])))
+            left = everything & ~reached[0]
+            frames.append((*reached, _choices(operations, left, state, model)))
     return None
 
 
-def _explains(operation: Operation, output: object) -> bool:
-    return not operation.is_answered or operation.output == output
+def _choices(
+    operations: Sequence[Operation], left: int, state: State, model: SequentialModel[State]
+) -> list[tuple[int, State]]:
+    """Return what may come next, each with the state after it, by the three rules.
+
+    What is last is tried first: the answered before the others, the earliest called of each.
+    """
+    known: list[tuple[int, State]] = []
+    unknown: dict[tuple[str, object], tuple[int, State]] = {}
+    for index in _candidates(operations, left):
+        operation = operations[index]
+        output, after = model.step(state, operation)
+        if operation.is_answered:
+            if operation.output != output:
+                continue
+            if after == state:
+                return [(index, after)]
+            known.append((index, after))
+        elif after != state:
+            unknown.setdefault((operation.kind, operation.argument), (index, after))
+    return [*reversed(unknown.values()), *reversed(known)]
 
 
 def _candidates(operations: Sequence[Operation], left: int) -> list[int]:
-    """Those left that no other one left must come before; the earliest called is last.
+    """Return those left that no other one left must come before, the earliest called first.
 
     Operations stand in the order of their calls: the first that was called after another one left
     had returned ends the search, because all others were called later.
@@ -78,4 +107,4 @@ def _candidates(operations: Sequence[Operation], left: int) -> list[int]:
             first_return = returned_at
         found.append(index)
         left ^= lowest
-    return found[::-1]
+    return found

@@ -84,9 +84,9 @@ def explains(order: list[Operation]) -> bool:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Operation]:
-    """Up to 5 operations at random times with random answers, some of them none."""
+    """Up to 6 operations at random times with random answers, some of them none."""
     history = []
-    for client in range(draw(st.integers(0, 5))):
+    for client in range(draw(st.integers(0, 6))):
         called = draw(st.integers(0, 8))
         kind = draw(st.sampled_from(["read", "write"]))
         argument = draw(st.integers(1, 2)) if kind == "write" else None
@@ -159,6 +159,28 @@ def explains_as_given(order: list[Operation]) -> bool:
             return False
         latest_call = max(latest_call, operation.called_at)
     return True
+
+
+def without_answers(count: int, *, ends_well: bool) -> list[Operation]:
+    """Writes of two values that nobody knows of, then reads that saw both in turns.
+
+    The last read may see a value that nobody wrote.
+    """
+    lost = [write(1 + number % 2, number, None) for number in range(count)]
+    seen = [1 + number % 2 for number in range(count // 2)]
+    seen[-1] = seen[-1] if ends_well else 9
+    begun = 2 * count
+    return [*lost, *(read(begun + 2 * at, begun + 2 * at + 1, it) for at, it in enumerate(seen))]
+
+
+@pytest.mark.parametrize("ends_well", [True, False])
+def test_many_writes_without_an_answer_are_judged(ends_well: bool) -> None:
+    """Writes that are alike are not tried in each other's place, which would never end."""
+    history = without_answers(60, ends_well=ends_well)
+
+    found = wing_gong.linearization(history, REGISTER, steps_max=20_000)
+
+    assert (found is not None) is ends_well
 
 
 def test_giving_up_is_no_verdict() -> None:
