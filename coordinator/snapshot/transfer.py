@@ -245,7 +245,6 @@ class StateTransfer:
 
         Another peer may have another one: layered differently, in a form that this build reads, or
         not diverged.
-        reads, or not diverged.
         """
         try:
             return await self._take_in(manifest, target)

@@ -102,11 +102,13 @@ class Clients:
         if self._demands is not None:
             demand = self._demands.reads if only_reads else self._demands.changes
         number = len(self.processes)
+        options, addresses = self._options, list(access.addresses)
         callers = Callers(
-            self._world, number, seed, self._heard, only_reads, demand, self._options.pauses_ms
+            *(self._world, number, seed, self._heard, only_reads, demand),
+            pauses_ms=options.pauses_ms,
+            name_bytes=options.name_bytes,
         )
         self._callers[process] = callers
-        options, addresses = self._options, list(access.addresses)
         names = [f"key-{key}" for key in range(options.keys)]
         if crowd:
             # Few callers share a key: a judge has to try the orders of what goes on at once.

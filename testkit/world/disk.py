@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinator.journal.segment import SEGMENT_NAME
-from testkit.memory_storage import Inode, Loss, MemoryFile, MemoryStorage
+from testkit.memory_storage import Inode, Loss, MemoryFile, MemoryStorage, SimulatedCrash
 from viewstamp.format.record import SECTOR_BYTES
 
 
@@ -33,6 +33,8 @@ class WorldDisk(MemoryStorage):
         """By how many sectors the next record misses its place in its segment; 0 for none."""
         self.next_record_vanishes = False
         """Whether the next record that is synced is not on the disk."""
+        self.stops_in_record = False
+        """Whether the machine stops between the next write of a record and its sync."""
         self.syncs_that_lie = 0
         """How many of the next syncs leave everything to chance."""
         self.has_lied = False
@@ -44,7 +46,7 @@ class WorldDisk(MemoryStorage):
     def heal(self) -> None:
         """Let no later write go wrong."""
         self.sectors_misdirected = self.syncs_that_lie = 0
-        self.next_record_vanishes = False
+        self.next_record_vanishes = self.stops_in_record = False
         for each in self._vanishing:
             each.inode.apply(each.offset, each.data)
         self._vanishing.clear()
@@ -57,6 +59,7 @@ class WorldDisk(MemoryStorage):
             else:
                 each.inode.apply(each.offset, each.data)
         self._vanishing.clear()
+        self.stops_in_record = False
         super().crash(loss, seed)
 
     def create(self, path: str) -> WorldFile:
@@ -76,6 +79,8 @@ class WorldDisk(MemoryStorage):
             self.syncs += 1
             return
         records = [each for each in inode.pending if is_record(path, each[0])]
+        if records and self.stops_in_record:
+            raise SimulatedCrash(f"sync {path}")
         super().sync_inode(path, inode)
         for each in self._vanishing:
             each.is_followed |= inode is each.inode and bool(records)

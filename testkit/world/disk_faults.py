@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from testkit.world.process import WorldProcess
 
 _STEPS_UNTIL_DEATH: Final = 40
+_POWER_ENDS_IN_RECORD: Final = 0.5
 _SYNCS_UNTIL_FAILURE: Final = 4
 _SLOWNESS_MAX: Final = 40
-# Longer than a disk may take until its replica is unfit, and until another one leads.
-_HANGS_MS: Final = (500, 9_000)
+# Mostly longer than a disk may take until its replica is unfit, and until another one leads.
+_HANGS_MS: Final = (2_000, 9_000)
+_HANGS_ON_PRIMARY: Final = 0.8
 _ROLLED_BACK_MS: Final = (200, 5_000)
 _ROOM_SECTORS_MAX: Final = 40
 # One damage of a journal in so many is that of the header of a segment.
@@ -43,12 +45,14 @@ class DiskFaults:
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
-        self._hanging: list[WorldProcess] = []
+        self._hanging: dict[WorldProcess, bool] = {}
+        """Whose disk hangs, and whether it led when that began."""
         # Superblocks with a rotten copy. Another rotten one might leave too few that agree.
         self._rotten: list[WorldProcess] = []
         self.strikes: Mapping[str, Callable[[], bool]] = {
             "kill_in_io": self._kill_in_io,
             "power": self._power,
+            "power_in_io": self._power_in_io,
             "blackout": self._blackout,
             "lose_disk": self._lose_disk,
             "slow": self._slow,
@@ -70,9 +74,8 @@ class DiskFaults:
             disk.failing_syncs.clear()
             disk.capacity_bytes = CAPACITY_BYTES
             disk.heal()
-        for process in self._hanging:
-            process.kill()
-        self._hanging.clear()
+        for process in list(self._hanging):
+            self._kill_hanging(process)
 
     # --- Power ---
 
@@ -84,19 +87,38 @@ class DiskFaults:
 
     def _power(self) -> bool:
         """Have a machine lose power, and with it a part of what was not synced."""
-        self._lose_power(self._ground.replica())
+        self._lose_power(self._ground.replica(), self._ground.random.getrandbits(32))
+        return True
+
+    def _power_in_io(self) -> bool:
+        """Have a machine lose power between two steps of its disk, or while it writes a record."""
+        replica, random = self._ground.replica(), self._ground.random
+        process, disk = replica.process, replica.machine.disk
+        if process is None or not process.is_alive:
+            return False
+        if random.random() < _POWER_ENDS_IN_RECORD:
+            disk.stops_in_record = True
+        else:
+            disk.crash_at = disk.steps + random.randint(0, _STEPS_UNTIL_DEATH)
+        seed = random.getrandbits(32)
+
+        def killed() -> None:
+            if not self._ground.is_ending:
+                self._lose_power(replica, seed)
+
+        process.killed.append(killed)
         return True
 
     def _blackout(self) -> bool:
         """Have every machine lose power at once."""
         for replica in self._ground.replicas:
-            self._lose_power(replica)
+            self._lose_power(replica, self._ground.random.getrandbits(32))
         return True
 
-    def _lose_power(self, replica: WorldReplica) -> None:
+    def _lose_power(self, replica: WorldReplica, seed: int) -> None:
         self._ground.note(replica, "loses power")
         replica.kill_all()
-        replica.machine.disk.crash(Loss.PARTLY, self._ground.random.getrandbits(32))
+        replica.machine.disk.crash(Loss.PARTLY, seed)
 
     # --- Whole disks ---
 
@@ -167,17 +189,18 @@ class DiskFaults:
 
     def _hang_disk(self) -> bool:
         """Let no call to the disk return any more, until somebody kills the process."""
-        replica = self._ground.replica()
+        replica = self._ground.replica(primary_share=_HANGS_ON_PRIMARY)
         process = replica.process
         if process is None or not process.is_alive:
             return False
         self._ground.note(replica, "has a disk that hangs")
         process.hangs = True
-        self._hanging.append(process)
-        self._ground.later(_HANGS_MS, self._kill_hanging, process, replica.is_primary)
+        self._hanging[process] = replica.is_primary
+        self._ground.later(_HANGS_MS, self._kill_hanging, process)
         return True
 
-    def _kill_hanging(self, process: WorldProcess, was_primary: bool) -> None:
+    def _kill_hanging(self, process: WorldProcess) -> None:
+        was_primary = self._hanging.pop(process, False)
         leads = [each.process for each in self._ground.replicas if each.is_primary]
         if was_primary and process.is_alive and any(each is not process for each in leads):
             self._ground.branches.counts[HANDED_OVER] += 1

@@ -39,6 +39,7 @@ KINDS: Final = (
     "holed_log",
     "echoes",
     "power",
+    "power_in_io",
     "blackout",
     "lose_disk",
     "slow",
@@ -61,6 +62,7 @@ KINDS: Final = (
     "return",
     "pendulum",
     "struck_bootstrap",
+    "struck_transfer",
     "rolled_back",
 )
 # Known by name, and drawn for no seed.

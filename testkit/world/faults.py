@@ -16,6 +16,7 @@ from testkit.world.network_faults import NetworkFaults
 from testkit.world.process_faults import ProcessFaults
 from testkit.world.schedule import NS_PER_MS
 from testkit.world.steps import Steps
+from testkit.world.transfer_faults import TransferFaults
 
 
 class Faults:
@@ -34,6 +35,7 @@ class Faults:
             DiskFaults(ground),
             LyingDiskFaults(ground),
             ProcessFaults(ground),
+            TransferFaults(ground),
         )
         self._strikes = {k: strike for each in self._sources for k, strike in each.strikes.items()}
         assert self._strikes.keys() == {*KINDS, *APART}, "each kind has one strike"

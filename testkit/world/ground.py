@@ -65,10 +65,10 @@ class Ground:
         """No fault lasts longer, unless the shortest of its kind does."""
         self._victims = victims
 
-    def replica(self) -> WorldReplica:
-        """Return a replica; every second time the primary, if there is one."""
+    def replica(self, primary_share: float = 0.5) -> WorldReplica:
+        """Return a replica; so often the primary, if there is one."""
         primaries = [replica for replica in self.replicas if replica.is_primary]
-        if primaries and self.random.random() < 0.5:
+        if primaries and self.random.random() < primary_share:
             return self.random.choice(primaries)
         return self.random.choice(self.replicas)
 

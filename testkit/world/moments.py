@@ -33,6 +33,7 @@ MOMENTS: Final = (AMBUSH, ALONE, CORNERED, FORGOTTEN, PENDULUM, RETURNED, STRUCK
 EFFECTS_BEFORE_DEATH_MAX: Final = 12
 _AMBUSH_WITHIN_MS: Final = (0, 150)
 _AMBUSH_LASTS_MS: Final = (20, 2_000)
+_MAKE_WAY_MS: Final = (50, 500)
 _CORNER_MS: Final = (0, 300)
 # Long enough to start on an empty disk, to be linked and to hear a heartbeat.
 _UNANSWERED_LASTS_MS: Final = (300, 900)
@@ -64,7 +65,7 @@ class MomentFaults:
         self.strikes: Mapping[str, Callable[[], bool]] = {
             "kill_in_step": self._kill_in_step,
             "ambush": lambda: self._await(AMBUSH),
-            "alone_with_its_log": lambda: self._await(ALONE),
+            "alone_with_its_log": self._await_alone,
             "forgotten_view": lambda: self._await(FORGOTTEN),
             "cornered": self._corner,
             "dozing": self._doze,
@@ -122,6 +123,20 @@ class MomentFaults:
     def _await(self, moment: str) -> bool:
         self._awaited[moment] = Random(self._ground.random.getrandbits(64))
         return len(self._ground.replicas) > 1
+
+    def _await_alone(self) -> bool:
+        """Wait for a victim that is about to lead; the one that leads may have to make way."""
+        self._make_way_for_victim(self._primary())
+        return self._await(ALONE)
+
+    def _make_way_for_victim(self, leader: WorldReplica | None) -> None:
+        """Kill who leads in the middle of a rush if the next to lead is a victim."""
+        voters = self._ground.voters
+        if leader is None or leader.process is None or leader.is_standby:
+            return
+        if self._ground.is_victim(voters[(leader.number + 1) % len(voters)]):
+            self._rush()
+            self._ground.later(_MAKE_WAY_MS, leader.process.kill)
 
     def _primary(self) -> WorldReplica | None:
         leading = [replica for replica in self._ground.replicas if replica.is_primary]
@@ -262,13 +277,13 @@ class MomentFaults:
             struck = replica if random.random() < 0.5 else random.choice(self._ground.replicas)
             self._ground.random = random
             self._ground.later(_AMBUSH_WITHIN_MS, self._ambush, struck, random)
-        is_change = what.status is vsr.ReplicaStatus.VIEW_CHANGE
-        if is_change and ALONE in self._awaited and self._ground.is_victim(replica):
-            rots = "rot" in self._ground.options.faults
-            self.leave_alone(replica, self._awaited.pop(ALONE), rots=rots)
-        leads = what.status is vsr.ReplicaStatus.NORMAL and what.primary == replica.number
-        if leads:
+        if what.primary != replica.number:
+            return
+        if what.status is vsr.ReplicaStatus.NORMAL:
             self._took_over(replica)
+        elif ALONE in self._awaited and self._ground.is_victim(replica):
+            rots = "rot" in self._ground.options.faults
+            self.leave_alone(replica, self._awaited[ALONE], rots=rots)
 
     def _took_over(self, leader: WorldReplica) -> None:
         if self._swings:
@@ -281,6 +296,9 @@ class MomentFaults:
             del self._awaited[RETURNED]
             self._ground.random = random
             self._ground.later(_RETURN_WITHIN_MS, self._return, parted, leader, random)
+        elif ALONE in self._awaited:
+            self._ground.random = self._awaited[ALONE]
+            self._make_way_for_victim(leader)
 
     def _ambush(self, struck: WorldReplica, random: Random) -> None:
         """Kill, pause or cut off a replica in the middle of a change of view."""
@@ -315,6 +333,7 @@ class MomentFaults:
             if not (is_told and is_new) or core.marks.op <= core.marks.commit_max:
                 return False
             self._count(ALONE)
+            self._awaited.pop(ALONE, None)
             if rots:
                 rot_last(replica, random)
             return True

@@ -11,7 +11,7 @@ from coordinator.vsr.quorum import QUORUMS
 from testkit.world.fault_plan import EVERY_MS, KINDS, PlannedFault, plan
 from testkit.world.ground import LASTS_MS_MAX
 from viewstamp.format.record import SECTOR_BYTES
-from viewstamp.limits import MIB
+from viewstamp.limits import MIB, NAME_BYTES_MAX
 
 # How long callers of a client pause at most between two calls: some hardly do.
 PAUSES_MS: Final = (20, 100, 400)
@@ -43,7 +43,9 @@ _OPERATORS: Final = (0, 0, 1)
 _COPIES_OF_ONE_VICTIM: Final = 2
 _ALL_KINDS_ONE_IN: Final = 5
 # A victim loses its disk, or some of what is on it.
-_OF_DISKS: Final = frozenset({"lose_disk", "older_superblock", "cornered", "rolled_back"})
+_OF_DISKS: Final = frozenset(
+    {"lose_disk", "older_superblock", "cornered", "rolled_back", "struck_transfer"}
+)
 _OF_RECORDS: Final = frozenset({"rot", "rot_snapshot", "misdirected", "lost_write"})
 
 
@@ -74,6 +76,9 @@ class WorldOptions:
     pauses_ms: Sequence[int] = PAUSES_MS
     """How long callers pause at most between two calls; each client draws one."""
     keys: int = 3
+    name_bytes: int = 0
+    """How long the names of topics are at least. Entries with long ones take more than a unit of
+    512 bytes, so a loss of power can tear them."""
     seconds: int = 10
     wanderers: int = 0
     """Clients that use the whole interface."""
@@ -113,21 +118,27 @@ def draw(seed: int) -> WorldOptions:
         # On different victims both together could be more than a cluster survives.
         kinds -= _OF_RECORDS
     visitors = Random(f"visitors {seed}")
+    wanderers, operators = visitors.choice(_WANDERERS), visitors.choice(_OPERATORS)
+    is_watched = visitors.randrange(_WATCHED_ONE_IN) == 0
+    limits = visitors.choice(_LIMITS)
+    # Records of short names are too small to be torn, and long names would reach the quotas.
+    name_bytes = NAME_BYTES_MAX if "power_in_io" in kinds and not limits else 0
     return WorldOptions(
         replicas=replicas,
-        wanderers=visitors.choice(_WANDERERS),
-        operators=visitors.choice(_OPERATORS),
-        is_watched=visitors.randrange(_WATCHED_ONE_IN) == 0,
+        wanderers=wanderers,
+        operators=operators,
+        is_watched=is_watched,
         standbys=standbys if replicas > 1 else 0,
         clients=random.randint(2, 4),
         callers=random.randint(1, 3),
         keys=random.randint(1, 4),
+        name_bytes=name_bytes,
         seconds=random.choice(_SECONDS),
         faults=tuple(kind for kind in KINDS if kind in kinds),
         every_ms=random.choice(_EVERY_MS),
         pipelines_are_full=Random(f"gathered {seed}").choice(_PIPELINES_ARE_FULL),
         flags=(
             *flags(random.choice(_SNAPSHOT_COMMANDS), random.choice(_RETAIN_MS)),
-            *visitors.choice(_LIMITS),
+            *limits,
         ),
     )

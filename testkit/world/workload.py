@@ -143,6 +143,7 @@ class Callers:
         only_reads: bool,
         demand: Demand | None = None,
         pauses_ms: Sequence[int] = PAUSES_MS,
+        name_bytes: int = 0,
     ) -> None:
         self.is_ending = False
         self.is_rushing = False
@@ -153,6 +154,7 @@ class Callers:
         self._random = Random(seed)
         self._heard = heard
         self._demand = demand
+        self._name_bytes = name_bytes
         self._pause_ms_max = self._random.choice(pauses_ms)
         # A client that only reads has no session, and stays at whichever replica it comes to.
         self.only_reads = only_reads
@@ -269,7 +271,7 @@ class Callers:
     ) -> tuple[object, int | None]:
         """Return what the cluster says, and at which revision; None where it tells none."""
         try:
-            return await _CALLS[kind](client, key, argument)
+            return await _CALLS[kind](client, key.ljust(self._name_bytes, "-"), argument)
         except Refusal as refusal:
             if refusal.details.get("outcome") == "unknown":
                 raise OutcomeUnknown(refusal.message, session_id=0, request_number=0) from refusal

@@ -34,6 +34,8 @@ from testkit.world.process import WorldProcess
 from testkit.world.replica import WorldReplica
 from testkit.world.run import WorldOutcome, WorldRun
 from testkit.world.schedule import NS_PER_MS
+from testkit.world.seeds import good_until
+from viewstamp.limits import NAME_BYTES_MAX
 
 SMALL = WorldOptions(clients=2, callers=1, keys=2, seconds=3)
 
@@ -94,6 +96,20 @@ def test_a_primary_whose_disk_hangs_hands_over() -> None:
     """While the disk of the primary does not return from a call, another replica leads."""
     options = replace(SMALL, seconds=10, faults=("hang_disk",))
     assert ran(8, first_alone(8, options)).branches[HANDED_OVER] == 1
+
+
+@pytest.mark.long
+def test_a_loss_of_power_within_a_write_tears_a_record() -> None:
+    """A record of more than one unit is there in part, and the start cuts it off."""
+    options = replace(SMALL, faults=("power_in_io",), name_bytes=NAME_BYTES_MAX)
+    assert good_until(range(1, 6), options, "torn record cut off")["power_in_io"] > 0
+
+
+@pytest.mark.long
+def test_a_transfer_whose_sources_are_struck_is_tried_again() -> None:
+    """All others die, or are cut off, while a replica fetches a snapshot from them."""
+    options = replace(SMALL, seconds=4, faults=("struck_transfer",))
+    assert good_until(range(1, 9), options, "state transfer tried again")["struck_transfer"] > 0
 
 
 @pytest.mark.long
