@@ -41,6 +41,7 @@ _LOGGED: Final[Mapping[str, str]] = {
     ),
     "damaged segment headers of the journal were rewritten": "segment header rewritten",
     "snapshot adopted": "snapshot adopted",
+    "section compacted": "section compacted",
 }
 # What the disk refused, not what the start refuses.
 _FAILURES: Final = (JournalFailed, NoSpace, SuperblockFailed)

@@ -20,8 +20,10 @@ RECORD_BYTES_MAX: Final = 8 * SECTOR_BYTES
 SEGMENT_BYTES: Final = 20 * SECTOR_BYTES
 # How many commands there are between two snapshots, and how long log is kept for a silent replica:
 # mostly so short that one that is away needs more than the others have kept.
-_SNAPSHOT_COMMANDS: Final = (30, 60, 200)
+_SNAPSHOT_COMMANDS: Final = (10, 30, 60, 200)
 SNAPSHOT_NEVER: Final = 1_000_000
+# How long a snapshot may take until it has failed; the product's minutes never pass in a run.
+_SNAPSHOT_DEADLINES_MS: Final = (60_000, 60_000, 150)
 _RETAIN_MS: Final = (0, 1_000, 60_000)
 _REPLICAS: Final = (1, 2, 3, 3, 3, 3, 4, 5)
 _STANDBYS: Final = (0, 0, 0, 1, 2)
@@ -139,6 +141,7 @@ def draw(seed: int) -> WorldOptions:
         pipelines_are_full=Random(f"gathered {seed}").choice(_PIPELINES_ARE_FULL),
         flags=(
             *flags(random.choice(_SNAPSHOT_COMMANDS), random.choice(_RETAIN_MS)),
+            f"--snapshot-deadline-ms={Random(f'deadline {seed}').choice(_SNAPSHOT_DEADLINES_MS)}",
             *limits,
         ),
     )

@@ -1,4 +1,4 @@
-"""The clocks and the randomness of the standard library, and what is dear, replaced for a run.
+"""The clocks and the randomness of the standard library, and what is dear or rare, replaced.
 
 Whoever asks gets the clock of the machine that the running process is on, and randomness of the
 process's own. Also libraries ask here, so nothing is forgotten; only names that a module has bound
@@ -19,6 +19,7 @@ from unittest import mock
 
 import argon2
 
+from coordinator.snapshot import compaction
 from testkit.memory_storage import SimulatedCrash
 from testkit.world.schedule import NS_PER_S
 from viewstamp import passwords
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 # How many processors each machine has, since pools of threads are sized by it.
 _PROCESSORS: Final = 2
 _PROCESS_ID: Final = 1
+# Chains of layers are merged sooner: a run has too few generations for the product's number.
+_LAYERS_MAX: Final = 4
 # Passwords at the least cost that there is: a run has dozens of logins, which took a fifth of it.
 _CHEAP_HASHER: Final = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 
@@ -101,6 +104,7 @@ def replaced(world: World) -> Iterator[None]:
         stack.enter_context(mock.patch.object(os, "cpu_count", lambda: _PROCESSORS))
         stack.enter_context(mock.patch.object(os, "getpid", lambda: _PROCESS_ID))
         stack.enter_context(mock.patch.object(passwords, "HASHER", _CHEAP_HASHER))
+        stack.enter_context(mock.patch.object(compaction, "COMPACT_LAYERS_MAX", _LAYERS_MAX))
         try:
             yield
         finally:
