@@ -15,14 +15,12 @@ from viewstamp.grpc_transport import Options
 from viewstamp.http2 import Field, Limits, Role, SettingsReceived, write_block
 from viewstamp.wire.client_call import ClientCall, Serialize, WireMethod
 from viewstamp.wire.inbox import Bell, HeldBytes
-from viewstamp.wire.messages import MESSAGE_BYTES_MAX
 from viewstamp.wire.metadata import fields_of, timeout_field
+from viewstamp.wire.options import WireOptions
 from viewstamp.wire.socket import Http2Socket, SocketPatience
+from viewstamp.wire.tls import TlsTexts, client_context
 
 _UNIX: Final = "unix:"
-_CONNECT_S: Final = 20.0
-_BACKOFF_MS: Final = 1_000
-_BACKOFF_MAX_MS: Final = 120_000
 _BACKOFF_GROWTH: Final = 1.6
 _MS_PER_S: Final = 1_000
 _USER_AGENT: Final = b"grpc-python-viewstamp/1"
@@ -32,11 +30,11 @@ Metadata = Iterable[tuple[str, str | bytes]] | None
 
 
 @lru_cache(maxsize=_BLOCKS_KNOWN)
-def _request_block(path: str, authority: str, metadata: tuple[Any, ...]) -> bytes:
+def _request_block(path: str, authority: str, scheme: str, metadata: tuple[Any, ...]) -> bytes:
     """Return the fields of a request without its timeout: the same ones are sent again."""
     begin: list[Field] = [
         (b":method", b"POST"),
-        (b":scheme", b"http"),
+        (b":scheme", scheme.encode()),
         (b":path", path.encode()),
         (b":authority", authority.encode()),
         (b"te", b"trailers"),
@@ -77,21 +75,20 @@ class _Callable:
 class WireChannel:
     """Makes calls to one address."""
 
-    def __init__(self, address: str, options: Options) -> None:
-        given = dict(options)
-        self.message_bytes_max: int = given.get(
-            "grpc.max_receive_message_length", MESSAGE_BYTES_MAX
-        )
-        self.held = HeldBytes(self.message_bytes_max)
+    def __init__(self, address: str, options: Options, tls: TlsTexts | None = None) -> None:
+        """Raises UnusableTexts, UnknownOption."""
+        self.options = WireOptions.of(options)
+        self.held = HeldBytes(self.options.received_bytes_max)
         """What is held of all messages that came."""
         self._address = address
         self._authority = "localhost" if address.startswith(_UNIX) else address
+        self._authority = self.options.server_name or self._authority
+        self._context = None if tls is None else client_context(tls)
+        self._scheme = "http" if tls is None else "https"
         self._patience = SocketPatience(
-            given.get("grpc.keepalive_time_ms"), given.get("grpc.keepalive_timeout_ms", 20_000)
+            self.options.keepalive_ms, self.options.keepalive_timeout_ms
         )
-        self._backoff_ms = float(given.get("grpc.initial_reconnect_backoff_ms", _BACKOFF_MS))
-        self._backoff_max_ms = float(given.get("grpc.max_reconnect_backoff_ms", _BACKOFF_MAX_MS))
-        self._next_backoff_ms = self._backoff_ms
+        self._next_backoff_ms = float(self.options.backoff_ms)
         self._socket: Http2Socket | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._failed_until_s = 0.0
@@ -153,13 +150,24 @@ class WireChannel:
 
     def request_block(self, path: str, metadata: Metadata) -> bytes:
         """Return the fields of a request. Raises ValueError, TypeError for wrong metadata."""
-        return _request_block(path, self._authority, tuple(map(tuple, metadata or ())))
+        given = tuple(map(tuple, metadata or ()))
+        return _request_block(path, self._authority, self._scheme, given)
 
     def begin(self, call: ClientCall, *, wait_for_ready: bool) -> None:
         """Give a call a stream, now or once there is one."""
         if self._is_closed:
             raise grpc.aio.UsageError("Channel is closed.")
         self._calls[call] = None
+        self._begin(call, wait_for_ready=wait_for_ready)
+
+    def begin_again(self, call: ClientCall) -> None:
+        """Give a call another stream, whose first one its server never served."""
+        if self._is_closed:
+            call.fail(grpc.StatusCode.UNAVAILABLE, "the server takes no calls any more")
+        else:
+            self._begin(call, wait_for_ready=False)
+
+    def _begin(self, call: ClientCall, *, wait_for_ready: bool) -> None:
         if self._start(call):
             return
         if self._socket is None and self._connecting is None:
@@ -207,7 +215,7 @@ class WireChannel:
         """Connect once, or again and again while a call waits in spite of failures."""
         while True:
             try:
-                async with asyncio.timeout(_CONNECT_S):
+                async with asyncio.timeout(self.options.connect_ms / _MS_PER_S):
                     socket = await self._connected()
             except Exception as error:  # an address that is none, among others
                 if not self._failed(error):
@@ -216,7 +224,7 @@ class WireChannel:
                 await asyncio.sleep(max(0.0, self._failed_until_s - time.monotonic()))
                 continue
             self._connecting = None
-            self._next_backoff_ms = self._backoff_ms
+            self._next_backoff_ms = float(self.options.backoff_ms)
             self._use(socket)
             return
 
@@ -236,7 +244,11 @@ class WireChannel:
             transport, socket = await loop.create_unix_connection(made, path)
         else:
             host, _, port = self._address.rpartition(":")
-            transport, socket = await loop.create_connection(made, host.strip("[]"), int(port))
+            host = host.strip("[]")
+            name = None if self._context is None else self.options.server_name or host
+            transport, socket = await loop.create_connection(
+                *(made, host, int(port)), ssl=self._context, server_hostname=name
+            )
         try:
             await settled
             if socket.is_gone or not socket.connection.may_open:
@@ -249,7 +261,9 @@ class WireChannel:
     def _failed(self, error: Exception) -> bool:
         """Note a failure, and tell it to calls; return whether some wait in spite of it."""
         self._failed_until_s = time.monotonic() + self._next_backoff_ms / _MS_PER_S
-        self._next_backoff_ms = min(self._backoff_max_ms, self._next_backoff_ms * _BACKOFF_GROWTH)
+        self._next_backoff_ms = min(
+            self.options.backoff_ms_max, self._next_backoff_ms * _BACKOFF_GROWTH
+        )
         why = str(error) or "the server did not answer in time"
         self._failure = (
             f"failed to connect to all addresses; last error: UNAVAILABLE: {self._address}: {why}"

@@ -13,6 +13,7 @@ import grpc.aio
 
 from viewstamp.http2 import ErrorCode, FieldSection, StreamClosed
 from viewstamp.http2.events import DataReceived, FieldsReceived
+from viewstamp.limits import KIB
 from viewstamp.wire.inbox import Bell, Inbox
 from viewstamp.wire.messages import WAITING_BYTES_MAX, MalformedMessages, prefixed
 from viewstamp.wire.metadata import Metadata, metadata_of, status_of
@@ -20,6 +21,9 @@ from viewstamp.wire.metadata import Metadata, metadata_of, status_of
 if TYPE_CHECKING:
     from viewstamp.wire.channel import WireChannel
     from viewstamp.wire.socket import Http2Socket
+
+# A call whose server never served it is repeated if it has sent no more.
+_KEPT_BYTES_MAX: Final = 256 * KIB
 
 Serialize = Callable[[Any], bytes] | None
 
@@ -71,10 +75,13 @@ class ClientCall:
         self._channel = channel
         self._socket: Http2Socket | None = None
         self._stream_id = 0
-        self._inbox = Inbox(channel.message_bytes_max, self._give_back, channel.held)
+        self._inbox = Inbox(channel.options.received_bytes_max, self._give_back, channel.held)
         self._bell = Bell()
         self._unsent: list[bytes] = []
         """Messages for a stream that is not open yet."""
+        self._kept: list[bytes] | None = []
+        """What was sent, as long as it may have to be sent again; None if it is too much, or if it
+        was sent again already."""
         self._has_ended_writing = False
         self._only_message: bytes | None = None
         """The one answer, once it was read; it may be asked for again."""
@@ -99,6 +106,7 @@ class ClientCall:
         socket.owners[stream_id] = self
         unsent, self._unsent = self._unsent, []
         for number, data in enumerate(unsent):
+            self._keep(data)
             is_end = self._has_ended_writing and number == len(unsent) - 1
             socket.connection.send_data(stream_id, data, is_end=is_end)
         if self._has_ended_writing and not unsent:
@@ -164,7 +172,14 @@ class ClientCall:
             self._bell.ring()
 
     def ended_early(self, code: int, message: str) -> None:
-        """Take the end of the stream by the server, or of its connection."""
+        """Take the end of the stream by the server, or of its connection.
+
+        A server that says that it never served the stream is asked again, once and unseen.
+        """
+        if code == ErrorCode.REFUSED_STREAM and self._kept is not None and self._initial is None:
+            self._unsent, self._kept, self._socket = self._kept, None, None
+            self._channel.begin_again(self)
+            return
         status = _OF_RESET.get(code, grpc.StatusCode.INTERNAL)
         self.fail(status, message or f"the stream was reset with code {code}")
 
@@ -233,16 +248,26 @@ class ClientCall:
             if data:
                 self._unsent.append(data)
             return
+        self._keep(data)
         try:
             self._socket.connection.send_data(self._stream_id, data, is_end=is_end)
         except StreamClosed as error:
             raise asyncio.InvalidStateError("RPC already finished.") from error
         self._socket.flush_soon()
 
+    def _keep(self, data: bytes) -> None:
+        """Keep what is sent while nothing came back, and while that is little."""
+        if self._kept is None:
+            return
+        if data:
+            self._kept.append(data)
+        if self._initial is not None or sum(map(len, self._kept)) > _KEPT_BYTES_MAX:
+            self._kept = None
+
     def _written(self, message: Any) -> bytes:
         data = message if self.method.serialize is None else self.method.serialize(message)
-        if len(data) > self._channel.message_bytes_max:
-            limit = self._channel.message_bytes_max
+        limit = self._channel.options.sent_bytes_max
+        if limit is not None and len(data) > limit:
             text = f"Sent message larger than max ({len(data)} vs. {limit})"
             self._reset(ErrorCode.CANCEL)
             self._end(grpc.StatusCode.RESOURCE_EXHAUSTED, text, ())

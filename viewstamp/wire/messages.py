@@ -10,11 +10,10 @@ from typing import Final
 
 import grpc
 
-from viewstamp.limits import KIB, MIB
+from viewstamp.limits import KIB
 
 _PREFIX: Final = Struct(">BL")
 PREFIX_BYTES: Final = _PREFIX.size
-MESSAGE_BYTES_MAX: Final = 4 * MIB
 """The largest message of an end that says nothing else, as in the reference implementation."""
 WAITING_BYTES_MAX: Final = 64 * KIB
 """How much of a stream waits for the peer before whoever writes waits, too."""

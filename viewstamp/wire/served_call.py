@@ -61,7 +61,7 @@ class WireCall:
         self._server = server
         self._socket = socket
         self._stream_id = stream_id
-        self._inbox = Inbox(server.message_bytes_max, self._give_back, held)
+        self._inbox = Inbox(server.options.received_bytes_max, self._give_back, held)
         self._bell = Bell()
         self._is_half_closed = False
         self._is_gone = False
@@ -235,10 +235,9 @@ class WireCall:
         """Send a message, or let it wait for the peer."""
         serialize = self._handler.response_serializer
         data = message if serialize is None else serialize(message)
-        if len(data) > self._server.message_bytes_max:
-            text = (
-                f"Sent message larger than max ({len(data)} vs. {self._server.message_bytes_max})"
-            )
+        limit = self._server.options.sent_bytes_max
+        if limit is not None and len(data) > limit:
+            text = f"Sent message larger than max ({len(data)} vs. {limit})"
             self.refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
             raise HandlerEnded
         if not self._has_sent_fields:
@@ -365,8 +364,8 @@ class WireCall:
         return self._server.peer_of(self._socket)
 
     def auth_context(self) -> Mapping[str, Any]:
-        """Return what the client's certificate says."""
-        return {}
+        """Return what the client's certificate proves."""
+        return self._server.proven_by(self._socket)
 
     def code(self) -> grpc.StatusCode:
         """Return the code that was set, also by `abort`."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Mapping, Sequence
+import ssl
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,10 +23,12 @@ from viewstamp.http2 import (
     write_block,
 )
 from viewstamp.wire.inbox import Bell, HeldBytes
-from viewstamp.wire.messages import MESSAGE_BYTES_MAX
+from viewstamp.wire.listening import Listener
 from viewstamp.wire.metadata import Metadata, metadata_of
+from viewstamp.wire.options import WireOptions
 from viewstamp.wire.served_call import WireCall
 from viewstamp.wire.socket import Http2Socket, SocketPatience
+from viewstamp.wire.tls import TlsTexts, proven_by, server_context
 
 _UNIX: Final = "unix:"
 _BACKLOG: Final = 1_024
@@ -57,9 +60,11 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class _Client:
-    """Who is at the other end of a socket, and what is held of its messages."""
+    """Who is at the other end of a socket, by its address and by what its certificate proves, and
+    what is held of its messages."""
 
     name: str
+    proven: Mapping[str, list[bytes]]
     held: HeldBytes
 
 
@@ -67,24 +72,21 @@ class WireServer:
     """Serves what its handlers know."""
 
     def __init__(self, options: Options) -> None:
-        given = dict(options)
-        self.message_bytes_max: int = given.get(
-            "grpc.max_receive_message_length", MESSAGE_BYTES_MAX
-        )
-        fields_bytes_max = given.get("grpc.absolute_max_metadata_size", Limits().section_bytes_max)
+        self.options = WireOptions.of(options)
         self._limits = Limits(
-            streams_max=given.get("grpc.max_concurrent_streams", 100),
-            section_bytes_max=fields_bytes_max,
-            block_bytes_max=fields_bytes_max,
+            streams_max=self.options.streams_max,
+            section_bytes_max=self.options.fields_bytes_max,
+            block_bytes_max=self.options.fields_bytes_max,
         )
-        self._connections_max = given.get("grpc.max_allowed_incoming_connections")
         self._patience = SocketPatience(
-            given.get("grpc.keepalive_time_ms"), given.get("grpc.keepalive_timeout_ms", 20_000)
+            self.options.keepalive_ms,
+            self.options.keepalive_timeout_ms,
+            self.options.handshake_ms,
+            self.options.idle_ms,
         )
         self._generic: list[grpc.GenericRpcHandler] = []
         self._registered: dict[str, Any] = {}
-        self._bound: list[socket.socket] = []
-        self._listening: list[asyncio.Server] = []
+        self._listeners: list[Listener] = []
         self._sockets: dict[Http2Socket, _Client] = {}
         self._calls: dict[WireCall, None] = {}
         self._is_stopping = False
@@ -104,30 +106,44 @@ class WireServer:
 
     def add_insecure_port(self, address: str) -> int:
         """Bind an address; return its port, 1 for a socket. Raises RuntimeError if it is taken."""
+        return self._listen(address, None)
+
+    def add_tls_port(self, address: str, texts: Callable[[], TlsTexts]) -> int:
+        """Bind an address whose connections are encrypted; each handshake takes the present texts.
+
+        Return the port. Raises RuntimeError if the address is taken, UnusableTexts.
+        """
+        known: dict[TlsTexts, ssl.SSLContext] = {}
+
+        def context() -> ssl.SSLContext:
+            newest = texts()
+            if newest not in known:
+                known.clear()
+                known[newest] = server_context(newest)
+            return known[newest]
+
+        context()  # whoever binds learns at once that the texts are of no use
+        return self._listen(address, context)
+
+    def _listen(self, address: str, context: Callable[[], ssl.SSLContext] | None) -> int:
         try:
             bound = _bind(address)
         except OSError as error:
             raise RuntimeError(f"Failed to bind to address {address}: {error}") from error
-        self._bound.append(bound)
+        listener = Listener(bound, self._socket, context, self.options.handshake_ms)
+        self._listeners.append(listener)
         return 1 if address.startswith(_UNIX) else int(bound.getsockname()[1])
-
-    def add_secure_port(self, address: str, credentials: Any) -> int:
-        """Refuse: nothing is encrypted here yet. Raises RuntimeError."""
-        raise RuntimeError("this transport has no encryption yet: use the library's")
 
     async def start(self) -> None:
         """Begin to listen."""
-        loop = asyncio.get_running_loop()
-        for bound in self._bound:
-            self._listening.append(
-                await loop.create_server(self._socket, sock=bound, backlog=_BACKLOG)
-            )
+        for listener in self._listeners:
+            listener.start()
 
     async def stop(self, grace: float | None) -> None:
         """Take no more calls; cancel those that are not done after `grace` seconds."""
         self._is_stopping = True
-        for listening in self._listening:
-            listening.close()
+        for listener in self._listeners:
+            await listener.close()
         self.say_goodbye()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace or 0):
@@ -179,11 +195,17 @@ class WireServer:
         return made
 
     def _connected(self, made: Http2Socket) -> None:
-        if self._is_stopping or len(self._sockets) >= (self._connections_max or 2**31):
+        if self._is_stopping or self._is_full:
             made.abort("too many connections")
             return
-        held = HeldBytes(self.message_bytes_max)
-        self._sockets[made] = _Client(_peer_name(made.transport), held)
+        held = HeldBytes(self.options.received_bytes_max)
+        name, proven = _peer_name(made.transport), proven_by(made.transport)
+        self._sockets[made] = _Client(name, proven, held)
+
+    @property
+    def _is_full(self) -> bool:
+        most = self.options.connections_max
+        return most is not None and len(self._sockets) >= most
 
     def _forget(self, made: Http2Socket) -> None:
         self._sockets.pop(made, None)
@@ -192,6 +214,11 @@ class WireServer:
         """Return the address of a client."""
         client = self._sockets.get(made)
         return "" if client is None else client.name
+
+    def proven_by(self, made: Http2Socket) -> Mapping[str, list[bytes]]:
+        """Return what a client has proven to be."""
+        client = self._sockets.get(made)
+        return {} if client is None else client.proven
 
     # --- Calls ---
 
@@ -261,6 +288,7 @@ def _bind(address: str) -> socket.socket:
             if path.is_socket():
                 path.unlink()
         bound.bind(str(path))
+        bound.listen(_BACKLOG)
         return bound
     host, _, port = address.rpartition(":")
     host = host.strip("[]")

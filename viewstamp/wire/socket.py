@@ -26,12 +26,14 @@ from viewstamp.http2 import (
 from viewstamp.http2.events import DataReceived, FieldsReceived, GoingAway, SettingsReceived
 from viewstamp.http2.fields import MessagePart
 from viewstamp.limits import MIB
+from viewstamp.wire.tls import ALPN, speaks_http2
 
 _PING: Final = b"vs-alive"
 # How much may wait for a peer that does not read: only answers to what it sends come to so much.
 _UNSENT_BYTES_MAX: Final = 2 * MIB
 # How long a closing socket has for what it still has to send.
 _CLOSE_S: Final = 5.0
+_WATCH_MS_MIN: Final = 1
 _NS_PER_MS: Final = 1_000_000
 _MS_PER_S: Final = 1_000
 
@@ -41,11 +43,14 @@ class SocketPatience:
     """How long a socket waits, in milliseconds; None is for ever.
 
     After `keepalive_ms` without a byte from the peer it asks for a sign of life, and ends after
-    `keepalive_timeout_ms` without one.
+    `keepalive_timeout_ms` without one. It ends where the peer's settings do not come within
+    `greeting_ms`, and once there was no stream for `idle_ms`.
     """
 
     keepalive_ms: int | None = None
     keepalive_timeout_ms: int = 20_000
+    greeting_ms: int | None = None
+    idle_ms: int | None = None
 
 
 class StreamOwner(Protocol):
@@ -100,8 +105,8 @@ class Http2Socket(asyncio.Protocol):
         self._patience = patience
         self._loop = asyncio.get_running_loop()
         self._is_flush_due = False
-        self._heard_ms = self._now_ms
-        self._is_asked = False
+        self._begun_ms = self._heard_ms = self._used_ms = self._now_ms
+        self._is_asked = self._is_greeted = False
         self._timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.TimerHandle | None = None
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -120,6 +125,9 @@ class Http2Socket(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        if not speaks_http2(self.transport):
+            self.abort(f"the peer did not agree on HTTP/2, which ALPN calls {ALPN!r}")
+            return
         self.connection.begin()
         self.flush_soon()
         self._watch()
@@ -159,6 +167,7 @@ class Http2Socket(asyncio.Protocol):
     def disown(self, stream_id: int) -> None:
         """Tell nobody of a stream any more."""
         self.owners.pop(stream_id, None)
+        self._used_ms = self._heard_ms
         if self.closes_when_idle and not self.owners:
             self.close()
 
@@ -212,6 +221,7 @@ class Http2Socket(asyncio.Protocol):
         self.emptied()
 
     def _settings(self, event: SettingsReceived) -> None:
+        self._is_greeted = True
         self.settled(event)
 
     def _going_away(self, event: GoingAway) -> None:
@@ -239,20 +249,53 @@ class Http2Socket(asyncio.Protocol):
             self.flush_soon()
 
     def _watch(self) -> None:
-        """Ask for signs of life from time to time."""
+        """End what has lasted too long, and look again when something else may have."""
+        now_ms = _monotonic_ms()
+        left_ms = [
+            left_ms
+            for patience in (self._greeting_left_ms, self._silence_left_ms, self._idle_left_ms)
+            if not self.is_gone and (left_ms := patience(now_ms)) is not None
+        ]
+        if left_ms and not self.is_gone:
+            wait_s = max(_WATCH_MS_MIN, min(left_ms)) / _MS_PER_S
+            self._timer = self._loop.call_later(wait_s, self._watch)
+
+    def _greeting_left_ms(self, now_ms: int) -> int | None:
+        """Return how long the first settings may still take; close if that is over."""
+        if self._patience.greeting_ms is None or self._is_greeted:
+            return None
+        left_ms = self._begun_ms + self._patience.greeting_ms - now_ms
+        if left_ms <= 0:
+            self.abort("no settings came in time")
+        return left_ms
+
+    def _silence_left_ms(self, now_ms: int) -> int | None:
+        """Return how long the peer may still be silent; ask for a sign of life, or close."""
         patience = self._patience
-        if patience.keepalive_ms is None or self.is_gone:
-            return
-        silent_ms = _monotonic_ms() - self._heard_ms
-        if self._is_asked and silent_ms >= patience.keepalive_ms + patience.keepalive_timeout_ms:
-            self.abort("ping timeout")
-            return
-        if silent_ms >= patience.keepalive_ms and not self._is_asked:
+        if patience.keepalive_ms is None:
+            return None
+        left_ms = self._heard_ms + patience.keepalive_ms - now_ms
+        if left_ms > 0:
+            return left_ms
+        if not self._is_asked:
             self._is_asked = True
             self.connection.ping(_PING)
             self.flush_soon()
-        wait_ms = patience.keepalive_timeout_ms if self._is_asked else patience.keepalive_ms
-        self._timer = self._loop.call_later(wait_ms / _MS_PER_S, self._watch)
+        left_ms += patience.keepalive_timeout_ms
+        if left_ms <= 0:
+            self.abort("ping timeout")
+        return left_ms
+
+    def _idle_left_ms(self, now_ms: int) -> int | None:
+        """Return how long there may still be no stream; close if that is over."""
+        if self._patience.idle_ms is None:
+            return None
+        if self.owners:
+            self._used_ms = now_ms
+        left_ms = self._used_ms + self._patience.idle_ms - now_ms
+        if left_ms <= 0:
+            self.close()
+        return left_ms
 
     def _end(self, why: str) -> None:
         if self.is_gone:

@@ -12,7 +12,7 @@ import grpc.aio
 SERVICE: Final = "test.Echo"
 ECHO, COUNT, SUM, CHAT = (f"/{SERVICE}/{name}" for name in ("Echo", "Count", "Sum", "Chat"))
 REFUSE, SLEEP, TELL = (f"/{SERVICE}/{name}" for name in ("Refuse", "Sleep", "Tell"))
-BREAK, LINGER = (f"/{SERVICE}/{name}" for name in ("Break", "Linger"))
+BREAK, LINGER, WHO = (f"/{SERVICE}/{name}" for name in ("Break", "Linger", "Who"))
 DETAILS_KEY: Final = "grpc-status-details-bin"
 
 
@@ -71,6 +71,12 @@ class Echo:
         peer = context.peer().split(":")[0]
         return repr((metadata, remaining is not None and 0 < remaining <= 20, peer)).encode()
 
+    async def who(self, request: bytes, context: Any) -> bytes:
+        """Answer with what the caller has proven to be."""
+        proven = context.auth_context()
+        names = proven.get("x509_subject_alternative_name", [])
+        return b" ".join((proven["transport_security_type"][0], b",".join(names)))
+
     async def linger(self, request: bytes, context: Any) -> bytes:
         """Refuse, and go on as if that had not ended the call."""
         try:
@@ -99,5 +105,6 @@ class Echo:
             "Tell": unary(self.tell),
             "Break": unary(self.fail),
             "Linger": unary(self.linger),
+            "Who": unary(self.who),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)

@@ -1,0 +1,261 @@
+"""How long our transport waits: for handshakes, for settings, for a use of a connection; and what
+it does again unseen.
+
+Method: one end is ours, over a real socket; the other one writes frames by hand, or is silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+import pytest
+
+from tests.coordinator.peers.certificates import Authority
+from tests.viewstamp.wire.echo import ECHO, SUM, Echo
+from tests.viewstamp.wire.test_wire_tls import NAMED, SERVER, asked, our_channel, texts_of
+from viewstamp.grpc_transport import Options
+from viewstamp.http2 import ErrorCode, write_block
+from viewstamp.http2.frames import (
+    CONNECTION,
+    END_HEADERS,
+    END_STREAM,
+    HEAD,
+    HEAD_BYTES,
+    PREFACE,
+    Kind,
+    Setting,
+    frame,
+    goaway_frame,
+    reset_frame,
+    settings_frame,
+    window_frame,
+)
+from viewstamp.limits import MIB
+from viewstamp.wire import listening
+from viewstamp.wire.channel import WireChannel
+from viewstamp.wire.messages import prefixed
+from viewstamp.wire.options import MEANINGLESS, UnknownOption, WireOptions
+from viewstamp.wire.server import WireServer
+
+PATIENCE_S: Final = 20
+SOON_MS: Final = 100
+
+
+@asynccontextmanager
+async def serving(options: Options, texts: Any = None) -> AsyncIterator[tuple[str, WireServer]]:
+    """Give the address of a server of ours, and the server."""
+    server = WireServer(options)
+    server.add_generic_rpc_handlers((Echo().handlers(),))
+    if texts is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        port = server.add_tls_port("127.0.0.1:0", lambda: texts)
+    await server.start()
+    yield f"127.0.0.1:{port}", server
+    await server.stop(None)
+
+
+async def opened(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect, and say nothing."""
+    host, _, port = address.rpartition(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+async def closed(reader: asyncio.StreamReader) -> None:
+    """Wait until the other end has closed."""
+    async with asyncio.timeout(PATIENCE_S):
+        while await reader.read(65_536):
+            pass
+
+
+async def test_a_client_that_says_nothing_loses_its_place() -> None:
+    """Who sends no settings within the time for a handshake is left, and others are served."""
+    options = (
+        ("grpc.server_handshake_timeout_ms", SOON_MS),
+        ("grpc.max_allowed_incoming_connections", 1),
+    )
+    async with serving(options) as (address, _):
+        reader, writer = await opened(address)
+        await closed(reader)
+        assert await asked(WireChannel(address, ())) == b"hello"
+        writer.close()
+
+
+async def test_a_client_that_shakes_no_hands_loses_its_place(tmp_path: Path) -> None:
+    """The same for who never begins with TLS; it never counts as a connection."""
+    authority = Authority.create(tmp_path / "authority")
+    options = (("grpc.server_handshake_timeout_ms", SOON_MS),)
+    async with serving(options, texts_of(authority.issue(SERVER))) as (address, server):
+        reader, writer = await opened(address)
+        await closed(reader)
+        assert server.connections == 0
+        writer.close()
+
+
+async def test_many_silent_clients_keep_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond the limit of handshakes the oldest one ends, and whoever shakes hands gets in."""
+    monkeypatch.setattr(listening, "HANDSHAKES_MAX", 3)
+    authority = Authority.create(tmp_path / "authority")
+    caller = texts_of(authority.issue("caller.test"))
+    async with serving((), texts_of(authority.issue(SERVER))) as (address, _):
+        silent = [await opened(address) for _ in range(3)]
+        assert await asked(our_channel(address, caller, NAMED)) == b"hello"
+        await closed(silent[0][0])
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_an_unused_connection_is_closed() -> None:
+    """A connection without calls is closed; the next call has another one, and notices nothing."""
+    options = (("grpc.max_connection_idle_ms", SOON_MS),)
+    async with serving(options) as (address, server):
+        reader, writer = await opened(address)
+        writer.write(PREFACE + settings_frame({}))
+        await closed(reader)
+        writer.close()
+        async with WireChannel(address, ()) as channel:
+            echo = channel.unary_unary(ECHO)
+            assert await echo(b"first", timeout=PATIENCE_S) == b"first"
+            await asyncio.sleep(2 * SOON_MS / 1_000)
+            assert await echo(b"second", timeout=PATIENCE_S) == b"second"
+        assert server.connections <= 1
+
+
+async def test_a_connection_in_use_is_not_closed() -> None:
+    """A call of ten times that length keeps its connection."""
+    options = (("grpc.max_connection_idle_ms", SOON_MS // 5),)
+    async with serving(options) as (address, _), WireChannel(address, ()) as channel:
+        call = channel.stream_unary(SUM)()
+        for _ in range(10):
+            await call.write(b"x")
+            await asyncio.sleep(SOON_MS / 5_000)
+        await call.done_writing()
+        assert await call == b"10 10"
+
+
+# --- Again, unseen ---
+
+
+async def next_request(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """Return the stream and all data of the next request that is whole."""
+    data = b""
+    while True:
+        high, low, kind, flags, stream_id = HEAD.unpack(await reader.readexactly(HEAD_BYTES))
+        payload = await reader.readexactly(high << 8 | low)
+        if kind == Kind.DATA:
+            data += payload
+            if flags & END_STREAM:
+                return stream_id, data
+
+
+def answer(stream_id: int) -> bytes:
+    """Return a whole answer."""
+    begin = write_block([(b":status", b"200"), (b"content-type", b"application/grpc")])
+    end = write_block([(b"grpc-status", b"0")])
+    return (
+        frame(Kind.HEADERS, END_HEADERS, stream_id, begin)
+        + frame(Kind.DATA, 0, stream_id, prefixed(b"served"))
+        + frame(Kind.HEADERS, END_HEADERS | END_STREAM, stream_id, end)
+    )
+
+
+@asynccontextmanager
+async def refusing(
+    refuses: Callable[[int], bytes], times: int
+) -> AsyncIterator[tuple[Any, list[bytes]]]:
+    """Give a channel to a server that refuses so many requests, and what it was asked."""
+    heard: list[bytes] = []
+    meetings: list[Any] = []
+
+    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        meetings.append(asyncio.current_task())
+        writer.write(settings_frame({Setting.INITIAL_WINDOW_SIZE: MIB}))
+        writer.write(window_frame(CONNECTION, MIB))
+        await reader.readexactly(len(PREFACE))
+        try:
+            while True:
+                stream_id, data = await next_request(reader)
+                heard.append(data)
+                is_refused = len(heard) <= times
+                writer.write(refuses(stream_id) if is_refused else answer(stream_id))
+        except asyncio.IncompleteReadError:
+            writer.close()
+
+    server = await asyncio.start_server(meet, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with WireChannel(f"127.0.0.1:{port}", ()) as channel:
+        yield channel, heard
+    server.close()
+    await asyncio.wait(meetings, timeout=PATIENCE_S)
+
+
+def refused_stream(stream_id: int) -> bytes:
+    return reset_frame(stream_id, ErrorCode.REFUSED_STREAM)
+
+
+def goodbye(stream_id: int) -> bytes:
+    return goaway_frame(0, ErrorCode.NO_ERROR, "")
+
+
+@pytest.mark.parametrize("refuses", [refused_stream, goodbye])
+async def test_a_call_that_was_not_served_is_made_again(refuses: Callable[[int], bytes]) -> None:
+    """A server that has begun nothing is asked again, here or on another connection, with the same
+    messages."""
+    async with refusing(refuses, 1) as (channel, heard):
+        assert await channel.unary_unary(ECHO)(b"hello", timeout=PATIENCE_S) == b"served"
+        assert heard == [prefixed(b"hello")] * 2
+
+
+async def test_a_stream_that_was_not_served_is_made_again() -> None:
+    """All messages that were written are sent again, and those that come after."""
+    async with refusing(refused_stream, 1) as (channel, heard):
+        call = channel.stream_unary(SUM)()
+        for number in range(3):
+            await call.write(b"%d" % number)
+        await call.done_writing()
+        assert await call == b"served"
+    assert heard == [b"".join(prefixed(b"%d" % number) for number in range(3))] * 2
+
+
+async def test_a_call_is_made_again_once() -> None:
+    """Who refuses again is believed."""
+    async with refusing(refused_stream, 2) as (channel, heard):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary(ECHO)(b"hello", timeout=PATIENCE_S)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert len(heard) == 2
+
+
+async def test_large_requests_are_not_kept() -> None:
+    """What would take too much memory to keep is not sent again; the caller decides."""
+    async with refusing(refused_stream, 1) as (channel, heard):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary(ECHO)(bytes(300_000), timeout=PATIENCE_S)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert len(heard) == 1
+
+
+# --- Options ---
+
+
+def test_options_mean_what_the_library_says() -> None:
+    """Each name sets its field, and names without a meaning here change nothing."""
+    given = (("grpc.keepalive_time_ms", 7), *((name, 1) for name in MEANINGLESS))
+
+    found = WireOptions.of(given)
+
+    assert found == WireOptions(keepalive_ms=7)
+
+
+def test_an_unknown_option_is_refused() -> None:
+    """An option that nobody reads is an error, and not lost without a word."""
+    with pytest.raises(UnknownOption, match="no_such_option"):
+        WireServer((("grpc.no_such_option", 1),))

@@ -1,0 +1,236 @@
+"""TLS under our transport: ours and the library agree on it, and nobody gets in who may not.
+
+Method: a server and a client in one process, over real sockets, with certificates made for the
+test; strangers use Python's own `ssl`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+import pytest
+
+from coordinator.peers.settings import PeerTls
+from tests.coordinator.peers.certificates import Authority
+from tests.viewstamp.wire.echo import ECHO, WHO, Echo
+from viewstamp import event_loop
+from viewstamp.grpc_transport import Options
+from viewstamp.wire.channel import WireChannel
+from viewstamp.wire.server import WireServer
+from viewstamp.wire.tls import ALPN, TlsTexts, UnusableTexts
+
+PATIENCE_S: Final = 20
+SERVER: Final = "server.test"
+NAMED: Final = (("grpc.ssl_target_name_override", SERVER),)
+
+
+def texts_of(files: PeerTls) -> TlsTexts:
+    """Return the texts of an end that asks for certificates of the authority, and has one."""
+    return TlsTexts(
+        files.authority.read_bytes(), files.certificate.read_bytes(), files.key.read_bytes()
+    )
+
+
+def trusting(authority: Authority) -> TlsTexts:
+    """Return the texts of a client without a certificate."""
+    return TlsTexts(authority.path.read_bytes())
+
+
+def our_channel(address: str, texts: TlsTexts, options: Options) -> Any:
+    """Open a channel of ours."""
+    return WireChannel(address, options, texts)
+
+
+def library_channel(address: str, texts: TlsTexts, options: Options) -> Any:
+    """Open a channel of the library."""
+    credentials = grpc.ssl_channel_credentials(texts.authority, texts.key, texts.certificate)
+    return grpc.aio.secure_channel(address, credentials, options)
+
+
+def our_port(texts: TlsTexts) -> tuple[Any, int]:
+    """Return a server of ours, and its port."""
+    server = WireServer(())
+    return server, server.add_tls_port("127.0.0.1:0", lambda: texts)
+
+
+def library_port(texts: TlsTexts) -> tuple[Any, int]:
+    """Return a server of the library, and its port."""
+    server = grpc.aio.server()
+    assert texts.key is not None and texts.certificate is not None, "a server has both"
+    credentials = grpc.ssl_server_credentials(
+        [(texts.key, texts.certificate)], texts.authority, texts.authority is not None
+    )
+    return server, server.add_secure_port("127.0.0.1:0", credentials)
+
+
+Channels = Callable[[str, TlsTexts, Options], Any]
+Ports = Callable[[TlsTexts], tuple[Any, int]]
+CHANNELS: Final[dict[str, Channels]] = {"ours": our_channel, "library": library_channel}
+PORTS: Final[dict[str, Ports]] = {"ours": our_port, "library": library_port}
+PAIRS: Final = [
+    pytest.param(channel, port, id=f"{client}-to-{server}")
+    for client, channel in CHANNELS.items()
+    for server, port in PORTS.items()
+]
+
+
+@asynccontextmanager
+async def serving(server: Any) -> AsyncIterator[None]:
+    """Let a server serve until the block ends."""
+    server.add_generic_rpc_handlers((Echo().handlers(),))
+    await server.start()
+    yield
+    await server.stop(None)
+
+
+async def asked(channel: Any, path: str = ECHO, request: bytes = b"hello") -> bytes:
+    """Call, close the channel, and return the answer."""
+    async with channel:
+        answer: bytes = await channel.unary_unary(path)(request, timeout=PATIENCE_S)
+        return answer
+
+
+async def refused(channel: Any) -> str:
+    """Call, and return why nobody is there."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await asked(channel)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    return str(caught.value.details())
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    """Give who signs all certificates."""
+    return Authority.create(tmp_path / "authority")
+
+
+@pytest.mark.parametrize(("open_channel", "bind"), PAIRS)
+async def test_both_ends_prove_who_they_are(
+    authority: Authority, open_channel: Channels, bind: Ports
+) -> None:
+    """A message of a megabyte goes to and fro, and the server knows the names of its caller."""
+    caller = texts_of(authority.issue("caller.test"))
+    server, port = bind(texts_of(authority.issue(SERVER)))
+    async with serving(server):
+        address = f"127.0.0.1:{port}"
+        message = bytes(range(256)) * 4096
+        assert await asked(open_channel(address, caller, NAMED), ECHO, message) == message
+        assert await asked(open_channel(address, caller, NAMED), WHO) == b"ssl caller.test"
+
+
+@pytest.mark.parametrize(("open_channel", "bind"), PAIRS)
+async def test_the_address_is_a_name(
+    authority: Authority, open_channel: Channels, bind: Ports
+) -> None:
+    """Without another name the server's certificate has to name its address; nobody asks for one
+    of the caller."""
+    files = authority.issue("127.0.0.1")
+    server, port = bind(TlsTexts(None, files.certificate.read_bytes(), files.key.read_bytes()))
+    async with serving(server):
+        address = f"127.0.0.1:{port}"
+        assert await asked(open_channel(address, trusting(authority), ()), WHO) == b"ssl "
+        assert await refused(open_channel(address, trusting(authority), NAMED))
+
+
+@pytest.mark.parametrize("bind", PORTS.values(), ids=PORTS)
+async def test_our_client_leaves_who_is_not_trusted(
+    tmp_path: Path, authority: Authority, bind: Ports
+) -> None:
+    """A server whose authority is another one gets no call, and the caller is told why."""
+    stranger = Authority.create(tmp_path / "stranger")
+    files = stranger.issue(SERVER)
+    server, port = bind(TlsTexts(None, files.certificate.read_bytes(), files.key.read_bytes()))
+    async with serving(server):
+        told = await refused(our_channel(f"127.0.0.1:{port}", trusting(authority), NAMED))
+    assert "certificate verify failed" in told
+
+
+@pytest.mark.parametrize("open_channel", CHANNELS.values(), ids=CHANNELS)
+async def test_our_server_takes_no_caller_without_a_certificate(
+    tmp_path: Path, authority: Authority, open_channel: Channels
+) -> None:
+    """Neither a caller without one nor one of another authority is served."""
+    stranger = Authority.create(tmp_path / "stranger").issue("caller.test", trusted=authority)
+    server, port = our_port(texts_of(authority.issue(SERVER)))
+    async with serving(server):
+        for texts in (trusting(authority), texts_of(stranger)):
+            await refused(open_channel(f"127.0.0.1:{port}", texts, NAMED))
+        assert server.connections == 0
+
+
+async def test_each_handshake_takes_the_present_texts(tmp_path: Path, authority: Authority) -> None:
+    """A renewed authority holds from the next connection on; one that is there stays."""
+    later = Authority.create(tmp_path / "later")
+    present = texts_of(authority.issue(SERVER))
+    old, new = texts_of(authority.issue("old.test")), texts_of(later.issue("new.test"))
+    server = WireServer(())
+    address = f"127.0.0.1:{server.add_tls_port('127.0.0.1:0', lambda: present)}"
+    async with serving(server), our_channel(address, old, NAMED) as kept:
+        echo = kept.unary_unary(ECHO)
+        assert await echo(b"before", timeout=PATIENCE_S) == b"before"
+        present = texts_of(later.issue(SERVER))
+        assert await asked(our_channel(address, new, NAMED), WHO) == b"ssl new.test"
+        await refused(our_channel(address, old, NAMED))
+        assert await echo(b"after", timeout=PATIENCE_S) == b"after"
+
+
+async def test_who_agrees_on_no_http2_is_left(authority: Authority) -> None:
+    """A caller that offers another protocol, or none, is told nothing."""
+    files = authority.issue(SERVER)
+    server, port = our_port(TlsTexts(None, files.certificate.read_bytes(), files.key.read_bytes()))
+    async with serving(server):
+        for offered in ([], ["http/1.1"]):
+            context = ssl.create_default_context(cafile=str(authority.path))
+            if offered:
+                context.set_alpn_protocols(offered)
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", port, ssl=context, server_hostname=SERVER
+            )
+            assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
+            writer.close()
+        assert server.connections == 0
+
+
+async def test_our_client_speaks_http2_alone(authority: Authority) -> None:
+    """A server that does not agree on HTTP/2 gets no call."""
+    files = authority.issue(SERVER)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.certificate, files.key)
+
+    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(meet, "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    told = await refused(our_channel(f"127.0.0.1:{port}", trusting(authority), NAMED))
+    server.close()
+    assert ALPN in told
+
+
+def test_tls_runs_on_the_loop_of_the_processes(authority: Authority) -> None:
+    """The event loop of the product carries it as that of Python does."""
+
+    async def exchange() -> bytes:
+        server, port = our_port(texts_of(authority.issue(SERVER)))
+        async with serving(server):
+            caller = texts_of(authority.issue("caller.test"))
+            return await asked(our_channel(f"127.0.0.1:{port}", caller, NAMED), WHO)
+
+    assert event_loop.run(exchange()) == b"ssl caller.test"
+
+
+@pytest.mark.parametrize("text", [b"", b"no certificate"])
+def test_wrong_texts_are_refused(text: bytes) -> None:
+    """Texts that are no certificates raise where a channel, or the port of a server, is made."""
+    with pytest.raises(UnusableTexts, match="of no use for TLS"):
+        our_channel("127.0.0.1:1", TlsTexts(text), ())
+    with pytest.raises(UnusableTexts, match="of no use for TLS"):
+        WireServer(()).add_tls_port("127.0.0.1:0", lambda: TlsTexts(None, text, text))

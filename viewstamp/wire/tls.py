@@ -1,0 +1,113 @@
+"""TLS under HTTP/2: contexts from PEM texts, and what a connection proves of its other end.
+
+HTTP/2 over TLS asks for version 1.2 at least, for its own name in ALPN, and for neither compression
+nor renegotiation (RFC 9113, section 9.2). Sessions are not resumed: each connection is made with
+the certificates of its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+ALPN: Final = "h2"
+# As the library names them.
+TRANSPORT_SECURITY_TYPE: Final = "transport_security_type"
+SUBJECT_NAMES: Final = "x509_subject_alternative_name"
+COMMON_NAME: Final = "x509_common_name"
+# Those of TLS 1.2 that RFC 9113 does not forbid (appendix A); TLS 1.3 has its own.
+_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsTexts:
+    """PEM texts of one end: who signs the certificates of the other end, and its own certificate.
+
+    Without an authority a client trusts whom the system does, and a server asks for no certificate.
+    """
+
+    authority: bytes | None = None
+    certificate: bytes | None = None
+    key: bytes | None = None
+
+
+class UnusableTexts(ValueError):  # noqa: N818 - reads as the sentence it is
+    """PEM texts with which no handshake can be done."""
+
+
+def client_context(texts: TlsTexts) -> ssl.SSLContext:
+    """Return the context of a client. Raises UnusableTexts."""
+    context = _context(ssl.PROTOCOL_TLS_CLIENT, texts)
+    if texts.authority is None:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    return context
+
+
+def server_context(texts: TlsTexts) -> ssl.SSLContext:
+    """Return the context of a server; clients must have a certificate if there is an authority.
+
+    Raises UnusableTexts.
+    """
+    context = _context(ssl.PROTOCOL_TLS_SERVER, texts)
+    if texts.authority is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+    context.num_tickets = 0
+    return context
+
+
+def _context(protocol: int, texts: TlsTexts) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
+    context.set_ciphers(_CIPHERS)
+    context.set_alpn_protocols([ALPN])
+    try:
+        if texts.authority is not None:
+            context.load_verify_locations(cadata=texts.authority.decode())
+        if texts.certificate is not None and texts.key is not None:
+            _load(context, texts.certificate, texts.key)
+    except (ssl.SSLError, ValueError) as error:
+        raise UnusableTexts(f"these PEM texts are of no use for TLS: {error}") from error
+    return context
+
+
+def _load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Load a chain and its key, which OpenSSL takes from files only: of memory, not of a disk."""
+    descriptor = os.memfd_create("viewstamp-tls", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(descriptor, "wb", closefd=False) as file:
+            file.write(certificate.rstrip() + b"\n" + key)
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+def speaks_http2(transport: asyncio.Transport) -> bool:
+    """Return whether both ends agreed on HTTP/2, as they always do without TLS."""
+    encrypted = transport.get_extra_info("ssl_object")
+    return encrypted is None or encrypted.selected_alpn_protocol() == ALPN
+
+
+def proven_by(transport: asyncio.Transport) -> Mapping[str, list[bytes]]:
+    """Return what the certificate of the other end proves, in the shape of the library."""
+    encrypted = transport.get_extra_info("ssl_object")
+    if encrypted is None:
+        return {TRANSPORT_SECURITY_TYPE: [b"insecure"]}
+    proven = {TRANSPORT_SECURITY_TYPE: [b"ssl"]}
+    certificate: Mapping[str, Any] = encrypted.getpeercert() or {}
+    names = [str(value).encode() for _, value in certificate.get("subjectAltName", ())]
+    if names:
+        proven[SUBJECT_NAMES] = names
+    common = [
+        str(value).encode()
+        for part in certificate.get("subject", ())
+        for name, value in part
+        if name == "commonName"
+    ]
+    if common:
+        proven[COMMON_NAME] = common
+    return proven
