@@ -43,6 +43,7 @@ EXEMPT: Final = {
     "WireServer.connections": WIRE,
     "WireServer.wait_for_termination": SHAPE,
     "WireTransport": WIRE,
+    "WireServer.add_tls_port": WIRE,
     "Mux.unapplied": "the simulator bounds by it what it hands over",
 }
 

@@ -22,8 +22,8 @@ from viewstamp.http2 import (
     Role,
     write_block,
 )
+from viewstamp.wire.acceptor import Acceptor
 from viewstamp.wire.inbox import Bell, HeldBytes
-from viewstamp.wire.listening import Listener
 from viewstamp.wire.metadata import Metadata, metadata_of
 from viewstamp.wire.options import WireOptions
 from viewstamp.wire.served_call import WireCall
@@ -86,7 +86,7 @@ class WireServer:
         )
         self._generic: list[grpc.GenericRpcHandler] = []
         self._registered: dict[str, Any] = {}
-        self._listeners: list[Listener] = []
+        self._acceptors: list[Acceptor] = []
         self._sockets: dict[Http2Socket, _Client] = {}
         self._calls: dict[WireCall, None] = {}
         self._is_stopping = False
@@ -130,20 +130,20 @@ class WireServer:
             bound = _bind(address)
         except OSError as error:
             raise RuntimeError(f"Failed to bind to address {address}: {error}") from error
-        listener = Listener(bound, self._socket, context, self.options.handshake_ms)
-        self._listeners.append(listener)
+        acceptor = Acceptor(bound, self._socket, context, self.options.handshake_ms)
+        self._acceptors.append(acceptor)
         return 1 if address.startswith(_UNIX) else int(bound.getsockname()[1])
 
     async def start(self) -> None:
         """Begin to listen."""
-        for listener in self._listeners:
-            listener.start()
+        for acceptor in self._acceptors:
+            acceptor.start()
 
     async def stop(self, grace: float | None) -> None:
         """Take no more calls; cancel those that are not done after `grace` seconds."""
         self._is_stopping = True
-        for listener in self._listeners:
-            await listener.close()
+        for acceptor in self._acceptors:
+            await acceptor.close()
         self.say_goodbye()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace or 0):

@@ -37,7 +37,7 @@ from viewstamp.http2.frames import (
     window_frame,
 )
 from viewstamp.limits import MIB
-from viewstamp.wire import listening
+from viewstamp.wire import acceptor
 from viewstamp.wire.channel import WireChannel
 from viewstamp.wire.messages import prefixed
 from viewstamp.wire.options import MEANINGLESS, UnknownOption, WireOptions
@@ -102,7 +102,7 @@ async def test_many_silent_clients_keep_nobody_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beyond the limit of handshakes the oldest one ends, and whoever shakes hands gets in."""
-    monkeypatch.setattr(listening, "HANDSHAKES_MAX", 3)
+    monkeypatch.setattr(acceptor, "HANDSHAKES_MAX", 3)
     authority = Authority.create(tmp_path / "authority")
     caller = texts_of(authority.issue("caller.test"))
     async with serving((), texts_of(authority.issue(SERVER))) as (address, _):

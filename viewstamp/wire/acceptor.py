@@ -25,7 +25,7 @@ _MS_PER_S: Final = 1_000
 _log = logging.getLogger(__name__)
 
 
-class Listener:
+class Acceptor:
     """Accepts connections until it is closed."""
 
     def __init__(
