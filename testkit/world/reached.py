@@ -3,14 +3,23 @@
 The measurement is what coverage.py writes as JSON. Lines are told by file and function. A place
 of the table is a folder (`coordinator/telemetry/`), a file (`coordinator/app/main.py`), a function
 of a file (`coordinator/app/main.py parse`), or a class (`coordinator/storage.py FileStorage.*`).
+
+Kinds of statements can be named instead, wherever they stand: a block of lines between two that
+are run belongs to the kind of its last statement.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from pathlib import Path
 from typing import Any, Final
+
+from testkit.campaigns.fingerprint import ROOT
 
 # What stands in no function.
 MODULE: Final = "(module)"
@@ -19,16 +28,27 @@ _PERCENT: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Unreached:
-    """Why no seed runs some places, and the test that runs them; a path, or a folder of tests."""
+    """Why no seed runs some places, and the test that runs them; a path, or a folder of tests.
+
+    With `ends` it names the blocks whose last statement matches this pattern, of these places or
+    of all.
+    """
 
     reason: str
     test: str
-    places: tuple[str, ...]
+    places: tuple[str, ...] = ()
+    ends: str = ""
+
+    def explains(self, block: Gap, root: Path) -> bool:
+        """Whether this is why no seed runs a block of a file below `root`."""
+        if self.places and not any(map(block.is_in, self.places)):
+            return False
+        return not self.ends or re.match(self.ends, _last_statement(root, block)) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Lines of one function that no seed runs."""
+    """Lines of one function that no seed runs, or a block of them."""
 
     file: str
     function: str
@@ -74,32 +94,74 @@ class Reached:
     """Places of the table that name no line that is not run."""
 
 
-def judge(measured: Mapping[str, Any], table: Sequence[Unreached]) -> Reached:
-    """Return what a measurement says, given the table of what no seed runs."""
-    gaps = list(gaps_of(measured))
-    named = tuple((entry, tuple(_named(gaps, entry.places))) for entry in table)
-    places = [place for entry in table for place in entry.places]
+def judge(measured: Mapping[str, Any], table: Sequence[Unreached], root: Path = ROOT) -> Reached:
+    """Return what a measurement says of the files below `root`, given what no seed runs.
+
+    A block belongs to each entry that names its place. Kinds of statements name what is left.
+    """
+    blocks = list(blocks_of(measured))
+    places = [entry for entry in table if not entry.ends]
+    left = [block for block in blocks if not any(each.explains(block, root) for each in places)]
+    named = [
+        (entry, together(block for block in of if entry.explains(block, root)))
+        for entry in table
+        for of in [left if entry.ends else blocks]
+    ]
     return Reached(
         shares_of(measured),
         tuple((entry, found) for entry, found in named if found),
-        tuple(gap for gap in gaps if not any(gap.is_in(place) for place in places)),
-        tuple(place for place in places if not any(gap.is_in(place) for gap in gaps)),
+        together(block for block in left if not any(e.explains(block, root) for e in table)),
+        tuple(_idle(table, blocks, named)),
     )
 
 
-def _named(gaps: Sequence[Gap], places: Sequence[str]) -> Iterator[Gap]:
-    return (gap for gap in gaps if any(gap.is_in(place) for place in places))
+def _idle(
+    table: Sequence[Unreached],
+    blocks: Sequence[Gap],
+    named: Sequence[tuple[Unreached, tuple[Gap, ...]]],
+) -> Iterator[str]:
+    for entry in table:
+        for place in entry.places:
+            if not any(block.is_in(place) for block in blocks):
+                yield place
+    yield from (entry.ends for entry, found in named if entry.ends and not found)
 
 
-def gaps_of(measured: Mapping[str, Any]) -> Iterator[Gap]:
-    """Yield the functions of which lines are not run, by file and line."""
+def _last_statement(root: Path, block: Gap) -> str:
+    return _lines_of(root / block.file)[block.lines[-1] - 1].strip()
+
+
+@cache
+def _lines_of(path: Path) -> Sequence[str]:
+    return path.read_text().splitlines()
+
+
+def together(blocks: Iterable[Gap]) -> tuple[Gap, ...]:
+    """Return the blocks of each function as one gap, in their order."""
+    found: dict[str, Gap] = {}
+    for block in blocks:
+        before = found.get(block.place)
+        lines = block.lines if before is None else (*before.lines, *block.lines)
+        found[block.place] = Gap(block.file, block.function, lines)
+    return tuple(found.values())
+
+
+def blocks_of(measured: Mapping[str, Any]) -> Iterator[Gap]:
+    """Yield the blocks of lines that are not run, by file, function and line."""
     for file, entry in sorted(measured["files"].items()):
-        parts = [
-            Gap(file, function or MODULE, tuple(part["missing_lines"]))
-            for function, part in entry["functions"].items()
-            if part["missing_lines"]
-        ]
-        yield from sorted(parts, key=lambda gap: gap.lines)
+        functions = sorted(
+            entry["functions"].items(), key=lambda item: item[1]["missing_lines"][:1]
+        )
+        for function, part in functions:
+            yield from _blocks(file, function or MODULE, part)
+
+
+def _blocks(file: str, function: str, part: Mapping[str, Any]) -> Iterator[Gap]:
+    missing = set(part["missing_lines"])
+    statements = sorted((*missing, *part["executed_lines"]))
+    for is_missing, lines in groupby(statements, key=missing.__contains__):
+        if is_missing:
+            yield Gap(file, function, tuple(lines))
 
 
 def shares_of(measured: Mapping[str, Any]) -> tuple[Share, ...]:

@@ -215,4 +215,100 @@ TABLE: Final[tuple[Unreached, ...]] = (
             "coordinator/vsr/replica.py Replica.__repr__",
         ),
     ),
+    Unreached(
+        "The one who reads the snapshots of a replica that is not in service.",
+        "tests/coordinator/app/test_own_status.py",
+        (f"{_GATEWAY}/stored_catalog.py", f"{_GATEWAY}/unary.py UnaryCalls._stored"),
+    ),
+    Unreached(
+        "Feature levels that are raised. A world begins with the highest one.",
+        "tests/coordinator/gateway/test_feature_levels.py",
+        (
+            "coordinator/mux/catalog.py CatalogMachine._raise_level",
+            "coordinator/stages/catalog_codec.py encode_catalog_result",
+            "coordinator/stages/entities.py _feature_level",
+            "coordinator/stages/entities.py _feature_level_of",
+            f"{_APP}/leadership.py Leadership._look_at_level",
+        ),
+    ),
+    Unreached(
+        "Replies with words, which builds of feature level 1 kept.",
+        "tests/coordinator/snapshot/files/test_inner_sections.py",
+        (
+            f"{_SNAPSHOT}/inner_sections.py _replies_without_texts",
+            f"{_SNAPSHOT}/inner_sections.py _without_texts",
+            "coordinator/mux/requests.py SessionsStage._reasons_alone",
+            "coordinator/stages/errors.py without_text",
+        ),
+    ),
+    Unreached(
+        "Services that die at one command, are busy for minutes, or answer wrongly; item logs that"
+        " outgrow their memory.",
+        "tests/coordinator/stages",
+        (
+            "coordinator/stages/poison.py",
+            "coordinator/stages/item_log.py ItemLog._drop",
+            "coordinator/stages/item_log.py ItemLog._set_dropped",
+            f"{_APP}/services.py ServiceLinks._gave_up",
+            f"{_APP}/services.py ServiceLinks._busy",
+            f"{_APP}/services.py ServiceLinks._item_log_dropped",
+            f"{_APP}/services.py ServiceLinks._tell_defect",
+        ),
+    ),
+    Unreached(
+        "Superblocks that no core writes.",
+        "tests/coordinator/journal/test_superblock_layout.py",
+        (
+            f"{_JOURNAL}/superblock.py invalid_state",
+            f"{_JOURNAL}/superblock.py regression",
+        ),
+    ),
+    Unreached(
+        "A snapshot without an intact copy that no other replica has at once.",
+        "tests/replicas/test_replicas_snapshots.py",
+        (
+            f"{_APP}/snapshot_repair.py SnapshotRepair._newer",
+            f"{_APP}/snapshot_repair.py SnapshotRepair._mend",
+            f"{_APP}/snapshot_repair.py SnapshotRepair._is_mended",
+        ),
+    ),
+    # --- Kinds of statements ---
+    Unreached(
+        "What one part of a build never says to another, nor to itself: the process ends, or the"
+        " caller has a defect.",
+        "tests/coordinator",
+        ends=r"(raise|return) (\w+\.)?(MuxError|AssertionError|InvariantViolation"
+        r"|OrchestrationError|ValueError|HaltedError|GenerationFailed|ReplayDivergedError|BaseRefusedError"
+        r"|WrongServiceError|WrongDirectoryError|ItemLogDroppedError|FencedError|mismatch)\b"
+        r"|raise nobody_is_right|check\(",
+    ),
+    Unreached(
+        "Bytes that no build has written, in files or from peers. What a disk of a world loses or"
+        " changes shows in a checksum before.",
+        "tests/coordinator",
+        ends=r"raise (FormatError|FormatVersionError|CorruptJournal|CorruptRecord|_UndecodableError"
+        r"|WrongCluster|WrongReplica|RestoreError|Superblock\w+|_quorum_lost|JournalNotFound"
+        r"|MissingSegment|ConflictingManifest|GenerationDamaged|DirectoriesUnused|CompactionFailed"
+        r"|TransferFailed|_WrongAnswerError|PeerFileUnavailable|NewerBuildError)\b",
+    ),
+    Unreached(
+        "Requests that are refused: of programs that are not ours, or beyond limits that the few"
+        " callers of a run do not reach.",
+        "tests/coordinator/gateway",
+        ends=r"(raise|return) (Refusal|_?too_\w+|full|_exceeded|_unacknowledged|_evicted|_replaced"
+        r"|_unconfirmed|outcome_unknown|_overloaded|_undecided|SessionRefused|self\._beyond"
+        r"|(self\.|self\._)?codec\.encode_refusal|refused_read|_unreadable|WindowFull"
+        r"|_without_answer|self\.refusal_of|_bad_transaction|_malformed)\b",
+    ),
+    Unreached(
+        "Errors that are passed on, some of them with the name of the file or of the call.",
+        "tests/coordinator",
+        ends=r"raise$|raise .* from (error|None)$|raise (error|failure)\b",
+    ),
+    Unreached(
+        "Errors of disks that no disk of a world makes.",
+        "tests/coordinator",
+        ends=r"raise (self\._fail\w*|JournalFailed|CopyNotWritten|CopiesFailed|SnapshotNoSpace"
+        r"|NoIntactCopy|no_space_or_same|_not_written|NoSpace)\b",
+    ),
 )

@@ -31,6 +31,9 @@ class Even:
     def number(self, of):
         if of == 6:
             return 6
+        if of == 8:
+            rare = "eight"
+            raise ValueError(rare)
         return 2
 """
 IDLE: Final = "LIMIT = 1\n"
@@ -98,16 +101,16 @@ def test_lines_that_no_seed_runs_are_told_by_function(measured: Mapping[str, Any
     gaps = judge(measured, ()).not_named
     assert [(gap.file, gap.function, gap.lines) for gap in gaps] == [
         ("product/idle.py", MODULE, (1,)),
-        (NUMBERS, "Even.number", (12,)),
+        (NUMBERS, "Even.number", (12, 14, 15)),
     ]
 
 
 def test_chunks_are_combined(tree: Path) -> None:
     """What a chunk did not run is run if another chunk did."""
     alone = judge(combined(tree, range(6, 8)), ())
-    assert [gap.lines for gap in alone.not_named if gap.file == NUMBERS] == [(13,)]
+    assert [gap.lines for gap in alone.not_named if gap.file == NUMBERS] == [(13, 14, 15, 16)]
     together = judge(combined(tree, range(1, 8)), ())
-    assert [gap.file for gap in together.not_named] == ["product/idle.py"]
+    assert [gap.lines for gap in together.not_named] == [(1,), (14, 15)]
 
 
 def test_packages_have_shares(measured: Mapping[str, Any]) -> None:
@@ -115,8 +118,8 @@ def test_packages_have_shares(measured: Mapping[str, Any]) -> None:
     shares = {share.package: share for share in judge(measured, ()).shares}
     assert (shares["product"].statements, shares["product"].run) == (1, 0)
     inner = shares["product/inner"]
-    assert (inner.statements - inner.run, shares["all"].statements) == (1, inner.statements + 1)
-    assert inner.statements == 8
+    assert (inner.statements - inner.run, shares["all"].statements) == (3, inner.statements + 1)
+    assert inner.statements == 11
 
 
 @pytest.mark.parametrize(
@@ -129,6 +132,27 @@ def test_a_place_names_what_is_in_it(measured: Mapping[str, Any], place: str) ->
     assert [(named, len(gaps)) for named, gaps in reached.named] == [(entry, 1)]
     assert [gap.file for gap in reached.not_named] == ["product/idle.py"]
     assert reached.idle_places == ()
+
+
+@pytest.mark.parametrize(
+    ("places", "ends", "lines"),
+    [
+        ((), "raise ValueError", (14, 15)),
+        ((), "return [36]", (12,)),
+        ((f"{NUMBERS} Even.*",), "raise|return", (12, 14, 15)),
+        (("product/idle.py",), "raise", ()),
+        ((), "rare =", ()),
+    ],
+)
+def test_a_block_is_named_by_its_last_statement(
+    tree: Path, places: tuple[str, ...], ends: str, lines: tuple[int, ...]
+) -> None:
+    """A pattern names whole blocks by how they end, everywhere or in some places, and a pattern
+    that names nothing is told."""
+    entry = Unreached("rare", "tests/numbers.py", places, ends)
+    reached = judge(combined(tree, range(1, 3)), [entry], tree)
+    assert [gap.lines for _, gaps in reached.named for gap in gaps] == ([lines] if lines else [])
+    assert (ends in reached.idle_places) is not bool(lines)
 
 
 @pytest.mark.parametrize("place", [f"{NUMBERS} odd", f"{NUMBERS} Even", "product/inn", "other/"])
@@ -184,11 +208,14 @@ def test_readers_get_tables_and_places(measured: Mapping[str, Any]) -> None:
     """The tables have shares and reasons, the listing has lines by function."""
     entry = Unreached("six is rare", "tests/numbers.py", (NUMBERS, "product/gone.py"))
     reached = judge(measured, [entry])
-    assert "| product/inner | 8 | 7 | 87.5 % |" in markdown(reached)
-    assert "| 1 | six is rare | `tests/numbers.py` |" in markdown(reached)
+    assert "| product/inner | 11 | 8 | 72.7 % |" in markdown(reached)
+    assert "| 3 | six is rare | `tests/numbers.py` |" in markdown(reached)
     assert "| 1 | not named yet | |" in markdown(reached)
     told = listing(reached)
-    assert f"## six is rare\n\nRun by `tests/numbers.py`.\n\n- {NUMBERS} Even.number: 12\n" in told
+    assert (
+        f"## six is rare\n\nRun by `tests/numbers.py`.\n\n- {NUMBERS} Even.number: 12, 14-15\n"
+        in told
+    )
     assert f"## Not named\n\n- product/idle.py {MODULE}: 1\n" in told
     assert told.endswith("## Places of the table that name nothing\n\n- product/gone.py\n")
 
