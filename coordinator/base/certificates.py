@@ -15,15 +15,14 @@ import hashlib
 import logging
 import ssl
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import grpc
-
 from coordinator.base.errors import ConfigError
 from coordinator.base.pem import CertificateTimes, certificates_in, first_key
+from viewstamp.grpc_transport import TlsTexts
 from viewstamp.telemetry import fields
 
 # Chains and bundles have some 10 KiB. Whatever is larger is not read into memory.
@@ -118,9 +117,13 @@ class Certificates:
         self.contents = found.contents
         self._seen = found.seen
         self._refused: RefusedFiles | None = None
-        self._configuration = _configuration(self.contents)
-        # The library has only pointers to them.
-        self._servers: list[grpc.ServerCredentials] = []
+
+    @property
+    def texts(self) -> TlsTexts:
+        """What was read last, for handshakes. A caller must prove who it is if there is an
+        authority."""
+        contents = self.contents
+        return TlsTexts(contents.authority, contents.certificate, contents.key)
 
     @property
     def expiries(self) -> tuple[Expiry, ...]:
@@ -150,7 +153,6 @@ class Certificates:
         self.problem = ""
         if found.contents is not None and found.contents != self.contents:
             self.contents = found.contents
-            self._configuration = _configuration(found.contents)
             _log.info("certificates were read again", extra=fields(flag=self.files.flag))
 
     def hangs(self, waited_ms: int) -> None:
@@ -164,45 +166,6 @@ class Certificates:
         if problem != self.problem:
             self.problem = problem
             _log.warning("changed certificates are not in use", extra=fields(why=problem))
-
-    def channel(self) -> grpc.ChannelCredentials:
-        """Return credentials for a new channel, from what was read last."""
-        contents = self.contents
-        return grpc.ssl_channel_credentials(contents.authority, contents.key, contents.certificate)
-
-    def server(self) -> grpc.ServerCredentials:
-        """Return credentials for one server: each handshake takes what is in use then.
-
-        A caller must prove who it is if there is an authority.
-        """
-        credentials = grpc.dynamic_ssl_server_credentials(
-            self._configuration,
-            self._fetcher(),  # type: ignore[arg-type]  # the stubs know no None, gRPC's text does
-            self.files.authority is not None,
-        )
-        self._servers.append(credentials)
-        return credentials
-
-    def _fetcher(self) -> Callable[[], grpc.ServerCertificateConfiguration | None]:
-        """Return what gRPC asks before each handshake, on threads of its own. None is no news, and
-        spares it to parse everything again."""
-        given = self._configuration
-
-        def fetch() -> grpc.ServerCertificateConfiguration | None:
-            nonlocal given
-            newest = self._configuration
-            if newest is given:
-                return None
-            given = newest
-            return newest
-
-        return fetch
-
-
-def _configuration(contents: PemContents) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration(
-        [(contents.key, contents.certificate)], root_certificates=contents.authority
-    )
 
 
 def _signature(files: PemFiles) -> tuple[tuple[int, ...], ...]:

@@ -70,15 +70,15 @@ class _Connection:
 class Forwarding:
     """The connection to the present primary.
 
-    `address` is where the primary serves clients, empty while unknown; `credentials` encrypt if
+    `address` is where the primary serves clients, empty while unknown; `texts` encrypt if
     clients are served with TLS.
     """
 
     def __init__(
-        self, address: Callable[[], str], credentials: grpc.ChannelCredentials | None = None
+        self, address: Callable[[], str], texts: grpc_transport.TlsTexts | None = None
     ) -> None:
         self._address = address
-        self._credentials = credentials
+        self._texts = texts
         self._connections: dict[str, _Connection] = {}
 
     def is_possible(self, metadata: Metadata) -> bool:
@@ -122,7 +122,7 @@ class Forwarding:
         # At most one for each replica of the cluster.
         connection = self._connections.get(address)
         if connection is None:
-            channel = grpc_transport.open_channel(address, CHANNEL_OPTIONS, self._credentials)
+            channel = grpc_transport.open_channel(address, CHANNEL_OPTIONS, self._texts)
             connection = _Connection(channel, asyncio.get_running_loop().time())
             self._connections[address] = connection
         return connection

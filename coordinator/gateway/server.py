@@ -178,7 +178,7 @@ class GatewayServer:
         try:
             if certificates is None:
                 return self._server.add_insecure_port(address)
-            return self._server.add_secure_port(address, certificates.server())
+            return grpc_transport.add_tls_port(self._server, address, lambda: certificates.texts)
         except RuntimeError as error:
             raise ConfigError(f"--listen {address}: cannot be bound ({error})") from error
 

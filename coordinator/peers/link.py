@@ -89,7 +89,7 @@ def dial(address: str, replica: int, certificates: Certificates | None) -> grpc.
     if certificates is None:
         return grpc_transport.open_channel(address, CHANNEL_OPTIONS)
     named = ("grpc.ssl_target_name_override", certificate_name(replica))
-    return grpc_transport.open_channel(address, (*CHANNEL_OPTIONS, named), certificates.channel())
+    return grpc_transport.open_channel(address, (*CHANNEL_OPTIONS, named), certificates.texts)
 
 
 def retry_delay_ms(failures: int) -> int:

@@ -253,6 +253,6 @@ def bind(server: grpc.aio.Server, address: str, certificates: Certificates | Non
         if certificates is None:
             server.add_insecure_port(address)
         else:
-            server.add_secure_port(address, certificates.server())
+            grpc_transport.add_tls_port(server, address, lambda: certificates.texts)
     except RuntimeError as error:
         raise ConfigError(f"--peer-listen {address}: cannot be bound ({error})") from error

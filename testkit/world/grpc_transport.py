@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-import grpc
 import grpc.aio
 
 from testkit.world.grpc_calls import WorldChannel
 from testkit.world.grpc_server import WorldServer
-from viewstamp.grpc_transport import Options
+from viewstamp.grpc_transport import Options, TlsTexts
 
 if TYPE_CHECKING:
     from testkit.world.process import WorldProcess
@@ -22,11 +22,9 @@ class WorldTransport:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def channel(
-        self, address: str, options: Options, credentials: grpc.ChannelCredentials | None
-    ) -> grpc.aio.Channel:
+    def channel(self, address: str, options: Options, texts: TlsTexts | None) -> grpc.aio.Channel:
         """Return a new channel."""
-        assert credentials is None, "a world has no TLS"
+        assert texts is None, "a world has no TLS"
         channel: Any = WorldChannel(self._process(), address, options)
         return cast(grpc.aio.Channel, channel)
 
@@ -34,6 +32,12 @@ class WorldTransport:
         """Return a new server."""
         server: Any = WorldServer(self._process(), dict(options))
         return cast(grpc.aio.Server, server)
+
+    def add_tls_port(
+        self, server: grpc.aio.Server, address: str, texts: Callable[[], TlsTexts]
+    ) -> NoReturn:
+        """Refuse."""
+        raise AssertionError("a world has no TLS")
 
     def check_is_free(self, host: str, port: int) -> None:
         """Raise OSError if a live process has the address."""

@@ -16,19 +16,18 @@ from services.runtime.server import new_server
 from testkit.stand_in_transport import stand_in
 from viewstamp import grpc_transport
 from viewstamp.client.transport import Endpoint
-from viewstamp.grpc_transport import GrpcTransport, Options
+from viewstamp.grpc_transport import GrpcTransport, Options, TlsTexts
 
 
 class NotingTransport(GrpcTransport):
     """Notes what was asked for, and makes nothing."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.channels: list[str] = []
         self.servers = 0
 
-    def channel(
-        self, address: str, options: Options, credentials: grpc.ChannelCredentials | None
-    ) -> grpc.aio.Channel:
+    def channel(self, address: str, options: Options, texts: TlsTexts | None) -> grpc.aio.Channel:
         """Note the address."""
         self.channels.append(address)
         return cast(grpc.aio.Channel, self)

@@ -53,8 +53,8 @@ class Endpoint:
         """Return a new channel. Raises OSError if the authority's file cannot be read."""
         if self.tls_ca is None:
             return grpc_transport.open_channel(self.address, CHANNEL_OPTIONS)
-        credentials = grpc.ssl_channel_credentials(self.tls_ca.read_bytes())
-        return grpc_transport.open_channel(self.address, CHANNEL_OPTIONS, credentials)
+        texts = grpc_transport.TlsTexts(authority=self.tls_ca.read_bytes())
+        return grpc_transport.open_channel(self.address, CHANNEL_OPTIONS, texts)
 
 
 class Endpoints:

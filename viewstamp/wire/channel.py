@@ -11,14 +11,14 @@ from typing import Any, Final, Self
 
 import grpc
 
-from viewstamp.grpc_transport import Options
+from viewstamp.grpc_transport import Options, TlsTexts
 from viewstamp.http2 import Field, Limits, Role, SettingsReceived, write_block
 from viewstamp.wire.client_call import ClientCall, Serialize, WireMethod
 from viewstamp.wire.inbox import Bell, HeldBytes
 from viewstamp.wire.metadata import fields_of, timeout_field
 from viewstamp.wire.options import WireOptions
 from viewstamp.wire.socket import Http2Socket, SocketPatience
-from viewstamp.wire.tls import TlsTexts, client_context
+from viewstamp.wire.tls import client_context
 
 _UNIX: Final = "unix:"
 _BACKOFF_GROWTH: Final = 1.6

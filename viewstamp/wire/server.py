@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import grpc
 
-from viewstamp.grpc_transport import Options
+from viewstamp.grpc_transport import Options, TlsTexts
 from viewstamp.http2 import (
     ErrorCode,
     FieldSection,
@@ -28,7 +28,7 @@ from viewstamp.wire.metadata import Metadata, metadata_of
 from viewstamp.wire.options import WireOptions
 from viewstamp.wire.served_call import WireCall
 from viewstamp.wire.socket import Http2Socket, SocketPatience
-from viewstamp.wire.tls import TlsTexts, proven_by, server_context
+from viewstamp.wire.tls import proven_by, server_context
 
 _UNIX: Final = "unix:"
 _BACKLOG: Final = 1_024

@@ -11,8 +11,9 @@ import asyncio
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from viewstamp.grpc_transport import TlsTexts
 
 ALPN: Final = "h2"
 # As the library names them.
@@ -21,18 +22,6 @@ SUBJECT_NAMES: Final = "x509_subject_alternative_name"
 COMMON_NAME: Final = "x509_common_name"
 # Those of TLS 1.2 that RFC 9113 does not forbid (appendix A); TLS 1.3 has its own.
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-
-
-@dataclass(frozen=True, slots=True)
-class TlsTexts:
-    """PEM texts of one end: who signs the certificates of the other end, and its own certificate.
-
-    Without an authority a client trusts whom the system does, and a server asks for no certificate.
-    """
-
-    authority: bytes | None = None
-    certificate: bytes | None = None
-    key: bytes | None = None
 
 
 class UnusableTexts(ValueError):  # noqa: N818 - reads as the sentence it is

@@ -216,7 +216,6 @@ async def test_files_that_hang(
         assert "reading them has not come to an end within 0 ms" in text
         # The process ends without waiting for it.
         assert [each.daemon for each in threads] == [True]
-        trial.certificates.channel()
         assert trial.certificates.contents == before
         trial.renew((NOON, NOON + datetime.timedelta(days=365)))
         answers.set()

@@ -24,8 +24,11 @@ from coordinator.base.certificates import FILE_BYTES_MAX, Certificates, PemFiles
 from coordinator.base.errors import ConfigError
 from coordinator.peers.settings import PeerTls
 from tests.coordinator.peers.certificates import BEGIN, END, Authority
+from viewstamp import grpc_transport
+from viewstamp.grpc_transport import TlsTexts
 
 PATH = "/test.Echo/Names"
+OPTIONS = (("grpc.ssl_target_name_override", "server"), ("grpc.use_local_subchannel_pool", 1))
 PAST = datetime.datetime(2021, 1, 1, tzinfo=datetime.UTC)
 EXPIRED = (BEGIN, PAST)
 LATER = datetime.datetime(2090, 1, 1, tzinfo=datetime.UTC)
@@ -82,10 +85,10 @@ async def served(certificates: Certificates) -> AsyncIterator[int]:
     async def answer(_: Any, context: Any) -> bytes:
         return b",".join(context.auth_context()["x509_subject_alternative_name"])
 
-    server = grpc.aio.server()
+    server = grpc_transport.make_server(())
     handlers: dict[str, Any] = {"Names": grpc.unary_unary_rpc_method_handler(answer)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Echo", handlers),))
-    port = server.add_secure_port("127.0.0.1:0", certificates.server())
+    port = grpc_transport.add_tls_port(server, "127.0.0.1:0", lambda: certificates.texts)
     await server.start()
     try:
         yield port
@@ -95,13 +98,12 @@ async def served(certificates: Certificates) -> AsyncIterator[int]:
 
 def dialled(port: int, pair: PeerTls, *trusted: Authority) -> grpc.aio.Channel:
     """Return a new channel of a caller with a certificate."""
-    credentials = grpc.ssl_channel_credentials(
+    texts = TlsTexts(
         b"".join(each.path.read_bytes() for each in trusted),
-        pair.key.read_bytes(),
         pair.certificate.read_bytes(),
+        pair.key.read_bytes(),
     )
-    options = (("grpc.ssl_target_name_override", "server"), ("grpc.use_local_subchannel_pool", 1))
-    return grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials, options=options)
+    return grpc_transport.open_channel(f"127.0.0.1:{port}", OPTIONS, texts)
 
 
 async def asked(channel: grpc.aio.Channel) -> bytes:
@@ -181,15 +183,13 @@ async def test_a_caller_dials_with_what_was_read_last(
     (folder.root / "caller").mkdir()
     calling = FolderTrial(folder.root / "caller")
     calling.put(authority.issue("first"), authority)
-    options = (("grpc.ssl_target_name_override", "server"), ("grpc.use_local_subchannel_pool", 1))
     mine = Certificates(calling.files)
     async with served(certificates) as port:
         for name in ("first", "second"):
             calling.put(authority.issue(name), authority)
             mine.take(mine.look())
-            async with grpc.aio.secure_channel(
-                f"127.0.0.1:{port}", mine.channel(), options=options
-            ) as channel:
+            address = f"127.0.0.1:{port}"
+            async with grpc_transport.open_channel(address, OPTIONS, mine.texts) as channel:
                 assert await asked(channel) == name.encode()
 
 
@@ -236,7 +236,7 @@ async def test_what_does_not_fit_is_not_used(
             certificates.take(certificates.look())
             assert certificates.problem.startswith("--peer-tls-certificate ")
             assert certificates.contents == before
-            certificates.channel()
+            assert certificates.texts.certificate == before.certificate
         assert await said(port, caller, authority) == b"caller"
         folder.put(authority.issue("server"), authority)
         certificates.take(certificates.look())
@@ -305,7 +305,7 @@ def test_a_channel_touches_no_file(folder: FolderTrial, monkeypatch: pytest.Monk
     assert certificates.problem
     with monkeypatch.context() as patched:
         patched.delattr(Path, "stat")
-        certificates.channel()
+        assert certificates.texts.key is not None
 
 
 def test_refused_bytes_are_not_checked_again(
@@ -465,11 +465,10 @@ async def test_callers_without_certificates(authority: Authority, folder: Folder
     """Without an authority a server asks nobody for a certificate."""
     certificates = Certificates(replace(folder.files, authority=None))
     assert [each.flag for each in certificates.expiries] == ["--peer-tls-certificate"]
-    trusting = grpc.ssl_channel_credentials(authority.path.read_bytes())
-    options = (("grpc.ssl_target_name_override", "server"),)
+    trusting = TlsTexts(authority.path.read_bytes())
     async with (
         served(certificates) as port,
-        grpc.aio.secure_channel(f"127.0.0.1:{port}", trusting, options=options) as channel,
+        grpc_transport.open_channel(f"127.0.0.1:{port}", OPTIONS, trusting) as channel,
     ):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await asked(channel)

@@ -16,7 +16,7 @@ import grpc.aio
 
 from testkit.api_methods import methods_by_request
 from tests.viewstamp.client.fake_domain import Domain
-from viewstamp import limits
+from viewstamp import grpc_transport, limits
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.errors.v1 import errors_pb2
@@ -26,6 +26,7 @@ from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.errors import Refusal
 from viewstamp.framing import EMPTY_FRAME, frame, unframe
+from viewstamp.grpc_transport import TlsTexts
 from viewstamp.routing import Method
 from viewstamp.status import grpc_code, trailing_details
 
@@ -50,7 +51,7 @@ class FakeSession:
 class FakeGateway:
     """Serves one domain. Tests look at `received` and `applied`, and set the faults."""
 
-    def __init__(self, tls: grpc.ServerCredentials | None = None) -> None:
+    def __init__(self, tls: Callable[[], TlsTexts] | None = None) -> None:
         self.domain = Domain()
         self.sessions: dict[int, FakeSession] = {}
         self.nonces: dict[bytes, int] = {}
@@ -77,12 +78,12 @@ class FakeGateway:
         self.gate.set()
         self._progress = asyncio.Event()
         self._breaking: set[asyncio.Event] = set()
-        self._server = grpc.aio.server()
+        self._server = grpc_transport.make_server(())
         self._server.add_generic_rpc_handlers((self._handlers(),))
         if tls is None:
             self.port = self._server.add_insecure_port("127.0.0.1:0")
         else:
-            self.port = self._server.add_secure_port("127.0.0.1:0", tls)
+            self.port = grpc_transport.add_tls_port(self._server, "127.0.0.1:0", tls)
 
     @property
     def address(self) -> str:

@@ -21,6 +21,7 @@ from tests.coordinator.peers.certificates import BEGIN, Authority
 from tests.viewstamp.client.fake_gateway import PASSWORD, FakeGateway
 from viewstamp.client import CannotConnect, Endpoint
 from viewstamp.client.trouble import Trouble, cause_of
+from viewstamp.grpc_transport import TlsTexts
 
 
 def certificate() -> tuple[bytes, bytes]:
@@ -53,7 +54,7 @@ async def test_certificate_of_the_given_authority_is_believed(tmp_path: Path) ->
     pair, other = certificate(), certificate()
     (tmp_path / "ca.crt").write_bytes(pair[1])
     (tmp_path / "other.crt").write_bytes(other[1])
-    async with FakeGateway(grpc.ssl_server_credentials([pair])) as gateway:
+    async with FakeGateway(lambda: TlsTexts(None, pair[1], pair[0])) as gateway:
         async with await viewstamp.connect(
             gateway.address, username="root", password=PASSWORD, tls_ca=tmp_path / "ca.crt"
         ) as client:
@@ -92,7 +93,7 @@ async def test_an_authority_that_is_being_replaced(
     pair = certificate()
     path, away = tmp_path / "ca.crt", tmp_path / "away"
     path.write_bytes(pair[1])
-    async with FakeGateway(grpc.ssl_server_credentials([pair])) as gateway:
+    async with FakeGateway(lambda: TlsTexts(None, pair[1], pair[0])) as gateway:
         async with await viewstamp.connect(
             gateway.address, username="root", password=PASSWORD, tls_ca=path
         ) as client:
@@ -123,7 +124,7 @@ async def test_a_gateway_whose_certificate_expires(
     authority = Authority.create(tmp_path / "authority")
     pair = authority.issue("127.0.0.1")
     certificates = Certificates(PemFiles("--tls-certificate", pair.certificate, pair.key))
-    async with FakeGateway(certificates.server()) as gateway:
+    async with FakeGateway(lambda: certificates.texts) as gateway:
         async with await viewstamp.connect(
             gateway.address, username="root", password=PASSWORD, tls_ca=authority.path
         ) as client:

@@ -15,9 +15,11 @@ import pytest
 import viewstamp
 from tests.deploy.certificates import self_signed
 from tests.viewstamp.client.fake_gateway import PASSWORD, FakeGateway
+from viewstamp import grpc_transport
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.client import CannotConnect, Endpoint, unary
 from viewstamp.client.trouble import Trouble, cause_of, words_about
+from viewstamp.grpc_transport import TlsTexts
 
 HTTP = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"
 NO_HOST = "nowhere.invalid:7400"
@@ -34,8 +36,8 @@ async def plain() -> AsyncIterator[str]:
 async def encrypted(tmp_path: Path) -> AsyncIterator[tuple[str, Path]]:
     """The address of a gateway with TLS, and its authority."""
     authority = tmp_path / "ca.crt"
-    credentials = grpc.ssl_server_credentials([self_signed(authority)])
-    async with FakeGateway(credentials) as gateway:
+    key, certificate = self_signed(authority)
+    async with FakeGateway(lambda: TlsTexts(None, certificate, key)) as gateway:
         yield gateway.address, authority
 
 
@@ -82,7 +84,7 @@ async def test_a_listener_that_is_no_cluster(plain: str) -> None:
     """A server without gRPC, or without our methods, is named as such."""
     async with answering(HTTP) as address:
         assert cause_of(await failure(address), has_tls=False) is Trouble.NO_CLUSTER
-    server = grpc.aio.server()
+    server = grpc_transport.make_server(())
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     assert cause_of(await failure(f"127.0.0.1:{port}"), has_tls=False) is Trouble.NO_CLUSTER
@@ -108,8 +110,8 @@ async def test_encryption_on_one_side(
 async def test_an_expired_certificate(tmp_path: Path) -> None:
     """An expired certificate is not taken for one of another authority."""
     authority = tmp_path / "old.crt"
-    credentials = grpc.ssl_server_credentials([self_signed(authority, years=(2020, 2021))])
-    async with FakeGateway(credentials) as gateway:
+    key, certificate = self_signed(authority, years=(2020, 2021))
+    async with FakeGateway(lambda: TlsTexts(None, certificate, key)) as gateway:
         error = await failure(gateway.address, authority)
     assert cause_of(error, has_tls=True) is Trouble.EXPIRED
 

@@ -69,7 +69,7 @@ class Echo:
         await context.send_initial_metadata((("initial", "first"), ("initial-bin", b"\x01")))
         context.set_trailing_metadata((("trailing", "last"),))
         peer = context.peer().split(":")[0]
-        return repr((metadata, remaining is not None and 0 < remaining <= 20, peer)).encode()
+        return repr((metadata, remaining is not None and 0 < remaining < 30, peer)).encode()
 
     async def who(self, request: bytes, context: Any) -> bytes:
         """Answer with what the caller has proven to be."""

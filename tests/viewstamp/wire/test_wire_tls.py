@@ -21,10 +21,10 @@ from coordinator.peers.settings import PeerTls
 from tests.coordinator.peers.certificates import Authority
 from tests.viewstamp.wire.echo import ECHO, WHO, Echo
 from viewstamp import event_loop
-from viewstamp.grpc_transport import Options
+from viewstamp.grpc_transport import Options, TlsTexts
 from viewstamp.wire.channel import WireChannel
 from viewstamp.wire.server import WireServer
-from viewstamp.wire.tls import ALPN, TlsTexts, UnusableTexts
+from viewstamp.wire.tls import ALPN, UnusableTexts
 
 PATIENCE_S: Final = 20
 SERVER: Final = "server.test"
