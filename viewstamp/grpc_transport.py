@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 import grpc
@@ -26,7 +26,7 @@ class TlsTexts:
 
     authority: bytes | None = None
     certificate: bytes | None = None
-    key: bytes | None = None
+    key: bytes | None = field(default=None, repr=False)
 
 
 class Transport(Protocol):

@@ -1,7 +1,8 @@
 """Takes connections at one address. A connection counts once its client has said who it is.
 
-Handshakes have a limit of their own. When there are too many, the oldest one ends: whoever opens
-connections and says nothing can keep others out only by being faster than they are.
+Handshakes have a limit of their own. When it is reached, others wait in the queue of the system
+until one ends. One that has taken its time ends for the next: whoever opens connections and says
+nothing keeps nobody out for long.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Final
 
 from viewstamp.telemetry import fields
 from viewstamp.wire.socket import Http2Socket
-from viewstamp.wire.tls import UnusableTexts
 
 HANDSHAKES_MAX: Final = 256
+HANDSHAKE_UNDISTURBED_S: Final = 1.0
+"""For so long no handshake has to end for another one."""
 # After the system had no room for another connection.
 _PAUSE_S: Final = 0.5
 _MS_PER_S: Final = 1_000
@@ -39,53 +42,79 @@ class Acceptor:
         self._make = make
         self._context = context
         self._handshake_s = handshake_ms / _MS_PER_S
-        self._handshakes: dict[asyncio.Task[None], None] = {}
-        self._accepting: asyncio.Task[None] | None = None
+        self._handshakes: dict[asyncio.Task[None], float] = {}
+        """Handshakes under way, and when each began; the oldest one is first."""
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Begin to accept."""
         self._bound.setblocking(False)
-        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+        self._begin(self._accept_all())
 
     async def close(self) -> None:
         """Accept no more, and end all handshakes."""
-        tasks = list(self._handshakes)
-        if self._accepting is not None:
-            tasks.append(self._accepting)
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._bound.close()
 
-    async def _accept(self) -> None:
+    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _accept_all(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
                 accepted, _ = await loop.sock_accept(self._bound)
-            except OSError as error:  # too many files are open, or the client has gone already
+            except ConnectionError:
+                continue  # the client has gone already
+            except OSError as error:  # too many files are open
                 _log.warning("a connection could not be accepted", extra=fields(why=str(error)))
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            if len(self._handshakes) >= HANDSHAKES_MAX:
-                next(iter(self._handshakes)).cancel()
-            task = loop.create_task(self._shake_hands(accepted))
-            self._handshakes[task] = None
-            task.add_done_callback(self._handshakes.pop)
+            try:
+                await self._until_there_is_room()
+            except asyncio.CancelledError:
+                accepted.close()
+                raise
+            task = self._begin(self._shake_hands(accepted))
+            self._handshakes[task] = loop.time()
+            task.add_done_callback(lambda done: self._handshakes.pop(done, None))
+            await asyncio.sleep(0)  # it begins, whatever else is in the queue
+
+    async def _until_there_is_room(self) -> None:
+        """Wait for the end of a handshake; end the oldest one if it has had its time."""
+        while len(self._handshakes) >= HANDSHAKES_MAX:
+            oldest, begun_s = next(iter(self._handshakes.items()))
+            left_s = begun_s + HANDSHAKE_UNDISTURBED_S - asyncio.get_running_loop().time()
+            if left_s <= 0:
+                del self._handshakes[oldest]
+                oldest.cancel()
+                return
+            await asyncio.wait(
+                self._handshakes, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+            )
 
     async def _shake_hands(self, accepted: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
         try:
-            if self._context is None:
-                await loop.connect_accepted_socket(self._make, accepted)
-            else:
-                await loop.connect_accepted_socket(
-                    *(self._make, accepted),
-                    ssl=self._context(),
-                    ssl_handshake_timeout=self._handshake_s,
-                )
-        except (OSError, UnusableTexts) as error:  # TLS fails with a kind of OSError
+            context = None if self._context is None else self._context()
+        except Exception as error:
+            _log.error("TLS has no usable certificate", extra=fields(why=str(error)))
+            accepted.close()
+            return
+        timeout_s = None if context is None else self._handshake_s
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._make, accepted, ssl=context, ssl_handshake_timeout=timeout_s
+            )
+        except OSError as error:  # also of TLS
             _log.info("a client did not come to terms", extra=fields(why=str(error)))
-            accepted.close()
         except asyncio.CancelledError:
-            accepted.close()
+            # The loop has the descriptor, and closes it once it sees the end.
+            with suppress(OSError):
+                accepted.shutdown(socket.SHUT_RDWR)
             raise

@@ -93,9 +93,10 @@ class WireChannel:
         self._connecting: asyncio.Task[None] | None = None
         self._failed_until_s = 0.0
         self._failure = ""
-        self._waiting: dict[ClientCall, bool] = {}
-        """Calls without a stream, in their order, and whether each waits in spite of failures."""
-        self._calls: dict[ClientCall, None] = {}
+        self._waiting: dict[ClientCall, None] = {}
+        """Calls without a stream, in their order."""
+        self._calls: dict[ClientCall, bool] = {}
+        """Calls under way, and whether each waits in spite of failures."""
         self._leaving: dict[Http2Socket, None] = {}
         """Sockets whose servers take no new calls."""
         self._bell = Bell()
@@ -157,27 +158,24 @@ class WireChannel:
         """Give a call a stream, now or once there is one."""
         if self._is_closed:
             raise grpc.aio.UsageError("Channel is closed.")
-        self._calls[call] = None
-        self._begin(call, wait_for_ready=wait_for_ready)
+        self._calls[call] = wait_for_ready
+        self._begin(call)
 
     def begin_again(self, call: ClientCall) -> None:
         """Give a call another stream, whose first one its server never served."""
-        if self._is_closed:
-            call.fail(grpc.StatusCode.UNAVAILABLE, "the server takes no calls any more")
-        else:
-            self._begin(call, wait_for_ready=False)
+        self._begin(call)
 
-    def _begin(self, call: ClientCall, *, wait_for_ready: bool) -> None:
+    def _begin(self, call: ClientCall) -> None:
         if self._start(call):
             return
         if self._socket is None and self._connecting is None:
-            if time.monotonic() < self._failed_until_s and not wait_for_ready:
+            if time.monotonic() < self._failed_until_s and not self._calls[call]:
                 asyncio.get_running_loop().call_soon(
                     call.fail, grpc.StatusCode.UNAVAILABLE, self._failure
                 )
                 return
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
-        self._waiting[call] = wait_for_ready
+        self._waiting[call] = None
 
     def ended(self, call: ClientCall) -> None:
         """Forget a call; another one may have its stream."""
@@ -239,13 +237,15 @@ class WireChannel:
             socket.lost = lambda: _settle(settled, OSError(socket.why))
             return socket
 
+        host, _, port = self._address.rpartition(":")
+        host = "localhost" if self._address.startswith(_UNIX) else host.strip("[]")
+        name = None if self._context is None else self.options.server_name or host
         if self._address.startswith(_UNIX):
             path = self._address.removeprefix(_UNIX)
-            transport, socket = await loop.create_unix_connection(made, path)
+            transport, socket = await loop.create_unix_connection(
+                made, path, ssl=self._context, server_hostname=name
+            )
         else:
-            host, _, port = self._address.rpartition(":")
-            host = host.strip("[]")
-            name = None if self._context is None else self.options.server_name or host
             transport, socket = await loop.create_connection(
                 *(made, host, int(port)), ssl=self._context, server_hostname=name
             )
@@ -268,7 +268,7 @@ class WireChannel:
         self._failure = (
             f"failed to connect to all addresses; last error: UNAVAILABLE: {self._address}: {why}"
         )
-        for call in [call for call, stays in self._waiting.items() if not stays]:
+        for call in [call for call in self._waiting if not self._calls[call]]:
             call.fail(grpc.StatusCode.UNAVAILABLE, self._failure)
         return bool(self._waiting)
 

@@ -82,6 +82,7 @@ class ClientCall:
         self._kept: list[bytes] | None = []
         """What was sent, as long as it may have to be sent again; None if it is too much, or if it
         was sent again already."""
+        self._kept_bytes = 0
         self._has_ended_writing = False
         self._only_message: bytes | None = None
         """The one answer, once it was read; it may be asked for again."""
@@ -142,7 +143,7 @@ class ClientCall:
             self._reset(ErrorCode.CANCEL)
             self._end(*refusal, ())
             return
-        self._initial = metadata_of(section.fields)
+        self._initial, self._kept = metadata_of(section.fields), None
         self._bell.ring()
 
     def _finish(self, section: FieldSection) -> None:
@@ -177,7 +178,10 @@ class ClientCall:
         A server that says that it never served the stream is asked again, once and unseen.
         """
         if code == ErrorCode.REFUSED_STREAM and self._kept is not None and self._initial is None:
-            self._unsent, self._kept, self._socket = self._kept, None, None
+            socket, self._socket = self._socket, None
+            self._unsent, self._kept = self._kept, None
+            if socket is not None:
+                socket.disown(self._stream_id)
             self._channel.begin_again(self)
             return
         status = _OF_RESET.get(code, grpc.StatusCode.INTERNAL)
@@ -193,6 +197,7 @@ class ClientCall:
         if self._code is not None:
             return
         self._code, self._details, self._trailing = code, details, trailing
+        self._kept = None
         if self._initial is None:
             self._initial = ()
         if self._timer is not None:
@@ -257,11 +262,11 @@ class ClientCall:
 
     def _keep(self, data: bytes) -> None:
         """Keep what is sent while nothing came back, and while that is little."""
-        if self._kept is None:
+        if self._kept is None or not data:
             return
-        if data:
-            self._kept.append(data)
-        if self._initial is not None or sum(map(len, self._kept)) > _KEPT_BYTES_MAX:
+        self._kept.append(data)
+        self._kept_bytes += len(data)
+        if self._kept_bytes > _KEPT_BYTES_MAX:
             self._kept = None
 
     def _written(self, message: Any) -> bytes:

@@ -11,6 +11,9 @@ from viewstamp.limits import MIB
 
 MESSAGE_BYTES_MAX: Final = 4 * MIB
 
+# The library takes -1 for a limit that nothing reaches.
+_MINUS_ONE: Final = -1
+_UNLIMITED: Final = 2**31 - 1
 # What names of the library mean here.
 _FIELDS: Final = {
     "grpc.max_receive_message_length": "received_bytes_max",
@@ -75,7 +78,7 @@ class WireOptions:
         given: dict[str, Any] = {}
         for name, value in options:
             if name in _FIELDS:
-                given[_FIELDS[name]] = value
+                given[_FIELDS[name]] = _UNLIMITED if value == _MINUS_ONE else value
             elif name not in MEANINGLESS:
                 known = ", ".join(sorted((*_FIELDS, *MEANINGLESS)))
                 raise UnknownOption(f"option {name!r} is not known here; known are {known}")

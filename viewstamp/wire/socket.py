@@ -106,7 +106,7 @@ class Http2Socket(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._is_flush_due = False
         self._begun_ms = self._heard_ms = self._used_ms = self._now_ms
-        self._is_asked = self._is_greeted = False
+        self._is_asked = self._is_greeted = self._is_closing = False
         self._timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.TimerHandle | None = None
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -125,6 +125,8 @@ class Http2Socket(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        # What came before, such as TLS, counts neither as silence nor as idleness.
+        self._heard_ms = self._used_ms = _monotonic_ms()
         if not speaks_http2(self.transport):
             self.abort(f"the peer did not agree on HTTP/2, which ALPN calls {ALPN!r}")
             return
@@ -167,22 +169,28 @@ class Http2Socket(asyncio.Protocol):
     def disown(self, stream_id: int) -> None:
         """Tell nobody of a stream any more."""
         self.owners.pop(stream_id, None)
-        self._used_ms = self._heard_ms
+        self._used_ms = _monotonic_ms()
         if self.closes_when_idle and not self.owners:
             self.close()
 
     def close(self) -> None:
         """Send what is ready, and close."""
-        if not self.is_gone:
+        if not self.is_gone and not self._is_closing:
             self.connection.close()
             self._flush()
             self._close_transport()
 
     def _close_transport(self) -> None:
-        """Close once everything is sent, and in any case soon."""
-        self.transport.close()
-        if self._closing is None:
-            self._closing = self._loop.call_later(_CLOSE_S, self.transport.abort)
+        """Close once everything is sent, and in any case soon.
+
+        Python's transport of TLS is of no more use once it is closed a second time.
+        """
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self._closing = self._loop.call_later(_CLOSE_S, self.transport.abort)
+        if not self.transport.is_closing():
+            self.transport.close()
 
     def abort(self, why: str) -> None:
         """Close at once."""
@@ -236,7 +244,7 @@ class Http2Socket(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._is_flush_due = False
-        if self.is_gone:
+        if self.is_gone or self._is_closing:
             return
         data = self.connection.output()
         if data:
@@ -256,7 +264,7 @@ class Http2Socket(asyncio.Protocol):
             for patience in (self._greeting_left_ms, self._silence_left_ms, self._idle_left_ms)
             if not self.is_gone and (left_ms := patience(now_ms)) is not None
         ]
-        if left_ms and not self.is_gone:
+        if left_ms and not self.is_gone and not self._is_closing:
             wait_s = max(_WATCH_MS_MIN, min(left_ms)) / _MS_PER_S
             self._timer = self._loop.call_later(wait_s, self._watch)
 

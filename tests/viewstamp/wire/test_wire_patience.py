@@ -7,6 +7,8 @@ Method: one end is ours, over a real socket; the other one writes frames by hand
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -42,6 +44,7 @@ from viewstamp.wire.channel import WireChannel
 from viewstamp.wire.messages import prefixed
 from viewstamp.wire.options import MEANINGLESS, UnknownOption, WireOptions
 from viewstamp.wire.server import WireServer
+from viewstamp.wire.tls import ALPN
 
 PATIENCE_S: Final = 20
 SOON_MS: Final = 100
@@ -101,16 +104,63 @@ async def test_a_client_that_shakes_no_hands_loses_its_place(tmp_path: Path) -> 
 async def test_many_silent_clients_keep_nobody_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beyond the limit of handshakes the oldest one ends, and whoever shakes hands gets in."""
+    """Beyond the limit of handshakes the oldest ones end, each once, and whoever shakes hands gets
+    in."""
     monkeypatch.setattr(acceptor, "HANDSHAKES_MAX", 3)
+    monkeypatch.setattr(acceptor, "HANDSHAKE_UNDISTURBED_S", 0.0)
     authority = Authority.create(tmp_path / "authority")
     caller = texts_of(authority.issue("caller.test"))
     async with serving((), texts_of(authority.issue(SERVER))) as (address, _):
-        silent = [await opened(address) for _ in range(3)]
+        silent = [await opened(address) for _ in range(9)]
+        for reader, _ in silent[:6]:
+            await closed(reader)
         assert await asked(our_channel(address, caller, NAMED)) == b"hello"
-        await closed(silent[0][0])
+        await closed(silent[6][0])
+        assert [reader.at_eof() for reader, _ in silent[7:]] == [False, False]
         for _, writer in silent:
             writer.close()
+
+
+async def test_handshakes_that_are_young_are_not_disturbed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While all handshakes are young another client waits, and is served once one of them ends."""
+    monkeypatch.setattr(acceptor, "HANDSHAKES_MAX", 2)
+    monkeypatch.setattr(acceptor, "HANDSHAKE_UNDISTURBED_S", 60.0)
+    authority = Authority.create(tmp_path / "authority")
+    caller = texts_of(authority.issue("caller.test"))
+    async with serving((), texts_of(authority.issue(SERVER))) as (address, _):
+        silent = [await opened(address) for _ in range(2)]
+        waiting = asyncio.create_task(asked(our_channel(address, caller, NAMED)))
+        await asyncio.sleep(SOON_MS / 1_000)
+        assert not waiting.done()
+        silent[1][1].close()
+        assert await waiting == b"hello"
+        assert not silent[0][0].at_eof()
+        silent[0][1].close()
+
+
+async def test_who_does_not_say_goodbye_keeps_no_server(tmp_path: Path) -> None:
+    """A client that never answers the end of TLS is left, and the server stops."""
+    authority = Authority.create(tmp_path / "authority")
+    caller = authority.issue("caller.test")
+    context = ssl.create_default_context(cafile=str(authority.path))
+    context.load_cert_chain(caller.certificate, caller.key)
+    context.set_alpn_protocols([ALPN])
+
+    def greeted(port: int) -> ssl.SSLSocket:
+        connected = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+        made = context.wrap_socket(connected, server_hostname=SERVER)
+        made.sendall(PREFACE + settings_frame({}))
+        return made
+
+    options = (("grpc.max_connection_idle_ms", SOON_MS),)
+    async with serving(options, texts_of(authority.issue(SERVER))) as (address, server):
+        rude = await asyncio.to_thread(greeted, int(address.rpartition(":")[2]))
+        await asyncio.sleep(3 * SOON_MS / 1_000)
+        async with asyncio.timeout(PATIENCE_S):
+            await server.stop(None)
+        rude.close()
 
 
 async def test_an_unused_connection_is_closed() -> None:
@@ -127,6 +177,19 @@ async def test_an_unused_connection_is_closed() -> None:
             await asyncio.sleep(2 * SOON_MS / 1_000)
             assert await echo(b"second", timeout=PATIENCE_S) == b"second"
         assert server.connections <= 1
+
+
+async def test_a_connection_is_unused_from_the_end_of_its_last_call_on() -> None:
+    """However long a call was, its connection stays for the whole time after it."""
+    options = (("grpc.max_connection_idle_ms", 10 * SOON_MS),)
+    async with serving(options) as (address, server), WireChannel(address, ()) as channel:
+        call = channel.stream_unary(SUM)()
+        await call.write(b"x")
+        await asyncio.sleep(15 * SOON_MS / 1_000)
+        await call.done_writing()
+        assert await call == b"1 1"
+        await asyncio.sleep(2 * SOON_MS / 1_000)
+        assert server.connections == 1
 
 
 async def test_a_connection_in_use_is_not_closed() -> None:
@@ -170,8 +233,9 @@ def answer(stream_id: int) -> bytes:
 @asynccontextmanager
 async def refusing(
     refuses: Callable[[int], bytes], times: int
-) -> AsyncIterator[tuple[Any, list[bytes]]]:
-    """Give a channel to a server that refuses so many requests, and what it was asked."""
+) -> AsyncIterator[tuple[Any, list[bytes], list[Any]]]:
+    """Give a channel to a server that refuses so many requests, what it was asked, and a task for
+    each connection."""
     heard: list[bytes] = []
     meetings: list[Any] = []
 
@@ -192,7 +256,7 @@ async def refusing(
     server = await asyncio.start_server(meet, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with WireChannel(f"127.0.0.1:{port}", ()) as channel:
-        yield channel, heard
+        yield channel, heard, meetings
     server.close()
     await asyncio.wait(meetings, timeout=PATIENCE_S)
 
@@ -209,14 +273,44 @@ def goodbye(stream_id: int) -> bytes:
 async def test_a_call_that_was_not_served_is_made_again(refuses: Callable[[int], bytes]) -> None:
     """A server that has begun nothing is asked again, here or on another connection, with the same
     messages."""
-    async with refusing(refuses, 1) as (channel, heard):
+    async with refusing(refuses, 1) as (channel, heard, meetings):
         assert await channel.unary_unary(ECHO)(b"hello", timeout=PATIENCE_S) == b"served"
         assert heard == [prefixed(b"hello")] * 2
+        # Our end closes a connection on which nothing more can be asked.
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*meetings[:-1])
+
+
+async def test_a_call_that_waits_for_a_server_waits_again() -> None:
+    """A call that is not served by one server, and waits in spite of failures, is served by the
+    next one, which comes later."""
+
+    async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(settings_frame({}))
+        await reader.readexactly(len(PREFACE))
+        await next_request(reader)
+        leaving.close()
+        writer.write(goaway_frame(0, ErrorCode.NO_ERROR, ""))
+        await reader.read()
+        writer.close()
+
+    leaving = await asyncio.start_server(leave, "127.0.0.1", 0)
+    port = leaving.sockets[0].getsockname()[1]
+    options = (("grpc.initial_reconnect_backoff_ms", SOON_MS),)
+    async with WireChannel(f"127.0.0.1:{port}", options) as channel:
+        call = channel.unary_unary(ECHO)(b"hello", timeout=PATIENCE_S, wait_for_ready=True)
+        await asyncio.sleep(3 * SOON_MS / 1_000)
+        server = WireServer(())
+        server.add_generic_rpc_handlers((Echo().handlers(),))
+        server.add_insecure_port(f"127.0.0.1:{port}")
+        await server.start()
+        assert await call == b"hello"
+        await server.stop(None)
 
 
 async def test_a_stream_that_was_not_served_is_made_again() -> None:
     """All messages that were written are sent again, and those that come after."""
-    async with refusing(refused_stream, 1) as (channel, heard):
+    async with refusing(refused_stream, 1) as (channel, heard, _):
         call = channel.stream_unary(SUM)()
         for number in range(3):
             await call.write(b"%d" % number)
@@ -227,7 +321,7 @@ async def test_a_stream_that_was_not_served_is_made_again() -> None:
 
 async def test_a_call_is_made_again_once() -> None:
     """Who refuses again is believed."""
-    async with refusing(refused_stream, 2) as (channel, heard):
+    async with refusing(refused_stream, 2) as (channel, heard, _):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.unary_unary(ECHO)(b"hello", timeout=PATIENCE_S)
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -236,7 +330,7 @@ async def test_a_call_is_made_again_once() -> None:
 
 async def test_large_requests_are_not_kept() -> None:
     """What would take too much memory to keep is not sent again; the caller decides."""
-    async with refusing(refused_stream, 1) as (channel, heard):
+    async with refusing(refused_stream, 1) as (channel, heard, _):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.unary_unary(ECHO)(bytes(300_000), timeout=PATIENCE_S)
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -247,12 +341,13 @@ async def test_large_requests_are_not_kept() -> None:
 
 
 def test_options_mean_what_the_library_says() -> None:
-    """Each name sets its field, and names without a meaning here change nothing."""
-    given = (("grpc.keepalive_time_ms", 7), *((name, 1) for name in MEANINGLESS))
+    """Each name sets its field, names without a meaning here change nothing, and -1 is no limit."""
+    unlimited = ("grpc.max_send_message_length", -1)
+    given = (("grpc.keepalive_time_ms", 7), unlimited, *((name, 1) for name in MEANINGLESS))
 
     found = WireOptions.of(given)
 
-    assert found == WireOptions(keepalive_ms=7)
+    assert found == WireOptions(keepalive_ms=7, sent_bytes_max=2**31 - 1)
 
 
 def test_an_unknown_option_is_refused() -> None:

@@ -7,15 +7,18 @@ test; strangers use Python's own `ssl`.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 from coordinator.peers.settings import PeerTls
 from tests.coordinator.peers.certificates import Authority
@@ -181,6 +184,45 @@ async def test_each_handshake_takes_the_present_texts(tmp_path: Path, authority:
         assert await echo(b"after", timeout=PATIENCE_S) == b"after"
 
 
+async def test_a_unix_socket_is_encrypted_as_well(tmp_path: Path, authority: Authority) -> None:
+    """A channel with an authority trusts no server without TLS, wherever it listens."""
+    files = authority.issue("localhost")
+    caller = texts_of(authority.issue("caller.test"))
+    server = WireServer(())
+    server.add_tls_port(f"unix:{tmp_path / 'tls'}", lambda: texts_of(files))
+    server.add_insecure_port(f"unix:{tmp_path / 'plain'}")
+    async with serving(server):
+        assert await asked(our_channel(f"unix:{tmp_path / 'tls'}", caller, ()), WHO) == (
+            b"ssl caller.test"
+        )
+        await refused(our_channel(f"unix:{tmp_path / 'plain'}", caller, ()))
+
+
+async def test_a_session_is_not_resumed(authority: Authority) -> None:
+    """Whoever was connected before proves his certificate again; TLS 1.2 is not spoken."""
+    caller = authority.issue("caller.test")
+    server, port = our_port(texts_of(authority.issue(SERVER)))
+    context = ssl.create_default_context(cafile=str(authority.path))
+    context.load_cert_chain(caller.certificate, caller.key)
+    context.set_alpn_protocols([ALPN])
+
+    def session_of(known: ssl.SSLSession | None) -> ssl.SSLSocket:
+        connected = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+        made = context.wrap_socket(connected, server_hostname=SERVER, session=known)
+        made.recv(1)
+        return made
+
+    async with serving(server):
+        first = await asyncio.to_thread(session_of, None)
+        second = await asyncio.to_thread(session_of, first.session)
+        assert (first.version(), second.session_reused) == ("TLSv1.3", False)
+        first.close()
+        second.close()
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        with pytest.raises(ssl.SSLError):
+            await asyncio.to_thread(session_of, None)
+
+
 async def test_who_agrees_on_no_http2_is_left(authority: Authority) -> None:
     """A caller that offers another protocol, or none, is told nothing."""
     files = authority.issue(SERVER)
@@ -227,10 +269,37 @@ def test_tls_runs_on_the_loop_of_the_processes(authority: Authority) -> None:
     assert event_loop.run(exchange()) == b"ssl caller.test"
 
 
-@pytest.mark.parametrize("text", [b"", b"no certificate"])
+@pytest.mark.parametrize("text", [b"", b"no certificate", "kein Schl\u00fcssel".encode()])
 def test_wrong_texts_are_refused(text: bytes) -> None:
     """Texts that are no certificates raise where a channel, or the port of a server, is made."""
     with pytest.raises(UnusableTexts, match="of no use for TLS"):
         our_channel("127.0.0.1:1", TlsTexts(text), ())
     with pytest.raises(UnusableTexts, match="of no use for TLS"):
         WireServer(()).add_tls_port("127.0.0.1:0", lambda: TlsTexts(None, text, text))
+
+
+def test_half_of_a_pair_is_refused(authority: Authority) -> None:
+    """A certificate without its key, and a server without either, are errors at once."""
+    whole = texts_of(authority.issue(SERVER))
+    for half in (replace(whole, key=None), replace(whole, certificate=None)):
+        with pytest.raises(UnusableTexts, match="needs its"):
+            our_channel("127.0.0.1:1", half, ())
+    with pytest.raises(UnusableTexts, match="a server needs"):
+        WireServer(()).add_tls_port("127.0.0.1:0", lambda: trusting(authority))
+
+
+def test_an_encrypted_key_asks_nobody(authority: Authority) -> None:
+    """A key whose password nobody gives is an error, and no question on the terminal."""
+    files = authority.issue(SERVER)
+    key = serialization.load_pem_private_key(files.key.read_bytes(), None).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
+    )
+    with pytest.raises(UnusableTexts, match="nobody gives its password"):
+        our_channel("127.0.0.1:1", TlsTexts(None, files.certificate.read_bytes(), key), ())
+
+
+def test_nobody_prints_a_key(authority: Authority) -> None:
+    """Whatever shows the texts leaves the key out."""
+    assert "PRIVATE" not in repr(texts_of(authority.issue(SERVER)))
