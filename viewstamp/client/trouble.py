@@ -1,4 +1,4 @@
-"""The cause of a failed connection in plain words, derived from the error of gRPC."""
+"""The cause of a failed connection in plain words, derived from the error of the transport."""
 
 from __future__ import annotations
 
@@ -23,16 +23,20 @@ class Trouble(Enum):
     OTHER = "{address} cannot be reached"
 
 
-# The first text that gRPC's text contains decides. A server with TLS closes a connection without
-# TLS, and so does a server that stops; the error does not tell which of them it was.
+# The first text that the transport's text contains decides: some are the library's, some are ours.
+# A server with TLS closes a connection without TLS, and so does a server that stops; the error does
+# not tell which of them it was.
 _SEEN: Final = (
     ("WRONG_VERSION_NUMBER", Trouble.NO_TLS),
     ("is not in peer certificate", Trouble.OTHER_NAME),
+    ("mismatch, certificate is not valid for", Trouble.OTHER_NAME),
     ("Hostname Verification", Trouble.OTHER_NAME),
     ("certificate has expired", Trouble.EXPIRED),
     ("CERTIFICATE_VERIFY_FAILED", Trouble.UNTRUSTED),
     ("Failed parsing HTTP/2", Trouble.NO_CLUSTER),
+    ("the peer broke the protocol", Trouble.NO_CLUSTER),
     ("Connection refused", Trouble.NOBODY_LISTENS),
+    ("[Errno 111]", Trouble.NOBODY_LISTENS),
     ("errors resolving", Trouble.NAME_UNKNOWN),
     ("DNS resolution failed", Trouble.NAME_UNKNOWN),
     ("Socket closed", Trouble.CLOSED),

@@ -12,15 +12,14 @@ from typing import Any, Final, Self
 import grpc
 
 from viewstamp.grpc_transport import Options, TlsTexts
-from viewstamp.http2 import Field, Limits, Role, SettingsReceived, write_block
+from viewstamp.http2 import Field, SettingsReceived, write_block
 from viewstamp.wire.client_call import ClientCall, Serialize, WireMethod
+from viewstamp.wire.dialler import UNIX, Dialler, words_of
 from viewstamp.wire.inbox import Bell, HeldBytes
 from viewstamp.wire.metadata import fields_of, timeout_field
 from viewstamp.wire.options import WireOptions
-from viewstamp.wire.socket import Http2Socket, SocketPatience
-from viewstamp.wire.tls import client_context
+from viewstamp.wire.socket import Http2Socket
 
-_UNIX: Final = "unix:"
 _BACKOFF_GROWTH: Final = 1.6
 _MS_PER_S: Final = 1_000
 _USER_AGENT: Final = b"grpc-python-viewstamp/1"
@@ -81,13 +80,10 @@ class WireChannel:
         self.held = HeldBytes(self.options.received_bytes_max)
         """What is held of all messages that came."""
         self._address = address
-        self._authority = "localhost" if address.startswith(_UNIX) else address
+        self._authority = "localhost" if address.startswith(UNIX) else address
         self._authority = self.options.server_name or self._authority
-        self._context = None if tls is None else client_context(tls)
+        self._dialler = Dialler(address, self.options, tls)
         self._scheme = "http" if tls is None else "https"
-        self._patience = SocketPatience(
-            self.options.keepalive_ms, self.options.keepalive_timeout_ms
-        )
         self._next_backoff_ms = float(self.options.backoff_ms)
         self._socket: Http2Socket | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -213,8 +209,7 @@ class WireChannel:
         """Connect once, or again and again while a call waits in spite of failures."""
         while True:
             try:
-                async with asyncio.timeout(self.options.connect_ms / _MS_PER_S):
-                    socket = await self._connected()
+                socket = await self._dialler.dial()
             except Exception as error:  # an address that is none, among others
                 if not self._failed(error):
                     self._connecting = None
@@ -226,45 +221,13 @@ class WireChannel:
             self._use(socket)
             return
 
-    async def _connected(self) -> Http2Socket:
-        """Return a socket whose peer has sent its settings. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        settled: asyncio.Future[None] = loop.create_future()
-
-        def made() -> Http2Socket:
-            socket = Http2Socket(Role.CLIENT, Limits(), self._patience)
-            socket.settled = lambda _: _settle(settled, None)
-            socket.lost = lambda: _settle(settled, OSError(socket.why))
-            return socket
-
-        host, _, port = self._address.rpartition(":")
-        host = "localhost" if self._address.startswith(_UNIX) else host.strip("[]")
-        name = None if self._context is None else self.options.server_name or host
-        if self._address.startswith(_UNIX):
-            path = self._address.removeprefix(_UNIX)
-            transport, socket = await loop.create_unix_connection(
-                made, path, ssl=self._context, server_hostname=name
-            )
-        else:
-            transport, socket = await loop.create_connection(
-                *(made, host, int(port)), ssl=self._context, server_hostname=name
-            )
-        try:
-            await settled
-            if socket.is_gone or not socket.connection.may_open:
-                raise OSError(socket.why or "the server takes no calls")
-        except BaseException:
-            transport.abort()
-            raise
-        return socket
-
     def _failed(self, error: Exception) -> bool:
         """Note a failure, and tell it to calls; return whether some wait in spite of it."""
         self._failed_until_s = time.monotonic() + self._next_backoff_ms / _MS_PER_S
         self._next_backoff_ms = min(
             self.options.backoff_ms_max, self._next_backoff_ms * _BACKOFF_GROWTH
         )
-        why = str(error) or "the server did not answer in time"
+        why = words_of(error)
         self._failure = (
             f"failed to connect to all addresses; last error: UNAVAILABLE: {self._address}: {why}"
         )
@@ -300,12 +263,3 @@ class WireChannel:
         self._socket = None
         if self._waiting and self._connecting is None and not self._is_closed:
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
-
-
-def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)

@@ -144,7 +144,7 @@ class Http2Socket(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell everybody that it is over."""
-        self._end(f"connection lost: {error}" if error else "connection closed by the peer")
+        self._end(f"connection lost: {error}" if error else "Socket closed")
         if self._closing is not None:
             self._closing.cancel()
         self.closed()

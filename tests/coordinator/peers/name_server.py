@@ -1,4 +1,8 @@
-"""A name server for tests, which channels ask by `dns://` targets: the system's is left alone."""
+"""A name server for tests: the system's is left alone.
+
+Channels of the gRPC library ask it by `dns://` targets. Ours ask the system, which a stand-in is
+for this one name.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,22 @@ import asyncio
 import contextlib
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Final
+from unittest import mock
+
+from viewstamp import grpc_transport
+from viewstamp.wire.transport import WireTransport
 
 NAME = "replica.test"
 HEADER_BYTES = 12
 ADDRESS_KIND = 1
 ANSWER_FLAGS = 0x8400
 NO_SUCH_NAME = 3
+LOOK_UP: Final = socket.getaddrinfo
+# Longer than a hello may take.
+LATE_S: Final = 4.0
 
 
 class FakeNameServer(asyncio.DatagramProtocol):
@@ -46,11 +58,25 @@ class FakeNameServer(asyncio.DatagramProtocol):
         header = data[:2] + struct.pack("!HHHHH", flags, 1, bool(answer), 0, 0)
         self._transport.sendto(header + question + answer, addr)
 
+    def look_up(self, host: str, port: int, *arguments: Any, **options: Any) -> list[Any]:
+        """Do what `socket.getaddrinfo` does; a lookup whose first packet is lost takes longer."""
+        if host != NAME:
+            return LOOK_UP(host, port, *arguments, **options)
+        if self.loses_first:
+            time.sleep(LATE_S)
+        if self.address is None:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return LOOK_UP(self.address, port, *arguments, **options)
+
 
 @contextlib.asynccontextmanager
 async def named(address: str | None, port: int) -> AsyncIterator[tuple[FakeNameServer, str]]:
     """Run a name server; yield it, and what a channel to the name at a port is opened with."""
     server = FakeNameServer(address)
+    if isinstance(grpc_transport.transport, WireTransport):
+        with mock.patch.object(socket, "getaddrinfo", server.look_up):
+            yield server, f"{NAME}:{port}"
+        return
     transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
         lambda: server, local_addr=("127.0.0.1", 0)
     )

@@ -1,0 +1,117 @@
+"""Opens the connections of a channel: a name is looked up, and its addresses are tried in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from socket import SOCK_STREAM, gaierror
+from typing import Any, Final, TypeAlias
+
+from viewstamp.grpc_transport import TlsTexts
+from viewstamp.http2 import Limits, Role
+from viewstamp.wire.options import WireOptions
+from viewstamp.wire.socket import Http2Socket, SocketPatience
+from viewstamp.wire.tls import client_context
+
+UNIX: Final = "unix:"
+# A first name server that is dead costs some seconds at each lookup.
+_LOOKUP_S: Final = 60.0
+_ADDRESSES_MAX: Final = 8
+_MS_PER_S: Final = 1_000
+
+_Opening: TypeAlias = Callable[[Callable[[], Http2Socket]], Awaitable[tuple[Any, Any]]]
+"""Opens a connection for a protocol that it makes."""
+
+
+class Dialler:
+    """Connects to one address, `HOST:PORT` or `unix:PATH`."""
+
+    def __init__(self, address: str, options: WireOptions, texts: TlsTexts | None) -> None:
+        """Raises UnusableTexts."""
+        self._address = address
+        self._attempt_s = options.connect_ms / _MS_PER_S
+        self._context = None if texts is None else client_context(texts)
+        self._server_name = options.server_name
+        self._patience = SocketPatience(options.keepalive_ms, options.keepalive_timeout_ms)
+
+    async def dial(self) -> Http2Socket:
+        """Return a socket whose server has sent its settings.
+
+        Raises OSError with the failure at the last address, ValueError for what is no address.
+        """
+        if self._address.startswith(UNIX):
+            return await self._attempt(self._open_path)
+        failure: OSError = OSError("the name has no address")
+        host, _, port = self._address.rpartition(":")
+        name = host.strip("[]")
+        for found in await _looked_up(name, int(port)):
+            try:
+                return await self._attempt(self._opening(found, int(port), name))
+            except OSError as error:
+                failure = error
+        raise failure
+
+    def _open_path(self, made: Callable[[], Http2Socket]) -> Awaitable[tuple[Any, Any]]:
+        return asyncio.get_running_loop().create_unix_connection(
+            *(made, self._address.removeprefix(UNIX)),
+            ssl=self._context,
+            server_hostname=self._name_for("localhost"),
+        )
+
+    def _opening(self, host: str, port: int, name: str) -> _Opening:
+        return lambda made: asyncio.get_running_loop().create_connection(
+            made, host, port, ssl=self._context, server_hostname=self._name_for(name)
+        )
+
+    def _name_for(self, name: str) -> str | None:
+        """Return the name that the certificate has to have."""
+        return None if self._context is None else self._server_name or name
+
+    async def _attempt(self, opening: _Opening) -> Http2Socket:
+        """Return a socket that can be used. Raises OSError, also after the time of an attempt."""
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def made() -> Http2Socket:
+            socket = Http2Socket(Role.CLIENT, Limits(), self._patience)
+            socket.settled = lambda _: _settle(settled, None)
+            socket.lost = lambda: _settle(settled, OSError(socket.why))
+            return socket
+
+        async with asyncio.timeout(self._attempt_s):
+            transport, socket = await opening(made)
+            try:
+                await settled
+                if socket.is_gone or not socket.connection.may_open:
+                    raise OSError(socket.why or "the server takes no calls")
+            except BaseException:
+                transport.abort()
+                raise
+        return socket  # type: ignore[no-any-return]
+
+
+async def _looked_up(name: str, port: int) -> Sequence[str]:
+    """Return the addresses of a name, in the order of the system. Raises OSError."""
+    async with asyncio.timeout(_LOOKUP_S):
+        found = await asyncio.get_running_loop().getaddrinfo(name, port, type=SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))[:_ADDRESSES_MAX]
+
+
+def words_of(error: Exception) -> str:
+    """Return why an attempt failed, in the words that the library has for it where it has some."""
+    if isinstance(error, TimeoutError):
+        return "connection attempt timed out before receiving SETTINGS frame"
+    if isinstance(error, gaierror):
+        return f"errors resolving it: DNS resolution failed: {error.strerror}"
+    if isinstance(error, ConnectionError) and error.errno is not None:
+        return f"{os.strerror(error.errno)} ({error})"
+    return str(error) or repr(error)
+
+
+def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
