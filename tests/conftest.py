@@ -9,6 +9,8 @@ from typing import TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 
+from viewstamp import transports
+
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 # `make test` sets this too, so that a red run is red on every machine.
@@ -24,6 +26,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("ci" if IS_CI else "local")
+# `make test-transports` runs tests, and the processes that they start, on our own transport.
+transports.use(transports.chosen())
 
 
 @pytest.hookimpl(wrapper=True)

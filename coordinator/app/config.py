@@ -13,7 +13,7 @@ from coordinator.journal.journal import SEGMENT_BYTES
 from coordinator.peers import settings as peers
 from coordinator.peers.settings import PeerSettings
 from coordinator.replica.space import MARGIN_RECORDS, RECORD_BYTES_MAX
-from viewstamp import limits
+from viewstamp import limits, transports
 from viewstamp.format.record import SECTOR_BYTES
 from viewstamp.limits import CLUSTER_ID_BYTES, MIB, REPLICAS_MAX, RETAIN_FOR_BACKUP_MS
 from viewstamp.routing import SERVICE_NAMES
@@ -65,6 +65,8 @@ class Config:
     tls_certificate: Path | None
     tls_key: Path | None
     log_level: str
+    transport: str
+    """What carries calls, by its name."""
     telemetry: TelemetrySettings
     advertise: str | None
     peers: PeerSettings | None
@@ -141,6 +143,7 @@ def parser() -> argparse.ArgumentParser:
     add("--tls-certificate", type=Path, help="PEM chain; needs --tls-key")
     add("--tls-key", type=Path, help="PEM private key; needs --tls-certificate")
     add("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    transports.add_argument(result)
     peers.add_arguments(result)
     telemetry.add_arguments(result)
     return result
@@ -293,6 +296,7 @@ def parse(arguments: list[str]) -> Config:
         tls_certificate=options.tls_certificate,
         tls_key=options.tls_key,
         log_level=options.log_level,
+        transport=options.transport,
         telemetry=_telemetry(options),
         advertise=options.advertise,
         peers=_peers(options),

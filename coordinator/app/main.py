@@ -26,7 +26,7 @@ from coordinator.snapshot.transfer import RestartNeeded
 from coordinator.stages.base import BaseRefusedError
 from coordinator.stages.client import FencedError, WrongServiceError
 from coordinator.storage import DirectoryInUse
-from viewstamp import event_loop, limits
+from viewstamp import event_loop, limits, transports
 from viewstamp.format import FormatError, FormatVersionError
 from viewstamp.garbage import collect_when_quiet
 from viewstamp.telemetry import configure_logging, fields
@@ -50,6 +50,7 @@ _CANNOT_START: Final = (
     JournalError,
     SnapshotStorageError,
     FormatError,
+    transports.UnknownTransport,
     OSError,
 )
 # A restart would end in the same way, or drive out the process that has taken over.
@@ -72,6 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
         begun_ns = time.time_ns()
         config = parse(sys.argv[1:] if arguments is None else arguments)
         configure_logging("coordinator", config.log_level)
+        transports.use(config.transport)
         _allow_connections()
         cluster_key = read_cluster_key(config.cluster_key)
         files = open_replica(directory_options(config), mend=mend_of(config))

@@ -30,7 +30,7 @@ from opentelemetry.trace import Span
 from services.runtime.domain import Domain
 from services.runtime.server import DomainServer, new_server
 from services.runtime.watch import ApplyWatch
-from viewstamp import event_loop, grpc_transport
+from viewstamp import event_loop, grpc_transport, transports
 from viewstamp.garbage import collect_when_quiet
 from viewstamp.limits import UNIX_SOCKET_PATH_BYTES_MAX
 from viewstamp.telemetry import LOG_LEVELS, configure_logging, fields, settings
@@ -69,6 +69,7 @@ def run(
     configure_logging(service, options.log_level)
     os.umask(0o077)  # the socket is for this user alone
     try:
+        _use_transport(options.transport)
         with closing(_telemetry(service, options)) as telemetry:
             domain = _built(build, options)
             start = begun("start", {"viewstamp.stage": service}, begun_ns)
@@ -76,6 +77,13 @@ def run(
     except CannotStart as error:
         print(f"{service}: {error}", file=sys.stderr)  # noqa: T201 - for the operator
         return EXIT_CANNOT_START
+
+
+def _use_transport(name: str) -> None:
+    try:
+        transports.use(name)
+    except transports.UnknownTransport as error:
+        raise CannotStart(str(error)) from error
 
 
 def _built(
@@ -119,6 +127,7 @@ def _parser(service: str) -> argparse.ArgumentParser:
         "--listen", required=True, metavar="unix:PATH|HOST:PORT", help="address to serve at"
     )
     parser.add_argument("--log-level", default="info", choices=LOG_LEVELS, help="default: info")
+    transports.add_argument(parser)
     settings.add_arguments(parser)
     return parser
 

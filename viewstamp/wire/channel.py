@@ -120,6 +120,23 @@ class WireChannel:
         made = WireMethod(method, request_serializer, response_deserializer)
         return _Callable(self, made, sends_one=False)
 
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        """Return whether calls are possible."""
+        if self._is_closed:
+            return grpc.ChannelConnectivity.SHUTDOWN
+        if self._socket is not None:
+            return grpc.ChannelConnectivity.READY
+        if self._connecting is None and try_to_connect:
+            self._connecting = asyncio.get_running_loop().create_task(self._connect())
+        if self._connecting is not None:
+            return grpc.ChannelConnectivity.CONNECTING
+        has_failed = time.monotonic() < self._failed_until_s
+        return (
+            grpc.ChannelConnectivity.TRANSIENT_FAILURE
+            if has_failed
+            else grpc.ChannelConnectivity.IDLE
+        )
+
     async def close(self, grace: float | None = None) -> None:
         """Close, after `grace` seconds for calls under way; those that are left are cancelled."""
         self._is_closed = True
