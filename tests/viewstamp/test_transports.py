@@ -15,6 +15,7 @@ from viewstamp.grpc_transport import GrpcTransport
 from viewstamp.routing import SERVICE_NAMES
 from viewstamp.wire.transport import WireTransport
 
+COMMAND_LINE: Final = "from viewstamp.cli import main; main()"
 SERVICES: Final = [f"--service={name}=unix:nowhere" for name in SERVICE_NAMES]
 
 
@@ -56,7 +57,7 @@ def test_a_flag_decides_before_the_environment(
     [
         ["-m", "services.streams", "--listen", "127.0.0.1:0", "--transport", "pigeon"],
         ["-m", "coordinator", "--data-directory", "nowhere", *SERVICES],
-        ["-c", "from viewstamp.cli import main; main()", "status"],
+        ["-c", COMMAND_LINE, "status"],
     ],
     ids=["service", "coordinator", "command line"],
 )

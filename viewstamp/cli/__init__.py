@@ -29,7 +29,6 @@ def main() -> None:
     is_terminal = sys.stdout.isatty() and sys.stderr.isatty()
     os.environ.setdefault("TYPER_USE_RICH", str(int(is_terminal)))
     try:
-        _use_transport()
         with _traced():
             from viewstamp.cli.app import app
 
@@ -38,21 +37,6 @@ def main() -> None:
         sys.exit(EXIT_INTERRUPTED)
     except ModuleNotFoundError as error:
         _name_extra(error)
-
-
-def _use_transport() -> None:
-    """Use the transport that the environment names; loading one takes time, so only then."""
-    if os.environ.get("VIEWSTAMP_TRANSPORT"):
-        from viewstamp import transports
-
-        try:
-            transports.use(transports.chosen())
-        except transports.UnknownTransport as error:
-            from viewstamp.cli.settings import EXIT_USAGE, Settings, tell
-
-            step = f"set {transports.VARIABLE} to one of them, or do not set it"
-            tell(Settings(as_json="--json" in sys.argv[1:]), "USAGE", str(error), step)
-            sys.exit(EXIT_USAGE)
 
 
 def _traced() -> AbstractContextManager[object]:

@@ -15,6 +15,7 @@ import grpc.aio
 import typer
 from google.protobuf.message import Message
 
+from viewstamp import transports
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.authorities import authority_problem
@@ -22,6 +23,7 @@ from viewstamp.cli.settings import (
     EXIT_REFUSED,
     EXIT_UNANSWERED,
     EXIT_UNREACHABLE,
+    EXIT_USAGE,
     Settings,
     fail,
     settings_of,
@@ -40,6 +42,7 @@ from viewstamp.client import (
 from viewstamp.client.transport import AccessTokenSource, Credentials, Endpoints, ask
 from viewstamp.client.trouble import Trouble, cause_of, words_about
 from viewstamp.errors import Refusal
+from viewstamp.transports import UnknownTransport
 
 T = TypeVar("T")
 
@@ -142,6 +145,12 @@ def ask_here(context: typer.Context, request: Message) -> Any:
     return guarded(settings, asked)
 
 
+def _use_transport() -> None:
+    """Use the transport that the environment names. Raises UnknownTransport."""
+    if transports.chosen() != transports.GRPCIO:
+        transports.use(transports.chosen())
+
+
 def guarded(settings: Settings, action: Callable[[], Awaitable[T]]) -> T:
     """Run `action` in an event loop; report an error, and exit."""
 
@@ -149,7 +158,11 @@ def guarded(settings: Settings, action: Callable[[], Awaitable[T]]) -> T:
         return await action()
 
     try:
+        _use_transport()
         return asyncio.run(awaited())
+    except UnknownTransport as error:
+        step = "name one of them, or none"
+        fail(settings, "UNKNOWN_TRANSPORT", str(error), step, exit_code=EXIT_USAGE)
     except Refusal as refusal:
         fail(
             settings,

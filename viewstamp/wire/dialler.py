@@ -33,7 +33,7 @@ class Dialler:
         self._attempt_s = options.connect_ms / _MS_PER_S
         self._context = None if texts is None else client_context(texts)
         self._server_name = options.server_name
-        self._patience = SocketPatience(options.keepalive_ms, options.keepalive_timeout_ms)
+        self._patience = SocketPatience(options.keepalive_ms, options.silence_ms)
 
     async def dial(self) -> Http2Socket:
         """Return a socket whose server has sent its settings.

@@ -25,6 +25,7 @@ _FIELDS: Final = {
     "grpc.server_handshake_timeout_ms": "handshake_ms",
     "grpc.keepalive_time_ms": "keepalive_ms",
     "grpc.keepalive_timeout_ms": "keepalive_timeout_ms",
+    "grpc.http2.ping_timeout_ms": "ping_timeout_ms",
     "grpc.initial_reconnect_backoff_ms": "backoff_ms",
     "grpc.max_reconnect_backoff_ms": "backoff_ms_max",
     "grpc.min_reconnect_backoff_ms": "connect_ms",
@@ -34,7 +35,6 @@ MEANINGLESS: Final = {
     "grpc.max_metadata_size": "there is one limit, the absolute one",
     "grpc.http.overload_protection": "no call is counted after its end",
     "grpc.so_reuseport": "an address has one server",
-    "grpc.http2.ping_timeout_ms": "a ping has `grpc.keepalive_timeout_ms`",
     "grpc.http2.max_pings_without_data": "pings are sent for every silence",
     "grpc.http2.min_ping_interval_without_data_ms": "an allowance bounds the pings of a peer",
     "grpc.keepalive_permit_without_calls": "pings are sent for every silence",
@@ -65,12 +65,18 @@ class WireOptions:
     keepalive_ms: int | None = None
     """After so long without a byte a sign of life is asked for."""
     keepalive_timeout_ms: int = 20_000
+    ping_timeout_ms: int = _UNLIMITED
     backoff_ms: int = 1_000
     backoff_ms_max: int = 120_000
     connect_ms: int = 20_000
     """How long one attempt to connect may take."""
     server_name: str = ""
     """The name that the server's certificate has to have, if it is not that of the address."""
+
+    @property
+    def silence_ms(self) -> int:
+        """How long a peer that was asked for a sign of life may be silent."""
+        return min(self.keepalive_timeout_ms, self.ping_timeout_ms)
 
     @classmethod
     def of(cls, options: Options) -> Self:

@@ -80,7 +80,7 @@ class WireServer:
         )
         self._patience = SocketPatience(
             self.options.keepalive_ms,
-            self.options.keepalive_timeout_ms,
+            self.options.silence_ms,
             self.options.handshake_ms,
             self.options.idle_ms,
         )
@@ -196,7 +196,7 @@ class WireServer:
 
     def _connected(self, made: Http2Socket) -> None:
         if self._is_stopping or self._is_full:
-            made.abort("too many connections")
+            made.close()
             return
         held = HeldBytes(self.options.received_bytes_max)
         name, proven = _peer_name(made.transport), proven_by(made.transport)

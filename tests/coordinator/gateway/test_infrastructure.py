@@ -56,7 +56,10 @@ async def greeted(port: int) -> tuple[bytes, asyncio.StreamWriter]:
     """Return the first bytes of a new connection, none if it is closed at once."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")
-    return await reader.read(9), writer
+    try:
+        return await reader.read(9), writer
+    except ConnectionResetError:  # it was closed before it had read ours
+        return b"", writer
 
 
 async def test_connections_are_limited_in_all() -> None:

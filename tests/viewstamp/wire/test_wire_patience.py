@@ -350,6 +350,13 @@ def test_options_mean_what_the_library_says() -> None:
     assert found == WireOptions(keepalive_ms=7, sent_bytes_max=2**31 - 1)
 
 
+def test_the_shorter_patience_for_a_ping_counts() -> None:
+    """The library has two names for it, of which the shorter one ends a connection."""
+    names = ("grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms")
+    for shorter, longer in (names, names[::-1]):
+        assert WireOptions.of(((shorter, 5), (longer, 9))).silence_ms == 5
+
+
 def test_an_unknown_option_is_refused() -> None:
     """An option that nobody reads is an error, and not lost without a word."""
     with pytest.raises(UnknownOption, match="no_such_option"):
