@@ -196,7 +196,7 @@ class WireServer:
 
     def _connected(self, made: Http2Socket) -> None:
         if self._is_stopping or self._is_full:
-            made.close()
+            made.abort("too many connections")
             return
         held = HeldBytes(self.options.received_bytes_max)
         name, proven = _peer_name(made.transport), proven_by(made.transport)
