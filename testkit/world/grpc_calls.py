@@ -376,9 +376,12 @@ class CallCore:
         connection = await self._connected()
         if connection is None or self.done():
             return False
+        listening = self._channel.network.listeners.get(connection.address)
+        if listening is None:  # the server stops, and has said goodbye on this connection
+            self._end(grpc.StatusCode.UNAVAILABLE, "the server takes no more calls")
+            return False
         self._connection = connection
         self._stream = connection.new_stream()
-        listening = self._channel.network.listeners[connection.address]
         back = Pipe(connection.server, connection.client, self._take)
         served = listening.server.new_call(connection, self._stream, back)
         self._pipe = Pipe(connection.client, connection.server, served.take)

@@ -207,6 +207,22 @@ async def stopped_servers(talk: Conversation) -> None:
         talk.seen.append((error.code(), begins))
 
 
+async def stopping_servers(talk: Conversation) -> None:
+    """A server that waits for calls before it stops takes no new ones, also on a connection that
+    it has."""
+    call = talk.stream("Wait")
+    await call.write(b"begin")
+    talk.seen.append(await call.read())
+    stopping = asyncio.create_task(talk.server.stop(1))
+    await asyncio.sleep(0.1)
+    try:
+        await talk.unary("Echo")
+    except grpc.aio.AioRpcError as error:
+        talk.seen.append(error.code())
+    await stopping
+    await talk.ended.wait()
+
+
 CONVERSATIONS: list[Callable[[Conversation], Coroutine[Any, Any, None]]] = [
     answers,
     refusals,
@@ -219,6 +235,7 @@ CONVERSATIONS: list[Callable[[Conversation], Coroutine[Any, Any, None]]] = [
     cancelled_streams,
     closed_channels,
     stopped_servers,
+    stopping_servers,
 ]
 
 
