@@ -110,6 +110,7 @@ def crashes() -> Iterator[tuple[MemoryStorage, JournalHistory]]:
             yield storage, history
 
 
+@pytest.mark.long
 def test_what_was_acknowledged_survives_a_crash_at_any_step() -> None:
     """The replica starts after each crash, has every acknowledged entry unchanged, and serves."""
     count = 0

@@ -129,6 +129,7 @@ def test_a_cluster_member_survives_a_crash_at_every_step() -> None:
         assert (recovery.faults, recovery.cut) == ((), None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replica_count", [1, 3])
 def test_recovery_survives_a_crash_at_each_of_its_own_steps(replica_count: int) -> None:
     """A crash while the tail is cut or made durable leaves the same work to the next recovery.

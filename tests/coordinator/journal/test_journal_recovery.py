@@ -328,6 +328,7 @@ def interesting_bytes() -> list[tuple[str, int]]:
     return positions
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replica_count", [1, 3])
 def test_no_flipped_byte_goes_unnoticed(replica_count: int) -> None:
     """Whatever byte of a journal flips, opening refuses or reports it, and never shows other data.

@@ -201,6 +201,7 @@ def record_bytes_of(storage: MemoryStorage) -> list[tuple[str, int]]:
     ]
 
 
+@pytest.mark.long
 def test_no_flipped_byte_of_a_synced_record_is_taken_for_a_tear() -> None:
     """Any changed byte makes the record a fault, and the disk stays as it is.
 

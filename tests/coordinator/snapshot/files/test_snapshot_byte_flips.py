@@ -146,6 +146,7 @@ def test_a_flip_in_all_copies_is_refused() -> None:
     assert rotting.repairs.names == []
 
 
+@pytest.mark.long
 def test_every_flipped_byte_of_every_file_is_noticed_and_repaired() -> None:
     """A flipped byte in one copy of any file is noticed and repaired, and the digest stays."""
     rotting = Rotting()
