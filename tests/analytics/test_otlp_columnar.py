@@ -146,6 +146,7 @@ def batch_of(texts: list[str]) -> list[pa.RecordBatch]:
     return [pa.RecordBatch.from_arrays(arrays, names=list(lines.NAMES))]
 
 
+@pytest.mark.long
 def test_usual_lines_are_what_flatten_says(spark: SparkSession) -> None:
     """A span that Arrow can read gives the same rows, alone on its line or beside other spans."""
     names = {"service.name": "shop", "service.instance.id": "i", "viewstamp.replica_id": "2"}
@@ -178,6 +179,7 @@ def test_unusual_lines_are_left_alone(spark: SparkSession, alone: bool) -> None:
         assert len(found) == len(usual)
 
 
+@pytest.mark.long
 def test_generated_lines_are_what_flatten_says(spark: SparkSession, tmp_path: Path) -> None:
     """Both ways agree on telemetry of ours and of others, with lines that are cut."""
     load = SpanLoad(800, cut_line_rate=0.1, foreign_rate=0.2, error_rate=0.1, spans_per_line=20)

@@ -41,6 +41,7 @@ def write_spans(path: Path, *spans: dict[str, Any], service: str | None = "a") -
             file.write(json.dumps({"resourceSpans": [resource]}) + "\n")
 
 
+@pytest.mark.long
 def test_tables_are_what_plain_python_reads(spark: SparkSession, tmp_path: Path) -> None:
     """Spans, quarantine and counts agree with a reader in plain Python."""
     done = generate(tmp_path / "in", LOAD)

@@ -47,6 +47,7 @@ def inodes(output: Path, service: str) -> set[int]:
     return {path.stat().st_ino for path in paths}
 
 
+@pytest.mark.long
 def test_merge_keeps_the_fullest_and_little_else_moves(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ def test_damaged_manifests_are_refused(exported: Path, text: str) -> None:
         exports.open_export(exported)
 
 
+@pytest.mark.long
 def test_spark_reads_in_place_what_an_export_has(
     spark: SparkSession, data: Path, exported: Path
 ) -> None:
