@@ -9,12 +9,17 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import grpc
 import grpc.aio
 
 Options: TypeAlias = Sequence[tuple[str, Any]]
+
+
+# By these keys a call tells its handler what the other end has proven.
+SECURITY_TYPE_KEY: Final = "transport_security_type"
+SUBJECT_NAMES_KEY: Final = "x509_subject_alternative_name"
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,15 +70,12 @@ class _Connection:
 class Forwarding:
     """The connection to the present primary.
 
-    `address` is where the primary serves clients, empty while unknown; `texts` encrypt if
-    clients are served with TLS.
+    `address` is where the primary serves clients, empty while unknown. Nothing is encrypted: where
+    clients are served with TLS, no call is passed on.
     """
 
-    def __init__(
-        self, address: Callable[[], str], texts: grpc_transport.TlsTexts | None = None
-    ) -> None:
+    def __init__(self, address: Callable[[], str]) -> None:
         self._address = address
-        self._texts = texts
         self._connections: dict[str, _Connection] = {}
 
     def is_possible(self, metadata: Metadata) -> bool:
@@ -122,7 +119,7 @@ class Forwarding:
         # At most one for each replica of the cluster.
         connection = self._connections.get(address)
         if connection is None:
-            channel = grpc_transport.open_channel(address, CHANNEL_OPTIONS, self._texts)
+            channel = grpc_transport.open_channel(address, CHANNEL_OPTIONS)
             connection = _Connection(channel, asyncio.get_running_loop().time())
             self._connections[address] = connection
         return connection

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from coordinator.base.certificates import Certificates, Expiry, PemFiles, printable
 from coordinator.peers.settings import PeerTls
+from viewstamp.grpc_transport import SECURITY_TYPE_KEY, SUBJECT_NAMES_KEY
 
 US_PER_S: Final = 1_000_000
 # How gRPC tells of the other side's certificate, and of a connection that the other side closed.
 _TOLD_OF_PEER: Final = ("certificate has expired", "certificate is not yet valid")
 _TOLD_BY_SILENCE: Final = ("Socket closed", "Connection reset by peer", "Broken pipe")
-SUBJECT_NAMES_KEY: Final = "x509_subject_alternative_name"
 
 
 def certificate_name(replica: int) -> str:
@@ -55,6 +55,6 @@ def names_of(context: Any) -> frozenset[str] | None:
     properties = context.auth_context()
     if SUBJECT_NAMES_KEY not in properties:
         # With TLS, a caller without names has a certificate that proves nothing.
-        is_secure = properties.get("transport_security_type", [b"insecure"]) != [b"insecure"]
+        is_secure = properties.get(SECURITY_TYPE_KEY, [b"insecure"]) != [b"insecure"]
         return frozenset() if is_secure else None
     return frozenset(name.decode() for name in properties[SUBJECT_NAMES_KEY])

@@ -97,34 +97,24 @@ class Reached:
 def judge(measured: Mapping[str, Any], table: Sequence[Unreached], root: Path = ROOT) -> Reached:
     """Return what a measurement says of the files below `root`, given what no seed runs.
 
-    A block belongs to each entry that names its place. Kinds of statements name what is left.
+    A block belongs to the first entry that explains it. Kinds of statements come after all places.
     """
+    order = sorted(table, key=lambda entry: bool(entry.ends))
+    found: dict[Unreached | None, list[Gap]] = defaultdict(list)
     blocks = list(blocks_of(measured))
-    places = [entry for entry in table if not entry.ends]
-    left = [block for block in blocks if not any(each.explains(block, root) for each in places)]
-    named = [
-        (entry, together(block for block in of if entry.explains(block, root)))
-        for entry in table
-        for of in [left if entry.ends else blocks]
-    ]
+    for block in blocks:
+        found[next((each for each in order if each.explains(block, root)), None)].append(block)
     return Reached(
         shares_of(measured),
-        tuple((entry, found) for entry, found in named if found),
-        together(block for block in left if not any(e.explains(block, root) for e in table)),
-        tuple(_idle(table, blocks, named)),
+        tuple((entry, together(found[entry])) for entry in table if found[entry]),
+        together(found[None]),
+        (*_idle_places(table, blocks), *(e.ends for e in table if e.ends and not found[e])),
     )
 
 
-def _idle(
-    table: Sequence[Unreached],
-    blocks: Sequence[Gap],
-    named: Sequence[tuple[Unreached, tuple[Gap, ...]]],
-) -> Iterator[str]:
-    for entry in table:
-        for place in entry.places:
-            if not any(block.is_in(place) for block in blocks):
-                yield place
-    yield from (entry.ends for entry, found in named if entry.ends and not found)
+def _idle_places(table: Sequence[Unreached], blocks: Sequence[Gap]) -> Iterator[str]:
+    places = (place for entry in table for place in entry.places)
+    return (place for place in places if not any(block.is_in(place) for block in blocks))
 
 
 def _last_statement(root: Path, block: Gap) -> str:

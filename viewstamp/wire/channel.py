@@ -172,13 +172,10 @@ class WireChannel:
         if self._is_closed:
             raise grpc.aio.UsageError("Channel is closed.")
         self._calls[call] = wait_for_ready
-        self._begin(call)
+        self.place(call)
 
-    def begin_again(self, call: ClientCall) -> None:
-        """Give a call another stream, whose first one its server never served."""
-        self._begin(call)
-
-    def _begin(self, call: ClientCall) -> None:
+    def place(self, call: ClientCall) -> None:
+        """Give a call under way a stream, or have it wait for one; also for a second time."""
         if self._start(call):
             return
         if self._socket is None and self._connecting is None:

@@ -182,7 +182,7 @@ class ClientCall:
             self._unsent, self._kept = self._kept, None
             if socket is not None:
                 socket.disown(self._stream_id)
-            self._channel.begin_again(self)
+            self._channel.place(self)
             return
         status = _OF_RESET.get(code, grpc.StatusCode.INTERNAL)
         self.fail(status, message or f"the stream was reset with code {code}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from socket import SOCK_STREAM, gaierror
+from socket import EAI_AGAIN, SOCK_STREAM, gaierror
 from typing import Any, Final, TypeAlias
 
 from viewstamp.grpc_transport import TlsTexts
@@ -92,8 +92,11 @@ class Dialler:
 
 async def _looked_up(name: str, port: int) -> Sequence[str]:
     """Return the addresses of a name, in the order of the system. Raises OSError."""
-    async with asyncio.timeout(_LOOKUP_S):
-        found = await asyncio.get_running_loop().getaddrinfo(name, port, type=SOCK_STREAM)
+    try:
+        async with asyncio.timeout(_LOOKUP_S):
+            found = await asyncio.get_running_loop().getaddrinfo(name, port, type=SOCK_STREAM)
+    except TimeoutError as error:
+        raise gaierror(EAI_AGAIN, f"no answer within {_LOOKUP_S:.0f} s") from error
     return list(dict.fromkeys(str(address[0]) for *_, address in found))[:_ADDRESSES_MAX]
 
 

@@ -13,13 +13,9 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
-from viewstamp.grpc_transport import TlsTexts
+from viewstamp.grpc_transport import SECURITY_TYPE_KEY, SUBJECT_NAMES_KEY, TlsTexts
 
 ALPN: Final = "h2"
-# As the library names them.
-TRANSPORT_SECURITY_TYPE: Final = "transport_security_type"
-SUBJECT_NAMES: Final = "x509_subject_alternative_name"
-COMMON_NAME: Final = "x509_common_name"
 
 
 class UnusableTexts(ValueError):  # noqa: N818 - reads as the sentence it is
@@ -92,18 +88,10 @@ def proven_by(transport: asyncio.Transport) -> Mapping[str, list[bytes]]:
     """Return what the certificate of the other end proves, in the shape of the library."""
     encrypted = transport.get_extra_info("ssl_object")
     if encrypted is None:
-        return {TRANSPORT_SECURITY_TYPE: [b"insecure"]}
-    proven = {TRANSPORT_SECURITY_TYPE: [b"ssl"]}
+        return {SECURITY_TYPE_KEY: [b"insecure"]}
+    proven = {SECURITY_TYPE_KEY: [b"ssl"]}
     certificate: Mapping[str, Any] = encrypted.getpeercert() or {}
     names = [str(value).encode() for _, value in certificate.get("subjectAltName", ())]
     if names:
-        proven[SUBJECT_NAMES] = names
-    common = [
-        str(value).encode()
-        for part in certificate.get("subject", ())
-        for name, value in part
-        if name == "commonName"
-    ]
-    if common:
-        proven[COMMON_NAME] = common
+        proven[SUBJECT_NAMES_KEY] = names
     return proven

@@ -217,6 +217,7 @@ async def test_files_that_hang(
         # The process ends without waiting for it.
         assert [each.daemon for each in threads] == [True]
         assert trial.certificates.contents == before
+        assert trial.certificates.texts.key == before.key
         trial.renew((NOON, NOON + datetime.timedelta(days=365)))
         answers.set()
     while await trial.told() != [] or trial.certificates.contents == before:

@@ -155,6 +155,15 @@ def test_a_block_is_named_by_its_last_statement(
     assert (ends in reached.idle_places) is not bool(lines)
 
 
+def test_a_block_is_named_once(tree: Path) -> None:
+    """Of several entries that explain a block the first one has it, and a place before a kind."""
+    kinds = [Unreached("kind", "tests", ends="raise"), Unreached("other", "tests", ends="raise V")]
+    place = Unreached("place", "tests", (f"{NUMBERS} Even.*",))
+    measured = combined(tree, range(1, 3))
+    assert [entry for entry, _ in judge(measured, kinds, tree).named] == kinds[:1]
+    assert [entry for entry, _ in judge(measured, [*kinds, place], tree).named] == [place]
+
+
 @pytest.mark.parametrize("place", [f"{NUMBERS} odd", f"{NUMBERS} Even", "product/inn", "other/"])
 def test_a_place_that_names_nothing_is_told(measured: Mapping[str, Any], place: str) -> None:
     """An entry whose lines are all run is told, so that the table does not outlive its reasons."""

@@ -20,7 +20,7 @@ import pytest
 
 from tests.coordinator.peers.certificates import Authority
 from tests.viewstamp.wire.echo import ECHO, SUM, Echo
-from tests.viewstamp.wire.test_wire_tls import NAMED, SERVER, asked, our_channel, texts_of
+from tests.viewstamp.wire.tls_ends import NAMED, SERVER, asked, our_channel, texts_of
 from viewstamp.grpc_transport import Options
 from viewstamp.http2 import ErrorCode, write_block
 from viewstamp.http2.frames import (

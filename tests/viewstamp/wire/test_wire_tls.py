@@ -20,35 +20,21 @@ import grpc.aio
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from coordinator.peers.settings import PeerTls
 from tests.coordinator.peers.certificates import Authority
 from tests.viewstamp.wire.echo import ECHO, WHO, Echo
+from tests.viewstamp.wire.tls_ends import (
+    NAMED,
+    PATIENCE_S,
+    SERVER,
+    asked,
+    our_channel,
+    texts_of,
+    trusting,
+)
 from viewstamp import event_loop
 from viewstamp.grpc_transport import Options, TlsTexts
-from viewstamp.wire.channel import WireChannel
 from viewstamp.wire.server import WireServer
 from viewstamp.wire.tls import ALPN, UnusableTexts
-
-PATIENCE_S: Final = 20
-SERVER: Final = "server.test"
-NAMED: Final = (("grpc.ssl_target_name_override", SERVER),)
-
-
-def texts_of(files: PeerTls) -> TlsTexts:
-    """Return the texts of an end that asks for certificates of the authority, and has one."""
-    return TlsTexts(
-        files.authority.read_bytes(), files.certificate.read_bytes(), files.key.read_bytes()
-    )
-
-
-def trusting(authority: Authority) -> TlsTexts:
-    """Return the texts of a client without a certificate."""
-    return TlsTexts(authority.path.read_bytes())
-
-
-def our_channel(address: str, texts: TlsTexts, options: Options) -> Any:
-    """Open a channel of ours."""
-    return WireChannel(address, options, texts)
 
 
 def library_channel(address: str, texts: TlsTexts, options: Options) -> Any:
@@ -91,13 +77,6 @@ async def serving(server: Any) -> AsyncIterator[None]:
     await server.start()
     yield
     await server.stop(None)
-
-
-async def asked(channel: Any, path: str = ECHO, request: bytes = b"hello") -> bytes:
-    """Call, close the channel, and return the answer."""
-    async with channel:
-        answer: bytes = await channel.unary_unary(path)(request, timeout=PATIENCE_S)
-        return answer
 
 
 async def refused(channel: Any) -> str:
