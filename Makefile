@@ -92,10 +92,10 @@ test-long: $(DEV) ## Run the tests that take minutes, and a short crash test
 	CI=true $(LIMIT) 20m $(LONG) tests/analytics
 	$(LIMIT) 5m $(PYTHON) tests/crash/crash_test.py --short
 
-# A service whose handler blocks Python is not told from a dead one by our transport yet.
+# Where Python's lock is kept for seconds, in a call into C, no thread of ours tells of life.
 test-transports: $(DEV) ## Run tests and the processes that they start on our own transport: about 15 minutes
 	CI=true VIEWSTAMP_TRANSPORT=wire $(LIMIT) 30m $(PYTHON) -m pytest $(SPREAD) $(TRANSPORT_TESTS) \
-		--deselect 'tests/coordinator/stages/test_liveness.py::test_a_busy_service_lives'
+		--deselect 'tests/coordinator/stages/test_liveness.py::test_a_busy_service_lives[unix-keeps-the-lock]'
 
 test-exhaustive: $(DEV) ## Run all cases of what the other tests sample: about 40 minutes
 	CI=true $(LIMIT) 120m $(PYTHON) -m pytest -m exhaustive -o faulthandler_timeout=900 --durations=10

@@ -26,6 +26,7 @@ from viewstamp.http2 import (
 from viewstamp.http2.events import DataReceived, FieldsReceived, GoingAway, SettingsReceived
 from viewstamp.http2.fields import MessagePart
 from viewstamp.limits import MIB
+from viewstamp.wire.signs_of_life import LoopWatch, spoken_for
 from viewstamp.wire.tls import ALPN, speaks_http2
 
 _PING: Final = b"vs-alive"
@@ -106,7 +107,9 @@ class Http2Socket(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._is_flush_due = False
         self._begun_ms = self._heard_ms = self._used_ms = self._now_ms
-        self._is_asked = self._is_greeted = self._is_closing = False
+        self._is_asked = self._is_greeted = self._is_closing = self._has_begun = False
+        self._spoken_for: LoopWatch | None = None
+        self._due_ms = self._now_ms
         self._timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.TimerHandle | None = None
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -126,7 +129,7 @@ class Http2Socket(asyncio.Protocol):
         """Begin."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
         # What came before, such as TLS, counts neither as silence nor as idleness.
-        self._heard_ms = self._used_ms = _monotonic_ms()
+        self._heard_ms = self._used_ms = self._due_ms = _monotonic_ms()
         if not speaks_http2(self.transport):
             self.abort(f"the peer did not agree on HTTP/2, which ALPN calls {ALPN!r}")
             return
@@ -188,6 +191,7 @@ class Http2Socket(asyncio.Protocol):
         if self._is_closing:
             return
         self._is_closing = True
+        self._speak_for_itself()
         self._closing = self._loop.call_later(_CLOSE_S, self.transport.abort)
         if not self.transport.is_closing():
             self.transport.close()
@@ -195,6 +199,7 @@ class Http2Socket(asyncio.Protocol):
     def abort(self, why: str) -> None:
         """Close at once."""
         if not self.is_gone:
+            self._speak_for_itself()
             self.transport.abort()
             self._end(why)
 
@@ -248,7 +253,7 @@ class Http2Socket(asyncio.Protocol):
             return
         data = self.connection.output()
         if data:
-            self.transport.write(data)
+            self._write(data)
         for event in self.connection.take_events():
             self._handle(event)
         if self.transport.get_write_buffer_size() > _UNSENT_BYTES_MAX:
@@ -256,17 +261,37 @@ class Http2Socket(asyncio.Protocol):
         elif self.connection.has_more:
             self.flush_soon()
 
+    def _write(self, data: bytes) -> None:
+        """Send bytes; from the first ones on a thread may tell that this process lives."""
+        if self._spoken_for is None:
+            self.transport.write(data)
+        else:
+            with self._spoken_for.lock:
+                self.transport.write(data)
+        if not self._has_begun:
+            self._has_begun = True
+            self._spoken_for = spoken_for(self)
+
+    def _speak_for_itself(self) -> None:
+        """Have nobody else write any more: the descriptor may be another's soon."""
+        if self._spoken_for is not None:
+            with self._spoken_for.lock:
+                self._spoken_for.speakers.pop(self, None)
+
     def _watch(self) -> None:
         """End what has lasted too long, and look again when something else may have."""
         now_ms = _monotonic_ms()
+        # Nobody was heard while this loop stood still: that is no silence of the peer.
+        self._heard_ms += max(0, now_ms - self._due_ms)
         left_ms = [
             left_ms
             for patience in (self._greeting_left_ms, self._silence_left_ms, self._idle_left_ms)
             if not self.is_gone and (left_ms := patience(now_ms)) is not None
         ]
         if left_ms and not self.is_gone and not self._is_closing:
-            wait_s = max(_WATCH_MS_MIN, min(left_ms)) / _MS_PER_S
-            self._timer = self._loop.call_later(wait_s, self._watch)
+            wait_ms = max(_WATCH_MS_MIN, min(left_ms))
+            self._due_ms = now_ms + wait_ms
+            self._timer = self._loop.call_later(wait_ms / _MS_PER_S, self._watch)
 
     def _greeting_left_ms(self, now_ms: int) -> int | None:
         """Return how long the first settings may still take; close if that is over."""
@@ -309,6 +334,7 @@ class Http2Socket(asyncio.Protocol):
         if self.is_gone:
             return
         self.is_gone, self.why = True, why
+        self._speak_for_itself()
         if self._timer is not None:
             self._timer.cancel()
         # First: whoever begins another call now must not get this socket.

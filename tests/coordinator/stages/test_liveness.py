@@ -110,14 +110,19 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"127.0.0.1:{free.getsockname()[1]}"
 
 
-async def test_a_busy_service_lives(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handler that blocks Python, for longer than a silent service is tolerated, is reported
-    and waited for."""
+@pytest.mark.parametrize(
+    "fault", [pytest.param("computing", id="computes"), pytest.param("busy", id="keeps-the-lock")]
+)
+async def test_a_busy_service_lives(
+    address: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler that takes longer than a silent service is tolerated is reported and waited for;
+    also if it keeps Python's lock, which our own transport cannot do."""
     monkeypatch.setattr("coordinator.stages.busyness.STAGE_BUSY_MS", 2 * LOOK_INTERVAL_MS)
     async with followed(address) as it:
         it.client.send(put(1))
         await it.reply()
-        it.client.send(put(2, "busy"))
+        it.client.send(put(2, fault))
         it.client.send(put(3))
         assert [(await it.reply()).sequence for _ in range(2)] == [2, 3]
         assert it.lost.empty()

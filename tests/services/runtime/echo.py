@@ -10,6 +10,7 @@ import hashlib
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,6 +117,10 @@ def _fail(fault: str) -> None:
         raise KeyError("a bug")
     if fault == "disk":
         raise OSError("the disk is gone")
+    if fault == "computing":
+        ends_s = time.monotonic() + BUSY_MS / 1_000
+        while time.monotonic() < ends_s:
+            pass
     if fault == "busy":
         # Nothing of Python gets its turn meanwhile, in any thread.
         ctypes.PyDLL(None).usleep(BUSY_MS * 1000)
