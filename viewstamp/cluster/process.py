@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -97,21 +98,21 @@ class Supervised:
             raise ProcessLookupError(f"{self.program.name} is not running just now")
         if number not in _HARMLESS:
             self.is_ready = False
-        self._process.send_signal(number)
+        _signal(self._process, number)
 
     async def stop(self, grace_s: float) -> None:
         """Ask the program to end, wake it if it is paused, and kill it after the grace period."""
         self._stopping = True
         process = self._process
         if process is not None and process.returncode is None:
-            process.send_signal(signal.SIGTERM)
-            process.send_signal(signal.SIGCONT)
+            _signal(process, signal.SIGTERM)
+            _signal(process, signal.SIGCONT)
             try:
                 async with asyncio.timeout(grace_s):
                     await process.wait()
             except TimeoutError:
                 logger.warning("%s did not end within %g s: killed", self.program.name, grace_s)
-                process.kill()
+                _signal(process, signal.SIGKILL)
                 await process.wait()
         if self._task is not None:
             self._task.cancel()
@@ -157,7 +158,7 @@ class Supervised:
             finally:
                 rotating.cancel()
                 if process.returncode is None:
-                    process.kill()
+                    _signal(process, signal.SIGKILL)
 
     async def _bound_log(self) -> None:
         while True:
@@ -226,6 +227,16 @@ class Supervised:
     def _pause_s(self) -> float:
         pause_s = RESTART_PAUSE_FIRST_S * float(2**self._failed_starts)
         return min(pause_s, RESTART_PAUSE_MAX_S)
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Send a signal to a process whose end the event loop has not told of.
+
+    The process's own method asks the system first whether it has ended, and so takes the exit code
+    from the event loop, which then tells of code 255. Until the loop has asked, the id is kept.
+    """
+    with contextlib.suppress(ProcessLookupError):  # the loop is about to tell of its end
+        os.kill(process.pid, number)
 
 
 def last_lines(path: Path, count: int = LOG_LINES_SHOWN) -> list[str]:
