@@ -127,10 +127,10 @@ with tables.claim(output):
 @pytest.mark.parametrize(
     "place",
     [
-        ("merge", "merge_spans", "before"),
+        pytest.param(("merge", "merge_spans", "before"), marks=pytest.mark.exhaustive),
         ("merge", "_link_others", "after"),
-        ("merge", "merge_spans", "after"),
-        ("merge", "merge_quarantine", "after"),
+        pytest.param(("merge", "merge_spans", "after"), marks=pytest.mark.exhaustive),
+        pytest.param(("merge", "merge_quarantine", "after"), marks=pytest.mark.exhaustive),
         ("stream", "_enter", "after"),
     ],
     ids="-".join,
