@@ -35,7 +35,7 @@ export DEMO_ANALYTICS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help preflight preflight-analytics preflight-dev up install-analytics demo test test-long test-exhaustive test-transports lint format generate docs \
+.PHONY: help preflight preflight-analytics preflight-dev up install-analytics demo test test-long test-exhaustive test-transports test-foreign lint format generate docs \
         lock simulate simulate-coverage simulate-guards model model-long model-guards model-traces crash-test cluster-test torture abuse limits benchmark benchmark-snapshots benchmark-failover \
         benchmark-analytics clean
 
@@ -96,6 +96,9 @@ test-long: $(DEV) ## Run the tests that take minutes, and a short crash test
 test-transports: $(DEV) ## Run tests and the processes that they start on our own transport: about 15 minutes
 	CI=true VIEWSTAMP_TRANSPORT=wire $(LIMIT) 30m $(PYTHON) -m pytest $(SPREAD) $(TRANSPORT_TESTS) \
 		--deselect 'tests/coordinator/stages/test_liveness.py::test_a_busy_service_lives[unix-keeps-the-lock]'
+
+test-foreign: $(DEV) ## Have clients in Go, JavaScript and Java, h2spec and nghttp2 judge our transport; needs their tools
+	CI=true $(LIMIT) 30m $(PYTHON) -m pytest -m foreign -o faulthandler_timeout=600 tests/foreign
 
 test-exhaustive: $(DEV) ## Run all cases of what the other tests sample: about 40 minutes
 	CI=true $(LIMIT) 120m $(PYTHON) -m pytest -m exhaustive -o faulthandler_timeout=900 --durations=10

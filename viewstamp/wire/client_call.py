@@ -75,7 +75,9 @@ class ClientCall:
         self._channel = channel
         self._socket: Http2Socket | None = None
         self._stream_id = 0
-        self._inbox = Inbox(channel.options.received_bytes_max, self._give_back, channel.held)
+        self._inbox = Inbox(
+            "CLIENT", channel.options.received_bytes_max, self._give_back, channel.held
+        )
         self._bell = Bell()
         self._unsent: list[bytes] = []
         """Messages for a stream that is not open yet."""
@@ -273,7 +275,7 @@ class ClientCall:
         data = message if self.method.serialize is None else self.method.serialize(message)
         limit = self._channel.options.sent_bytes_max
         if limit is not None and len(data) > limit:
-            text = f"Sent message larger than max ({len(data)} vs. {limit})"
+            text = f"CLIENT: Sent message larger than max ({len(data)} vs. {limit})"
             self._reset(ErrorCode.CANCEL)
             self._end(grpc.StatusCode.RESOURCE_EXHAUSTED, text, ())
         return prefixed(data)

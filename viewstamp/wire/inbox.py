@@ -36,9 +36,14 @@ class Inbox:
     never fit into the window of its stream.
     """
 
-    def __init__(self, bytes_max: int, give_back: Callable[[int], None], held: HeldBytes) -> None:
-        """Take messages of so many bytes; `give_back` allows the peer to send more."""
-        self._reader = MessageReader(bytes_max)
+    def __init__(
+        self, end: str, bytes_max: int, give_back: Callable[[int], None], held: HeldBytes
+    ) -> None:
+        """Take messages of so many bytes; `give_back` allows the peer to send more.
+
+        `end` is the word for this end in errors.
+        """
+        self._reader = MessageReader(end, bytes_max)
         self._held = held
         self._held_bytes = 0
         self._give_back = give_back

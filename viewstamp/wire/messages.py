@@ -36,7 +36,8 @@ def prefixed(message: bytes) -> bytes:
 class MessageReader:
     """Cuts messages out of data; a message has at most `bytes_max`."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, end: str, bytes_max: int) -> None:
+        self._end = end
         self._bytes_max = bytes_max
         self._part = bytearray()
         """What has come of a message that is not whole."""
@@ -79,5 +80,5 @@ class MessageReader:
             raise MalformedMessages(grpc.StatusCode.INTERNAL, text)
         if size > self._bytes_max:
             # In the words of the reference implementation, which callers may know.
-            text = f"Received message larger than max ({size} vs. {self._bytes_max})"
+            text = f"{self._end}: Received message larger than max ({size} vs. {self._bytes_max})"
             raise MalformedMessages(grpc.StatusCode.RESOURCE_EXHAUSTED, text)

@@ -61,7 +61,7 @@ class WireCall:
         self._server = server
         self._socket = socket
         self._stream_id = stream_id
-        self._inbox = Inbox(server.options.received_bytes_max, self._give_back, held)
+        self._inbox = Inbox("SERVER", server.options.received_bytes_max, self._give_back, held)
         self._bell = Bell()
         self._is_half_closed = False
         self._is_gone = False
@@ -92,7 +92,7 @@ class WireCall:
                 self._server.ended(self)
                 return
             self._deadline_s = time.monotonic() + left_s
-            self._timer = loop.call_later(left_s, self.cancel)
+            self._timer = loop.call_later(left_s, self._expire)
         self.task = loop.create_task(self._run(path))
         self.task.add_done_callback(self._over)
 
@@ -134,6 +134,16 @@ class WireCall:
         if not self._has_ended and not self._is_gone:
             self._socket.connection.reset(self._stream_id, ErrorCode.CANCEL)
             self._socket.flush_soon()
+            self._leave()
+
+    def _expire(self) -> None:
+        """End at the deadline. The client has one of its own, which need not have passed."""
+        if self._has_ended or self._is_gone:
+            return
+        if self._socket.connection.waiting_bytes(self._stream_id):
+            self.cancel()  # a status would come behind what waits
+        else:
+            self.refuse(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
             self._leave()
 
     def _malformed(self, error: MalformedMessages) -> None:
@@ -237,7 +247,7 @@ class WireCall:
         data = message if serialize is None else serialize(message)
         limit = self._server.options.sent_bytes_max
         if limit is not None and len(data) > limit:
-            text = f"Sent message larger than max ({len(data)} vs. {limit})"
+            text = f"SERVER: Sent message larger than max ({len(data)} vs. {limit})"
             self.refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
             raise HandlerEnded
         if not self._has_sent_fields:

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
+import hpack
 import pytest
 
-from tests.viewstamp.wire.echo import ECHO, LINGER, SLEEP, Echo
+from tests.viewstamp.wire.echo import CHAT, ECHO, LINGER, SLEEP, Echo
 from viewstamp.http2 import Field, write_block
 from viewstamp.http2.frames import (
     CONNECTION,
@@ -130,6 +131,23 @@ async def test_a_strange_call_harms_no_other(trouble: bytes) -> None:
             await server.stop(None)
 
 
+@pytest.mark.parametrize("flags", [END_HEADERS, WHOLE], ids=["still sends", "has sent all"])
+async def test_a_client_that_forgets_its_deadline_is_told_of_it(flags: int) -> None:
+    """A client that waits beyond the time that it gave gets the status of that, not a reset of the
+    stream; and the handler is cancelled."""
+    async with serving() as (port, echo, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        path = CHAT if flags == END_HEADERS else SLEEP
+        writer.write(HELLO + request(1, path, (b"grpc-timeout", b"50m")))
+        if flags == WHOLE:
+            writer.write(message(1, b""))
+        block = await heard(reader, 1, Kind.HEADERS)
+        assert (b"grpc-status", b"4") in hpack.Decoder().decode(block, raw=True)
+        if flags == WHOLE:
+            await asyncio.wait_for(echo.cancelled.wait(), PATIENCE_S)
+        writer.close()
+
+
 async def test_compressed_messages_are_not_taken() -> None:
     """A client that compresses is told that nobody can read it."""
     async with serving() as (port, _, __):
@@ -146,7 +164,7 @@ def test_messages_are_held_within_limits() -> None:
     or given up makes room."""
     given_back: list[int] = []
     held = HeldBytes(1_000)
-    inboxes = [Inbox(1_000, given_back.append, held) for _ in range(5)]
+    inboxes = [Inbox("SERVER", 1_000, given_back.append, held) for _ in range(5)]
     for inbox in inboxes[:4]:
         assert not inbox.take(prefixed(bytes(1_000))[:995])
     with pytest.raises(MalformedMessages, match="wait for their readers") as caught:
