@@ -83,13 +83,13 @@ test: lint ## Lint, run the tests, hold the coverage gate
 	$(PYTHON) tools/coverage_gate.py .coverage.json
 	CI=true $(LIMIT) 15m $(PYTHON) -m pytest $(SPREAD) $(APART)
 	CI=true $(LIMIT) 10m $(PYTHON) -m pytest $(SPREAD) tests/testkit
-	CI=true $(LIMIT) 10m $(PYTHON) -m pytest tests/analytics
+	CI=true $(LIMIT) 10m $(PYTHON) -m pytest $(SPREAD) tests/analytics
 
 # Replicas and hostile callers have both cores to themselves: what callers see is judged.
 test-long: $(DEV) ## Run the tests that take minutes, and a short crash test
 	CI=true $(LIMIT) 35m $(LONG) $(SPREAD) --ignore tests/analytics --ignore tests/replicas --ignore tests/abuse
 	CI=true $(LIMIT) 35m $(LONG) tests/replicas tests/abuse
-	CI=true $(LIMIT) 20m $(LONG) tests/analytics
+	CI=true $(LIMIT) 20m $(LONG) $(SPREAD) tests/analytics
 	$(LIMIT) 5m $(PYTHON) tests/crash/crash_test.py --short
 
 # Where Python's lock is kept for seconds, in a call into C, no thread of ours tells of life.

@@ -1,31 +1,14 @@
-"""One Spark session for all tests of analytics.
-
-Every test below this folder is in one group, so that under xdist one process, and with it one
-JVM, serves them all.
-"""
+"""One Spark session, and with it one JVM, for all tests of analytics that run in one process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-GROUP = "spark"
-
-
-# This hook runs before the hook of xdist, which assigns tests to processes by these marks.
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of this folder into one group."""
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here):
-            item.add_marker(pytest.mark.xdist_group(GROUP))
 
 
 @pytest.fixture(scope="session")
