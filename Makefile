@@ -156,8 +156,8 @@ model-traces: $(DEV) ## Check recorded runs against the specification: simulated
 crash-test: $(DEV) ## Kill processes of a loaded cluster and check what it promised
 	$(PYTHON) tests/crash/crash_test.py
 
-cluster-test: $(DEV) ## Kill the primary of three loaded replicas, and judge what callers saw
-	PYTHONPATH=. $(PYTHON) tests/replicas/cluster_test.py
+cluster-test: $(DEV) ## Kill the primary of three loaded replicas, and judge what callers saw: CLUSTER=flags
+	PYTHONPATH=. $(PYTHON) tests/replicas/cluster_test.py $(CLUSTER)
 
 torture: $(DEV) ## Hurt three replicas for an hour or 1,000 kills, and judge them, resumable: TORTURE=flags
 	$(PYTHON) -m testkit.torture --figures .torture.jsonl $(TORTURE)

@@ -31,8 +31,9 @@ from rich.table import Table
 
 from testkit.load.failures import CLUSTER_FAILURES
 from testkit.load.interrupt import cancel_on_signals
-from tests.replicas.trial import ReplicasTrial, digests, trial, under_load
+from tests.replicas.trial import ReplicasTrial, digests, on_transports, trial, under_load
 from viewstamp.cluster.local import COORDINATOR
+from viewstamp.transports import GRPCIO, WIRE
 
 KILLS: Final = 20
 REPLICAS: Final = 3
@@ -86,11 +87,12 @@ async def violations(made: ReplicasTrial) -> list[str]:
 
 
 async def run(
-    directory: Path, kills: int, seed: int
+    directory: Path, kills: int, seed: int, transports: Sequence[str]
 ) -> tuple[ReplicasTrial, list[PrimaryKill], list[str]]:
     """Run the whole test. Raises CLUSTER_FAILURES."""
     cancel_on_signals()
-    async with trial(directory, REPLICAS, arguments=ARGUMENTS) as made:
+    adapt = on_transports(transports)
+    async with trial(directory, REPLICAS, arguments=ARGUMENTS, adapt=adapt) as made:
         found = await kill_again_and_again(made, kills, seed)
         return made, found, await violations(made)
 
@@ -129,11 +131,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Kill the primary of loaded replicas.")
     parser.add_argument("--kills", type=int, default=KILLS, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=1, help="of the times of the kills")
+    parser.add_argument(
+        "--transports",
+        default=GRPCIO,
+        metavar="NAME,...",
+        help=f"what carries the calls of each replica, such as {GRPCIO},{WIRE},{WIRE}"
+        " (default: %(default)s)",
+    )
     options = parser.parse_args(arguments)
     logging.getLogger("viewstamp").addHandler(logging.NullHandler())
     console = Console(highlight=False)
     directory = Path(tempfile.mkdtemp(prefix="viewstamp-cluster-"))
-    console.print(f"{options.kills} kills, seed {options.seed}, directory {directory}")
+    console.print(
+        f"{options.kills} kills, seed {options.seed}, on {options.transports},"
+        f" directory {directory}"
+    )
     exit_code = EXIT_BROKEN
     try:
         exit_code = _judge(console, directory, options)
@@ -149,7 +161,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _judge(console: Console, directory: Path, options: argparse.Namespace) -> int:
     try:
-        made, kills, found = asyncio.run(run(directory, options.kills, options.seed))
+        transports = options.transports.split(",")
+        made, kills, found = asyncio.run(run(directory, options.kills, options.seed, transports))
     except CLUSTER_FAILURES as error:
         text = escape(f"{type(error).__name__}: {error}")
         console.print(f"[red]the test could not be brought to an end[/red]: {text}")

@@ -8,20 +8,34 @@ from pathlib import Path
 
 import pytest
 
-from tests.replicas.trial import KEYS, STREAM, agree, status_of, trial, unary, under_load
+from tests.replicas.trial import (
+    KEYS,
+    STREAM,
+    agree,
+    on_transports,
+    status_of,
+    trial,
+    unary,
+    under_load,
+)
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.client.identifiers import identifier
 from viewstamp.cluster.local import COORDINATOR
+from viewstamp.transports import GRPCIO, WIRE
 
 pytestmark = pytest.mark.long
 
 OPERATIONS = 150
 
 
-async def test_the_primary_is_killed_again_and_again(tmp_path: Path) -> None:
-    """The primary dies; callers see one history, and all replicas end in the same state."""
-    async with trial(tmp_path) as made:
+@pytest.mark.parametrize("transports", [(GRPCIO,), (GRPCIO, WIRE, WIRE)], ids="-".join)
+async def test_the_primary_is_killed_again_and_again(
+    tmp_path: Path, transports: tuple[str, ...]
+) -> None:
+    """The primary dies; callers see one history, and all replicas end in the same state, whatever
+    carries their messages."""
+    async with trial(tmp_path, adapt=on_transports(transports)) as made:
         async with under_load(made):
             for _ in range(4):
                 await made.until_answered(OPERATIONS)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -209,6 +209,17 @@ _CALLS: Final[dict[str, tuple[Callable[[str], Message], int]]] = {
     "delete": (_delete, Reason.REASON_TOPIC_NOT_FOUND),
     "read": (_read, Reason.REASON_TOPIC_NOT_FOUND),
 }
+
+
+def on_transports(names: Sequence[str]) -> Callable[[int, Program], Program]:
+    """Return what has the processes of each replica run on one of the transports, in turn."""
+
+    def adapt(replica: int, program: Program) -> Program:
+        return replace(
+            program, command=(*program.command, "--transport", names[replica % len(names)])
+        )
+
+    return adapt
 
 
 @asynccontextmanager
