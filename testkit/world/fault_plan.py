@@ -14,6 +14,7 @@ KINDS: Final = (
     "kill",
     "kill_in_io",
     "kill_in_step",
+    "stop",
     "kill_service",
     "kill_client",
     "pause",

@@ -34,6 +34,7 @@ class ProcessFaults:
         self._is_clock_wrong = False
         self.strikes: Mapping[str, Callable[[], bool]] = {
             "kill": self._kill,
+            "stop": lambda: self._ground.replica().stop(),
             "kill_service": self._kill_service,
             "kill_client": self._kill_client,
             "pause": self._pause,

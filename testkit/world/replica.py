@@ -114,6 +114,8 @@ class WorldReplica:
         """Whether a story has changed its state, or its answers, without an entry in the log."""
         self.ended: list[Callable[[BaseException | None], None]] = []
         """Called when the coordinator has ended by itself."""
+        self._stop = asyncio.Event()
+        """Tells the present coordinator to end in order."""
         self._world = world
         self._options = options
 
@@ -198,6 +200,13 @@ class WorldReplica:
         if self.coordinator is not None and self.process is not None:
             self.process.loop.call_soon(self.coordinator.driver.step, vsr.Abdicate("asked to"))
 
+    def stop(self) -> bool:
+        """Tell the coordinator to end in order, as SIGTERM does; return whether one hears it."""
+        if self.coordinator is None or self.process is None:
+            return False
+        self.process.loop.call_soon(self._stop.set)
+        return True
+
     def start_coordinator(self) -> None:
         """Start the coordinator, which is started again whenever it has ended."""
         process = self.process = self._world.process(f"r{self.number}", self.machine)
@@ -214,6 +223,9 @@ class WorldReplica:
         elif self._is_due(error):
             self._world.schedule.note(f"r{self.number}", "is refused, and gets an empty disk")
             self.give_empty_disk()
+        elif error is None:
+            if not self._stop.is_set():
+                self._world.defect(f"{process.name} ended, and nobody told it to")
         elif not isinstance(error, _GOOD_ENDS):
             self._world.defect(f"{process.name} ended: {error!r}")
 
@@ -262,7 +274,8 @@ class WorldReplica:
             self._world.defect(f"{process.name} started with an older superblock")
         for told in self.opened:
             told(self)
-        await self.coordinator.run(asyncio.Event())
+        self._stop = asyncio.Event()
+        await self.coordinator.run(self._stop)
 
     def _telemetry(self) -> Telemetry | None:
         if not self._options.is_watched:

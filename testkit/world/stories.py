@@ -100,6 +100,7 @@ STEPS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"write (\d+)", StoryActs.write),
     (r"run (\d+)", StoryActs.run),
     (SETTLE, StoryActs.settle),
+    (r"stop (\w+)", StoryActs.stop),
     (r"crash (\w+)", StoryActs.crash),
     (r"crash (\w+) within (\d+) effects", StoryActs.crash_within),
     (r"power (\w+)", StoryActs.power),

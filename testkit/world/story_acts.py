@@ -94,6 +94,14 @@ class StoryActs:
         if replica.process is not None:
             replica.process.kill()
 
+    def stop(self, who: str) -> None:
+        """Tell a coordinator to end in order, and wait until it has; it comes back by itself."""
+        replica = self._stage.who(who)
+        process = replica.process
+        assert process is not None, f"{who} is down"
+        assert replica.stop(), f"{who} is not open yet"
+        self._stage.wait(lambda: not process.is_alive, f"{who} does not end")
+
     def crash_within(self, who: str, effects: str) -> None:
         """Kill a coordinator after so many more effects; it comes back by itself."""
         process = self._stage.who(who).process
