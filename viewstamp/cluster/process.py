@@ -230,12 +230,14 @@ class Supervised:
 
 
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Send a signal to a process whose end the event loop has not told of.
+    """Send a signal to a process, unless it has ended just now, of which the loop will tell.
 
     The process's own method asks the system first whether it has ended, and so takes the exit code
-    from the event loop, which then tells of code 255. Until the loop has asked, the id is kept.
+    from the event loop, which then tells of code 255. To ask here leaves the code where it is. An
+    id whose exit code was taken by a thread of asyncio may be another's, and is no child.
     """
-    with contextlib.suppress(ProcessLookupError):  # the loop is about to tell of its end
+    with contextlib.suppress(ChildProcessError, ProcessLookupError):
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         os.kill(process.pid, number)
 
 

@@ -66,7 +66,8 @@ RATES: Final[dict[Nuisance, Rate]] = {
     Nuisance.EMPTY: Rate(1_000, 500),
     Nuisance.WINDOW: Rate(20_000, 20_000),
     Nuisance.LATE: Rate(20_000, 10_000),
-    Nuisance.UNKNOWN: Rate(100, 20),
+    # A peer whose event loop is busy sends one in half a second, and we may read them all at once.
+    Nuisance.UNKNOWN: Rate(2_000, 200),
 }
 
 

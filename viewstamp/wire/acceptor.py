@@ -107,13 +107,17 @@ class Acceptor:
             accepted.close()
             return
         timeout_s = None if context is None else self._handshake_s
+        made = self._make()
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._make, accepted, ssl=context, ssl_handshake_timeout=timeout_s
+                lambda: made, accepted, ssl=context, ssl_handshake_timeout=timeout_s
             )
         except OSError as error:  # also of TLS
             _log.info("a client did not come to terms", extra=fields(why=str(error)))
         except asyncio.CancelledError:
+            # uvloop does not tell a protocol whose connection it closes before it gives it away.
+            made.abort("given up")
+            made.closed()
             # The loop has the descriptor, and closes it once it sees the end.
             with suppress(OSError):
                 accepted.shutdown(socket.SHUT_RDWR)

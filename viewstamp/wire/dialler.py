@@ -71,23 +71,21 @@ class Dialler:
     async def _attempt(self, opening: _Opening) -> Http2Socket:
         """Return a socket that can be used. Raises OSError, also after the time of an attempt."""
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def made() -> Http2Socket:
-            socket = Http2Socket(Role.CLIENT, Limits(), self._patience)
-            socket.settled = lambda _: _settle(settled, None)
-            socket.lost = lambda: _settle(settled, OSError(socket.why))
-            return socket
-
-        async with asyncio.timeout(self._attempt_s):
-            transport, socket = await opening(made)
-            try:
+        socket = Http2Socket(Role.CLIENT, Limits(), self._patience)
+        socket.settled = lambda _: _settle(settled, None)
+        socket.lost = lambda: _settle(settled, OSError(socket.why))
+        try:
+            async with asyncio.timeout(self._attempt_s):
+                await opening(lambda: socket)
                 await settled
-                if socket.is_gone or not socket.connection.may_open:
-                    raise OSError(socket.why or "the server takes no calls")
-            except BaseException:
-                transport.abort()
-                raise
-        return socket  # type: ignore[no-any-return]
+            if socket.is_gone or not socket.connection.may_open:
+                raise OSError(socket.why or "the server takes no calls")
+        except BaseException:
+            settled.cancel()
+            # uvloop does not tell a protocol whose connection it closes before it gives it away.
+            socket.abort("given up")
+            raise
+        return socket
 
 
 async def _looked_up(name: str, port: int) -> Sequence[str]:

@@ -38,26 +38,38 @@ class Speaker(Protocol):
         ...
 
 
+class SocketBelow(Protocol):
+    """The system's socket of a transport."""
+
+    def fileno(self) -> int:
+        """Return the descriptor, -1 once it is closed."""
+        ...
+
+
 class LoopWatch:
     """The sockets of one event loop, and whether it turns."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a collection of garbage while it is held may close a socket
         """Held by whoever writes to one of the sockets."""
-        self.speakers: dict[Speaker, int] = {}
-        """The sockets and their descriptors, which stay open while they are here."""
+        self.speakers: dict[Speaker, SocketBelow] = {}
+        """The sockets, and what is below them."""
         self._loop = loop
         self._has_turned = True
 
     def look(self) -> None:
-        """Speak for the loop if it has not turned since the last look."""
-        if self._has_turned:
+        """Speak for the loop if it runs and has not turned since the last look."""
+        if self._loop.is_closed():
+            self.speakers.clear()
+        elif not self._loop.is_running():
+            return
+        elif self._has_turned:
             self._has_turned = False
             self._tell_loop(self._turned)
-            return
-        with self.lock:
-            for speaker, descriptor in list(self.speakers.items()):
-                self._speak(speaker, descriptor)
+        else:
+            with self.lock:
+                for speaker, below in list(self.speakers.items()):
+                    self._speak(speaker, below)
 
     def _tell_loop(self, what: Callable[..., None], *arguments: str) -> None:
         try:
@@ -68,13 +80,14 @@ class LoopWatch:
     def _turned(self) -> None:
         self._has_turned = True
 
-    def _speak(self, speaker: Speaker, descriptor: int) -> None:
+    def _speak(self, speaker: Speaker, below: SocketBelow) -> None:
         try:
             # A transport of asyncio may say so while it puts a rest back; then the system has no
             # room either.
             if speaker.transport.get_write_buffer_size():
                 return  # the peer does not read
-            written = os.write(descriptor, SIGN)
+            # Asked now: it is -1 once the socket is closed, and the number may be another's.
+            written = os.write(below.fileno(), SIGN)
         except (OSError, RuntimeError):
             return  # there is no room, the loop writes just now, or will see what happened
         if written < len(SIGN):
@@ -89,18 +102,27 @@ class _Thread:
         self._watches: dict[asyncio.AbstractEventLoop, LoopWatch] = {}
         self._thread: threading.Thread | None = None
 
-    def add(self, speaker: Speaker, descriptor: int) -> LoopWatch:
-        """Speak for a socket of the running loop from now on."""
+    def add(self, speaker: Speaker, below: SocketBelow) -> LoopWatch | None:
+        """Speak for a socket of the running loop from now on; None if the system has no thread."""
         loop = asyncio.get_running_loop()
         with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                thread = threading.Thread(target=self._run, name="signs-of-life", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:
+                    return None
+                self._thread = thread
             watch = self._watches.setdefault(loop, LoopWatch(loop))
             with watch.lock:
-                watch.speakers[speaker] = descriptor
-            # A fork leaves the thread behind.
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name="signs-of-life", daemon=True)
-                self._thread.start()
+                watch.speakers[speaker] = below
         return watch
+
+    def forget(self) -> None:
+        """Begin anew in a process that was forked: its parent has the thread and the sockets."""
+        self._lock = threading.Lock()
+        self._watches = {}
+        self._thread = None
 
     def _run(self) -> None:
         while self._look():
@@ -119,6 +141,7 @@ class _Thread:
 
 
 _thread: Final = _Thread()
+os.register_at_fork(after_in_child=_thread.forget)
 
 
 def spoken_for(speaker: Speaker) -> LoopWatch | None:
@@ -131,4 +154,4 @@ def spoken_for(speaker: Speaker) -> LoopWatch | None:
     plain = transport.get_extra_info("socket")
     if plain is None or transport.get_extra_info("sslcontext") is not None:
         return None
-    return _thread.add(speaker, plain.fileno())
+    return _thread.add(speaker, plain)

@@ -35,6 +35,8 @@ _UNSENT_BYTES_MAX: Final = 2 * MIB
 # How long a closing socket has for what it still has to send.
 _CLOSE_S: Final = 5.0
 _WATCH_MS_MIN: Final = 1
+# While a peer owes a sign of life a socket looks so often. A pause of its own counts as one look.
+_LOOKS_PER_TIMEOUT: Final = 4
 _NS_PER_MS: Final = 1_000_000
 _MS_PER_S: Final = 1_000
 
@@ -107,7 +109,8 @@ class Http2Socket(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._is_flush_due = False
         self._begun_ms = self._heard_ms = self._used_ms = self._now_ms
-        self._is_asked = self._is_greeted = self._is_closing = self._has_begun = False
+        self._is_asked = self._is_greeted = self._is_closing = False
+        self._is_connected = self._has_begun = False
         self._spoken_for: LoopWatch | None = None
         self._due_ms = self._now_ms
         self._timer: asyncio.TimerHandle | None = None
@@ -128,8 +131,9 @@ class Http2Socket(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self._is_connected = True
         # What came before, such as TLS, counts neither as silence nor as idleness.
-        self._heard_ms = self._used_ms = self._due_ms = _monotonic_ms()
+        self._begun_ms = self._heard_ms = self._used_ms = self._due_ms = _monotonic_ms()
         if not speaks_http2(self.transport):
             self.abort(f"the peer did not agree on HTTP/2, which ALPN calls {ALPN!r}")
             return
@@ -197,10 +201,11 @@ class Http2Socket(asyncio.Protocol):
             self.transport.close()
 
     def abort(self, why: str) -> None:
-        """Close at once."""
+        """Close at once, connected or not."""
         if not self.is_gone:
             self._speak_for_itself()
-            self.transport.abort()
+            if self._is_connected:
+                self.transport.abort()
             self._end(why)
 
     # --- Events ---
@@ -282,7 +287,7 @@ class Http2Socket(asyncio.Protocol):
         """End what has lasted too long, and look again when something else may have."""
         now_ms = _monotonic_ms()
         # Nobody was heard while this loop stood still: that is no silence of the peer.
-        self._heard_ms += max(0, now_ms - self._due_ms)
+        self._heard_ms = min(now_ms, self._heard_ms + max(0, now_ms - self._due_ms))
         left_ms = [
             left_ms
             for patience in (self._greeting_left_ms, self._silence_left_ms, self._idle_left_ms)
@@ -317,7 +322,7 @@ class Http2Socket(asyncio.Protocol):
         left_ms += patience.keepalive_timeout_ms
         if left_ms <= 0:
             self.abort("ping timeout")
-        return left_ms
+        return min(left_ms, patience.keepalive_timeout_ms // _LOOKS_PER_TIMEOUT)
 
     def _idle_left_ms(self, now_ms: int) -> int | None:
         """Return how long there may still be no stream; close if that is over."""

@@ -7,6 +7,7 @@ block it while the client's loop goes on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import threading
@@ -23,11 +24,14 @@ import uvloop
 
 from viewstamp.grpc_transport import Options
 from viewstamp.http2 import Connection, FrameReceiver, Limits, Role
-from viewstamp.http2.frames import HEAD_BYTES
+from viewstamp.http2.frames import CONNECTION, HEAD_BYTES, PING_BYTES, Kind, frame, settings_frame
 from viewstamp.wire import signs_of_life
 from viewstamp.wire.channel import WireChannel
+from viewstamp.wire.dialler import Dialler
+from viewstamp.wire.options import WireOptions
 from viewstamp.wire.server import WireServer
 from viewstamp.wire.signs_of_life import SIGN
+from viewstamp.wire.socket import Http2Socket
 
 LOOK_S: Final = 0.02
 SILENCE_MS: Final = 300
@@ -38,6 +42,7 @@ WATCHED: Final = (
     ("grpc.keepalive_timeout_ms", SILENCE_MS // 2),
 )
 WAIT_S: Final = 20
+REQUEST: Final = b"a request that is never answered"
 SLEEP, FLOOD, WAIT = (f"/test.Busy/{name}" for name in ("Sleep", "Flood", "Wait"))
 
 
@@ -208,7 +213,7 @@ async def test_who_is_spoken_for(waiting_bytes: int, is_blocked: bool, expected:
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     watch = signs_of_life.LoopWatch(asyncio.get_running_loop())
-    watch.speakers[Told(waiting_bytes)] = ours.fileno()
+    watch.speakers[Told(waiting_bytes)] = ours
     watch.look()
     if not is_blocked:
         await asyncio.sleep(0)
@@ -222,12 +227,143 @@ async def test_a_torn_sign_ends_the_connection(monkeypatch: pytest.MonkeyPatch) 
     """If the system takes a part of the frame, nothing sensible can follow: the socket ends."""
     watch = signs_of_life.LoopWatch(asyncio.get_running_loop())
     torn = Told(0)
-    watch.speakers[torn] = -1
+    ours, theirs = socket.socketpair()
+    watch.speakers[torn] = ours
     monkeypatch.setattr(os, "write", lambda descriptor, data: len(data) - 1)
     watch.look()
     watch.look()
     await asyncio.sleep(0)
     assert torn.aborted == "a sign of life was torn"
+    ours.close()
+    theirs.close()
+
+
+async def test_a_descriptor_that_is_anothers_now_gets_no_sign(tmp_path: Path) -> None:
+    """A file that is opened in the place of a closed socket stays empty."""
+    ours, theirs = socket.socketpair()
+    watch = signs_of_life.LoopWatch(asyncio.get_running_loop())
+    watch.speakers[Told(0)] = ours
+    number = ours.fileno()
+    ours.close()
+    file = os.open(tmp_path / "journal", os.O_CREAT | os.O_WRONLY)
+    assert file == number
+    watch.look()
+    watch.look()
+    os.close(file)
+    theirs.close()
+    assert (tmp_path / "journal").read_bytes() == b""
+
+
+def test_a_closed_loop_has_nobody_to_speak_for() -> None:
+    """Sockets of a loop that was closed while it was busy are forgotten, and get no sign."""
+    loop = asyncio.new_event_loop()
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    watch = signs_of_life.LoopWatch(loop)
+    watch.speakers[Told(0)] = ours
+
+    async def is_busy() -> None:
+        watch.look()
+
+    loop.run_until_complete(is_busy())
+    watch.look()
+    loop.close()
+    watch.look()
+    assert not watch.speakers
+    with pytest.raises(BlockingIOError):
+        theirs.recv(1)
+    ours.close()
+    theirs.close()
+
+
+@LOOPS
+def test_a_connection_that_is_given_up_is_not_spoken_for(
+    tmp_path: Path,
+    loops: Callable[[], asyncio.AbstractEventLoop],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An attempt to connect that is cancelled between the connection and its first use leaves no
+    socket for which the thread would speak."""
+    address = f"unix:{tmp_path}/busy.sock"
+    sockets: list[Http2Socket] = []
+    made = Http2Socket.connection_made
+
+    def connection_made(self: Http2Socket, transport: asyncio.BaseTransport) -> None:
+        made(self, transport)
+        sockets.append(self)
+        task.cancel()
+
+    async def attempt() -> None:
+        dialler = Dialler(address, WireOptions(), None)
+        with pytest.raises(asyncio.CancelledError):
+            await dialler.dial()
+
+    with serving(address, asyncio.new_event_loop), contextlib.closing(loops()) as loop:
+        monkeypatch.setattr(Http2Socket, "connection_made", connection_made)
+        task = loop.create_task(attempt())
+        loop.run_until_complete(task)
+        loop.run_until_complete(asyncio.sleep(3 * LOOK_S))
+        monkeypatch.undo()
+    assert [each.is_gone for each in sockets if each.connection.role is Role.CLIENT] == [True]
+
+
+async def answering(
+    said: Callable[[bytes], bytes],
+) -> tuple[asyncio.Server, str]:
+    """Serve with settings, and with what is said to each packet of a client."""
+
+    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(settings_frame({}))
+        while data := await reader.read(65_536):
+            writer.write(said(data))
+        writer.close()
+
+    server = await asyncio.start_server(meet, "127.0.0.1", 0)
+    return server, f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_a_long_pause_makes_a_dead_peer_no_younger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a pause of ten minutes at whose end the peer was heard, its silence is noticed as soon
+    as ever."""
+    clock, jump_ns = time.monotonic_ns, 0
+    monkeypatch.setattr(time, "monotonic_ns", lambda: clock() + jump_ns)
+
+    def said(data: bytes) -> bytes:
+        nonlocal jump_ns
+        if jump_ns or REQUEST not in data:
+            return b""
+        jump_ns = 600 * 10**9
+        return frame(Kind.PING, 0, CONNECTION, bytes(PING_BYTES))
+
+    server, address = await answering(said)
+    channel = WireChannel(address, WATCHED)
+    with pytest.raises(grpc.aio.AioRpcError, match="ping timeout"):
+        await channel.unary_unary(SLEEP)(REQUEST, timeout=WAIT_S)
+    assert jump_ns
+    await channel.close()
+    server.close()
+
+
+async def test_a_peer_that_was_not_asked_is_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop that is blocked between its decision to ask and the ping waits for the answer."""
+    ping, asked = Connection.ping, 0
+
+    def blocked(self: Connection, payload: bytes) -> None:
+        nonlocal asked
+        asked += 1
+        ping(self, payload)
+        asyncio.get_running_loop().call_soon(block, 2 * SILENCE_MS / 1_000)
+
+    address = f"unix:{tmp_path}/busy.sock"
+    with serving(address, asyncio.new_event_loop):
+        channel = WireChannel(address, WATCHED)
+        assert await channel.unary_unary(WAIT)(b"0", timeout=WAIT_S) == b"0"
+        monkeypatch.setattr(Connection, "ping", blocked)
+        assert await channel.unary_unary(WAIT)(b"1", timeout=WAIT_S) == b"1"
+        await channel.close()
+    assert asked
 
 
 def test_a_sign_means_nothing() -> None:
