@@ -38,6 +38,8 @@ _ROOM_SECTORS_MAX: Final = 40
 _HEADER_ONE_IN: Final = 5
 # The last entries are those that anybody asks for.
 _OPS_BACK_MEAN: Final = 6
+# How soon a replica is started again that is to read a damaged file.
+_READ_MS: Final = (0, 300)
 
 
 class DiskFaults:
@@ -246,6 +248,8 @@ class DiskFaults:
         for path in copies:
             disk.rot(path, 0, len(disk.content(path)), random)
         self._damaged(victim, f"{len(copies)} copies of {name}")
+        if random.random() < 0.5:  # nobody reads it before a start
+            self._ground.later(_READ_MS, victim.kill_all)
         return True
 
     def _rot_superblock(self) -> bool:
