@@ -9,6 +9,7 @@ UP_PORT := 7400
 SEED    ?= 1
 COUNT   ?= 200
 MINUTES ?= 60
+FRAMES  ?= 10000000
 LOCK    := $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 \
            --generate-hashes --no-strip-extras --no-emit-index-url --custom-compile-command "make lock" --extra build --extra server
 
@@ -36,7 +37,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help preflight preflight-analytics preflight-dev up install-analytics demo test test-long test-exhaustive test-transports test-foreign lint format generate docs \
-        lock simulate simulate-coverage simulate-guards model model-long model-guards model-traces crash-test cluster-test torture abuse limits benchmark benchmark-snapshots benchmark-failover \
+        lock simulate simulate-coverage simulate-guards model model-long model-guards model-traces crash-test cluster-test torture abuse fuzz-frames limits benchmark benchmark-snapshots benchmark-failover \
         benchmark-analytics clean
 
 help: ## Explain the targets
@@ -164,6 +165,9 @@ torture: $(DEV) ## Hurt three replicas for an hour or 1,000 kills, and judge the
 
 abuse: $(DEV) ## Abuse three replicas with a million hostile calls beside an honest caller: ABUSE=flags
 	PYTHONPATH=. $(PYTHON) -m tests.abuse.campaign --json benchmarks/results/abuse.json --tables docs/security.md $(ABUSE)
+
+fuzz-frames: $(DEV) ## Hold random conversations of two ends of our HTTP/2, partly with changed bytes: FRAMES=how many
+	$(PYTHON) -m testkit.http2 --frames $(FRAMES)
 
 limits: $(DEV) ## Measure what each RPC costs at worst, and write docs/limits.md
 	$(PYTHON) -m benchmarks.limits

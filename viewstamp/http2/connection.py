@@ -215,10 +215,12 @@ class Connection:
     # --- Streams ---
 
     def new_stream(self, stream_id: int) -> Http2Stream:
-        """Keep a new stream."""
-        stream = Http2Stream(
-            stream_id, self.outgoing.stream_window_bytes, self.limits.stream_window_bytes
-        )
+        """Keep a new stream.
+
+        A peer that has not read our settings yet may send as much as is usual (section 6.9.3).
+        """
+        receive_window = max(self.limits.stream_window_bytes, frames.WINDOW_BYTES_DEFAULT)
+        stream = Http2Stream(stream_id, self.outgoing.stream_window_bytes, receive_window)
         self.streams[stream_id] = stream
         return stream
 

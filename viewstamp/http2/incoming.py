@@ -21,7 +21,7 @@ class Incoming:
         self._window_bytes = window_bytes
         self._stream_window_bytes = stream_window_bytes
         self._outgoing = outgoing
-        self._left = window_bytes
+        self._left = max(window_bytes, frames.WINDOW_BYTES_DEFAULT)  # no setting makes it smaller
         self._unreturned = 0
 
     def use(self, size: int) -> None:

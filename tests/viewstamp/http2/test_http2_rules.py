@@ -160,7 +160,20 @@ RULES = (
         OPENED + window_frame(1, 2**31 - 1 - 262_144) + setting(4, 262_145),
         FLOW,
     ),
-    Breach("6.9.1", "more data than a stream's window", OPENED + data(0, 1, bytes(1_001)), FLOW, 1),
+    Breach(
+        "6.9.1",
+        "more data than a stream's window",
+        OPENED + data(0, 1, bytes(16_384)) * 4,
+        FLOW,
+        1,
+    ),
+    Breach(
+        "6.9.3",
+        "as much data as is usual, before the peer can know of a smaller window",
+        OPENED + data(0, 1, bytes(16_384)) * 3,
+        None,
+        None,
+    ),
     Breach("6.10", "CONTINUATION of nothing", OPENED + continuation(END_HEADERS, 1), PROTOCOL),
     Breach(
         "6.10",
