@@ -1,7 +1,7 @@
 """`python -m testkit.http2`: hold random conversations until so many frames were heard.
 
-Exit code: 0 if every rule was kept, 1 if not; the message names the seed, and
-`--seed N --frames 1` holds that conversation alone.
+Exit code: 0 if every rule was kept, 1 if not; the message names the seed, and `--seed N --frames 1`
+begins with it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import argparse
 import itertools
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from testkit.campaigns.workers import pool
 from testkit.http2.conversation import BrokenRuleError, FrameConversation
 
 FRAMES: Final = 10_000_000
@@ -55,10 +55,10 @@ def hold_chunk(first_seed: int) -> ChunkFigures:
 def chunks(seed: int, frames: int, processes: int) -> Iterator[ChunkFigures]:
     """Yield figures until so many frames were heard. Raises BrokenRuleError."""
     seeds = itertools.count(seed, CHUNK_SEEDS)
-    with ProcessPoolExecutor(processes) as pool:
+    with pool(processes) as workers:
         heard = 0
         while heard < frames:
-            for figures in pool.map(hold_chunk, itertools.islice(seeds, processes)):
+            for figures in workers.map(hold_chunk, itertools.islice(seeds, processes)):
                 heard += figures.frames
                 yield figures
 

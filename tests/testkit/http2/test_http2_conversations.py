@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -103,6 +104,8 @@ def test_the_command_counts_and_names_a_seed(
 ) -> None:
     """It ends well once it has heard enough, and names the seed of a broken rule."""
     monkeypatch.setattr("testkit.http2.__main__.CHUNK_SEEDS", 5)
+    # Other processes would not have the planted bug.
+    monkeypatch.setattr("testkit.http2.__main__.pool", ThreadPoolExecutor)
     assert main(["--frames", "100", "--processes", "1"]) == EXIT_KEPT
     assert "every rule was kept" in capsys.readouterr().out
     lose_a_byte(monkeypatch)
