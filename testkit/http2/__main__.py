@@ -7,60 +7,19 @@ begins with it.
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from testkit.campaigns.workers import pool
-from testkit.http2.conversation import BrokenRuleError, FrameConversation
+from testkit.http2.chunks import chunks
+from testkit.http2.conversation import BrokenRuleError
 
 FRAMES: Final = 10_000_000
 PROCESSES: Final = 2
-# What one process does before it tells.
-CHUNK_SEEDS: Final = 200
 EXIT_KEPT: Final = 0
 EXIT_BROKEN: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkFigures:
-    """What some conversations came to."""
-
-    frames: int
-    conversations: int
-    failures: int
-    """How many ends failed their connection, all of them because the way had changed bytes."""
-
-
-def hold_chunk(first_seed: int) -> ChunkFigures:
-    """Hold the conversations of some seeds, each on both ways. Raises BrokenRuleError."""
-    held = [
-        FrameConversation(seed, is_changed=is_changed)
-        for seed in range(first_seed, first_seed + CHUNK_SEEDS)
-        for is_changed in (False, True)
-    ]
-    for each in held:
-        each.hold()
-    frames, failures = (
-        sum(getattr(each, name) for each in held) for name in ("frames", "failures")
-    )
-    return ChunkFigures(frames, len(held), failures)
-
-
-def chunks(seed: int, frames: int, processes: int) -> Iterator[ChunkFigures]:
-    """Yield figures until so many frames were heard. Raises BrokenRuleError."""
-    seeds = itertools.count(seed, CHUNK_SEEDS)
-    with pool(processes) as workers:
-        heard = 0
-        while heard < frames:
-            for figures in workers.map(hold_chunk, itertools.islice(seeds, processes)):
-                heard += figures.frames
-                yield figures
 
 
 def main(arguments: list[str] | None = None) -> int:

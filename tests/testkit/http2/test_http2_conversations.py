@@ -103,9 +103,9 @@ def test_the_command_counts_and_names_a_seed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It ends well once it has heard enough, and names the seed of a broken rule."""
-    monkeypatch.setattr("testkit.http2.__main__.CHUNK_SEEDS", 5)
+    monkeypatch.setattr("testkit.http2.chunks.CHUNK_SEEDS", 5)
     # Other processes would not have the planted bug.
-    monkeypatch.setattr("testkit.http2.__main__.pool", ThreadPoolExecutor)
+    monkeypatch.setattr("testkit.http2.chunks.pool", ThreadPoolExecutor)
     assert main(["--frames", "100", "--processes", "1"]) == EXIT_KEPT
     assert "every rule was kept" in capsys.readouterr().out
     lose_a_byte(monkeypatch)
