@@ -33,7 +33,8 @@ def trailing_details(refusal: Refusal) -> tuple[str, bytes]:
         reason=refusal.name, domain=ERROR_DOMAIN, metadata=_metadata(refusal)
     )
     status = status_pb2.Status(code=status_code(refusal.reason), message=status_message(refusal))
-    status.details.add().Pack(info)
+    # Equal refusals are equal bytes, which our transport and those of others remember.
+    status.details.add().Pack(info, deterministic=True)
     delay_ms = retry_delay_ms(refusal)
     if delay_ms:
         retry = error_details_pb2.RetryInfo()

@@ -18,7 +18,7 @@ import grpc
 from grpc._cython import cygrpc
 from grpc.aio._channel import Channel
 
-from testkit.world.network import Pipe, WorldConnection, place_of
+from testkit.world.network import Dialling, Pipe, WorldConnection, place_of
 from testkit.world.schedule import NS_PER_MS, NS_PER_S
 from viewstamp.grpc_transport import Options
 from viewstamp.limits import KIB, MIB
@@ -157,7 +157,7 @@ class ChannelCore:
         patience_ns = _CONNECT_NS if patience_ms is None else max(int(patience_ms), 20) * NS_PER_MS
         end_ns = self.process.world.schedule.now_ns + patience_ns
         silence_ns = keepalive_ns(self._options)
-        self.network.dial(self.process, self.place(), silence_ns, end_ns, self._dialled)
+        self.network.dial(Dialling(self.process, self.place(), silence_ns, end_ns, self._dialled))
 
     def place(self) -> str:
         """Return where to connect. The library resolves a name again only after a while."""

@@ -41,10 +41,15 @@ class WorldTransport:
 
     def check_is_free(self, host: str, port: int) -> None:
         """Raise OSError if a live process has the address."""
-        listening = self._world.network.listeners.get(f"{host}:{port}")
-        if listening is not None and listening.process.is_alive:
+        if is_taken(self._world, host, port):
             raise OSError("Address already in use")
 
     def _process(self) -> WorldProcess:
         assert self._world.current is not None, "no process runs"
         return self._world.current
+
+
+def is_taken(world: World, host: str, port: int) -> bool:
+    """Return whether a live process has an address."""
+    listening = world.network.listeners.get(f"{host}:{port}")
+    return listening is not None and listening.process.is_alive

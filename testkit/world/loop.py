@@ -1,7 +1,7 @@
-"""The event loop of one simulated process: real coroutines, virtual time, no sockets.
+"""The event loop of one simulated process: real coroutines, virtual time, sockets of the world.
 
 It is everything that asyncio asks of a loop and the product uses. `AbstractEventLoop` refuses the
-rest by an exception: sockets, subprocesses, name resolution.
+rest by an exception, subprocesses for example.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, TypeVarTuple
 
+from testkit.world import byte_streams
 from testkit.world.schedule import NS_PER_S, Happening
 
 if TYPE_CHECKING:
@@ -203,6 +204,34 @@ class WorldLoop(asyncio.AbstractEventLoop):
         """Run a function when a thread of the executor would have got to it."""
         threads = getattr(executor, "_max_workers", _THREADS_OF_THE_DEFAULT_EXECUTOR)
         return self._process.lane_of(executor, threads).submit(lambda: func(*args))
+
+    # --- Sockets ---
+
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
+        """Return where a name leads now."""
+        return await byte_streams.look_up(self._process, host, port)
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: byte_streams.Factory, host: str, port: int, **_: Any
+    ) -> Any:
+        """Connect to a host."""
+        return await byte_streams.connect(self._process, f"{host}:{port}", protocol_factory)
+
+    async def create_unix_connection(  # type: ignore[override]
+        self, protocol_factory: byte_streams.Factory, path: str, **_: Any
+    ) -> Any:
+        """Connect to a socket of this machine."""
+        return await byte_streams.connect(self._process, f"unix:{path}", protocol_factory)
+
+    async def sock_accept(self, sock: Any) -> Any:
+        """Return the next connection of a socket that listens."""
+        return await sock.accept()
+
+    async def connect_accepted_socket(
+        self, protocol_factory: byte_streams.Factory, sock: Any, **_: Any
+    ) -> Any:
+        """Give an accepted connection to a protocol."""
+        return await byte_streams.begin(self._process, sock.transport, protocol_factory)
 
     # --- Process ---
 

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from testkit.world.process import WorldProcess
 from testkit.world.schedule import NS_PER_MS, NS_PER_S, NS_PER_US
 
 if TYPE_CHECKING:
+    from testkit.world.byte_streams import ByteTransport
+    from testkit.world.process import WorldProcess
     from testkit.world.world import World
 
 _LOCAL_NS: Final = (10 * NS_PER_US, 150 * NS_PER_US)
@@ -30,19 +31,32 @@ Told = Callable[["WorldConnection | None", str], None]
 
 
 class Pipe:
-    """One direction of one stream: first in, first out."""
+    """One direction of one stream: first in, first out.
 
-    def __init__(self, source: End, target: End, take: Callable[[Any], None]) -> None:
+    `unheard` is told of what comes to a live process that has closed its end.
+    """
+
+    def __init__(
+        self,
+        source: End,
+        target: End,
+        take: Callable[[Any], None],
+        unheard: Callable[[Any], None] = lambda frame: None,
+    ) -> None:
         self._source = source
         self._target = target
         self._take = take
+        self._unheard = unheard
         self._last_due_ns = 0
 
     def send(self, frame: Any) -> None:
         """Let a frame arrive later, unless the connection breaks before."""
+        if not self._source.is_broken:
+            self.send_from_system(frame)
+
+    def send_from_system(self, frame: Any) -> None:
+        """Let a frame arrive later, also of an end that its process has closed."""
         source, network = self._source, self._source.network
-        if source.is_broken:
-            return
         schedule = network.world.schedule
         due_ns = schedule.now_ns + network.delay_ns(source, self._target)
         self._last_due_ns = max(due_ns, self._last_due_ns + 1)
@@ -57,7 +71,9 @@ class Pipe:
         if not target.process.is_alive:
             # Nobody has this port any more: the machine says so.
             source.network.send_reset(target, source)
-        elif not target.is_broken:
+        elif target.is_broken:
+            self._unheard(frame)
+        else:
             target.process.loop.call_soon(self._take, frame)
 
 
@@ -90,6 +106,9 @@ class End:
 class WorldConnection:
     """Two ends. What happens to one reaches the other as news, if the network carries it."""
 
+    client_transport: ByteTransport
+    """The client's end of one that carries bytes."""
+
     def __init__(self, network: WorldNetwork, client: End, server: End, address: str) -> None:
         self.client = client
         self.server = server
@@ -110,6 +129,12 @@ class WorldConnection:
         if not end.is_broken:
             end.break_now(why)
             self._died(end, self.client if end is self.server else self.server)
+
+    def leave(self, end: End) -> None:
+        """Close one end whose last bytes, or their end, are under way to the other one."""
+        end.is_broken = True
+        if self.client.is_broken and self.server.is_broken:
+            self._network.connections.pop(self.serial, None)
 
     def lose(self, why: str) -> None:
         """Break both ends, as a router does that forgets a connection."""
@@ -143,7 +168,7 @@ class WorldNetwork:
         self.vacant: set[str] = set()
         """Hosts that are gone: nobody says there that a port is closed."""
         self._cuts_since_ns: dict[tuple[str, str], int] = {}
-        self._held: dict[tuple[str, str], list[Callable[[], None]]] = {}
+        self._held: dict[tuple[str, str], list[Callable[[], object]]] = {}
         """What waits for the end of a cut, by the hosts that it goes from and to."""
 
     def resolve(self, place: str) -> str:
@@ -234,7 +259,7 @@ class WorldNetwork:
 
     # --- Packets ---
 
-    def pass_through(self, source: End, target: End, arrive: Callable[[], None]) -> None:
+    def pass_through(self, source: End, target: End, arrive: Callable[[], object]) -> None:
         """Let something arrive now, or once the cut that it has met is over."""
         way = (source.process.machine.host, target.process.machine.host)
         if way in self._held or way in self._cuts_since_ns:
@@ -267,58 +292,83 @@ class WorldNetwork:
 
     # --- Dialling ---
 
-    def dial(
-        self, client: WorldProcess, address: str, keepalive_ns: int | None, end_ns: int, told: Told
-    ) -> None:
-        """Try to connect until `end_ns`; `told` gets the connection, or None and the reason."""
-        schedule = self.world.schedule
-        delay_ns = self._delay_ns(_host_of(address) == client.machine.host)
-        schedule.after(delay_ns, self._knock, client, address, keepalive_ns, end_ns, told)
+    def dial(self, dialling: Dialling) -> None:
+        """Try to connect."""
+        is_local = _host_of(dialling.address) == dialling.client.machine.host
+        self.world.schedule.after(self._delay_ns(is_local), self._knock, dialling)
 
-    def _knock(
-        self, client: WorldProcess, address: str, keepalive_ns: int | None, end_ns: int, told: Told
-    ) -> None:
-        if not client.is_alive:
+    def _knock(self, dialling: Dialling) -> None:
+        client, address = dialling.client, dialling.address
+        if not client.is_alive or dialling.is_called_off:
             return
         schedule = self.world.schedule
         listening = self.listeners.get(address)
         is_reached = not self._is_cut_off(client.machine.host, _host_of(address))
         if is_reached and (listening is None or not listening.process.is_alive):
-            client.loop.call_soon(told, None, "Connection refused")
-        elif is_reached and listening is not None and listening.process.paused_since_ns is None:
-            self._connect(client, listening, address, keepalive_ns, told)
-        elif schedule.now_ns >= end_ns:
-            client.loop.call_soon(told, None, "connection attempt timed out")
+            client.loop.call_soon(dialling.told, None, "Connection refused")
+        elif is_reached and listening is not None and listening.answers:
+            self._connect(dialling, listening)
+        elif schedule.now_ns >= dialling.end_ns:
+            client.loop.call_soon(dialling.told, None, "connection attempt timed out")
         else:
-            again_ns = min(schedule.draw(*_DIAL_AGAIN_NS), max(end_ns - schedule.now_ns, 1))
-            schedule.after(again_ns, self._knock, client, address, keepalive_ns, end_ns, told)
+            again_ns = min(
+                schedule.draw(*_DIAL_AGAIN_NS), max(dialling.end_ns - schedule.now_ns, 1)
+            )
+            schedule.after(again_ns, self._knock, dialling)
 
     def _is_cut_off(self, host: str, other: str) -> bool:
         return other in self.vacant or self.is_cut(host, other) or self.is_cut(other, host)
 
-    def _connect(
-        self,
-        client: WorldProcess,
-        listening: Listening,
-        address: str,
-        keepalive_ns: int | None,
-        told: Told,
-    ) -> None:
-        client_end = End(self, client, keepalive_ns)
+    def _connect(self, dialling: Dialling, listening: Listening) -> None:
+        client_end = End(self, dialling.client, dialling.keepalive_ns)
         server_end = End(self, listening.process, listening.keepalive_ns)
-        connection = WorldConnection(self, client_end, server_end, address)
+        connection = WorldConnection(self, client_end, server_end, dialling.address)
         self.connections[connection.serial] = connection
+        if listening.accepts is not None:
+            listening.accepts(connection)
         delay_ns = self.delay_ns(server_end, client_end)
-        self.world.schedule.after(delay_ns, client.loop.call_soon, told, connection, "")
+        told = dialling.client.loop.call_soon
+        self.world.schedule.after(delay_ns, told, dialling.told, connection, "")
+
+
+class Dialling:
+    """A client that tries to connect until `end_ns`; `told` gets the connection, or None and why
+    there is none."""
+
+    def __init__(
+        self, client: WorldProcess, address: str, keepalive_ns: int | None, end_ns: int, told: Told
+    ) -> None:
+        self.client = client
+        self.address = address
+        self.keepalive_ns = keepalive_ns
+        self.end_ns = end_ns
+        self.told = told
+        self.is_called_off = False
+
+    def call_off(self) -> None:
+        """Try no more."""
+        self.is_called_off = True
 
 
 class Listening:
-    """A server at an address."""
+    """A server at an address. One of bytes says what it `accepts` a connection with."""
 
-    def __init__(self, process: WorldProcess, keepalive_ns: int | None, server: Any) -> None:
+    def __init__(
+        self,
+        process: WorldProcess,
+        keepalive_ns: int | None,
+        server: Any,
+        accepts: Callable[[WorldConnection], None] | None = None,
+    ) -> None:
         self.process = process
         self.keepalive_ns = keepalive_ns
         self.server = server
+        self.accepts = accepts
+
+    @property
+    def answers(self) -> bool:
+        """Whether a client gets a connection: by the system, also while the process pauses."""
+        return self.accepts is not None or self.process.paused_since_ns is None
 
 
 def place_of(host: str, address: str) -> str:

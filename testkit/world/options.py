@@ -12,6 +12,7 @@ from testkit.world.fault_plan import EVERY_MS, KINDS, PlannedFault, plan
 from testkit.world.ground import LASTS_MS_MAX
 from viewstamp.format.record import SECTOR_BYTES
 from viewstamp.limits import MIB, NAME_BYTES_MAX
+from viewstamp.transports import GRPCIO, WIRE
 
 # How long callers of a client pause at most between two calls: some hardly do.
 PAUSES_MS: Final = (20, 100, 400)
@@ -42,6 +43,7 @@ _LIMITS: Final[tuple[tuple[str, ...], ...]] = (
 _WANDERERS: Final = (0, 0, 1, 2)
 _WATCHED_ONE_IN: Final = 3
 _OPERATORS: Final = (0, 0, 1)
+_TRANSPORTS: Final = (GRPCIO, WIRE, WIRE)
 _COPIES_OF_ONE_VICTIM: Final = 2
 _ALL_KINDS_ONE_IN: Final = 5
 # A victim loses its disk, or some of what is on it.
@@ -99,6 +101,8 @@ class WorldOptions:
     there are as many entries under way as under a heavy load.
     """
     flags: Sequence[str] = flags()
+    transport: str = GRPCIO
+    """What carries calls: the library's rules, or our own transport as it ships."""
     segment_bytes: int = SEGMENT_BYTES
     record_bytes_max: int = RECORD_BYTES_MAX
 
@@ -138,6 +142,7 @@ def draw(seed: int) -> WorldOptions:
         seconds=random.choice(_SECONDS),
         faults=tuple(kind for kind in KINDS if kind in kinds),
         every_ms=random.choice(_EVERY_MS),
+        transport=Random(f"transport {seed}").choice(_TRANSPORTS),
         pipelines_are_full=Random(f"gathered {seed}").choice(_PIPELINES_ARE_FULL),
         flags=(
             *flags(random.choice(_SNAPSHOT_COMMANDS), random.choice(_RETAIN_MS)),

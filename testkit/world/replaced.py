@@ -23,6 +23,7 @@ from coordinator.snapshot import compaction
 from testkit.memory_storage import SimulatedCrash
 from testkit.world.schedule import NS_PER_S
 from viewstamp import passwords
+from viewstamp.telemetry import sampling
 
 if TYPE_CHECKING:
     from testkit.world.world import World
@@ -91,8 +92,9 @@ def replaced(world: World) -> Iterator[None]:
         chance = world.chance if process is None else process.chance
         return chance.randbytes(size)
 
-    state = random.getstate()
+    state, state_of_ids = random.getstate(), sampling.GENERATOR.getstate()
     random.seed(world.seed)
+    sampling.GENERATOR.seed(world.seed)
     with ExitStack() as stack:
         for name, clock in _clocks(world).items():
             stack.enter_context(mock.patch.object(time, name, clock))
@@ -109,3 +111,4 @@ def replaced(world: World) -> Iterator[None]:
             yield
         finally:
             random.setstate(state)
+            sampling.GENERATOR.setstate(state_of_ids)

@@ -109,7 +109,7 @@ class WorldRun:
         course: Course | None = None,
         demands: Demands | None = None,
     ) -> None:
-        self.world = World(seed)
+        self.world = World(seed, options.transport)
         self.outcome = WorldOutcome(seed)
         self.options = options
         self._course = course or PlannedCourse()

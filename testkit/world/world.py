@@ -6,7 +6,7 @@ import gc
 import io
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from random import Random
 from typing import Any, Final
@@ -18,6 +18,9 @@ from testkit.world.network import WorldNetwork
 from testkit.world.process import WorldMachine, WorldProcess
 from testkit.world.replaced import replaced
 from testkit.world.schedule import NS_PER_S, WorldSchedule
+from testkit.world.wire_transport import WorldWireTransport
+from viewstamp.grpc_transport import Transport
+from viewstamp.transports import GRPCIO, WIRE
 
 # Wall clocks begin here: 1 January 2026, in seconds since 1970.
 _BEGIN_S: Final = 1_767_225_600
@@ -26,6 +29,10 @@ _STEPS_PER_COLLECTION: Final = 100_000
 STEPS_MAX: Final = 20_000_000
 _DRIFT_PPM_MAX: Final = 200
 _WALL_SKEW_NS_MAX: Final = NS_PER_S // 2
+_TRANSPORTS: Final[Mapping[str, Callable[[World], Transport]]] = {
+    GRPCIO: WorldTransport,
+    WIRE: WorldWireTransport,
+}
 
 
 class NothingDue(Exception):  # noqa: N818  A state of the world, not an error of its parts.
@@ -43,8 +50,10 @@ class Defect(Exception):  # noqa: N818  It is one of the programs that run in th
 class World:
     """Use it within `running`; then nothing asks the real clock, or chance, or network."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, transport: str = GRPCIO) -> None:
+        """Carry calls by a transport of that name."""
         self.seed = seed
+        self._transport = transport
         self.schedule = WorldSchedule(seed)
         self.chance = Random(self.schedule.random.getrandbits(64))
         self.network = WorldNetwork(self)
@@ -106,7 +115,7 @@ class World:
             # First: what earlier worlds left may draw or log when it is collected, but not here.
             stack.enter_context(_collecting_by_hand())
             stack.enter_context(replaced(self))
-            stack.enter_context(stand_in(WorldTransport(self)))
+            stack.enter_context(stand_in(_TRANSPORTS[self._transport](self)))
             stack.enter_context(redirect_stdout(io.StringIO()))  # lines for supervisors
             stack.enter_context(self._logging())
             stack.enter_context(self._burial())

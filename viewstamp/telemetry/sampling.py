@@ -98,18 +98,18 @@ _ROOT_BYTES: Final = (TRACE_ID_BITS + SPAN_ID_BITS) // 8
 _ZEROS: Final = "0" * 16  # an id may be all zeros only in digits that hold these
 
 
-# A generator of our own: an application that seeds the one of `random` must not repeat our ids.
-_random: Final = random.Random()
+GENERATOR: Final = random.Random()
+"""Draws all ids: an application that seeds the generator of `random` must not repeat ours."""
 
 
 def new_span_id() -> str:
     """Return the id of a new span; never all zeros."""
-    return f"{_random.getrandbits(SPAN_ID_BITS) or 1:016x}"
+    return f"{GENERATOR.getrandbits(SPAN_ID_BITS) or 1:016x}"
 
 
 def new_trace_id() -> str:
     """Return the id of a new trace; never all zeros."""
-    return f"{_random.getrandbits(TRACE_ID_BITS) or 1:032x}"
+    return f"{GENERATOR.getrandbits(TRACE_ID_BITS) or 1:032x}"
 
 
 def new_root() -> TraceContext:
@@ -119,7 +119,7 @@ def new_root() -> TraceContext:
 
 def new_root_trace_parent() -> str:
     """Return the `traceparent` of the first span of a new trace."""
-    digits = _random.randbytes(_ROOT_BYTES).hex()
+    digits = GENERATOR.randbytes(_ROOT_BYTES).hex()
     if _ZEROS in digits:
         return format_trace_parent(new_root())
     return f"00-{digits[:32]}-{digits[32:]}-01"
@@ -127,7 +127,7 @@ def new_root_trace_parent() -> str:
 
 def new_root_bits() -> int:
     """Return random bits, from which `root_of` later makes the first span of a new trace."""
-    return _random.getrandbits(TRACE_ID_BITS + SPAN_ID_BITS)
+    return GENERATOR.getrandbits(TRACE_ID_BITS + SPAN_ID_BITS)
 
 
 def root_of(bits: int) -> TraceContext:
@@ -138,7 +138,7 @@ def root_of(bits: int) -> TraceContext:
 
 def new_id_base() -> int:
     """Return a base for `numbered_id`: one random number for several spans of a trace."""
-    return _random.getrandbits(SPAN_ID_BITS - NUMBERED_ID_BITS) << NUMBERED_ID_BITS
+    return GENERATOR.getrandbits(SPAN_ID_BITS - NUMBERED_ID_BITS) << NUMBERED_ID_BITS
 
 
 def numbered_id(base: int, number: int) -> str:
@@ -149,7 +149,7 @@ def numbered_id(base: int, number: int) -> str:
 class Sampler:
     """Samples the traces that begin here: keeps a `ratio` of them, from 0 to 1."""
 
-    def __init__(self, ratio: float, draw: Callable[[], float] = _random.random) -> None:
+    def __init__(self, ratio: float, draw: Callable[[], float] = GENERATOR.random) -> None:
         """Raise ValueError for an invalid ratio. `draw` returns a number from 0 to below 1."""
         if not 0.0 <= ratio <= 1.0:
             raise ValueError(f"the trace ratio is {ratio}: give a number from 0 to 1")
@@ -172,7 +172,7 @@ class CallSampler:
 
     __slots__ = ("_draw", "_ratio", "is_kept", "left")
 
-    def __init__(self, ratio: float, draw: Callable[[], float] = _random.random) -> None:
+    def __init__(self, ratio: float, draw: Callable[[], float] = GENERATOR.random) -> None:
         """`draw` returns a number from 0 to below 1.
 
         A call belongs to the group while `left` is not 0, and takes one of it; `is_kept` is about

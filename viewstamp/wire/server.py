@@ -71,8 +71,12 @@ class _Client:
 class WireServer:
     """Serves what its handlers know."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(
+        self, options: Options, bind: Callable[[str], socket.socket] | None = None
+    ) -> None:
+        """Raises UnknownOption."""
         self.options = WireOptions.of(options)
+        self._bind = bind or bind_socket
         self._limits = Limits(
             streams_max=self.options.streams_max,
             section_bytes_max=self.options.fields_bytes_max,
@@ -127,7 +131,7 @@ class WireServer:
 
     def _listen(self, address: str, context: Callable[[], ssl.SSLContext] | None) -> int:
         try:
-            bound = _bind(address)
+            bound = self._bind(address)
         except OSError as error:
             raise RuntimeError(f"Failed to bind to address {address}: {error}") from error
         acceptor = Acceptor(bound, self._socket, context, self.options.handshake_ms)
@@ -279,7 +283,7 @@ def _request_of(section: FieldSection) -> _Request:
     return _Request(path, metadata_of(section.fields), refusal, compression)
 
 
-def _bind(address: str) -> socket.socket:
+def bind_socket(address: str) -> socket.socket:
     """Return a socket that is bound to `unix:PATH` or `HOST:PORT`. Raises OSError."""
     if address.startswith(_UNIX):
         bound = socket.socket(socket.AF_UNIX)

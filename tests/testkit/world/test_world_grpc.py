@@ -19,6 +19,7 @@ import pytest
 from testkit.world.schedule import NS_PER_S
 from testkit.world.world import World
 from viewstamp import grpc_transport
+from viewstamp.transports import GRPCIO, WIRE
 
 Account = list[object]
 
@@ -248,9 +249,9 @@ async def account_of(
         return [*talk.seen, *talk.handled]
 
 
-def in_a_world(work: Callable[[], Coroutine[Any, Any, Account]]) -> Account:
+def in_a_world(transport: str, work: Callable[[], Coroutine[Any, Any, Account]]) -> Account:
     """Run a coroutine as the only process of a world; return its result."""
-    world = World(1)
+    world = World(1, transport)
     results: list[Account] = []
 
     async def main() -> None:
@@ -264,14 +265,16 @@ def in_a_world(work: Callable[[], Coroutine[Any, Any, Account]]) -> Account:
     return results[0]
 
 
+@pytest.mark.parametrize("transport", [GRPCIO, WIRE])
 @pytest.mark.parametrize("conversation", CONVERSATIONS)
 def test_a_world_and_the_library_tell_the_same(
-    conversation: Callable[[Conversation], Coroutine[Any, Any, None]],
+    conversation: Callable[[Conversation], Coroutine[Any, Any, None]], transport: str
 ) -> None:
-    """Callers and handlers see the same in a world as over a real connection."""
+    """Callers and handlers see the same in a world, on either transport, as over a real connection
+    of the library."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     real = asyncio.run(account_of(conversation, f"127.0.0.1:{port}"))
-    simulated = in_a_world(lambda: account_of(conversation, "10.0.0.1:7000"))
+    simulated = in_a_world(transport, lambda: account_of(conversation, "10.0.0.1:7000"))
     assert real, "a conversation says something"
     assert simulated == real
