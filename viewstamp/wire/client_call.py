@@ -157,8 +157,11 @@ class ClientCall:
             )
         if self._inbox.is_within_one and status[0] is grpc.StatusCode.OK:
             status = grpc.StatusCode.INTERNAL, "the answer ends within a message"
+        code, details = status
+        if code is grpc.StatusCode.OK:
+            details = ""  # some servers say "OK", which the library does not pass on
         self._reset(ErrorCode.CANCEL)  # the server wants no more, whatever we still have
-        self._end(*status, metadata_of(section.fields))
+        self._end(code, details, metadata_of(section.fields))
 
     def data_received(self, event: DataReceived) -> None:
         """Take a part of messages."""
@@ -185,6 +188,9 @@ class ClientCall:
             if socket is not None:
                 socket.disown(self._stream_id)
             self._channel.place(self)
+            return
+        if code == ErrorCode.CANCEL and self.timeout_left_s == 0:
+            self._expire()  # the server knows the deadline, too, and was heard before our timer
             return
         status = _OF_RESET.get(code, grpc.StatusCode.INTERNAL)
         self.fail(status, message or f"the stream was reset with code {code}")
@@ -331,8 +337,11 @@ class ClientCall:
             self._send(b"", is_end=True)
 
     async def read(self) -> Any:
-        """Return the next message, EOF at the end. Raises AioRpcError, CancelledError."""
-        while not self._inbox:
+        """Return the next message, EOF at the end. Raises AioRpcError, CancelledError.
+
+        Whoever has cancelled the call gets nothing more of it, as in the library.
+        """
+        while self._is_cancelled or not self._inbox:
             if self._code is not None:
                 self._raise_for_status()
                 return grpc.aio.EOF

@@ -199,6 +199,15 @@ async def test_a_deadline_ends_a_call(line: Line) -> None:
         await line.echo.cancelled.wait()
 
 
+async def test_a_call_that_was_cancelled_gives_no_more_answers(line: Line) -> None:
+    """Answers that have come already are not read once the caller has cancelled."""
+    call = line.channel.unary_stream(COUNT)(b"100000 1000", timeout=PATIENCE_S)
+    await call.read()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call.read()
+
+
 async def test_a_caller_who_leaves_cancels_the_handler(line: Line) -> None:
     """Cancelling the call, or the task that waits for it, ends the handler."""
     task = asyncio.ensure_future(line.unary(SLEEP, b""))

@@ -6,6 +6,7 @@ Method: one end is ours, over a real socket; the other one writes frames by hand
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -16,7 +17,7 @@ import hpack
 import pytest
 
 from tests.viewstamp.wire.echo import CHAT, ECHO, LINGER, SLEEP, Echo
-from viewstamp.http2 import Field, write_block
+from viewstamp.http2 import ErrorCode, Field, write_block
 from viewstamp.http2.frames import (
     CONNECTION,
     END_HEADERS,
@@ -40,6 +41,7 @@ from viewstamp.wire.metadata import status_fields, status_of
 from viewstamp.wire.transport import WireTransport
 
 PATIENCE_S: Final = 20
+DEADLINE_EXCEEDED: Final = grpc.StatusCode.DEADLINE_EXCEEDED
 WHOLE: Final = END_HEADERS | END_STREAM
 HELLO: Final = PREFACE + settings_frame({})
 
@@ -219,6 +221,33 @@ async def test_a_server_that_ends_at_once_is_unavailable(said: bytes) -> None:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await channel.unary_unary(ECHO)(b"", timeout=PATIENCE_S)
             assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_reset_at_the_deadline_is_the_deadline() -> None:
+    """A server that resets the stream is heard before our timer, and the deadline has passed."""
+    async with answering(lambda _: SETTINGS) as channel:
+        assert await channel.unary_unary(ECHO)(b"", timeout=0.01).code() == DEADLINE_EXCEEDED
+        call = channel.unary_unary(ECHO)(b"", timeout=0.05)
+        await asyncio.sleep(0)
+        time.sleep(0.1)  # noqa: ASYNC251 - the loop must be late for its timer
+        call.ended_early(ErrorCode.CANCEL, "")
+        assert await call.code() == DEADLINE_EXCEEDED
+
+
+async def test_words_of_a_success_are_not_passed_on() -> None:
+    """A server may send words with OK, as grpc-js does; a caller gets none, as of the library."""
+
+    async def say(request: bytes, context: Any) -> bytes:
+        context.set_details("OK")
+        return request
+
+    said: Any = say
+    async with serving() as (port, _, server):
+        handlers: dict[str, Any] = {"Say": grpc.unary_unary_rpc_method_handler(said)}
+        server.add_registered_method_handlers("test.Words", handlers)
+        async with WireTransport().channel(f"127.0.0.1:{port}", (), None) as channel:
+            call = channel.unary_unary("/test.Words/Say")(b"", timeout=PATIENCE_S)
+            assert (await call, await call.details()) == (b"", "")
 
 
 async def test_a_second_goodbye_leaves_the_next_connection_alone() -> None:
