@@ -98,7 +98,7 @@ test-transports: $(DEV) ## Run tests and the processes that they start on our ow
 	CI=true VIEWSTAMP_TRANSPORT=wire $(LIMIT) 30m $(PYTHON) -m pytest $(SPREAD) $(TRANSPORT_TESTS) \
 		--deselect 'tests/coordinator/stages/test_liveness.py::test_a_busy_service_lives[unix-keeps-the-lock]'
 
-test-foreign: $(DEV) ## Have clients in Go, JavaScript and Java, h2spec and nghttp2 judge our transport; needs their tools
+test-foreign: $(DEV) ## Have clients and servers in Go, JavaScript and Java, h2spec and nghttp2 judge our transport; needs their tools
 	CI=true $(LIMIT) 30m $(PYTHON) -m pytest -m foreign -o faulthandler_timeout=600 tests/foreign
 
 test-exhaustive: $(DEV) ## Run all cases of what the other tests sample: about 40 minutes

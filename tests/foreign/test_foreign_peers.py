@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.foreign.clients import run
-from tests.foreign.serving import serving
+from tests.foreign.languages import run
+from tests.foreign.serving import python_server, serving
 from viewstamp.transports import WIRE
 from viewstamp.wire.messages import prefixed
 
@@ -73,7 +73,7 @@ def found_broken(h2spec: Path, told: Path, address: str) -> set[tuple[str | None
 
 def test_an_outside_judge_of_rules(h2spec: Path, tmp_path: Path) -> None:
     """Of all rules that h2spec asks a server for, exactly those of the table are not kept."""
-    with serving(WIRE, tmp_path) as (plain, _):
+    with serving(python_server(WIRE), tmp_path) as (plain, _):
         found = [found_broken(h2spec, tmp_path / "told.xml", plain) for _ in range(JUDGEMENTS)]
     assert set.intersection(*found) == set(NOT_KEPT)
 
@@ -85,7 +85,7 @@ def test_a_foreign_load(tmp_path: Path) -> None:
     body.write_bytes(prefixed(bytes(100)))
     fields = ("-H", "content-type: application/grpc", "-H", "te: trailers")
     load = ("-n", str(CALLS), "-c", "20", "-m", "50", "-d", str(body))
-    with serving(WIRE, tmp_path) as (plain, _):
+    with serving(python_server(WIRE), tmp_path) as (plain, _):
         said = run(("h2load", *load, *fields, f"http://{plain}/test.Echo/Echo"), tmp_path)
     assert re.search(rf"{CALLS} succeeded, 0 failed, 0 errored, 0 timeout", said), said
     assert re.search(rf"status codes: {CALLS} 2xx", said), said

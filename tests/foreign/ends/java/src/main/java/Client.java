@@ -8,12 +8,8 @@ import io.grpc.Status;
 import io.grpc.netty.shaded.io.grpc.netty.GrpcSslContexts;
 import io.grpc.netty.shaded.io.grpc.netty.NettyChannelBuilder;
 import java.io.BufferedReader;
-import java.io.ByteArrayInputStream;
 import java.io.File;
-import java.io.IOException;
-import java.io.InputStream;
 import java.io.InputStreamReader;
-import java.io.UncheckedIOException;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
@@ -36,26 +32,9 @@ public final class Client {
   private static final String SERVER_NAME = "server.test";
   private static final int PATIENCE_MS = 20_000;
   private static final int CANCEL_DELAY_MS = 100;
-  private static final int BYTES_MAX = 4 << 20;
   private static final List<String> TOLD =
       List.of("initial", "initial-bin", "trailing", "plain", "grpc-status-details-bin");
   private static final Gson GSON = new Gson();
-  private static final MethodDescriptor.Marshaller<byte[]> AS_IS =
-      new MethodDescriptor.Marshaller<>() {
-        @Override
-        public InputStream stream(byte[] message) {
-          return new ByteArrayInputStream(message);
-        }
-
-        @Override
-        public byte[] parse(InputStream stream) {
-          try {
-            return stream.readAllBytes();
-          } catch (IOException error) {
-            throw new UncheckedIOException(error);
-          }
-        }
-      };
 
   /** One row of the table. */
   private static final class Conversation {
@@ -71,6 +50,7 @@ public final class Client {
     Integer cancel_after;
     int parallel = 1;
     boolean gzip;
+    int pause_ms;
 
     boolean sendsStream() {
       return kind.equals("client") || kind.equals("bidi");
@@ -95,7 +75,7 @@ public final class Client {
             case "client" -> MethodDescriptor.MethodType.CLIENT_STREAMING;
             default -> MethodDescriptor.MethodType.BIDI_STREAMING;
           };
-      return MethodDescriptor.newBuilder(AS_IS, AS_IS)
+      return MethodDescriptor.newBuilder(Raw.AS_IS, Raw.AS_IS)
           .setType(type)
           .setFullMethodName(SERVICE + path)
           .build();
@@ -195,6 +175,7 @@ public final class Client {
       digest.update(ByteBuffer.allocate(4).putInt(message.length).array());
       digest.update(message);
       outcome.messages++;
+      pause();
       if (talk.cancel_after != null && outcome.messages == talk.cancel_after) {
         isCancelled = true;
         call.cancel("enough", null);
@@ -203,6 +184,14 @@ public final class Client {
         sendMore();
       }
       call.request(1);
+    }
+
+    private void pause() {
+      try {
+        Thread.sleep(talk.pause_ms);
+      } catch (InterruptedException error) {
+        throw new IllegalStateException(error);
+      }
     }
 
     @Override
@@ -255,7 +244,7 @@ public final class Client {
     NettyChannelBuilder builder =
         NettyChannelBuilder.forTarget(arguments[0])
             .overrideAuthority(SERVER_NAME)
-            .maxInboundMessageSize(BYTES_MAX);
+            .maxInboundMessageSize(Raw.BYTES_MAX);
     if (arguments.length == 1) {
       return builder.usePlaintext().build();
     }

@@ -1,4 +1,4 @@
-module viewstamp-foreign-client
+module viewstamp-foreign
 
 go 1.26.0
 

@@ -27,6 +27,8 @@ import (
 	_ "google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"viewstamp-foreign/raw"
 )
 
 const (
@@ -34,7 +36,6 @@ const (
 	serverName  = "server.test"
 	patience    = 20 * time.Second
 	cancelDelay = 100 * time.Millisecond
-	bytesMax    = 4 << 20
 )
 
 type conversation struct {
@@ -50,6 +51,7 @@ type conversation struct {
 	CancelAfter *int              `json:"cancel_after"`
 	Parallel    int               `json:"parallel"`
 	Gzip        bool              `json:"gzip"`
+	PauseMs     int               `json:"pause_ms"`
 }
 
 type outcome struct {
@@ -60,16 +62,6 @@ type outcome struct {
 	Initial  map[string]string `json:"initial"`
 	Trailing map[string]string `json:"trailing"`
 }
-
-// rawCodec sends bytes as they are.
-type rawCodec struct{}
-
-func (rawCodec) Marshal(value any) ([]byte, error) { return *value.(*[]byte), nil }
-func (rawCodec) Unmarshal(data []byte, value any) error {
-	*value.(*[]byte) = append([]byte(nil), data...)
-	return nil
-}
-func (rawCodec) Name() string { return "proto" }
 
 func (talk conversation) message() []byte {
 	if talk.Size == 0 {
@@ -125,7 +117,7 @@ func hold(connection *grpc.ClientConn, talk conversation) outcome {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	ctx = metadata.NewOutgoingContext(ctx, talk.metadata())
-	options := []grpc.CallOption{grpc.ForceCodec(rawCodec{})}
+	options := []grpc.CallOption{grpc.ForceCodec(raw.Codec{})}
 	if talk.Gzip {
 		options = append(options, grpc.UseCompressor("gzip"))
 	}
@@ -165,6 +157,7 @@ func converse(stream grpc.ClientStream, talk conversation, cancel func(), digest
 		}
 		add(digest, answer)
 		result.Messages++
+		time.Sleep(time.Duration(talk.PauseMs) * time.Millisecond)
 		if talk.CancelAfter != nil && result.Messages == *talk.CancelAfter {
 			cancel()
 		}
@@ -225,7 +218,7 @@ func check(err error) {
 func main() {
 	connection, err := grpc.NewClient(os.Args[1],
 		grpc.WithTransportCredentials(secured(os.Args[2:])),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(bytesMax)))
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(raw.BytesMax)))
 	check(err)
 	output := json.NewEncoder(os.Stdout)
 	lines := bufio.NewScanner(os.Stdin)
