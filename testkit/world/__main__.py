@@ -11,6 +11,7 @@ from dataclasses import replace
 from testkit.world.options import WorldOptions, draw
 from testkit.world.run import WorldOutcome
 from testkit.world.seeds import SIZES, command, run_seed, shrink
+from viewstamp.transports import GRPCIO, WIRE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,6 +49,8 @@ def _changed(drawn: WorldOptions, chosen: argparse.Namespace) -> WorldOptions:
     sizes = {name: getattr(chosen, name) for name in SIZES if getattr(chosen, name) is not None}
     if chosen.watched is not None:
         drawn = replace(drawn, is_watched=bool(chosen.watched))
+    if chosen.transport is not None:
+        drawn = replace(drawn, transport=chosen.transport)
     options = replace(drawn, **sizes, flags=(*drawn.flags, *chosen.flag))
     if chosen.faults is not None:
         options = replace(options, faults=tuple(filter(None, chosen.faults.split(","))))
@@ -65,7 +68,8 @@ def summary(outcome: WorldOutcome, options: WorldOptions) -> str:
         f" {outcome.digest}, {outcome.virtual_ms / 1000:.1f} s in {outcome.took_s:.1f} s,"
         f" {outcome.answered} calls answered, {outcome.unknown} unknown",
         f"  {options.replicas} replicas, {options.standbys} standbys, {options.clients} clients of"
-        f" {options.callers} callers; {counts or 'no faults'}; {branches or 'no rare branch'}",
+        f" {options.callers} callers on {options.transport};"
+        f" {counts or 'no faults'}; {branches or 'no rare branch'}",
         *(f"  {violation}" for violation in outcome.violations),
     ]
     return "\n".join(lines)
@@ -79,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     for name in SIZES:
         add(f"--{name}", type=int, help="in place of what the seed draws")
     add("--watched", type=int, help="1 for telemetry and an audit log, 0 for none")
+    add("--transport", choices=(GRPCIO, WIRE), help="what carries calls, in place of what is drawn")
     add("--faults", help="kinds in place of those drawn, separated by commas; empty for none")
     add("--drop", default="", help="numbers of planned faults that do not happen, with commas")
     add("--flag", action="append", default=[], help="a flag for every coordinator, as --flag=--x=1")

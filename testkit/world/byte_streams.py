@@ -61,10 +61,10 @@ class ByteTransport(asyncio.Transport):
     def __init__(self, connection: WorldConnection, end: End) -> None:
         super().__init__()
         self._connection = connection
-        self._end = end
+        self.end = end
         self._loop = end.process.loop
         self._far: ByteTransport | None = None
-        self._pipe: Pipe | None = None
+        self.pipe: Pipe | None = None
         self._protocol: Any = None
         self._arrived: deque[bytes | _Sign] = deque()
         self._is_take_due = False
@@ -76,13 +76,13 @@ class ByteTransport(asyncio.Transport):
     def face(self, far: ByteTransport) -> None:
         """Send to another end from now on."""
         self._far = far
-        self._pipe = Pipe(self._end, far._end, far._arrive, self._unheard)
+        self.pipe = Pipe(self.end, far.end, far.arrive, self._unheard)
 
     def begin(self, protocol: asyncio.BaseProtocol) -> None:
         """Give the connection to a protocol, which gets what has arrived already."""
         self._protocol = protocol
         protocol.connection_made(self)
-        if self._end.is_broken:
+        if self.end.is_broken:
             self._loop.call_soon(self._broken, "Connection reset by peer")
         self._take_soon()
 
@@ -93,22 +93,22 @@ class ByteTransport(asyncio.Transport):
         if name != "peername" or self._far is None:
             return default
         port = self._connection.serial % (_LAST_PORT - _FIRST_FREE_PORT) + _FIRST_FREE_PORT
-        return self._far._end.process.machine.host, port
+        return self._far.end.process.machine.host, port
 
     def write(self, data: Any) -> None:
         """Let bytes arrive, in one or more pieces."""
-        if self._is_closing or self._end.is_broken or not data:
+        if self._is_closing or self.end.is_broken or not data:
             return
-        assert self._pipe is not None, "it faces its other end"
+        assert self.pipe is not None, "it faces its other end"
         self._under_way_bytes += len(data)
         for piece in self._pieces(bytes(data)):
-            self._pipe.send(piece)
+            self.pipe.send(piece)
         if not self._is_paused and self.get_write_buffer_size() > PAUSE_BYTES:
             self._is_paused = True
             self._protocol.pause_writing()
 
     def _pieces(self, data: bytes) -> list[bytes]:
-        draw = self._end.network.world.schedule.draw
+        draw = self.end.network.world.schedule.draw
         if len(data) > 1 and draw(1, _ONE_SPLIT_IN) == 1:
             at = draw(1, len(data) - 1)
             return [*_cut(data[:at]), *_cut(data[at:])]
@@ -141,11 +141,11 @@ class ByteTransport(asyncio.Transport):
 
     def _leave(self) -> None:
         """Say that no more comes, and read nothing more."""
-        if self._end.is_broken:
+        if self.end.is_broken:
             return
-        assert self._pipe is not None, "it faces its other end"
-        self._pipe.send(_END)
-        self._connection.leave(self._end)
+        assert self.pipe is not None, "it faces its other end"
+        self.pipe.send(_END)
+        self._connection.leave(self.end)
         self._loop.call_soon(self._over, None)
 
     def _broken(self, why: str) -> None:
@@ -161,12 +161,13 @@ class ByteTransport(asyncio.Transport):
     def _unheard(self, item: bytes | _Sign) -> None:
         """Learn that the other end is closed: its system answers bytes by a reset, in order."""
         far = self._far
-        if isinstance(item, bytes) and far is not None and far._pipe is not None:
-            far._pipe.send_from_system(_RESET)
+        if isinstance(item, bytes) and far is not None and far.pipe is not None:
+            far.pipe.send_from_system(_RESET)
 
     # --- Bytes ---
 
-    def _arrive(self, item: bytes | _Sign) -> None:
+    def arrive(self, item: bytes | _Sign) -> None:
+        """Keep what came until the process takes it."""
         self._arrived.append(item)
         self._take_soon()
 
@@ -191,8 +192,8 @@ class ByteTransport(asyncio.Transport):
 
     def _take_sign(self, sign: bytes | _Sign) -> None:
         if sign is _RESET:
-            self._end.break_now("Connection reset by peer")
-            self._connection.leave(self._end)
+            self.end.break_now("Connection reset by peer")
+            self._connection.leave(self.end)
         elif sign is _END and not self._protocol.eof_received():
             self.close()
 
@@ -201,13 +202,14 @@ class ByteTransport(asyncio.Transport):
         self._untold_bytes += size
         if self._untold_bytes >= _TOLD_BYTES and self._far is not None:
             told, self._untold_bytes = self._untold_bytes, 0
-            network, far = self._end.network, self._far
-            delay_ns = network.delay_ns(self._end, far._end)
-            told_now = partial(far._loop.call_soon, far._was_read, told)
-            arrive = partial(network.pass_through, self._end, far._end, told_now)
+            network, far = self.end.network, self._far
+            delay_ns = network.delay_ns(self.end, far.end)
+            told_now = partial(far.end.process.loop.call_soon, far.was_read, told)
+            arrive = partial(network.pass_through, self.end, far.end, told_now)
             network.world.schedule.after(delay_ns, arrive)
 
-    def _was_read(self, size: int) -> None:
+    def was_read(self, size: int) -> None:
+        """Learn how much the other end's process has read."""
         self._under_way_bytes -= size
         if self._is_over:
             return

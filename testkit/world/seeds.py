@@ -154,6 +154,8 @@ def command(seed: int, options: WorldOptions, drawn: WorldOptions) -> str:
             words.append(f"--{name} {getattr(options, name)}")
     if tuple(options.faults) != tuple(drawn.faults):
         words.append(f"--faults {','.join(options.faults)}")
+    if options.transport != drawn.transport:
+        words.append(f"--transport {options.transport}")
     if options.is_watched != drawn.is_watched:
         words.append(f"--watched {int(options.is_watched)}")
     words += [f"--flag={flag}" for flag in options.flags if flag not in drawn.flags]

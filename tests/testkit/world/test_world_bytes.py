@@ -21,7 +21,7 @@ HOST, PORT = "10.0.0.1", 7_000
 ADDRESS = f"{HOST}:{PORT}"
 
 
-class Noting(asyncio.Protocol):
+class NotingProtocol(asyncio.Protocol):
     """Notes what came, and what became of the connection."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Pair:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.near, self.far = Noting(), Noting()
+        self.near, self.far = NotingProtocol(), NotingProtocol()
         self.bound: ListeningSocket | None = None
         self.failure: OSError | None = None
         self.server = self._begun(HOST, self._serve)
