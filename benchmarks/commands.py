@@ -1,9 +1,9 @@
 """Compares commands and reads with etcd, on one replica or several: prints one JSON object.
 
 `python -m benchmarks.commands [--replicas N] [--quick] [--rounds N] [--seconds S] [--only WORKLOAD
-...] [--without-etcd]`. Both are started here, on loopback, anew for each round, with their data in
-one temporary directory, and measured in turns, so that other load on the machine affects both.
-Progress goes to stderr.
+...] [--transport NAME] [--with-go] [--without-etcd]`. Both are started here, on loopback, anew for
+each round, with their data in one temporary directory, and measured in turns, so that other load on
+the machine affects both. Progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -26,9 +26,12 @@ from typing import Any, Final
 
 import psutil
 
+from benchmarks import etcd_go
+from benchmarks.etcd_go import PUT_BY_GO
 from benchmarks.etcd_server import EtcdCluster, EtcdServer
 from benchmarks.load import WORKLOADS
 from benchmarks.targets import REPLICATED_TARGETS, TARGETS, Figures, judge
+from viewstamp import transports
 from viewstamp.client import connect
 from viewstamp.cluster import LocalCluster, LocalReplicas
 
@@ -48,6 +51,8 @@ class SystemPair:
     etcd: EtcdServer | None
     pids: Callable[[], dict[str, int]]
     etcd_pids: Callable[[], dict[str, int]]
+    go_client: Path | None
+    """etcd's own client, if it is measured."""
 
 
 class CommandBench:
@@ -63,6 +68,10 @@ class CommandBench:
         command += ["--seconds", str(self._options.seconds)]
         if workload.startswith(ETCD_PREFIX):
             assert self._pair.etcd is not None, "measured without etcd"
+            if workload == PUT_BY_GO:
+                assert self._pair.go_client is not None, "it was built"
+                seconds = self._options.seconds
+                return etcd_go.command(self._pair.go_client, self._pair.etcd.address, seconds)
             return [*command, "--address", self._pair.etcd.address]
         password = self._pair.password_file
         command += ["--address", self._pair.address, "--password-file", str(password)]
@@ -81,6 +90,7 @@ class CommandBench:
         etcd = self._pair.etcd
         about_etcd = {} if etcd is None else {"etcd": portable(etcd.command)}
         return {
+            "transport": self._options.transport,
             "machine": machine(),
             "versions": versions(etcd),
             "commands": {
@@ -199,6 +209,7 @@ async def lone_pair(directory: Path, options: argparse.Namespace) -> AsyncIterat
             etcd,
             lambda: cluster.pids,
             lambda: {} if etcd is None else etcd.pids,
+            go_client_in(directory, options),
         )
 
 
@@ -225,7 +236,13 @@ async def group(directory: Path, options: argparse.Namespace) -> AsyncIterator[S
                 for name, pid in replica.pids.items()
             },
             lambda: {} if etcd is None else etcd.pids,
+            go_client_in(directory, options),
         )
+
+
+def go_client_in(directory: Path, options: argparse.Namespace) -> Path | None:
+    """Build etcd's own client if it is measured."""
+    return etcd_go.built_in(directory) if PUT_BY_GO in options.only else None
 
 
 def report(rounds: Mapping[str, list[Figures]], replicas: int) -> dict[str, Any]:
@@ -251,9 +268,20 @@ def parse() -> argparse.Namespace:
     add("--rounds", type=int, help=f"how often each workload is measured (default {ROUNDS})")
     add("--seconds", type=float, help=f"how long, each time (default {SECONDS})")
     add("--request-bytes", type=int, default=0, help="size of a CreateTopic (default: natural)")
-    add("--only", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), metavar="WORKLOAD")
+    add(
+        "--only",
+        nargs="+",
+        choices=(*WORKLOADS, PUT_BY_GO),
+        default=list(WORKLOADS),
+        metavar="WORKLOAD",
+    )
+    add("--with-go", action="store_true", help="etcd's own client in Go, too, which needs Go")
+    transports.add_argument(parser)
     add("--without-etcd", action="store_true", help="Viewstamp alone, without its comparisons")
     options = parser.parse_args()
+    os.environ[transports.VARIABLE] = options.transport  # of all processes that are started
+    if options.with_go:
+        options.only = [*options.only, PUT_BY_GO]
     if options.without_etcd:
         options.only = [name for name in options.only if not name.startswith(ETCD_PREFIX)]
     options.rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)

@@ -27,7 +27,7 @@ import grpc.aio
 from benchmarks import etcd_client as etcd
 from benchmarks.wire import CallShape, Samples, header_block, keep_in_flight
 from viewstamp import client as library
-from viewstamp import limits
+from viewstamp import limits, transports
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
@@ -230,11 +230,7 @@ async def create_sequential_unary(target: LoadTarget) -> Samples:
     """One caller, through the generated stub."""
     async with target.client() as (_, topics), grpc.aio.insecure_channel(target.address) as channel:
         metadata = (("authorization", f"Bearer {await target.token()}"),)
-        create = channel.unary_unary(
-            CREATE_TOPIC.path,
-            request_serializer=streams_pb2.CreateTopicRequest.SerializeToString,
-            response_deserializer=streams_pb2.CreateTopicResponse.FromString,
-        )
+        create = _create_topic(channel)
         samples = target.samples()
         await one_after_another(samples, lambda: create(topics.request(), metadata=metadata))
     return samples
@@ -246,6 +242,25 @@ async def create_concurrent(target: LoadTarget) -> Samples:
         samples = target.samples()
         await by_callers(samples, CALLERS, lambda: client.call(topics.request()))
     return samples
+
+
+async def create_unary_by_clients(target: LoadTarget) -> Samples:
+    """256 callers through grpc's own client, as an application without our library would."""
+    async with target.client() as (_, topics), grpc.aio.insecure_channel(target.address) as channel:
+        metadata = (("authorization", f"Bearer {await target.token()}"),)
+        create = _create_topic(channel)
+        samples = target.samples()
+        await by_callers(samples, CALLERS, lambda: create(topics.request(), metadata=metadata))
+    return samples
+
+
+def _create_topic(channel: grpc.aio.Channel) -> Any:
+    """Return what the generated stub has."""
+    return channel.unary_unary(
+        CREATE_TOPIC.path,
+        request_serializer=streams_pb2.CreateTopicRequest.SerializeToString,
+        response_deserializer=streams_pb2.CreateTopicResponse.FromString,
+    )
 
 
 async def create_unary(target: LoadTarget) -> Samples:
@@ -399,14 +414,30 @@ async def put_transactions(target: LoadTarget) -> Samples:
     return samples
 
 
-async def get_concurrent(target: LoadTarget) -> Samples:
-    """256 linearizable gets in flight."""
-    puts, client, numbers = Puts(), etcd.EtcdClient(target.address), count()
+async def _ranges(client: etcd.EtcdClient) -> list[Any]:
+    """Put keys, and return requests that read one each."""
+    puts = Puts()
     made = [puts.request() for _ in range(READ_KEYS)]
     for request in made:
         await client.put(request)
+    return [etcd.RangeRequest(key=request.key) for request in made]
+
+
+async def get_by_clients(target: LoadTarget) -> Samples:
+    """256 callers of linearizable gets through grpc's own client."""
+    client, numbers = etcd.EtcdClient(target.address), count()
+    ranges = await _ranges(client)
+    samples = target.samples()
+    await by_callers(samples, CALLERS, lambda: client.range(ranges[next(numbers) % READ_KEYS]))
     await client.close()
-    bodies = [etcd.RangeRequest(key=request.key).SerializeToString() for request in made]
+    return samples
+
+
+async def get_concurrent(target: LoadTarget) -> Samples:
+    """256 linearizable gets in flight."""
+    client, numbers = etcd.EtcdClient(target.address), count()
+    bodies = [request.SerializeToString() for request in await _ranges(client)]
+    await client.close()
     block = header_block(etcd.path("Range"), target.address)
     samples, shape = target.samples(), CallShape(CALLERS, CONNECTIONS)
     await keep_in_flight(
@@ -423,9 +454,11 @@ WORKLOADS: Final[dict[str, Callable[[LoadTarget], Coroutine[Any, Any, Samples]]]
     "create_sequential_unary": create_sequential_unary,
     "create_concurrent": create_concurrent,
     "create_unary": create_unary,
+    "create_unary_by_clients": create_unary_by_clients,
     "submit_batches_100": lambda target: submit_batches(target, 100),
     "submit_batches_1000": lambda target: submit_batches(target, 1000),
     "etcd_get_concurrent": get_concurrent,
+    "etcd_get_by_clients": get_by_clients,
     "etcd_put_sequential": put_sequential,
     "etcd_put_concurrent": put_concurrent,
     "etcd_put_by_clients": put_by_clients,
@@ -462,8 +495,10 @@ def main() -> int:
     parser.add_argument(
         "--request-bytes", type=int, default=0, help="size of a CreateTopic, from 160"
     )
+    transports.add_argument(parser)
     settings.add_arguments(parser)
     options = parser.parse_args()
+    transports.use(options.transport)
     # A load generator keeps its objects to its end, so a search for garbage costs and finds none.
     gc.disable()
     samples = asyncio.run(WORKLOADS[options.workload](LoadTarget(options)))

@@ -38,6 +38,14 @@ def test_latency_is_judged_from_above(ours: float, verdict: str) -> None:
     assert judge(LATENCY, {"ours": [{"p50_ms": ours}]})["verdict"] == verdict
 
 
+@pytest.mark.parametrize(("ours", "verdict"), [(4.2, "missed"), (4.0, "must"), (2.8, "aim")])
+def test_ratio_of_latencies_is_judged_from_above(ours: float, verdict: str) -> None:
+    """Less is better for a time, also where it is compared with a peer's."""
+    row = TargetRow("p50 against theirs", "ours", "etcd_theirs", "p50_ms", must=2.0, aim=1.4)
+    rounds: Rounds = {"ours": [{"p50_ms": ours}], "etcd_theirs": [{"p50_ms": 2.0}]}
+    assert judge(row, rounds)["verdict"] == verdict
+
+
 def test_ratios_are_taken_round_by_round() -> None:
     """The median is that of the rounds' ratios, not the ratio of medians."""
     ours: list[Figures] = [{"commands_per_s": figure} for figure in (100.0, 900.0, 300.0)]
