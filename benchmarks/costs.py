@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import psutil
 
-from benchmarks.load import WARM_UP_S
+from benchmarks.load_target import WARM_UP_S
 from viewstamp import client as library
 from viewstamp.cluster import LocalCluster, LocalReplicas
 

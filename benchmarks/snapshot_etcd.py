@@ -15,7 +15,8 @@ import psutil
 
 from benchmarks import etcd_client
 from benchmarks.etcd_server import EtcdServer
-from benchmarks.load import TRANSACTION_PUTS, Puts
+from benchmarks.load_etcd import Puts
+from benchmarks.load_target import TRANSACTION_PUTS
 from benchmarks.targets import Figures
 
 POLL_S: Final = 0.01

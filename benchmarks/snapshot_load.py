@@ -19,7 +19,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from benchmarks.load import WARM_UP_S, by_callers, summary
+from benchmarks.load import summary
+from benchmarks.load_target import WARM_UP_S, by_callers
 from benchmarks.snapshot_state import FULL, QUICK, StateTopics
 from benchmarks.wire import Samples
 from viewstamp import client as library

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from benchmarks.load import answered
+from benchmarks.load_target import answered
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as groups_pb2
 from viewstamp.api.streams.v1 import streams_pb2, streams_service_pb2

@@ -8,7 +8,8 @@ import pytest
 
 from benchmarks.commands import in_turns, portable
 from benchmarks.etcd_client import PutRequest, RangeRequest, RequestOp, TxnRequest
-from benchmarks.load import NUMBER_DIGITS, TRANSACTION_PUTS, LoadTopics, Puts
+from benchmarks.load_etcd import Puts
+from benchmarks.load_target import NUMBER_DIGITS, TRANSACTION_PUTS, LoadTopics
 from benchmarks.targets import Figures, TargetRow, judge
 from benchmarks.wire import Samples, header_block
 from viewstamp.framing import unframe

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.load import delete_streams
+from benchmarks.load_target import delete_streams
 from viewstamp import client as library
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
