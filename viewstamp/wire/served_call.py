@@ -140,11 +140,24 @@ class WireCall:
         """End at the deadline. The client has one of its own, which need not have passed."""
         if self._has_ended or self._is_gone:
             return
-        if self._socket.connection.waiting_bytes(self._stream_id):
+        if self._has_waiting:
             self.cancel()  # a status would come behind what waits
         else:
             self.refuse(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
             self._leave()
+
+    def stop(self) -> None:
+        """End because the server ends, in the words of the library. A client for which more waits
+        than a status could overtake learns it from the end of its connection."""
+        if self._has_ended or self._is_gone:
+            return
+        if not self._has_waiting:
+            self.refuse(grpc.StatusCode.UNAVAILABLE, "Cancelling all calls")
+        self._leave()
+
+    @property
+    def _has_waiting(self) -> bool:
+        return self._socket.connection.waiting_bytes(self._stream_id) > 0
 
     def _malformed(self, error: MalformedMessages) -> None:
         if not self._has_ended:

@@ -157,7 +157,7 @@ class WireServer:
             each.connection.refuse_new()
         tasks = [call.task for call in self._calls if call.task is not None]
         for call in list(self._calls):
-            call.cancel()
+            call.stop()
         for task in tasks:
             task.cancel()  # also of a handler that goes on after its answer
         if tasks:

@@ -200,12 +200,21 @@ async def stopped_servers(talk: Conversation) -> None:
     talk.seen.append(await call.read())
     await talk.server.stop(None)
     await talk.ended.wait()
-    talk.seen.append(await call.code() is not grpc.StatusCode.OK)
+    talk.seen.append(await call.code())
     try:
         await talk.unary("Echo")
     except grpc.aio.AioRpcError as error:
         begins = (error.details() or "").startswith("failed to connect to all addresses")
         talk.seen.append((error.code(), begins))
+
+
+async def stopped_answers(talk: Conversation) -> None:
+    """A call that waits for its answer when the server stops learns that nobody serves it."""
+    call = talk.unary("Hang")
+    await talk.begun.wait()
+    await talk.server.stop(0.1)
+    await talk.ended.wait()
+    talk.seen.append(await call.code())
 
 
 async def stopping_servers(talk: Conversation) -> None:
@@ -236,6 +245,7 @@ CONVERSATIONS: list[Callable[[Conversation], Coroutine[Any, Any, None]]] = [
     cancelled_streams,
     closed_channels,
     stopped_servers,
+    stopped_answers,
     stopping_servers,
 ]
 
