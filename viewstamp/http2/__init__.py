@@ -4,7 +4,7 @@
 (`frames`), checks each against a table of shapes, and gives it to the handler of its kind. Handlers
 change the `Connection`, which keeps the streams (`streams`: a table says which step leads where).
 What leaves goes through `Outgoing`: frames in order, data as far as the peer's windows allow.
-Fields are read and written by `blocks`, and judged by `fields`.
+Fields are read and written by `blocks`, decoded by `field_decoder`, and judged by `fields`.
 
 **What a caller does.** Give `FrameReceiver.receive` what came, act on the events it returns, send
 what `Connection.output` has. Return the bytes of each `DataReceived` when they are used: only then
@@ -22,6 +22,7 @@ from it, CONNECT, and a table for what we send: our blocks mean the same on ever
 """
 
 from viewstamp.http2.blocks import write as write_block
+from viewstamp.http2.blocks import write_varying
 from viewstamp.http2.connection import Connection, Role
 from viewstamp.http2.errors import ErrorCode, StreamClosed
 from viewstamp.http2.events import (
@@ -59,4 +60,5 @@ __all__ = [
     "StreamClosed",
     "StreamReset",
     "write_block",
+    "write_varying",
 ]

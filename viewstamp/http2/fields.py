@@ -46,6 +46,7 @@ _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 # No NUL, CR or LF.
 _VALUE: Final = re.compile(rb"[^\x00\r\n]*")
 _STATUS: Final = re.compile(rb"[1-5][0-9][0-9]")
+_CONTENT_LENGTH: Final = b"content-length"
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 
 
@@ -53,23 +54,53 @@ class FieldSection:
     """Fields of one part of a message. It is the same object for equal blocks of a connection.
 
     `flaw` says what makes the message malformed; it is empty if nothing does. `memo` is for the
-    layer above: what it made of these fields.
+    layer above: what it made of these fields. Where `head` is a section, this one has its fields
+    and then those of `rest`, and whatever holds of the head can be kept with it.
     """
 
-    __slots__ = ("content_length", "fields", "flaw", "memo", "part", "pseudo", "size_bytes")
+    __slots__ = (
+        "content_length",
+        "fields",
+        "flaw",
+        "head",
+        "memo",
+        "part",
+        "pseudo",
+        "rest",
+        "size_bytes",
+    )
 
     def __init__(self, part: MessagePart, fields: Sequence[Field]) -> None:
-        # Widely used peers send white space around values; here it means nothing.
-        fields = [(name, value.strip(b" \t")) for name, value in fields]
+        fields = _stripped(fields)
         self.part = part
         self.pseudo = {name: value for name, value in fields if name[:1] == b":"}
-        self.fields = tuple((name, value) for name, value in fields if name[:1] != b":")
-        self.size_bytes = sum(
-            len(name) + len(value) + FIELD_OVERHEAD_BYTES for name, value in fields
-        )
+        self.fields = tuple([(name, value) for name, value in fields if name[:1] != b":"])
+        self.head: FieldSection | None = None
+        self.rest = self.fields
+        self.size_bytes = _size_of(fields)
         self.flaw = _flaw_of(part, fields)
         self.content_length = _content_length(self.fields) if not self.flaw else None
         self.memo: Any = None
+
+    def followed_by(self, fields: Sequence[Field]) -> FieldSection:
+        """Return a section with more fields behind these. This one must have no flaw."""
+        if not fields:
+            return self
+        if b":" in [name[:1] for name, _ in fields]:
+            return FieldSection(self.part, [*self.pseudo.items(), *self.fields, *fields])
+        longer = FieldSection.__new__(FieldSection)
+        longer._follow(self, _stripped(fields))
+        return longer
+
+    def _follow(self, head: FieldSection, rest: list[Field]) -> None:
+        self.part, self.pseudo, self.head, self.memo = head.part, head.pseudo, head, None
+        self.rest = tuple(rest)
+        self.fields = head.fields + self.rest
+        self.size_bytes = head.size_bytes + _size_of(rest)
+        self.flaw = next(filter(None, [_flaw_of_field(name, value) for name, value in rest]), "")
+        self.content_length = None if self.flaw else head.content_length
+        if _CONTENT_LENGTH in dict(rest) and not self.flaw:
+            self.content_length = _content_length(self.fields)
 
     def __repr__(self) -> str:
         return f"<{self.part.value} {self.pseudo} {self.fields} {self.flaw}>"
@@ -78,6 +109,15 @@ class FieldSection:
     def is_informational(self) -> bool:
         """Whether it is a response that another one follows (RFC 9110, section 15.2)."""
         return self.part is MessagePart.RESPONSE and self.pseudo.get(b":status", b"")[:1] == b"1"
+
+
+def _stripped(fields: Sequence[Field]) -> list[Field]:
+    """Widely used peers send white space around values; here it means nothing."""
+    return [(name, value.strip(b" \t")) for name, value in fields]
+
+
+def _size_of(fields: Sequence[Field]) -> int:
+    return sum([len(name) + len(value) + FIELD_OVERHEAD_BYTES for name, value in fields])
 
 
 def _flaw_of(part: MessagePart, fields: Sequence[Field]) -> str:
@@ -113,7 +153,7 @@ def _flaw_of_field(name: bytes, value: bytes) -> str:
         return f"the field {name!r} belongs to a connection of HTTP/1"
     if name == b"te" and value != b"trailers":
         return f"the field b'te' is {value!r}, and may only be b'trailers'"
-    if name == b"content-length" and not _LENGTH.fullmatch(value):
+    if name == _CONTENT_LENGTH and not _LENGTH.fullmatch(value):
         return f"the field b'content-length' is {value!r}"
     return ""
 
@@ -127,5 +167,5 @@ def _flaw_of_pseudo(part: MessagePart, values: dict[bytes, bytes]) -> str:
 
 
 def _content_length(fields: Sequence[Field]) -> int | None:
-    lengths = {value for name, value in fields if name == b"content-length"}
+    lengths = {value for name, value in fields if name == _CONTENT_LENGTH}
     return int(min(lengths)) if lengths else None
