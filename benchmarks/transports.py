@@ -1,10 +1,11 @@
 """Measures what a gRPC call costs on our transport and on the library's: prints one JSON object.
 
 `python -m benchmarks.transports [--rounds N] [--calls N]`. A server and a client, each a process
-with uvloop, exchange messages of 100 bytes: unary calls one at a time and 256 at once, and messages
-of one stream to and fro, 16 under way. Each round measures every pair of transports once, in turn.
-Figures are microseconds of processor time for a call, of the server and of the client, and the wall
-time of a call; medians of the rounds. Ratios are of each round, to the library on both sides.
+with uvloop, exchange messages of 100 bytes: unary calls one at a time and 256 at once, these also
+with deadlines and traces of their own, and messages of one stream to and fro, 16 under way. Each
+round measures every pair of transports once, in turn. Figures are microseconds of processor time
+for a call, of the server and of the client, and the wall time of a call; medians of the rounds.
+Ratios are of each round, to the library on both sides.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ BYTES: Final = 100
 AT_ONCE: Final = 256
 UNDER_WAY: Final = 16
 STOP_GRACE_S: Final = 5.0
+TIMEOUT_S: Final = 30.0
 TRANSPORTS: Final[Mapping[str, Transport]] = {"grpcio": GrpcTransport(), "wire": WireTransport()}
 PAIRS: Final = (("grpcio", "grpcio"), ("grpcio", "wire"), ("wire", "grpcio"), ("wire", "wire"))
 BASE: Final = "grpcio to grpcio"
@@ -90,6 +92,18 @@ async def many_at_once(channel: Any, calls: int) -> None:
     await asyncio.gather(*(caller() for _ in range(AT_ONCE)))
 
 
+async def fresh_fields(channel: Any, calls: int) -> None:
+    """Do the same with a deadline and a trace of its own for each call."""
+    echo = channel.unary_unary("/Echo/Echo")
+
+    async def caller(number: int) -> None:
+        for count in range(calls // AT_ONCE):
+            trace = (("traceparent", f"00-{number:032x}-{count + 1:016x}-01"),)
+            await echo(bytes(BYTES), timeout=TIMEOUT_S + number / AT_ONCE, metadata=trace)
+
+    await asyncio.gather(*(caller(number) for number in range(AT_ONCE)))
+
+
 async def streamed(channel: Any, calls: int) -> None:
     """Keep messages of one stream under way."""
     call = channel.stream_stream("/Echo/Chat")()
@@ -104,6 +118,7 @@ async def streamed(channel: Any, calls: int) -> None:
 WORKLOADS: Final[Mapping[str, Callable[[Any, int], Coroutine[Any, Any, None]]]] = {
     "one at a time": one_at_a_time,
     "256 at once": many_at_once,
+    "256 at once, fresh fields": fresh_fields,
     "stream, 16 under way": streamed,
 }
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 import grpc
 
 from viewstamp.grpc_transport import Options, TlsTexts
-from viewstamp.http2 import Field, SettingsReceived, write_block
+from viewstamp.http2 import Field, SettingsReceived, write_block, write_varying
 from viewstamp.wire.client_call import ClientCall, Serialize, WireMethod
 from viewstamp.wire.dialler import UNIX, Dialler, words_of
 from viewstamp.wire.inbox import Bell, HeldBytes
@@ -24,13 +24,15 @@ _BACKOFF_GROWTH: Final = 1.6
 _MS_PER_S: Final = 1_000
 _USER_AGENT: Final = b"grpc-python-viewstamp/1"
 _BLOCKS_KNOWN: Final = 256
+# Metadata that differ from call to call, as those of W3C Trace Context do: they are sent last.
+_VARYING: Final = frozenset({"traceparent", "tracestate", "baggage"})
 
 Metadata = Iterable[tuple[str, str | bytes]] | None
 
 
 @lru_cache(maxsize=_BLOCKS_KNOWN)
-def _request_block(path: str, authority: str, scheme: str, metadata: tuple[Any, ...]) -> bytes:
-    """Return the fields of a request without its timeout: the same ones are sent again."""
+def _head_block(path: str, authority: str, scheme: str, metadata: tuple[Any, ...]) -> bytes:
+    """Return the fields of a request that are likely to be sent again."""
     begin: list[Field] = [
         (b":method", b"POST"),
         (b":scheme", scheme.encode()),
@@ -164,8 +166,12 @@ class WireChannel:
 
     def request_block(self, path: str, metadata: Metadata) -> bytes:
         """Return the fields of a request. Raises ValueError, TypeError for wrong metadata."""
-        given = tuple(map(tuple, metadata or ()))
-        return _request_block(path, self._authority, self._scheme, given)
+        given = [(key, value) for key, value in metadata or ()]
+        likely = tuple([each for each in given if each[0] not in _VARYING])
+        block = _head_block(path, self._authority, self._scheme, likely)
+        if len(likely) == len(given):
+            return block
+        return block + write_varying(fields_of(each for each in given if each[0] in _VARYING))
 
     def begin(self, call: ClientCall, *, wait_for_ready: bool) -> None:
         """Give a call a stream, now or once there is one."""
@@ -207,7 +213,7 @@ class WireChannel:
         block = call.block
         left_s = call.timeout_left_s
         if left_s is not None:
-            block += write_block([(b"grpc-timeout", timeout_field(left_s))])
+            block += write_varying([(b"grpc-timeout", timeout_field(left_s))])
         call.start(socket, socket.connection.open(block))
         return True
 

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -80,10 +80,9 @@ class WireCall:
 
     # --- For the socket ---
 
-    def begin(self, path: str, fields: Sequence[Field], metadata: Metadata, handler: Any) -> None:
+    def begin(self, path: str, timeout: bytes | None, metadata: Metadata, handler: Any) -> None:
         """Begin to serve."""
         self._metadata, self._handler = metadata, handler
-        timeout = next((value for name, value in fields if name == b"grpc-timeout"), None)
         loop = asyncio.get_running_loop()
         if timeout is not None:
             left_s = timeout_s_of(timeout)

@@ -16,6 +16,7 @@ import grpc
 from viewstamp.grpc_transport import Options, TlsTexts
 from viewstamp.http2 import (
     ErrorCode,
+    Field,
     FieldSection,
     FieldsReceived,
     Limits,
@@ -37,6 +38,11 @@ _LAST_S: Final = 5.0
 _POST: Final = b"POST"
 _GRPC: Final = b"application/grpc"
 _IDENTITY: Final = b"identity"
+_CONTENT_TYPE: Final = b"content-type"
+_ENCODING: Final = b"grpc-encoding"
+_TIMEOUT: Final = b"grpc-timeout"
+# Fields that say whether and how a request is served.
+_GOVERNING: Final = frozenset({_CONTENT_TYPE, _ENCODING})
 _NO_GRPC_BLOCK: Final = write_block([(b":status", b"415")])
 _NO_POST_BLOCK: Final = write_block([(b":status", b"405"), (b"allow", b"POST")])
 
@@ -53,6 +59,7 @@ class _Request:
 
     path: str
     metadata: Metadata
+    timeout: bytes | None
     refusal: bytes
     encoding: str
     """How messages are compressed; empty if they are not."""
@@ -228,9 +235,7 @@ class WireServer:
 
     def _opened(self, made: Http2Socket, event: FieldsReceived) -> None:
         section = event.section
-        if section.memo is None:
-            section.memo = _request_of(section)
-        request: _Request = section.memo
+        request = _request_of(section)
         connection = made.connection
         if event.stream_id not in connection.streams:
             return  # it was taken back at once
@@ -254,7 +259,7 @@ class WireServer:
         self._calls[call] = None
         if event.is_end:
             call.fields_received(event)
-        call.begin(request.path, section.fields, request.metadata, handler)
+        call.begin(request.path, request.timeout, request.metadata, handler)
 
     def _handler_of(self, request: _Request) -> Any:
         registered = self._registered.get(request.path)
@@ -271,16 +276,38 @@ class WireServer:
 
 
 def _request_of(section: FieldSection) -> _Request:
+    request: _Request | None = section.memo
+    if request is None:
+        rest = dict(section.rest)
+        if section.head is None or _GOVERNING & rest.keys():
+            request = _whole_request(section)
+        else:
+            request = _longer_request(_request_of(section.head), section.rest, rest)
+        section.memo = request
+    return request
+
+
+def _whole_request(section: FieldSection) -> _Request:
     fields = dict(section.fields)
     refusal = b""
     if section.pseudo[b":method"] != _POST:
         refusal = _NO_POST_BLOCK
-    elif not fields.get(b"content-type", b"").startswith(_GRPC):
+    elif not fields.get(_CONTENT_TYPE, b"").startswith(_GRPC):
         refusal = _NO_GRPC_BLOCK
     path = section.pseudo[b":path"].decode("latin-1")
-    encoding = fields.get(b"grpc-encoding", _IDENTITY)
+    encoding = fields.get(_ENCODING, _IDENTITY)
     compression = "" if encoding == _IDENTITY else encoding.decode("latin-1")
-    return _Request(path, metadata_of(section.fields), refusal, compression)
+    metadata = metadata_of(section.fields)
+    return _Request(path, metadata, fields.get(_TIMEOUT), refusal, compression)
+
+
+def _longer_request(
+    head: _Request, rest: Sequence[Field], values: Mapping[bytes, bytes]
+) -> _Request:
+    """Return the request of a head and of fields that do not govern how it is served."""
+    metadata = (*head.metadata, *metadata_of(rest))
+    timeout = values.get(_TIMEOUT, head.timeout)
+    return _Request(head.path, metadata, timeout, head.refusal, head.encoding)
 
 
 def bind_socket(address: str) -> socket.socket:

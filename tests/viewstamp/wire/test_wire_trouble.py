@@ -17,7 +17,7 @@ import hpack
 import pytest
 
 from tests.viewstamp.wire.echo import CHAT, ECHO, LINGER, SLEEP, Echo
-from viewstamp.http2 import ErrorCode, Field, write_block
+from viewstamp.http2 import ErrorCode, Field, write_block, write_varying
 from viewstamp.http2.frames import (
     CONNECTION,
     END_HEADERS,
@@ -149,6 +149,57 @@ async def test_a_client_that_forgets_its_deadline_is_told_of_it(flags: int) -> N
         if flags == WHOLE:
             await asyncio.wait_for(echo.cancelled.wait(), PATIENCE_S)
         writer.close()
+
+
+@pytest.mark.parametrize(
+    ("rest", "told"),
+    [
+        pytest.param([(b"x-told", b"again")], (b"grpc-status", b"0"), id="served"),
+        pytest.param([(b"grpc-timeout", b"50m")], (b"grpc-status", b"4"), id="a deadline"),
+        pytest.param([(b"grpc-encoding", b"gzip")], (b"grpc-status", b"12"), id="compressed"),
+        pytest.param([(b"content-type", b"text/plain")], (b":status", b"415"), id="no gRPC"),
+    ],
+)
+async def test_fields_behind_a_known_head_count(rest: list[Field], told: Field) -> None:
+    """A request that begins as an earlier one is judged by the fields that it has beside."""
+    async with serving() as (port, _, __):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = request(1, SLEEP if told == (b"grpc-status", b"4") else ECHO)[HEAD_BYTES:]
+        writer.write(HELLO)
+        for stream_id, more in ((1, [(b"x-told", b"once")]), (3, rest)):
+            block = head + write_varying(more)
+            writer.write(frame(Kind.HEADERS, END_HEADERS, stream_id, block))
+            writer.write(message(stream_id, b"hello"))
+        answers = hpack.Decoder()
+        fields: list[Any] = []
+        while told not in fields:
+            fields += answers.decode(await heard(reader, 3, Kind.HEADERS), raw=True)
+        writer.close()
+
+
+async def test_metadata_behind_a_known_head_arrive() -> None:
+    """Calls that differ in what is sent last have each their own metadata, in order."""
+    seen: list[Any] = []
+
+    async def note(_: bytes, context: Any) -> bytes:
+        seen.append(
+            [each for each in context.invocation_metadata() if each[0] in ("a", "traceparent")]
+        )
+        return b""
+
+    handler: Any = note
+    methods: dict[str, Any] = {"Note": grpc.unary_unary_rpc_method_handler(handler)}
+    server = WireTransport().server(())
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Test", methods),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    sent = [[("a", "1"), ("traceparent", f"00-{count}"), ("a", "2")] for count in range(3)]
+    channel: Any = WireTransport().channel(f"127.0.0.1:{port}", (), None)
+    for metadata in sent:
+        await channel.unary_unary("/Test/Note")(b"", metadata=metadata, timeout=PATIENCE_S)
+    await channel.close()
+    await server.stop(None)
+    assert seen == [[first, second, trace] for first, trace, second in sent]
 
 
 async def test_compressed_messages_are_not_taken() -> None:
