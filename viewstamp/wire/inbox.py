@@ -84,11 +84,16 @@ class Inbox:
         return message
 
     def release(self) -> None:
-        """Give back what is owed for all messages; they can still be read, and count no more."""
+        """Give back what is owed for all messages; they can still be read, and count no more.
+
+        Take no more data afterwards. Whoever gives back is let go, or a call and its inbox would
+        refer to each other until the garbage is collected.
+        """
         self._hold(-self._held_bytes)
         owed = sum(owed for _, owed in self._messages)
-        self._messages = deque((message, 0) for message, _ in self._messages)
+        self._messages = deque([(message, 0) for message, _ in self._messages])
         self._return(owed)
+        self._give_back = _give_nothing
 
     def _hold(self, size: int) -> None:
         self._held_bytes += size
@@ -97,6 +102,10 @@ class Inbox:
     def _return(self, size: int) -> None:
         if size:
             self._give_back(size)
+
+
+def _give_nothing(_: int) -> None:
+    raise AssertionError("data were taken after the end")
 
 
 class Bell:

@@ -100,9 +100,13 @@ class WireCall:
         self._half_close()
 
     def data_received(self, event: DataReceived) -> None:
-        """Take a part of messages."""
+        """Take a part of messages, which nobody reads any more once there was an answer."""
+        has_more = False
         try:
-            has_more = self._inbox.take(event.data)
+            if self._has_ended:
+                self._give_back(len(event.data))
+            else:
+                has_more = self._inbox.take(event.data)
         except MalformedMessages as error:
             self._malformed(error)
             return

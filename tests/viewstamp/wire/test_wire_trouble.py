@@ -6,6 +6,7 @@ Method: one end is ours, over a real socket; the other one writes frames by hand
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -232,6 +233,38 @@ def test_messages_are_held_within_limits() -> None:
     assert inboxes[2].take(bytes(10) + prefixed(bytes(900)))
     assert (inboxes[2].read(), inboxes[2].read()) == (bytes(1_000), bytes(900))
     assert sum(given_back) == 4 * 995 + 905 + 10 + 10 + 905
+
+
+async def test_what_comes_after_the_answer_is_given_back() -> None:
+    """A client that does not take its answer, and goes on sending, may send as much as before."""
+    async with serving() as (port, _, __):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(PREFACE + settings_frame({Setting.INITIAL_WINDOW_SIZE: 0}))
+        writer.write(request(1, ECHO) + frame(Kind.DATA, 0, 1, prefixed(b"hello")))
+        await heard(reader, 1, Kind.HEADERS)
+        for _ in range(15):
+            writer.write(frame(Kind.DATA, 0, 1, prefixed(bytes(10_000))))
+        assert int.from_bytes(await heard(reader, 1, Kind.WINDOW_UPDATE), "big") > 100_000
+        writer.close()
+
+
+async def test_a_call_that_is_over_is_freed_at_once() -> None:
+    """Nothing of a call waits for the collector of garbage, with a deadline or without."""
+    async with serving() as (port, _, __):
+        channel: Any = WireTransport().channel(f"127.0.0.1:{port}", (), None)
+        echo = channel.unary_unary(ECHO)
+        await echo(b"")
+        gc.collect()
+        gc.disable()
+        try:
+            for timeout_s in (None, PATIENCE_S):
+                await echo(b"", timeout=timeout_s)
+            await asyncio.sleep(0)
+            left = [each for each in gc.get_objects() if isinstance(each, Inbox)]
+        finally:
+            gc.enable()
+        await channel.close()
+    assert left == []
 
 
 async def test_a_client_that_does_not_read_stops_the_writer() -> None:
