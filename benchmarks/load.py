@@ -45,7 +45,7 @@ from benchmarks.load_target import (
 )
 from benchmarks.wire import CallShape, Samples, header_block, keep_in_flight
 from viewstamp import client as library
-from viewstamp import limits, transports
+from viewstamp import grpc_transport, limits, transports
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
@@ -64,7 +64,10 @@ async def create_sequential(target: LoadTarget) -> Samples:
 
 async def create_sequential_unary(target: LoadTarget) -> Samples:
     """One caller, through the generated stub."""
-    async with target.client() as (_, topics), grpc.aio.insecure_channel(target.address) as channel:
+    async with (
+        target.client() as (_, topics),
+        grpc_transport.open_channel(target.address, ()) as channel,
+    ):
         metadata = (("authorization", f"Bearer {await target.token()}"),)
         create = _create_topic(channel)
         samples = target.samples()
