@@ -319,8 +319,9 @@ def _cluster_of_journal(storage: Storage, directory: str) -> bytes | None:
         file = storage.open(segment_path(directory, number))
         try:
             return decode_segment_header(file.read(0, SECTOR_BYTES)).cluster_id
-        except FormatError:
-            continue  # damaged: another one says the same, and opening the journal will tell
+        except (FormatError, OSError):
+            # Damaged or unreadable: another one says the same, and opening the journal will tell.
+            continue
         finally:
             file.close()
     return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from coordinator.journal.errors import JournalError
 from coordinator.replica.data_directory import DirectoryOptions, ReplicaFiles, open_replica
 from coordinator.storage import FileStorage
 from testkit.journal_builders import CLUSTER_ID, SEGMENT_BYTES, chain
+from testkit.memory_storage import MemoryStorage
 from viewstamp.format.prepare import SealedPrepare
 from viewstamp.format.record import FRAME_BYTES, SECTOR_BYTES
 
@@ -163,3 +166,25 @@ def test_a_refused_start_writes_no_superblock(tmp_path: Path) -> None:
         opened(tmp_path)
 
     assert content(tmp_path) == before
+
+
+class UnreadableHeader(MemoryStorage):
+    """Cannot read the first sector of the first segment."""
+
+    def check_read(self, path: str, offset: int, size: int) -> None:
+        if path.endswith(SEGMENT.name) and offset == 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_header_that_cannot_be_read_is_no_reason_to_end() -> None:
+    """The start does without the header of the first segment, as without a damaged one."""
+    storage = UnreadableHeader()
+    options = DirectoryOptions(Path("data"), 0, 1, CLUSTER_ID, SEGMENT_BYTES)
+    files = open_replica(options, storage)
+    files.journal.append(chain(1))
+    files.superblock.update(lambda state: replace(state, view=1, log_view=1))
+    files.close()
+    again = open_replica(options, storage)
+    assert [header.op for header in again.start.suffix] == [1]
+    assert again.recovery.repaired_headers
+    again.close()
