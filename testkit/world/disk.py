@@ -1,12 +1,17 @@
-"""The disk of a machine in a world: what is in memory storage, and writes that go astray or vanish.
+"""The disk of a machine in a world: memory storage whose writes may go astray or vanish, and whose
+sectors may become unreadable.
 
 A write that vanishes is one that its disk has confirmed. A loss of power shows it, and only where a
 later record of the same segment is durable: a journal whose end has vanished looks like a shorter
 one, and no replica could tell alone.
+
+An unreadable sector fails each read that touches it, until somebody writes it again.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import dataclass
 
 from coordinator.journal.segment import SEGMENT_NAME
@@ -42,6 +47,32 @@ class WorldDisk(MemoryStorage):
         self.vanished = 0
         """How many records losses of power have shown to be gone."""
         self._vanishing: list[_Vanished] = []
+        self._unreadable: list[tuple[Inode, int]] = []
+
+    def make_unreadable(self, path: str, offset: int, size: int) -> None:
+        """Let reads of the sectors of this extent fail, until each is written again."""
+        inode = self._visible[path]
+        self._unreadable += [(inode, sector) for sector in _sectors(offset, size)]
+
+    def is_readable(self, path: str) -> bool:
+        """Whether no sector of a file is unreadable."""
+        inode = self._visible[path]
+        return not any(each is inode for each, _ in self._unreadable)
+
+    def check_sectors(self, inode: Inode, offset: int, size: int) -> None:
+        """Raise EIO if a read touches an unreadable sector."""
+        touched = _sectors(offset, size)
+        if any(each is inode and sector in touched for each, sector in self._unreadable):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def forget_unreadable(self, inode: Inode, offset: int, size: int) -> None:
+        """Have these sectors readable again: somebody wrote them."""
+        written = _sectors(offset, size)
+        self._unreadable = [
+            (each, sector)
+            for each, sector in self._unreadable
+            if each is not inode or sector not in written
+        ]
 
     def heal(self) -> None:
         """Let no later write go wrong."""
@@ -104,6 +135,12 @@ class WorldFile(MemoryFile):
         super().__init__(disk, path, inode)
         self._disk = disk
 
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes, unless one of their sectors is unreadable."""
+        data = super().read(offset, size)
+        self._disk.check_sectors(self._inode, offset, len(data))
+        return data
+
     def write(self, offset: int, data: bytes) -> None:
         """Put the data there, or elsewhere."""
         sectors = self._disk.sectors_misdirected
@@ -112,8 +149,14 @@ class WorldFile(MemoryFile):
             at = (offset // SECTOR_BYTES + sectors) % (self.size() // SECTOR_BYTES)
             offset = min(at * SECTOR_BYTES, self.size() - len(data))
         super().write(offset, data)
+        self._disk.forget_unreadable(self._inode, offset, len(data))
 
 
 def is_record(path: str, offset: int) -> bool:
     """Whether a write is that of a record, not of a header or another file."""
     return SEGMENT_NAME.search(path) is not None and offset > 0
+
+
+def _sectors(offset: int, size: int) -> range:
+    """Return the numbers of the sectors that an extent touches."""
+    return range(offset // SECTOR_BYTES, -(-(offset + size) // SECTOR_BYTES))

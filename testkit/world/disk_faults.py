@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from random import Random
 from typing import TYPE_CHECKING, Final
 
 from coordinator.journal.segment import segment_path
 from coordinator.journal.superblock import COPIES, COPY_BYTES
 from coordinator.peers.hello import DiskMark
-from coordinator.replica.data_directory import (
-    JOURNAL_DIRECTORY,
-    SNAPSHOTS_DIRECTORY,
-)
-from coordinator.snapshot.layout import FOLDERS
 from testkit.checkers.history import held_ops
 from testkit.memory_storage import CAPACITY_BYTES, Loss
 from testkit.world.branches import DAMAGE_MET, HANDED_OVER, PUT_BACK
 from testkit.world.disk import WorldDisk
 from testkit.world.ground import LASTS_MS, Ground
 from testkit.world.old_volumes import mark_of, remembers_more
-from testkit.world.replica import DIRECTORY, SUPERBLOCK, WorldReplica
+from testkit.world.replica import SUPERBLOCK, WorldReplica
+from testkit.world.rot import JOURNAL
 from viewstamp.format.record import SECTOR_BYTES
 
 if TYPE_CHECKING:
@@ -36,10 +33,9 @@ _ROLLED_BACK_MS: Final = (200, 5_000)
 _ROOM_SECTORS_MAX: Final = 40
 # One damage of a journal in so many is that of the header of a segment.
 _HEADER_ONE_IN: Final = 5
+_UNREADABLE_JOURNALS: Final = 0.7
 # The last entries are those that anybody asks for.
 _OPS_BACK_MEAN: Final = 6
-# How soon a replica is started again that is to read a damaged file.
-_READ_MS: Final = (0, 300)
 
 
 class DiskFaults:
@@ -59,8 +55,8 @@ class DiskFaults:
             "lose_disk": self._lose_disk,
             "slow": self._slow,
             "rot": self._rot,
-            "rot_snapshot": self._rot_snapshot,
             "rot_superblock": self._rot_superblock,
+            "unreadable": self._unreadable,
             "full_disk": self._full_disk,
             "failed_sync": self._failed_sync,
             "hang_disk": self._hang_disk,
@@ -215,56 +211,74 @@ class DiskFaults:
         victim, random = self._ground.victim(), self._ground.random
         if victim is None or victim.files is None:
             return False
-        journal = victim.files.journal
-        held = held_ops(journal)
-        if not held:
+        op = _recent_op(victim, random)
+        place = victim.files.journal.index.get(op)
+        if place is None:
             return False
-        back = min(len(held) - 1, int(random.expovariate(1 / _OPS_BACK_MEAN)))
-        place = journal.index.get(held[-1 - back])
-        assert place is not None, "the journal holds it"
-        path = segment_path(f"{DIRECTORY}/{JOURNAL_DIRECTORY}", place.segment)
+        path = segment_path(JOURNAL, place.segment)
         if random.randrange(_HEADER_ONE_IN) == 0:
             victim.machine.disk.rot(path, 0, SECTOR_BYTES, random)
         else:
-            victim.damaged_ops.add(held[-1 - back])
+            victim.damaged_ops.add(op)
             victim.machine.disk.rot(path, place.offset, place.extent_bytes, random)
-        self._damaged(victim, f"{path}, op {held[-1 - back]}")
+        self._damaged(victim, f"{path}, op {op}")
         return True
 
-    def _rot_snapshot(self) -> bool:
-        """Damage a file of a victim's snapshots: one copy of it, or all."""
+    def _unreadable(self) -> bool:
+        """Have sectors of a victim's journal fail each read, or one copy of any superblock."""
+        random = self._ground.random
+        return (
+            self._unreadable_journal()
+            if random.random() < _UNREADABLE_JOURNALS
+            else self._unreadable_copy()
+        )
+
+    def _unreadable_journal(self) -> bool:
+        """Sectors of an entry, or of the header of a segment."""
         victim, random = self._ground.victim(), self._ground.random
-        if victim is None:
+        if victim is None or victim.files is None:
             return False
-        disk, root = victim.machine.disk, f"{DIRECTORY}/{SNAPSHOTS_DIRECTORY}/"
-        paths = [path for path in disk.durable_paths() if path.startswith(root)]
-        names = sorted({name for path in paths if (name := _name_of_copy(path))})
-        if not names:
+        op = _recent_op(victim, random)
+        place = victim.files.journal.index.get(op)
+        if place is None:
             return False
-        name = random.choice(names)
-        copies = [path for path in paths if path.endswith(f"/{name}")]
-        if random.random() < 0.5:
-            copies = [random.choice(copies)]
-        for path in copies:
-            disk.rot(path, 0, len(disk.content(path)), random)
-        self._damaged(victim, f"{len(copies)} copies of {name}")
-        if random.random() < 0.5:  # nobody reads it before a start
-            self._ground.later(_READ_MS, victim.kill_all)
+        path, offset = segment_path(JOURNAL, place.segment), place.offset
+        if random.randrange(_HEADER_ONE_IN) == 0:
+            offset = 0
+        else:
+            victim.damaged_ops.add(op)
+        victim.machine.disk.make_unreadable(path, offset, 1)
+        self._damaged(victim, f"{path} cannot be read at {offset}")
+        return True
+
+    def _unreadable_copy(self) -> bool:
+        """One copy of a superblock, which is bad until it is written again."""
+        replica = self._ground.replica()
+        if not self._may_spoil_superblock(replica):
+            return False
+        at = self._ground.random.randrange(COPIES) * COPY_BYTES
+        replica.machine.disk.make_unreadable(SUPERBLOCK, at, COPY_BYTES)
+        self._damaged(replica, f"{SUPERBLOCK} cannot be read at {at}")
         return True
 
     def _rot_superblock(self) -> bool:
         """Damage one copy of the superblock, at most one for each process."""
         replica = self._ground.replica()
-        process, files = replica.process, replica.files
-        if process is None or files is None or process in self._rotten:
+        if not self._may_spoil_superblock(replica):
             return False
-        if not files.superblock.exists:
-            return False
-        self._rotten.append(process)
         copy = self._ground.random.randrange(COPIES)
         replica.machine.disk.rot(SUPERBLOCK, copy * COPY_BYTES, COPY_BYTES, self._ground.random)
         self._damaged(replica, f"copy {copy} of the superblock")
         return True
+
+    def _may_spoil_superblock(self, replica: WorldReplica) -> bool:
+        """Whether this process has a superblock of which no copy is bad; one is from now on."""
+        process, files = replica.process, replica.files
+        if process is None or files is None or process in self._rotten:
+            return False
+        if files.superblock.exists:
+            self._rotten.append(process)
+        return files.superblock.exists
 
     def _damaged(self, replica: WorldReplica, what: str) -> None:
         """Half of the time, let the process come back to its damage at once."""
@@ -275,7 +289,8 @@ class DiskFaults:
             process.kill()
 
 
-def _name_of_copy(path: str) -> str:
-    """Return the name of a layer or manifest within its copy, empty for other files."""
-    folder, name = path.split("/")[-2:]
-    return f"{folder}/{name}" if folder in FOLDERS and not name.endswith(".tmp") else ""
+def _recent_op(victim: WorldReplica, random: Random) -> int:
+    """Return one of the last entries that a journal holds, 0 if it holds none."""
+    held = [] if victim.files is None else held_ops(victim.files.journal)
+    back = min(len(held) - 1, int(random.expovariate(1 / _OPS_BACK_MEAN)))
+    return held[-1 - back] if held else 0

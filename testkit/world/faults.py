@@ -15,6 +15,7 @@ from testkit.world.moments import MomentFaults
 from testkit.world.network_faults import NetworkFaults
 from testkit.world.process_faults import ProcessFaults
 from testkit.world.schedule import NS_PER_MS
+from testkit.world.snapshot_faults import SnapshotFaults
 from testkit.world.steps import Steps
 from testkit.world.transfer_faults import TransferFaults
 
@@ -27,6 +28,7 @@ class Faults:
         self.ground = ground
         self.steps = Steps(ground.replicas)
         self.moments = MomentFaults(ground, self.steps)
+        self.transfers = TransferFaults(ground)
         self._planned = planned
         self._sources = (
             self.moments,
@@ -35,7 +37,8 @@ class Faults:
             DiskFaults(ground),
             LyingDiskFaults(ground),
             ProcessFaults(ground),
-            TransferFaults(ground),
+            self.transfers,
+            SnapshotFaults(ground),
         )
         self._strikes = {k: strike for each in self._sources for k, strike in each.strikes.items()}
         assert self._strikes.keys() == {*KINDS, *APART}, "each kind has one strike"

@@ -50,7 +50,7 @@ _ALL_KINDS_ONE_IN: Final = 5
 _OF_DISKS: Final = frozenset(
     {"lose_disk", "older_superblock", "cornered", "rolled_back", "struck_transfer"}
 )
-_OF_RECORDS: Final = frozenset({"rot", "rot_snapshot", "misdirected", "lost_write"})
+_OF_RECORDS: Final = frozenset({"rot", "unreadable", "rot_snapshot", "misdirected", "lost_write"})
 
 
 def flags(snapshot_commands: int = 60, retain_ms: int = 1_000) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from coordinator.journal.segment import segment_path
 from coordinator.replica.data_directory import JOURNAL_DIRECTORY
@@ -12,6 +12,8 @@ from testkit.world.replica import DIRECTORY
 
 if TYPE_CHECKING:
     from testkit.world.replica import WorldReplica
+
+JOURNAL: Final = f"{DIRECTORY}/{JOURNAL_DIRECTORY}"
 
 
 def rot_last(replica: WorldReplica, random: Random) -> bool:
@@ -22,12 +24,28 @@ def rot_last(replica: WorldReplica, random: Random) -> bool:
 
 def rot_op(replica: WorldReplica, op: int, random: Random) -> bool:
     """Damage the entry of an op; return whether it was there."""
+    extent = _extent_of(replica, op)
+    if extent is not None:
+        replica.damaged_ops.add(op)
+        replica.machine.disk.rot(*extent, random)
+    return extent is not None
+
+
+def make_op_unreadable(replica: WorldReplica, op: int) -> bool:
+    """Have the first sector of an op's record fail each read; return whether it was there."""
+    extent = _extent_of(replica, op)
+    if extent is not None:
+        replica.damaged_ops.add(op)
+        path, offset, _ = extent
+        replica.machine.disk.make_unreadable(path, offset, 1)
+    return extent is not None
+
+
+def _extent_of(replica: WorldReplica, op: int) -> tuple[str, int, int] | None:
+    """Return the file, offset and size of an op's record, None if the journal lacks it."""
     journal = None if replica.files is None else replica.files.journal
     if journal is None or op not in held_ops(journal):
-        return False
+        return None
     place = journal.index.get(op)
     assert place is not None, "the journal holds it"
-    path = segment_path(f"{DIRECTORY}/{JOURNAL_DIRECTORY}", place.segment)
-    replica.damaged_ops.add(op)
-    replica.machine.disk.rot(path, place.offset, place.extent_bytes, random)
-    return True
+    return segment_path(JOURNAL, place.segment), place.offset, place.extent_bytes

@@ -6,6 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from coordinator import vsr
+from coordinator.journal.segment import segment_numbers, segment_path
 from coordinator.journal.superblock import COPY_BYTES
 from coordinator.vsr.messages import DoViewChangeMessage
 from testkit.checkers.checker import Broken
@@ -13,11 +14,19 @@ from testkit.memory_storage import Loss
 from testkit.partitions import between, partition
 from testkit.world.branches import STEP_TORN, TRANSFER_BEGAN
 from testkit.world.replica import SUPERBLOCK
-from testkit.world.rot import rot_last, rot_op
+from testkit.world.rot import JOURNAL, make_op_unreadable, rot_last, rot_op
 from testkit.world.schedule import NS_PER_MS, NS_PER_S
+from testkit.world.snapshot_copies import (
+    directory_of,
+    durable_files,
+    spoil_all,
+    spoil_one,
+    whole_names,
+)
 from testkit.world.steps import after_effects
 from testkit.world.story_stage import WAIT_MS, StoryStage, core_of, is_running
 from viewstamp.format.manifest import root_of
+from viewstamp.format.record import SECTOR_BYTES
 
 if TYPE_CHECKING:
     from testkit.world.disk import WorldDisk
@@ -231,10 +240,52 @@ class StoryActs:
         if which == "last":
             is_done = rot_last(replica, self._random)
         else:
-            history = self._stage.run.observer.checks.history
-            op = len(history.entries) if which == "committed" else int(which)
-            is_done = rot_op(replica, op, self._random)
+            is_done = rot_op(replica, self._op(which), self._random)
         assert is_done, f"{who} does not hold op {which}"
+
+    def _op(self, which: str) -> int:
+        """Return an op by its number, or the last committed one."""
+        history = self._stage.run.observer.checks.history
+        return len(history.entries) if which == "committed" else int(which)
+
+    def make_unreadable(self, which: str, who: str) -> None:
+        """Have the record of an op fail each read, until it is written again."""
+        replica = self._stage.who(who)
+        assert make_op_unreadable(replica, self._op(which)), f"{who} does not hold op {which}"
+
+    def make_header_unreadable(self, who: str) -> None:
+        """Have the header of the journal's first segment fail each read."""
+        replica = self._stage.who(who)
+        assert replica.files is not None, f"{who} is down"
+        first = segment_numbers(replica.machine.disk, JOURNAL)[0]
+        replica.machine.disk.make_unreadable(segment_path(JOURNAL, first), 0, SECTOR_BYTES)
+
+    def spoil(self, how_many: str, who: str) -> None:
+        """Spoil one copy, or all copies, of each file of a replica's snapshots."""
+        disk = self._stage.who(who).machine.disk
+        for name in whole_names(disk):
+            if how_many == "one copy":
+                spoil_one(disk, name, self._random)
+            else:
+                spoil_all(disk, name, self._random)
+
+    def lose_copies(self, who: str, number: str) -> None:
+        """Empty one of the three copy directories of a replica that is down."""
+        disk = self._stage.who(who).machine.disk
+        directories = sorted({directory_of(path) for path in durable_files(disk)})
+        disk.empty_directory(directories[int(number)])
+
+    def strike_transfer(self, way: str, who: str) -> None:
+        """Strike the next state transfer of a replica just after it began."""
+        replica, faults = self._stage.who(who), self._stage.faults
+
+        def logged(process: WorldProcess, message: str) -> None:
+            if process is replica.process and message == TRANSFER_BEGAN:
+                self._world.logged.remove(logged)
+                strike = faults.transfers.strike
+                self._world.schedule.after(NS_PER_MS, strike, replica, way, self._random)
+
+        self._world.logged.append(logged)
 
     def rot_superblock(self, who: str) -> None:
         """Damage one copy of the superblock."""
