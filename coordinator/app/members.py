@@ -231,9 +231,13 @@ class Members:
             record=files.record_transferred,
             say=lambda text: alarms.tell(kind, text),
             ended=lambda: alarms.clear(kind),
+            is_damaged=self._is_damaged,
         )
         directory = self._ports.data_directory / TRANSFER_FOLDER
         return StateTransfer(ports, files.snapshots, directory, files.storage)
+
+    def _is_damaged(self, op: int) -> bool:
+        return self._ports.driver().core.is_damaged_up_to(op)
 
     def address_of(self, replica: int) -> str:
         """Return where a replica serves clients; empty while that is unknown."""

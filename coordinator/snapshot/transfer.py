@@ -85,16 +85,21 @@ class Fetcher(Protocol):
         ...
 
 
+def _never(_: int) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class TransferPorts:
     """What a transfer acts upon.
 
-    `committed_op` is how far this replica has committed entries, executed or not; `own_cut_op` is
-    the cut of the snapshot from which it would restart, `adopted` its generation, both 0 for none.
-    `record` makes (generation, cut op) durable in the superblock; it blocks. `say` shows people how
-    far the transfer is, `ended` that there is none any more. `replaces` says that files of the
-    generation here may be damaged: then the peer's layers are brought, although it may have merged
-    its chains differently.
+    `committed_op` is how far this replica has committed entries, executed or not, and `is_damaged`
+    says whether one up to an op is damaged on its disk. `own_cut_op` is the cut of the snapshot
+    from which it would restart, `adopted` its generation, both 0 for none. `record` makes
+    (generation, cut op) durable in the superblock; it blocks. `say` shows people how far the
+    transfer is, `ended` that there is none any more. `replaces` says that files of the generation
+    here may be damaged: then the peer's layers are brought, although it may have merged its chains
+    differently.
     """
 
     fetcher: Fetcher
@@ -107,6 +112,7 @@ class TransferPorts:
     say: Callable[[str], None]
     ended: Callable[[], None]
     replaces: bool = False
+    is_damaged: Callable[[int], bool] = _never
 
 
 class StateTransfer:
@@ -280,8 +286,13 @@ class StateTransfer:
         return True
 
     def _is_moot(self, manifest: SnapshotManifest) -> bool:
-        """Return whether the log has come as far by itself: some peer still had the entries."""
-        return not self._is_for_damage and self._ports.committed_op() >= manifest.cut_op
+        """Return whether the log has come as far by itself: some peer still had the entries.
+
+        It may have come as far, and lack an earlier entry that is damaged here and gone elsewhere.
+        """
+        cut_op = manifest.cut_op
+        has_come_as_far = self._ports.committed_op() >= cut_op
+        return has_come_as_far and not (self._is_for_damage or self._ports.is_damaged(cut_op))
 
     async def _manifest(self, target: vsr.SnapshotNeeded) -> SnapshotManifest:
         """Return the manifest: the one fetched before, or else that of some peer."""

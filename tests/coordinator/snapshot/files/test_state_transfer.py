@@ -239,6 +239,35 @@ async def test_log_that_catches_up_needs_no_snapshot(tmp_path: Path) -> None:
     assert trial.files.generations() == [9]
 
 
+async def test_log_that_catches_up_and_has_a_damaged_entry_needs_the_snapshot(
+    tmp_path: Path,
+) -> None:
+    """The transfer goes on when the log has come as far, but an earlier entry is damaged here."""
+    trial = TransferTrial(tmp_path)
+    trial.damaged_op = 3
+
+    def caught_up() -> None:
+        trial.committed_op = 20
+
+    trial.fetcher.before_layer = caught_up
+    await trial.run()
+    assert trial.recorded == [(NEWEST, 20)]
+
+
+async def test_log_that_catches_up_is_enough_if_later_entries_are_damaged(tmp_path: Path) -> None:
+    """What is damaged behind the cut of the snapshot does not need it."""
+    trial = TransferTrial(tmp_path)
+    trial.damaged_op = 21
+
+    def caught_up() -> None:
+        trial.committed_op = 20
+
+    trial.fetcher.before_layer = caught_up
+    trial.transfer.needed(SnapshotNeeded(0, NEWEST, 20))
+    await trial.until(lambda: trial.ended == 1)
+    assert trial.recorded == []
+
+
 async def test_damage_that_peers_have_truncated(tmp_path: Path) -> None:
     """Entries that are damaged here do not end the transfer, even if they were applied."""
     trial = TransferTrial(tmp_path)

@@ -145,6 +145,7 @@ class TransferTrial:
         self.directory = directory / "transfer"
         self.committed_op = 5
         self.own_cut_op = self.adopted = 0
+        self.damaged_op: int | None = None
         self.recorded: list[tuple[int, int]] = []
         self.refusing: list[Exception] = []
         self.before_record: Callable[[], None] = lambda: None
@@ -164,6 +165,7 @@ class TransferTrial:
             record=self._record,
             say=self.said.append,
             ended=self._end,
+            is_damaged=lambda op: self.damaged_op is not None and self.damaged_op <= op,
         )
         return StateTransfer(ports, self.files, self.directory)
 
