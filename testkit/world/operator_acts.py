@@ -11,9 +11,10 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from coordinator.gateway.infrastructure import REFLECTION
 from testkit.world.wanderer_acts import endpoint
-from testkit.world.wanderers import Act, Wanderer
+from testkit.world.wanderers import PASSWORD, Act, Wanderer
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
+from viewstamp.api.users.v1 import users_pb2
 from viewstamp.client import LINEARIZABLE, STALE
 from viewstamp.client.transport import unary
 
@@ -120,6 +121,26 @@ async def sessions(w: Wanderer) -> None:
         await w.client.sessions.end(user=chosen.user_id, session_id=session_id)
 
 
+async def end_a_user(w: Wanderer) -> None:
+    """Let a user with a session and a token ask, and lose the token, the status or everything."""
+    name = f"{w.name}-{w.random.getrandbits(32):x}"
+    await w.client.users.create(name, PASSWORD)
+    user = await w.connected(name, PASSWORD)
+    try:
+        await w.tried(user.tokens.create("short-lived"), None)
+        end = w.random.choice(
+            (
+                lambda: w.client.tokens.revoke(name, "short-lived"),
+                lambda: w.client.users.update(name, status=users_pb2.USER_STATUS_INACTIVE),
+                lambda: w.client.users.delete(name),
+            )
+        )
+        await asyncio.gather(*(w.tried(each, None) for each in (end(), user.users.who_am_i())))
+        await w.tried(user.tokens.create("too late"), None)
+    finally:
+        await user.close(end_session=False)
+
+
 async def health(w: Wanderer) -> None:
     """Ask for health, once and by a stream."""
     service = w.random.choice(("", "liveness", "readiness", "x"))
@@ -168,6 +189,7 @@ ACTS: Final[tuple[tuple[int, Act], ...]] = (
     (1, ask_together),
     (1, describe),
     (2, sessions),
+    (2, end_a_user),
     (2, health),
     (2, reflection),
     (1, ask_replica),

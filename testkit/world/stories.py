@@ -26,7 +26,12 @@ from testkit.world.workload import Demands
 
 START: Final = "start"
 SETTLE: Final = "settle"
-SETTINGS: Final = ("seed", "replicas", "standbys", "clients", "readers", "snapshots", "retain")
+SETTINGS: Final = (
+    *("seed", "replicas", "standbys", "clients", "readers", "snapshots", "retain"),
+    "deadline",
+)
+# Longer than any story: no snapshot fails because it took too long.
+_DEADLINE_MS: Final = 600_000
 
 
 class WorldStory:
@@ -88,7 +93,10 @@ def _options(settings: dict[str, str]) -> WorldOptions:
         clients=numbers.get("clients", 3),
         readers=numbers.get("readers", 1),
         faults=(),
-        flags=flags(snapshot_commands, numbers.get("retain", 0)),
+        flags=(
+            *flags(snapshot_commands, numbers.get("retain", 0)),
+            f"--snapshot-deadline-ms={numbers.get('deadline', _DEADLINE_MS)}",
+        ),
     )
 
 
