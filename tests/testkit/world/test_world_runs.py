@@ -14,7 +14,10 @@ from dataclasses import replace
 import pytest
 
 from testkit.world.options import WorldOptions, draw
+from testkit.world.replaced import replaced
 from testkit.world.run import WorldOutcome, WorldRun
+from testkit.world.world import World
+from viewstamp.telemetry.sampling import Sampler, new_trace_id
 
 QUIET = WorldOptions(seconds=2, faults=())
 FAULTY = WorldOptions(seconds=4)
@@ -49,6 +52,21 @@ def test_a_seed_is_the_same_run_everywhere() -> None:
     digests += [digest_elsewhere(hash_seed) for hash_seed in (1, 2)]
     assert len(set(digests)) == 1, digests
     assert ran(SEED + 1, DRAWN).digest not in digests
+
+
+def traces_of(seed: int) -> tuple[list[bool], str]:
+    """Return which calls a world traces, and the id of the next trace."""
+    with replaced(World(seed)):
+        sampler = Sampler(0.5)
+        return [sampler.keeps() for _ in range(20)], new_trace_id()
+
+
+def test_a_seed_decides_what_is_traced() -> None:
+    """What is traced makes messages longer, so it belongs to a seed, and to nothing outside."""
+    outside = [new_trace_id(), new_trace_id()]
+    assert traces_of(SEED) == traces_of(SEED)
+    assert traces_of(SEED) != traces_of(SEED + 1)
+    assert new_trace_id() not in {*outside, traces_of(SEED)[1]}
 
 
 # Their clients draw more patience than 0.2 s.
