@@ -143,16 +143,22 @@ def check_superblock_sequence(
     """Raise SuperblockOlder if a record was written under a later superblock than the present one.
 
     The present one has forgotten views in which this replica voted or acknowledged entries. A frame
-    proves this whatever became of its content, and also where its record will be cut off.
+    proves this whatever became of its content, wherever the disk wrote it, and also where its
+    record will be cut off.
     """
-    newest = max(contents.entries, key=lambda e: e.frame.superblock_sequence, default=None)
-    if identity.log_view is None or newest is None:
+    if identity.log_view is None:
         return
-    named = newest.frame.superblock_sequence
+    named_at = [(e.frame.superblock_sequence, e.segment, e.offset) for e in contents.entries]
+    named_at += [
+        (stray.misdirected.superblock_sequence, stray.segment, stray.offset)
+        for stray in contents.strays
+        if stray.misdirected is not None
+    ]
+    named, segment, offset = max(named_at, default=(0, 0, 0))
     if named > identity.superblock.sequence:
-        path = opened.files[newest.segment].path
+        path = opened.files[segment].path
         raise SuperblockOlder(
-            path, newest.offset, named, identity.superblock.sequence, single=identity.single
+            path, offset, named, identity.superblock.sequence, single=identity.single
         )
 
 

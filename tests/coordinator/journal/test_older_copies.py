@@ -152,6 +152,24 @@ def test_a_damaged_record_still_names_its_superblock(tmp_path: Path) -> None:
     refused(tmp_path, "is an older copy")
 
 
+def test_a_record_that_went_astray_still_names_its_superblock(tmp_path: Path) -> None:
+    """The only record under the later superblock lies elsewhere, and proves as much there."""
+    files = begun(tmp_path)
+    append(files)
+    older = (tmp_path / SUPERBLOCK).read_bytes()
+    another_view(files)
+    files.close()
+    segment = next((tmp_path / "journal").glob("*1.log"))
+    astray = bytearray(segment.read_bytes())
+    place, elsewhere = 3 * SECTOR_BYTES, 2 * SECTOR_BYTES
+    astray[elsewhere : elsewhere + SECTOR_BYTES] = astray[place : place + SECTOR_BYTES]
+    astray[place : place + SECTOR_BYTES] = bytes(SECTOR_BYTES)
+    segment.write_bytes(astray)
+    (tmp_path / SUPERBLOCK).write_bytes(older)
+
+    refused(tmp_path, "is an older copy")
+
+
 @pytest.mark.parametrize("replica_count", [1, 3])
 def test_the_own_superblock_is_never_refused(tmp_path: Path, replica_count: int) -> None:
     """Starts, views, entries and discards in any number leave a directory that opens."""
