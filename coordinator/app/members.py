@@ -225,19 +225,15 @@ class Members:
             fetcher=self.peers.fetcher,
             replicas=self._others,
             cluster_id=self._cluster_id,
-            committed_op=lambda: self._ports.driver().core.marks.commit_max,
+            held_op=lambda: self._ports.driver().core.recordable_commit,
             own_cut_op=lambda: self._ports.position().cut_op,
             adopted=lambda: files.superblock.state.generation,
             record=files.record_transferred,
             say=lambda text: alarms.tell(kind, text),
             ended=lambda: alarms.clear(kind),
-            is_damaged=self._is_damaged,
         )
         directory = self._ports.data_directory / TRANSFER_FOLDER
         return StateTransfer(ports, files.snapshots, directory, files.storage)
-
-    def _is_damaged(self, op: int) -> bool:
-        return self._ports.driver().core.is_damaged_up_to(op)
 
     def address_of(self, replica: int) -> str:
         """Return where a replica serves clients; empty while that is unknown."""

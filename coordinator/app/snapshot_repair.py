@@ -199,7 +199,7 @@ class SnapshotRepair:
             fetcher=fetcher,
             replicas=self._replicas,
             cluster_id=self._state.cluster_id,
-            committed_op=lambda: _NO_CUT,
+            held_op=lambda: _NO_CUT,
             own_cut_op=lambda: _NO_CUT,
             adopted=lambda: self._state.generation,
             record=self._damaged.superblock.record_generation,

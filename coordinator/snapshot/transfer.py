@@ -85,34 +85,29 @@ class Fetcher(Protocol):
         ...
 
 
-def _never(_: int) -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class TransferPorts:
     """What a transfer acts upon.
 
-    `committed_op` is how far this replica has committed entries, executed or not, and `is_damaged`
-    says whether one up to an op is damaged on its disk. `own_cut_op` is the cut of the snapshot
-    from which it would restart, `adopted` its generation, both 0 for none. `record` makes
-    (generation, cut op) durable in the superblock; it blocks. `say` shows people how far the
-    transfer is, `ended` that there is none any more. `replaces` says that files of the generation
-    here may be damaged: then the peer's layers are brought, although it may have merged its chains
-    differently.
+    `held_op` is how far the disk has every committed entry, executed or not, and none of them
+    damaged; `own_cut_op` is the cut of the snapshot from which this replica would restart,
+    `adopted` its generation, both 0 for none.
+    `record` makes (generation, cut op) durable in the superblock; it blocks. `say` shows people how
+    far the transfer is, `ended` that there is none any more. `replaces` says that files of the
+    generation here may be damaged: then the peer's layers are brought, although it may have merged
+    its chains differently.
     """
 
     fetcher: Fetcher
     replicas: Sequence[int]
     cluster_id: bytes
-    committed_op: Callable[[], int]
+    held_op: Callable[[], int]
     own_cut_op: Callable[[], int]
     adopted: Callable[[], int]
     record: Callable[[int, int], None]
     say: Callable[[str], None]
     ended: Callable[[], None]
     replaces: bool = False
-    is_damaged: Callable[[int], bool] = _never
 
 
 class StateTransfer:
@@ -130,7 +125,6 @@ class StateTransfer:
         self._files = files
         self._partial = PartialFiles(str(directory), storage)
         self._target: vsr.SnapshotNeeded | None = None
-        self._is_for_damage = False
         self._changed = asyncio.Event()
         self._fetched_bytes = 0
         # The peer whose manifest is followed; None for one that an earlier process fetched.
@@ -140,8 +134,6 @@ class StateTransfer:
         """Bring this generation, or a newer one; a transfer under way is not given up."""
         if self._target is None or effect.generation > self._target.generation:
             self._target = effect
-            # Entries that it has already are needed only if they are damaged on its disk.
-            self._is_for_damage = self._ports.committed_op() >= effect.cut_op
             self._changed.set()
 
     async def run(self) -> None:
@@ -228,7 +220,7 @@ class StateTransfer:
             raise
 
     async def _bring(self, target: vsr.SnapshotNeeded) -> None:
-        if self._is_for_damage and self._ports.own_cut_op() >= target.cut_op:
+        if self._ports.held_op() < target.cut_op <= self._ports.own_cut_op():
             raise RestartNeeded("restart from the own snapshot, which covers what is damaged")
         with working("fetch manifest"):
             manifest = await self._manifest(target)
@@ -288,11 +280,10 @@ class StateTransfer:
     def _is_moot(self, manifest: SnapshotManifest) -> bool:
         """Return whether the log has come as far by itself: some peer still had the entries.
 
-        It may have come as far, and lack an earlier entry that is damaged here and gone elsewhere.
+        A committed entry that is damaged here may be one that no peer has any more. The log goes on
+        behind it, so how far it goes tells nothing.
         """
-        cut_op = manifest.cut_op
-        has_come_as_far = self._ports.committed_op() >= cut_op
-        return has_come_as_far and not (self._is_for_damage or self._ports.is_damaged(cut_op))
+        return self._ports.held_op() >= manifest.cut_op
 
     async def _manifest(self, target: vsr.SnapshotNeeded) -> SnapshotManifest:
         """Return the manifest: the one fetched before, or else that of some peer."""

@@ -425,13 +425,10 @@ class Replica:
         """The time of the last entry, in microseconds since 1970; 0 for the empty log."""
         return self.state.log.timestamp_us
 
-    def is_damaged_up_to(self, op: int) -> bool:
-        """Whether an entry up to `op` is damaged on this disk, and not repaired yet."""
-        return any(faulty <= op for faulty in self.state.log.faulty)
-
     @property
     def recordable_commit(self) -> int:
-        """The highest commit that a stopping driver may write to the superblock."""
+        """How far this disk has all committed entries, none of them damaged: the highest commit
+        that a stopping driver may write to the superblock."""
         return self.state.recordable_commit
 
     @property

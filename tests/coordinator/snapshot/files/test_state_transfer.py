@@ -226,7 +226,7 @@ async def test_log_that_catches_up_needs_no_snapshot(tmp_path: Path) -> None:
     trial = TransferTrial(tmp_path)
 
     def caught_up() -> None:
-        trial.committed_op = 20
+        trial.held_op = 20
 
     trial.fetcher.before_layer = caught_up
     trial.transfer.needed(SnapshotNeeded(0, NEWEST, 20))
@@ -239,39 +239,22 @@ async def test_log_that_catches_up_needs_no_snapshot(tmp_path: Path) -> None:
     assert trial.files.generations() == [9]
 
 
-async def test_log_that_catches_up_and_has_a_damaged_entry_needs_the_snapshot(
-    tmp_path: Path,
-) -> None:
-    """The transfer goes on when the log has come as far, but an earlier entry is damaged here."""
+async def test_log_that_catches_up_behind_damage_needs_the_snapshot(tmp_path: Path) -> None:
+    """The transfer goes on when only entries behind a damaged one arrive."""
     trial = TransferTrial(tmp_path)
-    trial.damaged_op = 3
 
     def caught_up() -> None:
-        trial.committed_op = 20
+        trial.held_op = 19  # the damaged entry is the last one before the cut
 
     trial.fetcher.before_layer = caught_up
     await trial.run()
     assert trial.recorded == [(NEWEST, 20)]
 
 
-async def test_log_that_catches_up_is_enough_if_later_entries_are_damaged(tmp_path: Path) -> None:
-    """What is damaged behind the cut of the snapshot does not need it."""
-    trial = TransferTrial(tmp_path)
-    trial.damaged_op = 21
-
-    def caught_up() -> None:
-        trial.committed_op = 20
-
-    trial.fetcher.before_layer = caught_up
-    trial.transfer.needed(SnapshotNeeded(0, NEWEST, 20))
-    await trial.until(lambda: trial.ended == 1)
-    assert trial.recorded == []
-
-
 async def test_damage_that_peers_have_truncated(tmp_path: Path) -> None:
     """Entries that are damaged here do not end the transfer, even if they were applied."""
     trial = TransferTrial(tmp_path)
-    trial.committed_op, trial.own_cut_op = 50, 10
+    trial.held_op, trial.own_cut_op = 15, 10
     await trial.run()
     assert trial.recorded == [(NEWEST, 20)]
 
@@ -279,7 +262,7 @@ async def test_damage_that_peers_have_truncated(tmp_path: Path) -> None:
 async def test_own_snapshot_covers_the_damage(tmp_path: Path) -> None:
     """A restart suffices where the own snapshot reaches as far as the peer's."""
     trial = TransferTrial(tmp_path)
-    trial.committed_op, trial.own_cut_op = 50, 20
+    trial.held_op, trial.own_cut_op = 15, 20
     await trial.run()
     assert trial.recorded == []
     assert trial.fetcher.asked == []
@@ -293,7 +276,7 @@ async def test_leftovers_of_no_use_are_removed(tmp_path: Path) -> None:
     await trial.until(lambda: any("nobody sends" in each for each in trial.said))
     trial.directory.mkdir(exist_ok=True)
     (trial.directory / "manifest").write_bytes(trial.peer.manifests[NEWEST])
-    trial.committed_op = 20
+    trial.held_op = 20
     trial.transfer = trial.begin()
     await trial.until(lambda: not trial.leftovers())
 

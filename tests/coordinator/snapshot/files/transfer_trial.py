@@ -143,9 +143,8 @@ class TransferTrial:
         self.storage = storage or memory()
         self.files: SnapshotFiles = open_files(self.storage, replica_id=2)
         self.directory = directory / "transfer"
-        self.committed_op = 5
+        self.held_op = 5
         self.own_cut_op = self.adopted = 0
-        self.damaged_op: int | None = None
         self.recorded: list[tuple[int, int]] = []
         self.refusing: list[Exception] = []
         self.before_record: Callable[[], None] = lambda: None
@@ -159,13 +158,12 @@ class TransferTrial:
             fetcher=self.fetcher,
             replicas=(0, 1),
             cluster_id=CLUSTER_ID,
-            committed_op=lambda: self.committed_op,
+            held_op=lambda: self.held_op,
             own_cut_op=lambda: self.own_cut_op,
             adopted=lambda: self.adopted,
             record=self._record,
             say=self.said.append,
             ended=self._end,
-            is_damaged=lambda op: self.damaged_op is not None and self.damaged_op <= op,
         )
         return StateTransfer(ports, self.files, self.directory)
 
