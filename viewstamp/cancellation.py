@@ -8,6 +8,10 @@ process that waits for it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+Answer = TypeVar("Answer")
 
 
 def end_if_cancelled() -> None:
@@ -18,3 +22,17 @@ def end_if_cancelled() -> None:
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
+
+
+async def answer_of(call: Awaitable[Answer]) -> Answer:
+    """Return the answer to a call, or raise its status; end if this task was cancelled meanwhile.
+
+    Use it where a task goes on after the answer, and waits for something else.
+    """
+    try:
+        answer = await call
+    except Exception:
+        end_if_cancelled()
+        raise
+    end_if_cancelled()
+    return answer

@@ -22,6 +22,7 @@ from coordinator.peers.hello import Hello, encode_hello
 from coordinator.peers.link import dial
 from coordinator.snapshot.errors import PeerFileUnavailable
 from viewstamp.api.replication.v1 import replication_service_pb2 as pb
+from viewstamp.cancellation import answer_of
 
 # Stands for the generation that the peer would restart from.
 ADOPTED: Final = 0
@@ -54,7 +55,9 @@ class SnapshotFetcher:
         channel = self._dial(replica)
         try:
             call: Any = channel.unary_unary(f"/{SERVICE}/ReadManifest")
-            answer = await call(request.SerializeToString(), timeout=MANIFEST_TIMEOUT_MS / 1000)
+            answer = await answer_of(
+                call(request.SerializeToString(), timeout=MANIFEST_TIMEOUT_MS / 1000)
+            )
             return pb.ReadManifestResponse.FromString(answer).manifest
         except (grpc.RpcError, DecodeError) as error:
             raise PeerFileUnavailable(
@@ -132,7 +135,7 @@ class _WrongAnswerError(Exception):
 
 async def _next(call: Any) -> pb.ReadLayerResponse | None:
     async with asyncio.timeout(CHUNK_TIMEOUT_MS / 1000):
-        answer = await call.read()
+        answer = await answer_of(call.read())
     return None if answer is grpc.aio.EOF else pb.ReadLayerResponse.FromString(answer)
 
 

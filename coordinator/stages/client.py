@@ -32,7 +32,7 @@ from coordinator.stages.poison import Poison
 from viewstamp import grpc_transport, limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2_grpc as domain_grpc
-from viewstamp.cancellation import end_if_cancelled
+from viewstamp.cancellation import answer_of, end_if_cancelled
 
 APPLY_PATH: Final = "/viewstamp.api.domain.v1.DomainService/Apply"
 # The codes by which a service says that a section can never be its own.
@@ -229,9 +229,9 @@ class StageClient:
     ) -> domain_pb2.NormalizeResponse:
         """Ask the service for the loggable form of payloads. Raises grpc.RpcError."""
         stub = domain_grpc.DomainServiceStub(self._connect())
-        response: domain_pb2.NormalizeResponse = await stub.Normalize(
-            request, timeout=timeout_ms / 1000
-        )
+        # A Submit stream that went on after a lost cancellation would keep its process from ending.
+        call = stub.Normalize(request, timeout=timeout_ms / 1000)
+        response: domain_pb2.NormalizeResponse = await answer_of(call)
         return response
 
     async def run(self, identity: CoordinatorIdentity) -> None:

@@ -8,7 +8,7 @@ import contextlib
 import grpc.aio
 import pytest
 
-from viewstamp.cancellation import end_if_cancelled
+from viewstamp.cancellation import answer_of, end_if_cancelled
 
 TURNS_MAX = 3
 STATUS = grpc.aio.AioRpcError(
@@ -46,6 +46,46 @@ async def test_a_lost_cancellation_ends_the_loop() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert caller.turns == 1
+
+
+@pytest.mark.parametrize("raises", [False, True])
+async def test_a_cancellation_lost_in_a_call_ends_the_task(*, raises: bool) -> None:
+    """What a call answers when it is cancelled, or its status, does not have the task go on."""
+    after: list[str] = []
+
+    async def call() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if raises:
+                raise STATUS from None
+        return "answer"
+
+    async def go_on() -> None:
+        with contextlib.suppress(grpc.RpcError):
+            after.append(await answer_of(call()))
+        after.append("went on")
+
+    task = asyncio.create_task(go_on())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert after == []
+
+
+async def test_a_call_answers_in_time() -> None:
+    """An answer and a status pass through, and a timeout around a call stays one."""
+
+    async def refused() -> str:
+        raise STATUS
+
+    assert await answer_of(asyncio.sleep(0, "answer")) == "answer"
+    with pytest.raises(grpc.RpcError):
+        await answer_of(refused())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await answer_of(asyncio.Event().wait())
 
 
 async def test_nothing_ends_without_a_cancellation() -> None:

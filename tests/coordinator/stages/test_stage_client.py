@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,7 @@ from tests.services.runtime import echo
 from tests.services.runtime.echo import GET, PUT, batch, command, message, put_request, query
 from tests.services.runtime.snapshot_trial import SnapshotTrial, read_section
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
+from viewstamp.api.domain.v1 import domain_service_pb2_grpc as domain_grpc
 from viewstamp.limits import MIB
 
 IDENTITY = CoordinatorIdentity(b"c" * 16, 0, 1)
@@ -219,6 +221,33 @@ async def test_no_stream_is_opened_once_the_item_log_was_dropped(tmp_path: Path)
                 await asyncio.wait_for(task, WAIT_S)
     assert told.connections == 1
     assert told.replies.empty()
+
+
+class AnswersWhenCancelled:
+    """A stub whose call answers its cancellation, as one does whose answer has just arrived."""
+
+    def __init__(self, _: Any) -> None:
+        pass
+
+    async def Normalize(self, _: Any, *, timeout: float) -> pb.NormalizeResponse:  # noqa: N802
+        """Wait to be cancelled."""
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(timeout)
+        return pb.NormalizeResponse()
+
+
+async def test_a_cancelled_caller_of_normalize_does_not_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A handler that is cancelled while the service answers ends, although the answer came."""
+    monkeypatch.setattr(domain_grpc, "DomainServiceStub", AnswersWhenCancelled)
+    client = StageClient(echo.DOMAIN.stage, "unix:/nowhere.sock", ToldStage().events())
+    asking = asyncio.create_task(client.normalize(pb.NormalizeRequest(), WAIT_S * 1000))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await client.close()
 
 
 class HeldBack:
