@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from testkit.world.reached import MODULE, Unreached
+from testkit.world.unreached_beyond import BEYOND_A_RUN
 
 _APP: Final = "coordinator/app"
 _GATEWAY: Final = "coordinator/gateway"
@@ -32,6 +33,7 @@ TABLE: Final[tuple[Unreached, ...]] = (
             f"{_APP}/outside.py write_ready_file",
             f"{_APP}/outside.py remove_ready_file",
             f"{_REPLICA}/data_directory.py open_replica",
+            f"{_APP}/snapshot_repair.py mend_of",
         ),
     ),
     Unreached(
@@ -85,6 +87,8 @@ TABLE: Final[tuple[Unreached, ...]] = (
         (
             f"{_SNAPSHOT}/writer_process.py",
             f"{_SNAPSHOT}/writer_server.py",
+            f"{_SNAPSHOT}/files.py SnapshotFiles.__init__",
+            f"{_SNAPSHOT}/files.py SnapshotFiles.close",
             f"{_SNAPSHOT}/compaction.py ProcessCompactor.*",
             f"{_SNAPSHOT}/compaction.py CompactionJob.to_json",
             f"{_SNAPSHOT}/compaction.py job_from_json",
@@ -105,6 +109,8 @@ TABLE: Final[tuple[Unreached, ...]] = (
             f"{_PEERS}/tls.py",
             f"{_PEERS}/settings.py _tls",
             f"{_PEERS}/listener.py _check_certificate",
+            f"{_PEERS}/link.py dial",
+            f"{_PEERS}/link.py PeerLink._failed",
         ),
     ),
     Unreached(
@@ -124,6 +130,8 @@ TABLE: Final[tuple[Unreached, ...]] = (
             f"{_SNAPSHOT}/store.py _replace",
             f"{_SNAPSHOT}/store.py CatalogViewWriter._failed",
             f"{_SNAPSHOT}/store.py CatalogViewWriter._succeeded",
+            f"{_SNAPSHOT}/store.py CatalogViewWriter.run",
+            f"{_SNAPSHOT}/store.py CatalogViewWriter.settle",
             f"{_APP}/snapshots.py SnapshotAssembly._view_is_stale",
             f"{_APP}/snapshots.py SnapshotAssembly._view_is_current",
         ),
@@ -148,6 +156,9 @@ TABLE: Final[tuple[Unreached, ...]] = (
             f"{_PEERS}/hello.py _own_replica",
             f"{_PEERS}/hello.py _wrong_addressee",
             f"{_PEERS}/hello.py _old_build",
+            f"{_PEERS}/hello.py judge",
+            f"{_PEERS}/hello.py judge_answer",
+            f"{_PEERS}/files.py SnapshotFilesServer._check_caller",
             "coordinator/vsr/state.py Configuration.__post_init__",
         ),
     ),
@@ -159,6 +170,13 @@ TABLE: Final[tuple[Unreached, ...]] = (
             f"{_JOURNAL}/errors.py WrongCluster.__init__",
             f"{_JOURNAL}/errors.py WrongReplica.__init__",
             f"{_JOURNAL}/errors.py JournalNotFound.__init__",
+            f"{_JOURNAL}/errors.py CorruptJournal.__init__",
+            f"{_JOURNAL}/errors.py MissingSegment.__init__",
+            f"{_JOURNAL}/errors.py JournalExists.__init__",
+            f"{_JOURNAL}/segment.py remove_blank_segments",
+            f"{_JOURNAL}/superblock.py _quorum_lost",
+            f"{_SNAPSHOT}/errors.py DirectoriesUnused.__init__",
+            f"{_SNAPSHOT}/layout.py ManifestCheck._belongs_elsewhere",
             f"{_REPLICA}/data_directory.py _check_level",
             f"{_REPLICA}/data_directory.py _cluster_of_journal",
             f"{_REPLICA}/data_directory.py _check_identity",
@@ -186,13 +204,21 @@ TABLE: Final[tuple[Unreached, ...]] = (
             "coordinator/mux/restoring.py _check_own_cut",
             "coordinator/mux/restoring.py _check_level",
             "coordinator/mux/restoring.py _check_description",
+            f"{_SNAPSHOT}/errors.py GenerationDamaged.__init__",
+            f"{_SNAPSHOT}/verify.py difference",
+            f"{_SNAPSHOT}/verify.py problems_of",
         ),
     ),
     Unreached(
         "Replicas that one log led to different states. Services of a world have no defect;"
         " `test_world_divergence.py` plants one.",
         "tests/testkit/world/test_world_divergence.py",
-        (f"{_SNAPSHOT}/divergence.py",),
+        (
+            f"{_SNAPSHOT}/divergence.py",
+            f"{_SNAPSHOT}/agreement.py judge",
+            f"{_SNAPSHOT}/agreement.py _differing",
+            f"{_APP}/digest_claims.py DigestClaims.heard",
+        ),
     ),
     Unreached(
         "Sessions that nobody used for ten minutes. A run of a world has less.",
@@ -200,6 +226,9 @@ TABLE: Final[tuple[Unreached, ...]] = (
         (
             f"{_GATEWAY}/timers.py SessionTimers._propose_end",
             "coordinator/mux/sessions.py SessionsMachine._expire",
+            f"{_GATEWAY}/timers.py SessionTimers.check",
+            "coordinator/mux/sessions.py SessionsMachine.apply",
+            "coordinator/stages/codec.py _parse_expire",
         ),
     ),
     Unreached(
@@ -224,18 +253,26 @@ TABLE: Final[tuple[Unreached, ...]] = (
             f"{_SNAPSHOT}/copies.py CopyVerdict.__str__",
             "coordinator/stages/item_log.py ItemLog.__len__",
             "coordinator/vsr/replica.py Replica.__repr__",
+            f"{_SNAPSHOT}/pinned.py PinnedGeneration.__enter__",
+            f"{_SNAPSHOT}/pinned.py PinnedGeneration.__exit__",
         ),
     ),
     Unreached(
         "The one who reads the snapshots of a replica that is not in service.",
         "tests/coordinator/app/test_own_status.py",
-        (f"{_GATEWAY}/stored_catalog.py", f"{_GATEWAY}/unary.py UnaryCalls._stored"),
+        (
+            f"{_GATEWAY}/stored_catalog.py",
+            f"{_GATEWAY}/unary.py UnaryCalls._stored",
+            f"{_GATEWAY}/unary.py UnaryCalls._query",
+        ),
     ),
     Unreached(
         "Feature levels that are raised. A world begins with the highest one.",
         "tests/coordinator/gateway/test_feature_levels.py",
         (
             "coordinator/mux/catalog.py CatalogMachine._raise_level",
+            "coordinator/mux/catalog.py CatalogMachine.load",
+            "coordinator/mux/entities.py kind_and_key",
             "coordinator/stages/catalog_codec.py encode_catalog_result",
             "coordinator/stages/entities.py _feature_level",
             "coordinator/stages/entities.py _feature_level_of",
@@ -250,11 +287,15 @@ TABLE: Final[tuple[Unreached, ...]] = (
             f"{_SNAPSHOT}/inner_sections.py _without_texts",
             "coordinator/mux/requests.py SessionsStage._reasons_alone",
             "coordinator/stages/errors.py without_text",
+            f"{_GATEWAY}/replies.py command_reply",
+            "coordinator/mux/requests.py SessionsStage._kept",
+            "coordinator/stages/codec.py _without_words",
+            "coordinator/stages/codec.py ProtobufCodec.encode_without_text",
         ),
     ),
     Unreached(
-        "Services that die at one command, are busy for minutes, or answer wrongly; item logs that"
-        " outgrow their memory.",
+        "Services that die at one command, are busy for minutes, answer wrongly, or end a stream in"
+        " order; item logs that outgrow their memory.",
         "tests/coordinator/stages",
         (
             "coordinator/stages/poison.py",
@@ -264,6 +305,16 @@ TABLE: Final[tuple[Unreached, ...]] = (
             f"{_APP}/services.py ServiceLinks._busy",
             f"{_APP}/services.py ServiceLinks._item_log_dropped",
             f"{_APP}/services.py ServiceLinks._tell_defect",
+            f"{_APP}/services.py ServiceLinks._look_for_defects",
+            f"{_APP}/services.py state_of",
+            "coordinator/stages/client.py StageClient.coming_back",
+            "coordinator/stages/client.py StageClient.hear",
+            "coordinator/stages/client.py StageClient._watch_busyness",
+            "coordinator/stages/client.py StageClient._gets_on",
+            "coordinator/stages/client.py StageClient._read",
+            "coordinator/stages/client.py read_hello_reply",
+            "coordinator/stages/item_log.py ItemLog.append",
+            "coordinator/stages/item_log.py ItemLog._cut",
         ),
     ),
     Unreached(
@@ -283,149 +334,5 @@ TABLE: Final[tuple[Unreached, ...]] = (
             f"{_APP}/snapshot_repair.py SnapshotRepair._is_mended",
         ),
     ),
-    Unreached(
-        "Amounts that no run comes to: queues, caches, windows and budgets at their limits, and"
-        " work that is cut into slices because it is long.",
-        "tests/coordinator",
-        (
-            f"{_APP}/digest_claims.py DigestClaims._compare",
-            f"{_APP}/digest_claims.py _keep_lowest",
-            f"{_APP}/services.py ServiceLinks._decode",
-            "coordinator/base/slices.py SlicedWork.finish",
-            f"{_GATEWAY}/answers.py AnswerQueue.is_full",
-            f"{_GATEWAY}/answers.py AnswerQueue.take",
-            f"{_GATEWAY}/principal.py Authenticator._verify",
-            f"{_GATEWAY}/quotas.py Account.charge",
-            f"{_GATEWAY}/quotas.py Quotas.check",
-            f"{_GATEWAY}/quotas.py Quotas._open",
-            f"{_GATEWAY}/registration.py SessionRoom._end",
-            f"{_GATEWAY}/shares.py Shares._check_replies",
-            f"{_GATEWAY}/shares.py Shares._evict_worst",
-            f"{_GATEWAY}/slow_readers.py end_in_time",
-            f"{_GATEWAY}/status_digests.py _walked_for_a_slice",
-            f"{_GATEWAY}/timers.py SessionTimers.evict",
-            f"{_GATEWAY}/timers.py SessionTimers.spare",
-            "coordinator/mux/replies.py ReplyTable.worst_session",
-            "coordinator/mux/replies.py ReplyTable.holder_count",
-            "coordinator/mux/replies.py ReplyTable.bytes_of_user",
-            "coordinator/mux/replies.py ReplyTable.bytes_of_session",
-            f"{_PEERS}/known_disks.py _Replica.remember",
-            f"{_PEERS}/outbox.py Outbox.put",
-            f"{_PEERS}/outbox.py Outbox._take",
-            f"{_PEERS}/outbox.py Outbox._drop",
-            f"{_REPLICA}/batcher.py _Builder.takes",
-            f"{_REPLICA}/batcher.py TurnQueues.hand_out",
-            f"{_REPLICA}/batcher.py TurnQueues._hand_out_turn",
-            f"{_REPLICA}/batcher.py Batcher._hand_out.counted",
-            f"{_REPLICA}/fair_queue.py FairQueue.take",
-            f"{_REPLICA}/mux_effects.py MuxEffects._begin_slice",
-            f"{_REPLICA}/writer.py JournalWriter.read_committed",
-            "coordinator/stages/outgoing.py take_together",
-            "coordinator/telemetry/snapshots.py SnapshotWatch.cut_taken",
-            "coordinator/vsr/normal.py refusal_of_batch",
-            "coordinator/vsr/repair.py wanted",
-        ),
-    ),
-    Unreached(
-        "Long work between two steps of which the event loop gets its turn.",
-        "tests/coordinator/base/test_slices.py",
-        ends=r"yield$",
-    ),
-    Unreached(
-        "Reads for which a service has no time, and which are put back.",
-        "tests/coordinator/replica/test_fair_reads.py",
-        (
-            f"{_REPLICA}/fair_queue.py FairQueue.put_back",
-            f"{_REPLICA}/lane.py Lane.postponed",
-            f"{_REPLICA}/lane.py Lane._done",
-            f"{_REPLICA}/reads.py ReplicaReads.carry_out",
-            f"{_REPLICA}/reads.py ReplicaReads.postponed",
-            "coordinator/mux/read_run.py QuerySegment.absorb",
-            "coordinator/mux/read_run.py ReadWork.postpone",
-        ),
-    ),
-    Unreached(
-        "Requests and messages that cannot be decoded: of programs that are not ours.",
-        "tests/coordinator",
-        (
-            f"{_GATEWAY}/audit_records.py _kept_items",
-            f"{_GATEWAY}/audit_records.py _part",
-            f"{_GATEWAY}/audit_records.py unclaimed",
-            f"{_GATEWAY}/audit.py Audit.unary",
-            f"{_GATEWAY}/command_sizes.py check_commands",
-            f"{_GATEWAY}/local_reads.py parsed",
-            f"{_GATEWAY}/normalize.py _portions",
-            f"{_GATEWAY}/registration.py SessionRoom._is_known",
-            "coordinator/mux/catalog_decisions.py malformed",
-            f"{_PEERS}/codec.py decode_packet",
-            f"{_PEERS}/codec.py _UndecodableError.__init__",
-            f"{_PEERS}/link.py PeerLink.attempt",
-            f"{_PEERS}/listener.py Listener._dropped",
-            f"{_PEERS}/listener.py _first",
-        ),
-    ),
-    Unreached(
-        "Lone replicas whose journal or superblock lost what nobody else has: they halt.",
-        "tests/coordinator/vsr",
-        (
-            "coordinator/vsr/startup.py recover_alone",
-            "coordinator/vsr/startup.py halt",
-            "coordinator/vsr/startup.py halt_short_log",
-            "coordinator/vsr/startup.py halt_base_beyond_log",
-            "coordinator/vsr/startup.py halt_without_superblock",
-        ),
-    ),
-    Unreached(
-        "Clients without the internet protocol, or with version 6 of it. Hosts of a world have"
-        " version 4.",
-        "tests/coordinator/gateway/test_public_shares.py",
-        (f"{_GATEWAY}/peer_address.py address_of",),
-    ),
-    Unreached(
-        "The supervisor's pipe, which is closed.",
-        "tests/coordinator/app/test_leadership.py",
-        (
-            f"{_APP}/leadership.py Leadership._tell_progress",
-            f"{_APP}/leadership.py Leadership._became_ready",
-        ),
-    ),
-    # --- Kinds of statements ---
-    Unreached(
-        "What one part of a build never says to another, nor to itself: the process ends, or the"
-        " caller has a defect.",
-        "tests/coordinator",
-        ends=r"(raise|return) (\w+\.)?(MuxError|AssertionError|InvariantViolation"
-        r"|OrchestrationError|ValueError|HaltedError|GenerationFailed|ReplayDivergedError|BaseRefusedError"
-        r"|WrongServiceError|WrongDirectoryError|ItemLogDroppedError|FencedError|mismatch)\b"
-        r"|raise nobody_is_right|check\(",
-    ),
-    Unreached(
-        "Bytes that no build has written, in files or from peers. What a disk of a world loses or"
-        " changes shows in a checksum before.",
-        "tests/coordinator",
-        ends=r"raise (FormatError|FormatVersionError|CorruptJournal|CorruptRecord|_UndecodableError"
-        r"|WrongCluster|WrongReplica|RestoreError|Superblock\w+|_quorum_lost|JournalNotFound"
-        r"|MissingSegment|ConflictingManifest|GenerationDamaged|DirectoriesUnused|CompactionFailed"
-        r"|TransferFailed|_WrongAnswerError|PeerFileUnavailable|NewerBuildError)\b",
-    ),
-    Unreached(
-        "Requests that are refused: of programs that are not ours, or beyond limits that the few"
-        " callers of a run do not reach.",
-        "tests/coordinator/gateway",
-        ends=r"(raise|return) (Refusal|_?too_\w+|full|_exceeded|_unacknowledged|_evicted|_replaced"
-        r"|_unconfirmed|outcome_unknown|_overloaded|_undecided|SessionRefused|self\._beyond"
-        r"|(self\.|self\._)?codec\.encode_refusal|refused_read|_unreadable|WindowFull"
-        r"|_without_answer|self\.refusal_of|_bad_transaction|_malformed)\b",
-    ),
-    Unreached(
-        "Errors that are passed on, some of them with the name of the file or of the call.",
-        "tests/coordinator",
-        ends=r"raise$|raise .* from (error|None)$|raise (error|failure)\b",
-    ),
-    Unreached(
-        "Errors of disks that no disk of a world makes.",
-        "tests/coordinator",
-        ends=r"raise (self\._fail\w*|JournalFailed|CopyNotWritten|CopiesFailed|SnapshotNoSpace"
-        r"|NoIntactCopy|no_space_or_same|_not_written|NoSpace)\b",
-    ),
+    *BEYOND_A_RUN,
 )

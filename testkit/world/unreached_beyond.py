@@ -1,0 +1,246 @@
+"""Of the lines that no seed runs: those that need more than a run has, or something of ours broken.
+
+The end of this table names kinds of statements.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from testkit.world.reached import Unreached
+
+_APP: Final = "coordinator/app"
+_GATEWAY: Final = "coordinator/gateway"
+_JOURNAL: Final = "coordinator/journal"
+_PEERS: Final = "coordinator/peers"
+_REPLICA: Final = "coordinator/replica"
+_SNAPSHOT: Final = "coordinator/snapshot"
+
+BEYOND_A_RUN: Final[tuple[Unreached, ...]] = (
+    Unreached(
+        "Amounts that no run comes to: queues, caches, windows and budgets at their limits, and"
+        " work that is cut into slices because it is long.",
+        "tests/coordinator",
+        (
+            f"{_APP}/digest_claims.py DigestClaims._compare",
+            f"{_APP}/digest_claims.py _keep_lowest",
+            f"{_APP}/services.py ServiceLinks._decode",
+            "coordinator/base/slices.py SlicedWork.finish",
+            f"{_GATEWAY}/answers.py AnswerQueue.is_full",
+            f"{_GATEWAY}/answers.py AnswerQueue.take",
+            f"{_GATEWAY}/principal.py Authenticator._verify",
+            f"{_GATEWAY}/quotas.py Account.charge",
+            f"{_GATEWAY}/quotas.py Quotas.check",
+            f"{_GATEWAY}/quotas.py Quotas._open",
+            f"{_GATEWAY}/registration.py SessionRoom._end",
+            f"{_GATEWAY}/shares.py Shares._check_replies",
+            f"{_GATEWAY}/shares.py Shares._evict_worst",
+            f"{_GATEWAY}/slow_readers.py end_in_time",
+            f"{_GATEWAY}/status_digests.py _walked_for_a_slice",
+            f"{_GATEWAY}/timers.py SessionTimers.evict",
+            f"{_GATEWAY}/timers.py SessionTimers.spare",
+            f"{_GATEWAY}/commands.py _check_form",
+            f"{_GATEWAY}/registration.py SessionRoom.make",
+            f"{_GATEWAY}/replies.py _render",
+            f"{_GATEWAY}/snapshots.py SnapshotReads.query",
+            f"{_GATEWAY}/snapshots.py SnapshotReads._expire",
+            f"{_GATEWAY}/snapshots.py _all",
+            f"{_GATEWAY}/status_digests.py StatusDigests.ask",
+            f"{_GATEWAY}/status_digests.py StatusDigests._walk_sessions",
+            f"{_GATEWAY}/status_digests.py StatusDigests._tell",
+            "coordinator/base/slices.py SlicedWork.go_on",
+            "coordinator/mux/applied_digests.py AppliedDigests._put",
+            f"{_PEERS}/link.py PeerLink.send",
+            f"{_REPLICA}/apply_queue.py ApplyQueue._advance",
+            f"{_REPLICA}/apply_queue.py ApplyQueue._finish",
+            f"{_REPLICA}/batcher.py Batcher.add",
+            f"{_REPLICA}/mux_effects.py MuxEffects._go_on",
+            f"{_REPLICA}/writer.py _read_chunk",
+            f"{_SNAPSHOT}/compaction.py _first_of_tail",
+            f"{_SNAPSHOT}/compaction.py _write",
+            f"{_SNAPSHOT}/section_writer.py SectionWriter.*",
+            f"{_SNAPSHOT}/sections.py CutSections._blocks",
+            f"{_SNAPSHOT}/sections.py _compressed",
+            f"{_SNAPSHOT}/work.py _NothingWritten.write",
+            "coordinator/stages/client.py StageClient._may_send",
+            "coordinator/mux/replies.py ReplyTable.worst_session",
+            "coordinator/mux/replies.py ReplyTable.holder_count",
+            "coordinator/mux/replies.py ReplyTable.bytes_of_user",
+            "coordinator/mux/replies.py ReplyTable.bytes_of_session",
+            f"{_PEERS}/known_disks.py _Replica.remember",
+            f"{_PEERS}/outbox.py Outbox.put",
+            f"{_PEERS}/outbox.py Outbox._take",
+            f"{_PEERS}/outbox.py Outbox._drop",
+            f"{_REPLICA}/batcher.py _Builder.takes",
+            f"{_REPLICA}/batcher.py TurnQueues.hand_out",
+            f"{_REPLICA}/batcher.py TurnQueues._hand_out_turn",
+            f"{_REPLICA}/batcher.py Batcher._hand_out.counted",
+            f"{_REPLICA}/fair_queue.py FairQueue.take",
+            f"{_REPLICA}/mux_effects.py MuxEffects._begin_slice",
+            f"{_REPLICA}/writer.py JournalWriter.read_committed",
+            "coordinator/stages/outgoing.py take_together",
+            "coordinator/vsr/normal.py refusal_of_batch",
+            "coordinator/vsr/repair.py wanted",
+        ),
+    ),
+    Unreached(
+        "Long work between two steps of which the event loop gets its turn.",
+        "tests/coordinator/base/test_slices.py",
+        ends=r"yield$",
+    ),
+    Unreached(
+        "Reads for which a service has no time, and which are put back.",
+        "tests/coordinator/replica/test_fair_reads.py",
+        (
+            f"{_REPLICA}/fair_queue.py FairQueue.put_back",
+            f"{_REPLICA}/lane.py Lane.postponed",
+            f"{_REPLICA}/lane.py Lane._done",
+            f"{_REPLICA}/reads.py ReplicaReads.carry_out",
+            f"{_REPLICA}/reads.py ReplicaReads.postponed",
+            "coordinator/mux/read_run.py QuerySegment.absorb",
+            "coordinator/mux/read_run.py ReadWork.postpone",
+        ),
+    ),
+    Unreached(
+        "Requests and messages that cannot be decoded: of programs that are not ours.",
+        "tests/coordinator",
+        (
+            f"{_GATEWAY}/audit_records.py _kept_items",
+            f"{_GATEWAY}/audit_records.py _part",
+            f"{_GATEWAY}/audit_records.py unclaimed",
+            f"{_GATEWAY}/audit.py Audit.unary",
+            f"{_GATEWAY}/command_sizes.py check_commands",
+            f"{_GATEWAY}/local_reads.py parsed",
+            f"{_GATEWAY}/normalize.py _portions",
+            f"{_GATEWAY}/registration.py SessionRoom._is_known",
+            "coordinator/mux/catalog_decisions.py malformed",
+            f"{_PEERS}/codec.py decode_packet",
+            f"{_PEERS}/codec.py _UndecodableError.__init__",
+            f"{_PEERS}/link.py PeerLink.attempt",
+            f"{_PEERS}/listener.py Listener._dropped",
+            f"{_PEERS}/listener.py Listener.take",
+            f"{_PEERS}/listener.py _first",
+        ),
+    ),
+    Unreached(
+        "Lone replicas whose journal or superblock lost what nobody else has: they halt.",
+        "tests/coordinator/vsr",
+        (
+            "coordinator/vsr/startup.py recover_alone",
+            "coordinator/vsr/startup.py halt",
+            "coordinator/vsr/startup.py halt_short_log",
+            "coordinator/vsr/startup.py halt_base_beyond_log",
+            "coordinator/vsr/startup.py halt_without_superblock",
+            "coordinator/vsr/startup.py on_start",
+            f"{_JOURNAL}/errors.py _way_out",
+            f"{_JOURNAL}/plan.py make_plan",
+            f"{_JOURNAL}/recovery.py Evidence.above_commit",
+        ),
+    ),
+    Unreached(
+        "Clients without the internet protocol, or with version 6 of it. Hosts of a world have"
+        " version 4.",
+        "tests/coordinator/gateway/test_public_shares.py",
+        (f"{_GATEWAY}/peer_address.py address_of",),
+    ),
+    Unreached(
+        "The supervisor's pipe, which is closed.",
+        "tests/coordinator/app/test_leadership.py",
+        (
+            f"{_APP}/leadership.py Leadership._tell_progress",
+            f"{_APP}/leadership.py Leadership._became_ready",
+        ),
+    ),
+    Unreached(
+        "Archives of segments that were dropped. No world has one.",
+        "tests/coordinator/journal",
+        (f"{_JOURNAL}/segments.py Segments.drop_first",),
+    ),
+    Unreached(
+        "Names of hosts that lead nowhere. Each name of a world has an address.",
+        "tests/replicas/test_changed_names.py",
+        (f"{_APP}/members.py Members._status_of",),
+    ),
+    Unreached(
+        "Telemetry in other settings, and trace parents of other programs. A world has all of it,"
+        " or none.",
+        "tests/coordinator",
+        (
+            f"{_GATEWAY}/telemetry.py GatewayWatch.unary",
+            f"{_GATEWAY}/telemetry.py GatewayWatch.packed",
+            f"{_GATEWAY}/telemetry.py GatewayWatch._followed",
+            "coordinator/telemetry/watch.py ReplicaWatch._keeps_prepare",
+        ),
+    ),
+    Unreached(
+        "An entry of which no copy is intact. In a world there is one of each.",
+        "tests/coordinator/vsr",
+        (f"{_APP}/members.py Members._stuck", "coordinator/vsr/view_change.py choose_log"),
+    ),
+    Unreached(
+        "Peers that answer what no build answers, or end a stream in order.",
+        "tests/coordinator/peers",
+        (
+            f"{_PEERS}/fetch.py _words",
+            f"{_PEERS}/link.py PeerLink._stream",
+            f"{_PEERS}/link.py PeerLink._say_hello",
+            f"{_PEERS}/link.py _read_to_end",
+        ),
+    ),
+    Unreached(
+        "Defects of a replica, which ends or says so. A world in which one shows has failed.",
+        "tests/coordinator",
+        (
+            f"{_GATEWAY}/answers.py AnswerQueue._made",
+            f"{_GATEWAY}/status_digests.py _tell_one",
+            f"{_GATEWAY}/submit.py _Stream._answer",
+            f"{_GATEWAY}/submit.py _Stream._command_answer",
+            f"{_GATEWAY}/submit.py _Stream._read_answer",
+            f"{_PEERS}/peers.py Peers.failed",
+            f"{_PEERS}/peers.py Peers._link_ended",
+            f"{_REPLICA}/driver.py Driver._ended",
+            f"{_SNAPSHOT}/values.py _check_generation",
+            f"{_SNAPSHOT}/values.py _check_known",
+            f"{_SNAPSHOT}/values.py _check_same",
+        ),
+    ),
+    # --- Kinds of statements ---
+    Unreached(
+        "What one part of a build never says to another, nor to itself: the process ends, or the"
+        " caller has a defect.",
+        "tests/coordinator",
+        ends=r"(raise|return) (\w+\.)?(MuxError|AssertionError|InvariantViolation"
+        r"|OrchestrationError|ValueError|HaltedError|GenerationFailed|ReplayDivergedError|BaseRefusedError"
+        r"|WrongServiceError|WrongDirectoryError|ItemLogDroppedError|FencedError|mismatch)\b"
+        r"|raise nobody_is_right|check\(",
+    ),
+    Unreached(
+        "Bytes that no build has written, in files or from peers. What a disk of a world loses or"
+        " changes shows in a checksum before.",
+        "tests/coordinator",
+        ends=r"raise (FormatError|FormatVersionError|CorruptJournal|CorruptRecord|_UndecodableError"
+        r"|WrongCluster|WrongReplica|RestoreError|Superblock\w+|_quorum_lost|JournalNotFound"
+        r"|MissingSegment|ConflictingManifest|GenerationDamaged|DirectoriesUnused|CompactionFailed"
+        r"|TransferFailed|_WrongAnswerError|PeerFileUnavailable|NewerBuildError)\b",
+    ),
+    Unreached(
+        "Requests that are refused: of programs that are not ours, or beyond limits that the few"
+        " callers of a run do not reach.",
+        "tests/coordinator/gateway",
+        ends=r"(raise|return) (Refusal|_?too_\w+|full|_exceeded|_unacknowledged|_evicted|_replaced"
+        r"|_unconfirmed|outcome_unknown|_overloaded|_undecided|SessionRefused|self\._beyond"
+        r"|(self\.|self\._)?codec\.encode_refusal|refused_read|_unreadable|WindowFull"
+        r"|_without_answer|self\.refusal_of|_bad_transaction|_malformed)\b",
+    ),
+    Unreached(
+        "Errors that are passed on, some of them with the name of the file or of the call.",
+        "tests/coordinator",
+        ends=r"raise$|raise .* from (error|None)$|raise (error|failure)\b",
+    ),
+    Unreached(
+        "Errors of disks that no disk of a world makes.",
+        "tests/coordinator",
+        ends=r"raise (self\._fail\w*|JournalFailed|CopyNotWritten|CopiesFailed|SnapshotNoSpace"
+        r"|NoIntactCopy|no_space_or_same|_not_written|NoSpace)\b",
+    ),
+)
