@@ -324,7 +324,10 @@ def bind_socket(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, int(port)), family=family, backlog=_BACKLOG)
+    bound = socket.create_server((host, int(port)), family=family, backlog=_BACKLOG)
+    # Sockets that are accepted have it from this one: asyncio does not set it for those.
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return bound
 
 
 def _peer_name(transport: asyncio.Transport) -> str:

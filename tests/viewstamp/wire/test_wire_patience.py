@@ -17,6 +17,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 import pytest
+import uvloop
 
 from tests.coordinator.peers.certificates import Authority
 from tests.viewstamp.wire.echo import ECHO, SUM, Echo
@@ -44,6 +45,7 @@ from viewstamp.wire.channel import WireChannel
 from viewstamp.wire.messages import prefixed
 from viewstamp.wire.options import MEANINGLESS, UnknownOption, WireOptions
 from viewstamp.wire.server import WireServer
+from viewstamp.wire.socket import Http2Socket
 from viewstamp.wire.tls import ALPN
 
 PATIENCE_S: Final = 20
@@ -361,3 +363,32 @@ def test_an_unknown_option_is_refused() -> None:
     """An option that nobody reads is an error, and not lost without a word."""
     with pytest.raises(UnknownOption, match="no_such_option"):
         WireServer((("grpc.no_such_option", 1),))
+
+
+@pytest.mark.parametrize("loops", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_no_end_waits_for_more_bytes_before_it_sends(
+    loops: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ends send what is ready at once, and do not wait for acknowledgements of the peer's
+    system (RFC 896)."""
+    found: list[int] = []
+    made = Http2Socket.connection_made
+
+    def connection_made(self: Http2Socket, transport: asyncio.BaseTransport) -> None:
+        made(self, transport)
+        plain = transport.get_extra_info("socket")
+        found.append(plain.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    async def call() -> None:
+        server = WireServer(())
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with WireChannel(f"127.0.0.1:{port}", ()) as channel:
+            with pytest.raises(grpc.aio.AioRpcError, match="Method not found"):
+                await channel.unary_unary("/Test/Nothing")(b"")
+        await server.stop(None)
+
+    monkeypatch.setattr(Http2Socket, "connection_made", connection_made)
+    with asyncio.Runner(loop_factory=loops) as runner:
+        runner.run(call())
+    assert found == [1, 1]
