@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import cast
 
 import pytest
 
 from testkit.world.byte_streams import PAUSE_BYTES, SYSTEM_BYTES, ListeningSocket
-from testkit.world.process import WorldProcess
-from testkit.world.schedule import NS_PER_MS
 from testkit.world.world import World
+from tests.testkit.world.passing import pass_ms, started
 
 HOST, PORT = "10.0.0.1", 7_000
 ADDRESS = f"{HOST}:{PORT}"
@@ -57,12 +56,7 @@ class Pair:
         self.near, self.far = NotingProtocol(), NotingProtocol()
         self.bound: ListeningSocket | None = None
         self.failure: OSError | None = None
-        self.server = self._begun(HOST, self._serve)
-
-    def _begun(self, host: str, main: Callable[[], Coroutine[Any, Any, None]]) -> WorldProcess:
-        process = self.world.process(host, self.world.machine(host))
-        process.run(main)
-        return process
+        self.server = started(world, HOST, self._serve)
 
     async def _serve(self) -> None:
         process = self.world.current
@@ -81,14 +75,12 @@ class Pair:
 
     def connect(self) -> None:
         """Have the client connect, and wait until it should have."""
-        self.client = self._begun("10.0.0.2", self._call)
+        self.client = started(self.world, "10.0.0.2", self._call)
         self.wait_ms(20)
 
     def wait_ms(self, milliseconds: int) -> None:
         """Let time pass."""
-        self.world.schedule.after(milliseconds * NS_PER_MS, lambda: None)
-        end_ns = self.world.schedule.now_ns + milliseconds * NS_PER_MS
-        self.world.run(lambda: self.world.schedule.now_ns >= end_ns, milliseconds * NS_PER_MS)
+        pass_ms(self.world, milliseconds)
 
 
 @pytest.fixture

@@ -6,16 +6,16 @@ Method: a server that echoes, and a caller on another machine who notes what com
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
 
-from testkit.world.process import WorldProcess
 from testkit.world.schedule import NS_PER_MS
 from testkit.world.world import World
+from tests.testkit.world.passing import pass_ms, started
 from viewstamp import grpc_transport
 from viewstamp.transports import GRPCIO, WIRE
 
@@ -28,20 +28,6 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     world = World(7, request.param)
     with world.running():
         yield world
-
-
-def started(world: World, host: str, main: Callable[[], Coroutine[Any, Any, None]]) -> WorldProcess:
-    """Start a process on a machine of its own."""
-    process = world.process(host, world.machine(host))
-    process.run(main)
-    return process
-
-
-def pass_ms(world: World, milliseconds: int) -> None:
-    """Let time pass; something must be due until then."""
-    world.schedule.after(milliseconds * NS_PER_MS, lambda: None)
-    end_ns = world.schedule.now_ns + milliseconds * NS_PER_MS
-    world.run(lambda: world.schedule.now_ns >= end_ns, milliseconds * NS_PER_MS)
 
 
 async def serve() -> None:

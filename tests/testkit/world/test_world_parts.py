@@ -19,10 +19,11 @@ import pytest
 
 from coordinator.replica.worker_thread import DiskHangsError
 from testkit.oracles.history import Operation
-from testkit.world.process import WorldProcess, WorldThread
+from testkit.world.process import WorldThread
 from testkit.world.schedule import NS_PER_MS, NS_PER_S, WorldSchedule
 from testkit.world.workload import Callers, Heard
 from testkit.world.world import World
+from tests.testkit.world.passing import pass_ms, started
 
 
 @pytest.fixture
@@ -31,20 +32,6 @@ def world() -> Iterator[World]:
     world = World(7)
     with world.running():
         yield world
-
-
-def started(world: World, host: str, main: Callable[[], Coroutine[Any, Any, None]]) -> WorldProcess:
-    """Start a process on a machine of its own."""
-    process = world.process(host, world.machine(host))
-    process.run(main)
-    return process
-
-
-def pass_ms(world: World, milliseconds: int) -> None:
-    """Let time pass; something must be due until then."""
-    world.schedule.after(milliseconds * NS_PER_MS, lambda: None)
-    end_ns = world.schedule.now_ns + milliseconds * NS_PER_MS
-    world.run(lambda: world.schedule.now_ns >= end_ns, milliseconds * NS_PER_MS)
 
 
 class Left:
