@@ -7,6 +7,7 @@ to give the same account of it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from viewstamp import grpc_transport
 from viewstamp.transports import GRPCIO, WIRE
 
 Account = list[object]
+
+FLOOD_BYTES = 100_000
 
 
 @dataclass
@@ -72,7 +75,12 @@ class Conversation:
             "Raise": self._raise,
             "Hang": self._hang,
         }
-        streams = {"EchoAll": self._echo_all, "AbortLate": self._abort_late, "Wait": self._wait}
+        streams = {
+            "EchoAll": self._echo_all,
+            "AbortLate": self._abort_late,
+            "Wait": self._wait,
+            "Flood": self._flood,
+        }
         handlers: dict[str, Any] = {
             **{name: grpc.unary_unary_rpc_method_handler(one) for name, one in unary.items()},
             **{name: grpc.stream_stream_rpc_method_handler(one) for name, one in streams.items()},
@@ -108,6 +116,14 @@ class Conversation:
         await context.write(b"one")
         await context.write(b"two")
         await context.abort(grpc.StatusCode.DATA_LOSS, "then nothing")
+
+    async def _flood(self, _: Any, context: Any) -> None:
+        self.begun.set()
+        try:
+            while True:
+                await context.write(bytes(FLOOD_BYTES))
+        finally:
+            self.ended.set()
 
     async def _wait(self, _: Any, context: Any) -> None:
         await context.read()
@@ -217,6 +233,19 @@ async def stopped_answers(talk: Conversation) -> None:
     talk.seen.append(await call.code())
 
 
+async def stopped_writers(talk: Conversation) -> None:
+    """A caller for whom answers wait when the server stops learns that nobody serves it."""
+    call = talk.stream("Flood")
+    await talk.begun.wait()
+    await asyncio.sleep(0.2)
+    await talk.server.stop(0.1)
+    await talk.ended.wait()
+    with contextlib.suppress(grpc.aio.AioRpcError):
+        while await call.read() is not grpc.aio.EOF:
+            pass
+    talk.seen.append(await call.code())
+
+
 async def stopping_servers(talk: Conversation) -> None:
     """A server that waits for calls before it stops takes no new ones, also on a connection that
     it has."""
@@ -246,6 +275,7 @@ CONVERSATIONS: list[Callable[[Conversation], Coroutine[Any, Any, None]]] = [
     closed_channels,
     stopped_servers,
     stopped_answers,
+    stopped_writers,
     stopping_servers,
 ]
 

@@ -77,3 +77,11 @@ def test_retry_info(told: str, delay_ms: int) -> None:
     details = status_pb2.Status.FromString(encoded).details
     retries = [error_details_pb2.RetryInfo.FromString(d.value) for d in details[1:]]
     assert [retry.retry_delay.ToMilliseconds() for retry in retries] == [delay_ms] * bool(delay_ms)
+
+
+def test_equal_refusals_are_equal_bytes() -> None:
+    """The order of details does not show, so peers remember one block for equal refusals."""
+    details = {f"detail_{number}": str(number) for number in range(8)}
+    backwards = dict(reversed(details.items()))
+    one, other = (Refusal(SENT_REASONS[0], "wrong", **each) for each in (details, backwards))
+    assert trailing_details(one) == trailing_details(other)
