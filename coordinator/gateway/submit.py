@@ -295,6 +295,9 @@ class _Stream:
                     Reason.REASON_MALFORMED_REQUEST,
                     "a message after the first must be `command`, `commands` or `read`",
                 )
+            # What this message holds is on its way before the next one is taken. Messages that
+            # came together would else share each stage, and every caller wait for all of them.
+            await asyncio.sleep(0)
 
     def _has_room(self) -> bool:
         return self._answers_due < ANSWERS_DUE_MAX and not self._outgoing.is_full
