@@ -26,7 +26,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("ci" if IS_CI else "local")
-# `make test-transports` runs tests, and the processes that they start, on our own transport.
+# `make test-transports` runs tests, and the processes that they start, on the gRPC library.
 transports.use(transports.chosen())
 
 

@@ -1,7 +1,8 @@
 """The only maker of gRPC channels and servers: all that are asynchronous are made here.
 
-Tests may replace `transport`, below everything that opens channels or serves. The other transport
-must raise `grpc.aio.AioRpcError` as the library does.
+What makes them is chosen by `viewstamp.transports`, at the latest when the first one is made. Tests
+may replace `transport`, below everything that opens channels or serves. Each transport raises
+`grpc.aio.AioRpcError` as the library does.
 """
 
 from __future__ import annotations
@@ -58,6 +59,10 @@ class Transport(Protocol):
         """Raise OSError or OverflowError, with the cause, if a server cannot be bound there."""
         ...
 
+    def channelz(self) -> Any:
+        """Return a Channelz service that knows the channels and servers made here."""
+        ...
+
 
 class GrpcTransport:
     """The library itself."""
@@ -95,6 +100,12 @@ class GrpcTransport:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         socket.create_server((host, port), family=family).close()
 
+    def channelz(self) -> Any:
+        """Return the library's service."""
+        from grpc_channelz.v1._async import ChannelzServicer  # clients need not have it
+
+        return ChannelzServicer()
+
 
 def _configuration(texts: TlsTexts) -> grpc.ServerCertificateConfiguration:
     assert texts.key is not None and texts.certificate is not None, "a server has both"
@@ -120,18 +131,28 @@ def _fetcher(
     return fetch
 
 
-transport: Transport = GrpcTransport()
-"""What makes all channels and servers of this process."""
+transport: Transport | None = None
+"""What makes all channels and servers of this process; None until it is chosen."""
+
+
+def present() -> Transport:
+    """Return what makes channels and servers. Raises UnknownTransport for a wrong variable."""
+    if transport is None:
+        from viewstamp import transports  # it knows all of them, and so it loads this module
+
+        transports.use(transports.chosen())
+    assert transport is not None, "one was chosen"
+    return transport
 
 
 def open_channel(address: str, options: Options, texts: TlsTexts | None = None) -> grpc.aio.Channel:
     """Return a new channel to an address, encrypted if there are texts."""
-    return transport.channel(address, options, texts)
+    return present().channel(address, options, texts)
 
 
 def make_server(options: Options) -> grpc.aio.Server:
     """Return a new server, which is bound to no address yet."""
-    return transport.server(options)
+    return present().server(options)
 
 
 def add_tls_port(server: grpc.aio.Server, address: str, texts: Callable[[], TlsTexts]) -> int:
@@ -139,9 +160,14 @@ def add_tls_port(server: grpc.aio.Server, address: str, texts: Callable[[], TlsT
 
     Return the port. Raises RuntimeError if the address is taken.
     """
-    return transport.add_tls_port(server, address, texts)
+    return present().add_tls_port(server, address, texts)
 
 
 def check_is_free(host: str, port: int) -> None:
     """Raise OSError or OverflowError, with the cause, if a server cannot be bound there."""
-    transport.check_is_free(host, port)
+    present().check_is_free(host, port)
+
+
+def make_channelz() -> Any:
+    """Return a Channelz service that knows the channels and servers of this process."""
+    return present().channelz()

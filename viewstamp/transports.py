@@ -1,7 +1,8 @@
-"""Which transport carries the calls of a process: the gRPC library, or our own HTTP/2.
+"""Which transport carries the calls of a process: our own HTTP/2, or the gRPC library.
 
 Both speak the same protocol, so processes and clients of either kind work together. A flag decides
-for a process, and the variable VIEWSTAMP_TRANSPORT for all whose flags do not.
+for a process, and the variable VIEWSTAMP_TRANSPORT for all whose flags do not. Where neither says
+anything, ours does it.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ def _wire() -> Transport:
     return WireTransport()
 
 
-_MAKERS: Final[Mapping[str, Callable[[], Transport]]] = {GRPCIO: GrpcTransport, WIRE: _wire}
+_MAKERS: Final[Mapping[str, Callable[[], Transport]]] = {WIRE: _wire, GRPCIO: GrpcTransport}
 """What makes each; ours is loaded only where it is used."""
+DEFAULT: Final = WIRE
 
 
 def add_argument(parser: argparse.ArgumentParser) -> None:
@@ -39,14 +41,14 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
         "--transport",
         default=chosen(),
         metavar=f"{{{','.join(_MAKERS)}}}",
-        help=f"what carries calls: the gRPC library, or our own HTTP/2 (default: {VARIABLE}, or"
-        f" {GRPCIO})",
+        help=f"what carries calls: our own HTTP/2, or the gRPC library (default: {VARIABLE}, or"
+        f" {DEFAULT})",
     )
 
 
 def chosen() -> str:
-    """Return what the environment says."""
-    return os.environ.get(VARIABLE) or GRPCIO
+    """Return what the environment says, or the default."""
+    return os.environ.get(VARIABLE) or DEFAULT
 
 
 def use(name: str) -> None:

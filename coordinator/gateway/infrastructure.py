@@ -14,12 +14,13 @@ from typing import Any, Final, NoReturn
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
-from grpc_channelz.v1 import _async as channelz
 from grpc_channelz.v1 import channelz_pb2_grpc
 from grpc_health.v1 import health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import _async as reflection
 from grpc_reflection.v1alpha import reflection_pb2_grpc
+
+from viewstamp import grpc_transport
 
 REFLECTION_ALPHA: Final = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 REFLECTION: Final = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
@@ -38,7 +39,8 @@ def health_handlers(health: HealthServicer) -> Mapping[str, Any]:
 def channelz_handlers() -> Mapping[str, Any]:
     """Return the handlers of Channelz by path."""
     collector = _Collector()
-    channelz_pb2_grpc.add_ChannelzServicer_to_server(channelz.ChannelzServicer(), collector)
+    servicer = grpc_transport.make_channelz()
+    channelz_pb2_grpc.add_ChannelzServicer_to_server(servicer, collector)
     return collector.handlers
 
 

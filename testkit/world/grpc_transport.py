@@ -9,7 +9,7 @@ import grpc.aio
 
 from testkit.world.grpc_calls import WorldChannel
 from testkit.world.grpc_server import WorldServer
-from viewstamp.grpc_transport import Options, TlsTexts
+from viewstamp.grpc_transport import GrpcTransport, Options, TlsTexts
 
 if TYPE_CHECKING:
     from testkit.world.process import WorldProcess
@@ -43,6 +43,10 @@ class WorldTransport:
         """Raise OSError if a live process has the address."""
         if is_taken(self._world, host, port):
             raise OSError("Address already in use")
+
+    def channelz(self) -> Any:
+        """Return the library's service, which knows nothing of a world."""
+        return GrpcTransport().channelz()
 
     def _process(self) -> WorldProcess:
         assert self._world.current is not None, "no process runs"

@@ -133,7 +133,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the times of the kills")
     parser.add_argument(
         "--transports",
-        default=GRPCIO,
+        default=WIRE,
         metavar="NAME,...",
         help=f"what carries the calls of each replica, such as {GRPCIO},{WIRE},{WIRE}"
         " (default: %(default)s)",

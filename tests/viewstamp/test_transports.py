@@ -29,18 +29,18 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("variable", "arguments", "kind"),
     [
-        (None, [], GrpcTransport),
-        ("", [], GrpcTransport),
+        (None, [], WireTransport),
+        ("", [], WireTransport),
         ("wire", [], WireTransport),
         ("grpcio", [], GrpcTransport),
         ("wire", ["--transport", "grpcio"], GrpcTransport),
-        (None, ["--transport", "wire"], WireTransport),
+        ("grpcio", ["--transport", "wire"], WireTransport),
     ],
 )
 def test_a_flag_decides_before_the_environment(
     monkeypatch: pytest.MonkeyPatch, variable: str | None, arguments: list[str], kind: type
 ) -> None:
-    """Without a flag the environment decides, and without either the library carries calls."""
+    """Without a flag the environment decides, and without either ours carries calls."""
     monkeypatch.delenv(transports.VARIABLE, raising=False)
     if variable is not None:
         monkeypatch.setenv(transports.VARIABLE, variable)
@@ -50,6 +50,18 @@ def test_a_flag_decides_before_the_environment(
     transports.use(parser.parse_args(arguments).transport)
 
     assert type(grpc_transport.transport) is kind
+
+
+@pytest.mark.parametrize(
+    ("variable", "kind"), [("", WireTransport), ("wire", WireTransport), ("grpcio", GrpcTransport)]
+)
+def test_the_first_channel_of_an_application_decides(
+    monkeypatch: pytest.MonkeyPatch, variable: str, kind: type
+) -> None:
+    """A program that only uses the client library has no flag: its environment decides."""
+    monkeypatch.setenv(transports.VARIABLE, variable)
+    monkeypatch.setattr(grpc_transport, "transport", None)
+    assert type(grpc_transport.present()) is kind
 
 
 @pytest.mark.parametrize(
@@ -70,4 +82,4 @@ def test_an_unknown_transport_is_told(
         [sys.executable, *arguments], capture_output=True, text=True, check=False
     )
     assert ended.returncode == 2
-    assert "grpcio, wire" in ended.stderr
+    assert "wire, grpcio" in ended.stderr

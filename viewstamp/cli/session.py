@@ -145,12 +145,6 @@ def ask_here(context: typer.Context, request: Message) -> Any:
     return guarded(settings, asked)
 
 
-def _use_transport() -> None:
-    """Use the transport that the environment names. Raises UnknownTransport."""
-    if transports.chosen() != transports.GRPCIO:
-        transports.use(transports.chosen())
-
-
 def guarded(settings: Settings, action: Callable[[], Awaitable[T]]) -> T:
     """Run `action` in an event loop; report an error, and exit."""
 
@@ -158,7 +152,7 @@ def guarded(settings: Settings, action: Callable[[], Awaitable[T]]) -> T:
         return await action()
 
     try:
-        _use_transport()
+        transports.use(transports.chosen())
         return asyncio.run(awaited())
     except UnknownTransport as error:
         step = "name one of them, or none"

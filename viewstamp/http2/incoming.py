@@ -21,13 +21,14 @@ class Incoming:
         self._window_bytes = window_bytes
         self._stream_window_bytes = stream_window_bytes
         self._outgoing = outgoing
-        self._left = max(window_bytes, frames.WINDOW_BYTES_DEFAULT)  # no setting makes it smaller
+        self.left = max(window_bytes, frames.WINDOW_BYTES_DEFAULT)  # no setting makes it smaller
+        """How many bytes of all streams the peer may still send."""
         self._unreturned = 0
 
     def use(self, size: int) -> None:
         """Take note of data of whichever stream. Raises ConnectionFault."""
-        self._left -= size
-        if self._left < 0:
+        self.left -= size
+        if self.left < 0:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more data than the window allows")
 
     def give_back(self, size: int) -> None:
@@ -35,7 +36,7 @@ class Incoming:
         self._unreturned += size
         if self._unreturned * _RETURN_AT >= self._window_bytes:
             self._outgoing.add(frames.window_frame(CONNECTION, self._unreturned))
-            self._left += self._unreturned
+            self.left += self._unreturned
             self._unreturned = 0
 
     def give_back_stream(self, stream: Http2Stream, size: int) -> None:

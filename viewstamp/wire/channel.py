@@ -13,12 +13,14 @@ import grpc
 
 from viewstamp.grpc_transport import Options, TlsTexts
 from viewstamp.http2 import Field, SettingsReceived, write_block, write_varying
+from viewstamp.wire.binding import UNIX_PREFIX
 from viewstamp.wire.client_call import ClientCall, Serialize, WireMethod
-from viewstamp.wire.dialler import UNIX, Dialler, words_of
+from viewstamp.wire.dialler import Dialler, words_of
 from viewstamp.wire.inbox import Bell, HeldBytes
 from viewstamp.wire.metadata import fields_of, timeout_field
 from viewstamp.wire.options import WireOptions
-from viewstamp.wire.socket import Http2Socket
+from viewstamp.wire.socket import Http2Socket, monotonic_ms
+from viewstamp.wire.tally import Tally
 
 _BACKOFF_GROWTH: Final = 1.6
 _MS_PER_S: Final = 1_000
@@ -81,8 +83,10 @@ class WireChannel:
         self.options = WireOptions.of(options)
         self.held = HeldBytes(self.options.received_bytes_max)
         """What is held of all messages that came."""
-        self._address = address
-        self._authority = "localhost" if address.startswith(UNIX) else address
+        self.address = address
+        self.tally = Tally()
+        """The calls of all connections."""
+        self._authority = "localhost" if address.startswith(UNIX_PREFIX) else address
         self._authority = self.options.server_name or self._authority
         self._dialler = Dialler(address, self.options, tls)
         self._scheme = "http" if tls is None else "https"
@@ -150,9 +154,8 @@ class WireChannel:
             call.cancel()
         if self._connecting is not None:
             self._connecting.cancel()
-        for socket in (self._socket, *self._leaving):
-            if socket is not None:
-                socket.close()
+        for socket in self.sockets:
+            socket.close()
 
     async def __aenter__(self) -> Self:
         """Return the channel."""
@@ -178,6 +181,7 @@ class WireChannel:
         if self._is_closed:
             raise grpc.aio.UsageError("Channel is closed.")
         self._calls[call] = wait_for_ready
+        self.tally.begin(monotonic_ms())
         self.place(call)
 
     def place(self, call: ClientCall) -> None:
@@ -193,8 +197,14 @@ class WireChannel:
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
         self._waiting[call] = None
 
+    @property
+    def sockets(self) -> list[Http2Socket]:
+        """The connection for new calls, and those that older ones are left on."""
+        return [*self._leaving, *([] if self._socket is None else [self._socket])]
+
     def ended(self, call: ClientCall) -> None:
         """Forget a call; another one may have its stream."""
+        self.tally.end(is_ok=call.has_succeeded)
         self._calls.pop(call, None)
         self._waiting.pop(call, None)
         self._bell.ring()
@@ -249,7 +259,7 @@ class WireChannel:
         )
         why = words_of(error)
         self._failure = (
-            f"failed to connect to all addresses; last error: UNAVAILABLE: {self._address}: {why}"
+            f"failed to connect to all addresses; last error: UNAVAILABLE: {self.address}: {why}"
         )
         for call in [call for call in self._waiting if not self._calls[call]]:
             call.fail(grpc.StatusCode.UNAVAILABLE, self._failure)

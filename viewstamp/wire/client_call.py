@@ -17,10 +17,10 @@ from viewstamp.limits import KIB
 from viewstamp.wire.inbox import Bell, Inbox
 from viewstamp.wire.messages import WAITING_BYTES_MAX, MalformedMessages, prefixed
 from viewstamp.wire.metadata import Metadata, metadata_of, status_of
+from viewstamp.wire.socket import Http2Socket, monotonic_ms
 
 if TYPE_CHECKING:
     from viewstamp.wire.channel import WireChannel
-    from viewstamp.wire.socket import Http2Socket
 
 # A call whose server never served it is repeated if it has sent no more.
 _KEPT_BYTES_MAX: Final = 256 * KIB
@@ -92,7 +92,7 @@ class ClientCall:
         self._code: grpc.StatusCode | None = None
         self._details = ""
         self._trailing: Metadata = ()
-        self._is_cancelled = False
+        self._was_answered = self._is_cancelled = False
         self._callbacks: list[Callable[[Any], None]] = []
         self._deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         self._timer: asyncio.TimerHandle | None = None
@@ -106,8 +106,10 @@ class ClientCall:
     def start(self, socket: Http2Socket, stream_id: int) -> None:
         """Send what waited, now that there is a stream."""
         self._socket, self._stream_id = socket, stream_id
+        socket.tally.begin(monotonic_ms())
         socket.owners[stream_id] = self
         unsent, self._unsent = self._unsent, []
+        socket.messages_sent += len(unsent)
         for number, data in enumerate(unsent):
             self._keep(data)
             is_end = self._has_ended_writing and number == len(unsent) - 1
@@ -121,6 +123,11 @@ class ClientCall:
         """End with a status of our own; nothing happens if it has ended."""
         if self._code is None:
             self._end(code, details, ())
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether the status OK has come."""
+        return self._code is grpc.StatusCode.OK
 
     @property
     def timeout_left_s(self) -> float | None:
@@ -149,6 +156,7 @@ class ClientCall:
         self._bell.ring()
 
     def _finish(self, section: FieldSection) -> None:
+        self._was_answered = True
         status = status_of(section.fields)
         if status is None:
             status = _refusal_of(section) or (
@@ -186,6 +194,7 @@ class ClientCall:
             socket, self._socket = self._socket, None
             self._unsent, self._kept = self._kept, None
             if socket is not None:
+                socket.tally.end(is_ok=False)
                 socket.disown(self._stream_id)
             self._channel.place(self)
             return
@@ -214,6 +223,7 @@ class ClientCall:
             self._feeding.cancel()
         self._inbox.release()
         if self._socket is not None:
+            self._socket.tally.end(is_ok=self._was_answered)
             self._socket.disown(self._stream_id)
         self._channel.ended(self)
         self._bell.ring()
@@ -262,6 +272,7 @@ class ClientCall:
                 self._unsent.append(data)
             return
         self._keep(data)
+        self._socket.messages_sent += bool(data)
         try:
             self._socket.connection.send_data(self._stream_id, data, is_end=is_end)
         except StreamClosed as error:
@@ -285,6 +296,12 @@ class ClientCall:
             self._reset(ErrorCode.CANCEL)
             self._end(grpc.StatusCode.RESOURCE_EXHAUSTED, text, ())
         return prefixed(data)
+
+    def _received(self) -> bytes:
+        """Return the next message, which has come."""
+        if self._socket is not None:
+            self._socket.messages_received += 1
+        return self._inbox.read()
 
     def _parsed(self, data: bytes) -> Any:
         return data if self.method.parse is None else self.method.parse(data)
@@ -346,7 +363,7 @@ class ClientCall:
                 self._raise_for_status()
                 return grpc.aio.EOF
             await self._wait()
-        return self._parsed(self._inbox.read())
+        return self._parsed(self._received())
 
     async def _messages(self) -> AsyncIterator[Any]:
         while (message := await self.read()) is not grpc.aio.EOF:
@@ -369,7 +386,7 @@ class ClientCall:
                 self._code = grpc.StatusCode.INTERNAL
                 self._details = f"{len(self._inbox)} messages came, and one was due"
                 self._raise_for_status()
-            self._only_message = self._inbox.read()
+            self._only_message = self._received()
         return self._parsed(self._only_message)
 
     def cancel(self) -> bool:

@@ -10,11 +10,11 @@ from typing import Any, Final, TypeAlias
 
 from viewstamp.grpc_transport import TlsTexts
 from viewstamp.http2 import Limits, Role
+from viewstamp.wire.binding import UNIX_PREFIX
 from viewstamp.wire.options import WireOptions
 from viewstamp.wire.socket import Http2Socket, SocketPatience
 from viewstamp.wire.tls import client_context
 
-UNIX: Final = "unix:"
 # A first name server that is dead costs some seconds at each lookup.
 _LOOKUP_S: Final = 60.0
 _ADDRESSES_MAX: Final = 8
@@ -40,7 +40,7 @@ class Dialler:
 
         Raises OSError with the failure at the last address, ValueError for what is no address.
         """
-        if self._address.startswith(UNIX):
+        if self._address.startswith(UNIX_PREFIX):
             return await self._attempt(self._open_path)
         failure: OSError = OSError("the name has no address")
         host, _, port = self._address.rpartition(":")
@@ -54,7 +54,7 @@ class Dialler:
 
     def _open_path(self, made: Callable[[], Http2Socket]) -> Awaitable[tuple[Any, Any]]:
         return asyncio.get_running_loop().create_unix_connection(
-            *(made, self._address.removeprefix(UNIX)),
+            *(made, self._address.removeprefix(UNIX_PREFIX)),
             ssl=self._context,
             server_hostname=self._name_for("localhost"),
         )

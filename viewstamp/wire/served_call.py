@@ -58,8 +58,8 @@ class WireCall:
         self, server: WireServer, socket: Http2Socket, stream_id: int, held: HeldBytes
     ) -> None:
         self.task: asyncio.Task[None] | None = None
+        self.socket = socket
         self._server = server
-        self._socket = socket
         self._stream_id = stream_id
         self._inbox = Inbox("SERVER", server.options.received_bytes_max, self._give_back, held)
         self._bell = Bell()
@@ -135,8 +135,8 @@ class WireCall:
     def cancel(self) -> None:
         """End without an answer of the handler."""
         if not self._has_ended and not self._is_gone:
-            self._socket.connection.reset(self._stream_id, ErrorCode.CANCEL)
-            self._socket.flush_soon()
+            self.socket.connection.reset(self._stream_id, ErrorCode.CANCEL)
+            self.socket.flush_soon()
             self._leave()
 
     def _expire(self) -> None:
@@ -159,8 +159,18 @@ class WireCall:
         self._leave()
 
     @property
+    def was_answered(self) -> bool:
+        """Whether the client was sent a status, of whatever kind."""
+        return self._has_ended
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether the client was sent the status OK."""
+        return self._has_ended and self._code is grpc.StatusCode.OK
+
+    @property
     def _has_waiting(self) -> bool:
-        return self._socket.connection.waiting_bytes(self._stream_id) > 0
+        return self.socket.connection.waiting_bytes(self._stream_id) > 0
 
     def _malformed(self, error: MalformedMessages) -> None:
         if not self._has_ended:
@@ -241,6 +251,7 @@ class WireCall:
                 return None
             await self._bell.wait()
             self._check_goes_on()
+        self.socket.messages_received += 1
         return self._inbox.read()
 
     def _check_goes_on(self) -> None:
@@ -250,8 +261,8 @@ class WireCall:
     # --- Parts ---
 
     def _give_back(self, size: int) -> None:
-        self._socket.connection.give_back(self._stream_id, size)
-        self._socket.flush_soon()
+        self.socket.connection.give_back(self._stream_id, size)
+        self.socket.flush_soon()
 
     def _half_close(self) -> None:
         self._is_half_closed = True
@@ -268,12 +279,13 @@ class WireCall:
             raise HandlerEnded
         if not self._has_sent_fields:
             self._send_fields()
+        self.socket.messages_sent += 1
         try:
-            self._socket.connection.send_data(self._stream_id, prefixed(data))
+            self.socket.connection.send_data(self._stream_id, prefixed(data))
         except StreamClosed as error:
             raise grpc.aio.InternalError("the client is gone") from error
         finally:
-            self._socket.flush_soon()
+            self.socket.flush_soon()
 
     def _send_fields(self) -> None:
         self._has_sent_fields = True
@@ -281,15 +293,15 @@ class WireCall:
         if self._initial:
             block = write_block((*RESPONSE, *fields_of(self._initial)))
         if not self._is_gone:
-            self._socket.connection.send_fields(self._stream_id, block)
-            self._socket.flush_soon()
+            self.socket.connection.send_fields(self._stream_id, block)
+            self.socket.flush_soon()
 
     def _finish(self) -> None:
         """Send the status, behind everything that was written."""
         block = self._last_block()
         self._has_sent_fields = self._has_ended = True
         self._bell.ring()
-        connection = self._socket.connection
+        connection = self.socket.connection
         if self._is_gone or self._stream_id not in connection.streams:
             return
         connection.send_trailers(self._stream_id, block)
@@ -301,12 +313,12 @@ class WireCall:
             )
         else:
             self._let_go()
-        self._socket.flush_soon()
+        self.socket.flush_soon()
 
     def _give_up(self) -> None:
         """End a stream whose client does not read the rest of its answer."""
-        self._socket.connection.reset(self._stream_id, ErrorCode.CANCEL)
-        self._socket.flush_soon()
+        self.socket.connection.reset(self._stream_id, ErrorCode.CANCEL)
+        self.socket.flush_soon()
         self._let_go()
 
     def _let_go(self) -> None:
@@ -314,8 +326,8 @@ class WireCall:
         if self._draining is not None:
             self._draining.cancel()
         if self._has_ended and not self._is_half_closed:
-            self._socket.connection.reset(self._stream_id, ErrorCode.NO_ERROR)
-        self._socket.disown(self._stream_id)
+            self.socket.connection.reset(self._stream_id, ErrorCode.NO_ERROR)
+        self.socket.disown(self._stream_id)
 
     def _last_block(self) -> bytes:
         try:
@@ -350,7 +362,7 @@ class WireCall:
         if self._is_gone:
             raise grpc.aio.InternalError("the client is gone")
         self._send(message)
-        while self._socket.connection.waiting_bytes(self._stream_id) > WAITING_BYTES_MAX:
+        while self.socket.connection.waiting_bytes(self._stream_id) > WAITING_BYTES_MAX:
             await self._bell.wait()
             self._check_goes_on()
             if self._is_gone:
@@ -387,11 +399,11 @@ class WireCall:
 
     def peer(self) -> str:
         """Return the client's address."""
-        return self._server.peer_of(self._socket)
+        return self._server.peer_of(self.socket)
 
     def auth_context(self) -> Mapping[str, Any]:
         """Return what the client's certificate proves."""
-        return self._server.proven_by(self._socket)
+        return self._server.proven_by(self.socket)
 
     def code(self) -> grpc.StatusCode:
         """Return the code that was set, also by `abort`."""

@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import grpc
@@ -24,15 +23,15 @@ from viewstamp.http2 import (
     write_block,
 )
 from viewstamp.wire.acceptor import Acceptor
+from viewstamp.wire.binding import UNIX_PREFIX, bind_socket
 from viewstamp.wire.inbox import Bell, HeldBytes
 from viewstamp.wire.metadata import Metadata, metadata_of
 from viewstamp.wire.options import WireOptions
 from viewstamp.wire.served_call import WireCall
 from viewstamp.wire.socket import Http2Socket, SocketPatience
+from viewstamp.wire.tally import Tally
 from viewstamp.wire.tls import proven_by, server_context
 
-_UNIX: Final = "unix:"
-_BACKLOG: Final = 1_024
 # How long handlers that were cancelled may take to end.
 _LAST_S: Final = 5.0
 _POST: Final = b"POST"
@@ -79,11 +78,11 @@ class WireServer:
     """Serves what its handlers know."""
 
     def __init__(
-        self, options: Options, bind: Callable[[str], socket.socket] | None = None
+        self, options: Options, bind: Callable[[str], socket.socket] = bind_socket
     ) -> None:
         """Raises UnknownOption."""
         self.options = WireOptions.of(options)
-        self._bind = bind or bind_socket
+        self._bind = bind
         self._limits = Limits(
             streams_max=self.options.streams_max,
             section_bytes_max=self.options.fields_bytes_max,
@@ -98,6 +97,8 @@ class WireServer:
         self._generic: list[grpc.GenericRpcHandler] = []
         self._registered: dict[str, Any] = {}
         self._acceptors: list[Acceptor] = []
+        self.tally = Tally()
+        """The calls of all connections, also of those that are gone."""
         self._sockets: dict[Http2Socket, _Client] = {}
         self._calls: dict[WireCall, None] = {}
         self._is_stopping = False
@@ -143,7 +144,7 @@ class WireServer:
             raise RuntimeError(f"Failed to bind to address {address}: {error}") from error
         acceptor = Acceptor(bound, self._socket, context, self.options.handshake_ms)
         self._acceptors.append(acceptor)
-        return 1 if address.startswith(_UNIX) else int(bound.getsockname()[1])
+        return 1 if address.startswith(UNIX_PREFIX) else int(bound.getsockname()[1])
 
     async def start(self) -> None:
         """Begin to listen."""
@@ -178,6 +179,11 @@ class WireServer:
         for each in self._sockets:
             each.connection.announce_end()
             each.flush_soon()
+
+    @property
+    def sockets(self) -> Collection[Http2Socket]:
+        """The connections of clients, the oldest first."""
+        return self._sockets.keys()
 
     @property
     def connections(self) -> int:
@@ -245,21 +251,29 @@ class WireServer:
             return
         call = WireCall(self, made, event.stream_id, self._sockets[made].held)
         made.owners[event.stream_id] = call
-        if self._is_stopping:
-            call.refuse(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
-            return
-        if request.encoding:
-            text = f"messages compressed with {request.encoding!r} are not taken"
-            call.refuse(grpc.StatusCode.UNIMPLEMENTED, text)
-            return
-        handler = self._handler_of(request)
-        if handler is None:
-            call.refuse(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
-            return
         self._calls[call] = None
+        for tally in (self.tally, made.tally):
+            tally.begin(made.heard_ms)
+        handler = self._handler_of(request)
+        refusal = self._refusal_of(request, handler)
+        if refusal is not None:
+            call.refuse(*refusal)
+            self.ended(call)
+            return
         if event.is_end:
             call.fields_received(event)
         call.begin(request.path, request.timeout, request.metadata, handler)
+
+    def _refusal_of(self, request: _Request, handler: Any) -> tuple[grpc.StatusCode, str] | None:
+        """Return why a call is not served, None if it is."""
+        if self._is_stopping:
+            return grpc.StatusCode.UNAVAILABLE, "the server is stopping"
+        if request.encoding:
+            text = f"messages compressed with {request.encoding!r} are not taken"
+            return grpc.StatusCode.UNIMPLEMENTED, text
+        if handler is None:
+            return grpc.StatusCode.UNIMPLEMENTED, "Method not found!"
+        return None
 
     def _handler_of(self, request: _Request) -> Any:
         registered = self._registered.get(request.path)
@@ -271,7 +285,9 @@ class WireServer:
 
     def ended(self, call: WireCall) -> None:
         """Forget a call."""
-        self._calls.pop(call, None)
+        del self._calls[call]
+        self.tally.end(is_ok=call.has_succeeded)
+        call.socket.tally.end(is_ok=call.was_answered)
         self._progress.ring()
 
 
@@ -310,29 +326,9 @@ def _longer_request(
     return _Request(head.path, metadata, timeout, head.refusal, head.encoding)
 
 
-def bind_socket(address: str) -> socket.socket:
-    """Return a socket that is bound to `unix:PATH` or `HOST:PORT`. Raises OSError."""
-    if address.startswith(_UNIX):
-        bound = socket.socket(socket.AF_UNIX)
-        path = Path(address.removeprefix(_UNIX))
-        with contextlib.suppress(FileNotFoundError):
-            if path.is_socket():
-                path.unlink()
-        bound.bind(str(path))
-        bound.listen(_BACKLOG)
-        return bound
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.create_server((host, int(port)), family=family, backlog=_BACKLOG)
-    # Sockets that are accepted have it from this one: asyncio does not set it for those.
-    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return bound
-
-
 def _peer_name(transport: asyncio.Transport) -> str:
     name = transport.get_extra_info("peername")
     if not isinstance(name, tuple):
-        return _UNIX
+        return UNIX_PREFIX
     host, port = name[:2]
     return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"

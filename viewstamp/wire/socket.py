@@ -27,6 +27,7 @@ from viewstamp.http2.events import DataReceived, FieldsReceived, GoingAway, Sett
 from viewstamp.http2.fields import MessagePart
 from viewstamp.limits import MIB
 from viewstamp.wire.signs_of_life import LoopWatch, spoken_for
+from viewstamp.wire.tally import Tally
 from viewstamp.wire.tls import ALPN, speaks_http2
 
 _PING: Final = b"vs-alive"
@@ -82,10 +83,15 @@ class Http2Socket(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(self, role: Role, limits: Limits, patience: SocketPatience) -> None:
-        self._now_ms = _monotonic_ms()
+        self._now_ms = monotonic_ms()
         self.connection = Connection(role, limits, self._now_ms)
         self.owners: dict[int, StreamOwner] = {}
         """Who is told of a stream, until it has ended."""
+        self.tally = Tally()
+        """The calls of this connection."""
+        self.messages_sent = self.messages_received = 0
+        self.heard_ms = self._now_ms
+        """When the last byte of the peer came, by the monotonic clock."""
         self.closes_when_idle = False
         """Whether it closes with its last stream."""
         self.is_gone = False
@@ -108,7 +114,7 @@ class Http2Socket(asyncio.Protocol):
         self._patience = patience
         self._loop = asyncio.get_running_loop()
         self._is_flush_due = False
-        self._begun_ms = self._heard_ms = self._used_ms = self._now_ms
+        self._begun_ms = self._used_ms = self._now_ms
         self._is_asked = self._is_greeted = self._is_closing = False
         self._is_connected = self._has_begun = False
         self._spoken_for: LoopWatch | None = None
@@ -133,7 +139,7 @@ class Http2Socket(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
         self._is_connected = True
         # What came before, such as TLS, counts neither as silence nor as idleness.
-        self._begun_ms = self._heard_ms = self._used_ms = self._due_ms = _monotonic_ms()
+        self._begun_ms = self.heard_ms = self._used_ms = self._due_ms = monotonic_ms()
         if not speaks_http2(self.transport):
             self.abort(f"the peer did not agree on HTTP/2, which ALPN calls {ALPN!r}")
             return
@@ -144,8 +150,8 @@ class Http2Socket(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what came."""
-        self._heard_ms, self._is_asked = _monotonic_ms(), False
-        for event in self._receiver.receive(data, self._heard_ms):
+        self.heard_ms, self._is_asked = monotonic_ms(), False
+        for event in self._receiver.receive(data, self.heard_ms):
             self._handle(event)
         self.flush_soon()
 
@@ -176,7 +182,7 @@ class Http2Socket(asyncio.Protocol):
     def disown(self, stream_id: int) -> None:
         """Tell nobody of a stream any more."""
         self.owners.pop(stream_id, None)
-        self._used_ms = _monotonic_ms()
+        self._used_ms = monotonic_ms()
         if self.closes_when_idle and not self.owners:
             self.close()
 
@@ -285,9 +291,9 @@ class Http2Socket(asyncio.Protocol):
 
     def _watch(self) -> None:
         """End what has lasted too long, and look again when something else may have."""
-        now_ms = _monotonic_ms()
+        now_ms = monotonic_ms()
         # Nobody was heard while this loop stood still: that is no silence of the peer.
-        self._heard_ms = min(now_ms, self._heard_ms + max(0, now_ms - self._due_ms))
+        self.heard_ms = min(now_ms, self.heard_ms + max(0, now_ms - self._due_ms))
         left_ms = [
             left_ms
             for patience in (self._greeting_left_ms, self._silence_left_ms, self._idle_left_ms)
@@ -312,7 +318,7 @@ class Http2Socket(asyncio.Protocol):
         patience = self._patience
         if patience.keepalive_ms is None:
             return None
-        left_ms = self._heard_ms + patience.keepalive_ms - now_ms
+        left_ms = self.heard_ms + patience.keepalive_ms - now_ms
         if left_ms > 0:
             return left_ms
         if not self._is_asked:
@@ -349,5 +355,6 @@ class Http2Socket(asyncio.Protocol):
             owner.ended_early(-1, why)
 
 
-def _monotonic_ms() -> int:
+def monotonic_ms() -> int:
+    """Return the time of a clock that never goes back."""
     return time.monotonic_ns() // _NS_PER_MS

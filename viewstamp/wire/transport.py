@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import Any
+from itertools import count
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+import grpc
 
 from viewstamp.grpc_transport import GrpcTransport, Options, TlsTexts
+from viewstamp.wire.binding import bind_socket
 from viewstamp.wire.channel import WireChannel
-from viewstamp.wire.server import WireServer, bind_socket
+
+if TYPE_CHECKING:
+    from viewstamp.wire.server import WireServer
 
 
 class WireTransport:
@@ -20,14 +27,22 @@ class WireTransport:
 
     def __init__(self, bind: Callable[[str], socket.socket] = bind_socket) -> None:
         self._bind = bind
+        self._numbers = count()
+        # In the order in which they were made, for as long as anybody else has them.
+        self._channels: WeakValueDictionary[int, WireChannel] = WeakValueDictionary()
+        self._servers: WeakValueDictionary[int, WireServer] = WeakValueDictionary()
 
     def channel(self, address: str, options: Options, texts: TlsTexts | None) -> Any:
         """Return a new channel. Raises UnusableTexts, UnknownOption."""
-        return WireChannel(address, options, texts)
+        made = self._channels[next(self._numbers)] = WireChannel(address, options, texts)
+        return made
 
     def server(self, options: Options) -> Any:
         """Return a new server, which is bound to no address yet."""
-        return WireServer(options, self._bind)
+        from viewstamp.wire.server import WireServer  # clients, as of the command line, need none
+
+        made = self._servers[next(self._numbers)] = WireServer(options, self._bind)
+        return made
 
     def add_tls_port(self, server: Any, address: str, texts: Callable[[], TlsTexts]) -> int:
         """Bind a server to an address. Raises UnusableTexts, too."""
@@ -37,3 +52,13 @@ class WireTransport:
     def check_is_free(self, host: str, port: int) -> None:
         """Bind the port for a moment."""
         GrpcTransport().check_is_free(host, port)
+
+    def channelz(self) -> Any:
+        """Return a service about what was made here."""
+        from viewstamp.wire.channelz import WireChannelz  # only servers with that service have it
+
+        return WireChannelz(self._servers.values, self._open_channels)
+
+    def _open_channels(self) -> list[WireChannel]:
+        is_closed = grpc.ChannelConnectivity.SHUTDOWN
+        return [each for each in self._channels.values() if each.get_state() is not is_closed]

@@ -18,9 +18,10 @@ from coordinator.stages.poison import DEATHS_MAX, Poison
 from services.runtime.failures import internal_error
 from tests.services.runtime import echo
 from tests.services.runtime.echo import PUT, batch, command, put_request
-from viewstamp import limits
+from viewstamp import grpc_transport, limits, transports
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.grpc_transport import GrpcTransport
 
 WAIT_S = 30
 
@@ -110,14 +111,28 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"127.0.0.1:{free.getsockname()[1]}"
 
 
-@pytest.mark.parametrize(
-    "fault", [pytest.param("computing", id="computes"), pytest.param("busy", id="keeps-the-lock")]
-)
-async def test_a_busy_service_lives(
-    address: str, fault: str, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the gRPC library carry the calls here, and of the processes that are started."""
+    monkeypatch.setenv(transports.VARIABLE, transports.GRPCIO)
+    monkeypatch.setattr(grpc_transport, "transport", GrpcTransport())
+
+
+async def test_a_busy_service_lives(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler that takes longer than a silent service is tolerated is reported and waited for."""
+    await stays_connected(address, "computing", monkeypatch)
+
+
+@pytest.mark.usefixtures("library")
+async def test_a_service_that_keeps_the_lock_lives_on_the_library(
+    address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A handler that takes longer than a silent service is tolerated is reported and waited for;
-    also if it keeps Python's lock, which our own transport cannot do."""
+    """So does one that keeps Python's lock for so long, where a thread that needs none tells it."""
+    await stays_connected(address, "busy", monkeypatch)
+
+
+async def stays_connected(address: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a handler take long, and expect answers, no lost connection, and that it was told."""
     monkeypatch.setattr("coordinator.stages.busyness.STAGE_BUSY_MS", 2 * LOOK_INTERVAL_MS)
     async with followed(address) as it:
         it.client.send(put(1))
