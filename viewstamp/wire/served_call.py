@@ -41,7 +41,7 @@ OK_BLOCK: Final = write_block(status_fields(grpc.StatusCode.OK, "", ()))
 _DRAIN_S: Final = 60.0
 
 
-class HandlerEnded(Exception):  # noqa: N818 - it ends a handler, as `abort` has to.
+class HandlerEnded(grpc.aio.AbortError):
     """The call was answered by `abort`; the handler has nothing more to say."""
 
 
