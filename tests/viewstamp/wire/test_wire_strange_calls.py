@@ -35,7 +35,7 @@ from viewstamp.http2.frames import (
 from viewstamp.wire.messages import prefixed
 from viewstamp.wire.transport import WireTransport
 
-EXAMPLES: Final = 150
+EXAMPLES: Final = 300
 EXAMPLES_OF_ALL: Final = 10_000
 PATIENCE_S: Final = 20
 ATTEMPTS: Final = 3
@@ -69,7 +69,10 @@ STATUSES: Final = st.sampled_from([b"", b"0", b"5", b"16", b"17", b"99", b"100",
 FIELDS: Final = st.lists(st.tuples(NAMES, VALUES), max_size=6)
 # What is looked at in a request that is good otherwise.
 EXTRAS: Final = st.one_of(
-    st.tuples(st.just(b"grpc-timeout"), st.sampled_from([b"1S", b"", b"x", b"5n", b"99999999H"])),
+    st.tuples(
+        st.just(b"grpc-timeout"),
+        st.sampled_from([b"1S", b"5n", b"99999999H", b"", b"x", b"123456789S", b"1"]),
+    ),
     st.tuples(st.just(b"grpc-encoding"), st.sampled_from([b"gzip", b"identity"])),
 )
 DATA: Final = st.one_of(
@@ -91,8 +94,8 @@ def data_frame(stream_id: int, flags: int, data: bytes) -> bytes:
 
 def headers(good: list[Field]) -> st.SearchStrategy[bytes]:
     """Return fields of any kind, or good ones with some more."""
-    more = st.one_of(FIELDS, EXTRAS.map(lambda extra: [extra]), st.just([]))
-    fields = st.one_of(FIELDS, more.map(lambda each: good + each))
+    with_extra = EXTRAS.map(lambda extra: [*good, extra])
+    fields = st.one_of(FIELDS, with_extra, with_extra, FIELDS.map(lambda more: good + more))
     return st.builds(header_frame, IDS, ENDS, fields)
 
 
