@@ -65,6 +65,23 @@ def _step(held: int, operation: Operation) -> tuple[object, int]:
 
 
 REGISTER: Final = SequentialModel(initial=0, step=_step)
+_UNSEEN: Final = -1
+
+
+def unseen_alike(history: Sequence[Operation]) -> list[Operation]:
+    """Return a history in which creations that nobody saw are alike.
+
+    Those are creations without an answer whose number of partitions no answer tells. What number
+    they have makes no difference to any answer, so the verdict is the same, and the judge need not
+    try each of them in the place of each other.
+    """
+    told = {each.output for each in history}
+    return [
+        each
+        if each.is_answered or each.kind != CREATE or each.argument in told
+        else replace(each, argument=_UNSEEN)
+        for each in history
+    ]
 
 
 @dataclass
