@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from tests.foreign.conversing import check_codes, differences, held
-from tests.foreign.languages import LANGUAGES, ForeignLanguage
+from tests.foreign.languages import ForeignEnds
 from tests.foreign.serving import python_server
 from viewstamp.transports import GRPCIO, WIRE
 
@@ -24,22 +24,13 @@ pytestmark = pytest.mark.foreign
 REFUSED_BY_OURS: Final = {"compressed": grpc.StatusCode.UNIMPLEMENTED}
 
 
-@pytest.fixture(scope="module", params=LANGUAGES, ids=lambda language: language.name)
-def command(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, ...]:
-    """Build a client, and return its command."""
-    language: ForeignLanguage = request.param
-    return language.built_in(tmp_path_factory.mktemp("client")).client
-
-
 @pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "TLS"])
 def test_foreign_clients_see_no_difference(
-    command: tuple[str, ...], is_encrypted: bool, tmp_path: Path
+    ends: ForeignEnds, is_encrypted: bool, tmp_path: Path
 ) -> None:
     """All conversations come to the same on both transports, and to what they are for."""
     library, ours = (
-        held(command, python_server(transport), tmp_path / transport, is_encrypted=is_encrypted)
+        held(ends.client, python_server(transport), tmp_path / transport, is_encrypted=is_encrypted)
         for transport in (GRPCIO, WIRE)
     )
     check_codes(library)

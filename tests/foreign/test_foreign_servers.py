@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from tests.foreign.conversing import check_codes, differences, held
-from tests.foreign.languages import LANGUAGES, ForeignLanguage
+from tests.foreign.languages import ForeignEnds
 from viewstamp.transports import GRPCIO, WIRE
 
 pytestmark = pytest.mark.foreign
@@ -27,24 +27,15 @@ AT_RISK_IN_THE_LIBRARY: Final = {
 }
 
 
-@pytest.fixture(scope="module", params=LANGUAGES, ids=lambda language: language.name)
-def command(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, ...]:
-    """Build a server, and return its command."""
-    language: ForeignLanguage = request.param
-    return language.built_in(tmp_path_factory.mktemp("server")).server
-
-
 @pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "TLS"])
 def test_our_client_sees_no_difference(
-    command: tuple[str, ...], is_encrypted: bool, tmp_path: Path
+    ends: ForeignEnds, is_encrypted: bool, tmp_path: Path
 ) -> None:
     """All conversations with a server come to the same for both clients, as they are meant to."""
     library, ours = (
         held(
             (sys.executable, "-m", "tests.foreign.client", transport),
-            command,
+            ends.server,
             tmp_path / transport,
             is_encrypted=is_encrypted,
         )
