@@ -28,6 +28,7 @@ from benchmarks.commands import machine, portable, versions
 from benchmarks.etcd_client import EtcdClient, PutRequest
 from benchmarks.etcd_server import EtcdCluster
 from benchmarks.targets import FAILOVER_TARGETS, Figures, judge
+from viewstamp import transports
 from viewstamp.client import Client, connect
 from viewstamp.cluster import LocalReplicas
 from viewstamp.cluster.local import COORDINATOR
@@ -230,7 +231,7 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
             systems: dict[str, System] = {
                 "failover": await stack.enter_async_context(ours(Path(name) / "viewstamp"))
             }
-            about: dict[str, Any] = {"machine": machine()}
+            about: dict[str, Any] = {"transport": transports.chosen(), "machine": machine()}
             if not options.without_etcd:
                 cluster = EtcdCluster(Path(name) / "etcd", REPLICAS)
                 await stack.enter_async_context(cluster)

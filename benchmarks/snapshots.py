@@ -46,6 +46,7 @@ from benchmarks.snapshot_state import FULL, QUICK, Size, StateTopics, build, cha
 from benchmarks.snapshot_turns import LOADS, SnapshotTurns, take
 from benchmarks.targets import SNAPSHOT_TARGETS, Figures, judge
 from viewstamp import client as library
+from viewstamp import transports
 from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.client.verdicts import RetryVerdict, verdict_on
@@ -258,7 +259,11 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="viewstamp-benchmark-") as name:
         directory = Path(name)
         rounds = await measure_cluster(directory, size, options)
-        about: dict[str, Any] = {"machine": machine(), "benchmark": portable(sys.orig_argv)}
+        about: dict[str, Any] = {
+            "transport": transports.chosen(),
+            "machine": machine(),
+            "benchmark": portable(sys.orig_argv),
+        }
         if not options.without_etcd:
             keys = size.topics * size.partitions_per_topic
             theirs, etcd = await measure_etcd(directory, keys, options.rounds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from testkit.world.byte_streams import ListeningSocket
@@ -26,8 +27,8 @@ class WorldWireTransport(WireTransport):
         if is_taken(self._world, host, port):
             raise OSError("Address already in use")
 
-    def _listen(self, address: str) -> socket.socket:
+    def _listen(self, address: str) -> Sequence[socket.socket]:
         process: WorldProcess | None = self._world.current
         assert process is not None, "no process runs"
         listening: Any = ListeningSocket(process, address)
-        return cast(socket.socket, listening)
+        return [cast(socket.socket, listening)]

@@ -15,7 +15,7 @@ import grpc.aio
 import typer
 from google.protobuf.message import Message
 
-from viewstamp import transports
+from viewstamp import grpc_transport
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.authorities import authority_problem
@@ -152,7 +152,7 @@ def guarded(settings: Settings, action: Callable[[], Awaitable[T]]) -> T:
         return await action()
 
     try:
-        transports.use(transports.chosen())
+        grpc_transport.present()
         return asyncio.run(awaited())
     except UnknownTransport as error:
         step = "name one of them, or none"

@@ -64,12 +64,18 @@ class _Callable:
         wait_for_ready: bool | None = None,
         **_: Any,
     ) -> ClientCall:
-        """Begin a call; a method that sends a stream takes an iterator, or none."""
+        """Begin a call; a method that sends a stream takes an iterator, or none.
+
+        Raises UsageError if the channel is closed, and whatever the serializer does.
+        """
+        # All that may fail comes first: a call that has begun has to end.
+        self._channel.check_open()
         block = self._channel.request_block(self._method.path, metadata)
+        only = self._method.written(request) if self._sends_one else b""
         call = ClientCall(self._channel, self._method, block, timeout)
         self._channel.begin(call, wait_for_ready=bool(wait_for_ready))
         if self._sends_one:
-            call.send_only(request)
+            call.send_only(only)
         elif request is not None:
             call.feed(request)
         return call
@@ -176,10 +182,13 @@ class WireChannel:
             return block
         return block + write_varying(fields_of(each for each in given if each[0] in _VARYING))
 
-    def begin(self, call: ClientCall, *, wait_for_ready: bool) -> None:
-        """Give a call a stream, now or once there is one."""
+    def check_open(self) -> None:
+        """Raise UsageError once the channel is closed."""
         if self._is_closed:
             raise grpc.aio.UsageError("Channel is closed.")
+
+    def begin(self, call: ClientCall, *, wait_for_ready: bool) -> None:
+        """Give a call a stream, now or once there is one."""
         self._calls[call] = wait_for_ready
         self.tally.begin(monotonic_ms())
         self.place(call)

@@ -11,6 +11,7 @@ import ipaddress
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from socket import socket as Listening  # noqa: N812 - it is one that only accepts
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -140,8 +141,11 @@ class WireChannelz(channelz_pb2_grpc.ChannelzServicer):
         self, request: pb.GetSocketRequest, context: Context
     ) -> pb.GetSocketResponse:
         """Show a connection."""
+        listening = self._numbers.find(request.socket_id, Listening)
+        if listening is not None:
+            return pb.GetSocketResponse(socket=self._listening(listening))
         socket = self._numbers.find(request.socket_id, Http2Socket)
-        if socket is None:
+        if socket is None or socket.is_gone:
             await _not_found(context, "socket", request.socket_id)
         assert socket is not None, "abort raises"
         return pb.GetSocketResponse(socket=self._socket(socket))
@@ -149,7 +153,10 @@ class WireChannelz(channelz_pb2_grpc.ChannelzServicer):
     # --- What is shown ---
 
     def _server(self, server: WireServer) -> pb.Server:
-        shown = pb.Server(ref=pb.ServerRef(server_id=self._numbers.of(server)))
+        shown = pb.Server(
+            ref=pb.ServerRef(server_id=self._numbers.of(server)),
+            listen_socket=(self._listening(each).ref for each in server.listening),
+        )
         _count(shown.data, server.tally)
         return shown
 
@@ -162,6 +169,13 @@ class WireChannelz(channelz_pb2_grpc.ChannelzServicer):
         shown.data.target = channel.address
         _count(shown.data, channel.tally)
         return shown
+
+    def _listening(self, socket: Listening) -> pb.Socket:
+        name = socket.getsockname()
+        return pb.Socket(
+            ref=pb.SocketRef(socket_id=self._numbers.of(socket), name=str(name)),
+            local=_address(name),
+        )
 
     def _socket_ref(self, socket: Http2Socket) -> pb.SocketRef:
         name = str(socket.transport.get_extra_info("peername") or "")
@@ -223,5 +237,7 @@ def _address(name: Any) -> pb.Address:
     if isinstance(name, tuple):
         packed = ipaddress.ip_address(name[0]).packed
         return pb.Address(tcpip_address=pb.Address.TcpIpAddress(ip_address=packed, port=name[1]))
-    path = name.decode(errors="replace") if isinstance(name, bytes) else name or ""
+    if name is None:
+        return pb.Address()  # the connection was lost before anybody asked
+    path = name.decode(errors="replace") if isinstance(name, bytes) else name
     return pb.Address(uds_address=pb.Address.UdsAddress(filename=path))

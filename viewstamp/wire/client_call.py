@@ -58,6 +58,11 @@ class WireMethod:
     serialize: Serialize
     parse: Callable[[bytes], Any] | None
 
+    def written(self, message: Any) -> bytes:
+        """Return the bytes of a message. Raises whatever the serializer does."""
+        data: bytes = message if self.serialize is None else self.serialize(message)
+        return data
+
 
 class ClientCall:
     """A call, until its status has come. It waits for its connection if there is none yet."""
@@ -288,8 +293,8 @@ class ClientCall:
         if self._kept_bytes > _KEPT_BYTES_MAX:
             self._kept = None
 
-    def _written(self, message: Any) -> bytes:
-        data = message if self.method.serialize is None else self.method.serialize(message)
+    def _framed(self, data: bytes) -> bytes:
+        """Return a message as it is sent; one that is too large ends the call."""
         limit = self._channel.options.sent_bytes_max
         if limit is not None and len(data) > limit:
             text = f"CLIENT: Sent message larger than max ({len(data)} vs. {limit})"
@@ -308,9 +313,9 @@ class ClientCall:
 
     # --- In the shape of the library ---
 
-    def send_only(self, message: Any) -> None:
+    def send_only(self, message: bytes) -> None:
         """Send the one request."""
-        data = self._written(message)
+        data = self._framed(message)
         if self._code is None:
             self._send(data, is_end=True)
 
@@ -339,7 +344,7 @@ class ClientCall:
             raise asyncio.InvalidStateError("RPC already finished.")
         if self._has_ended_writing:
             raise asyncio.InvalidStateError("RPC is half closed after calling done_writing().")
-        self._send(self._written(message), is_end=False)
+        self._send(self._framed(self.method.written(message)), is_end=False)
         while self._code is None and self._is_full():
             await self._wait()
 

@@ -1,10 +1,15 @@
-"""Opens the connections of a channel: a name is looked up, and its addresses are tried in turn."""
+"""Opens the connections of a channel: a name is looked up, and its addresses are tried.
+
+An address that does not answer keeps nobody waiting: the next one is tried beside it after a short
+time, and whichever serves first is taken (RFC 8305, section 5).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from socket import EAI_AGAIN, SOCK_STREAM, gaierror
 from typing import Any, Final, TypeAlias
 
@@ -18,6 +23,10 @@ from viewstamp.wire.tls import client_context
 # A first name server that is dead costs some seconds at each lookup.
 _LOOKUP_S: Final = 60.0
 _ADDRESSES_MAX: Final = 8
+NEXT_ATTEMPT_S: Final = 0.25
+"""How long an address is tried alone, as RFC 8305 recommends."""
+# Other words of the library for an address. A name server of one's own is not among them.
+_SCHEMES: Final = ("dns:///", "dns:", "ipv4:", "ipv6:")
 _MS_PER_S: Final = 1_000
 
 _Opening: TypeAlias = Callable[[Callable[[], Http2Socket]], Awaitable[tuple[Any, Any]]]
@@ -38,19 +47,37 @@ class Dialler:
     async def dial(self) -> Http2Socket:
         """Return a socket whose server has sent its settings.
 
-        Raises OSError with the failure at the last address, ValueError for what is no address.
+        Raises OSError with the last failure, ValueError for what is no address.
         """
         if self._address.startswith(UNIX_PREFIX):
             return await self._attempt(self._open_path)
-        failure: OSError = OSError("the name has no address")
-        host, _, port = self._address.rpartition(":")
-        name = host.strip("[]")
-        for found in await _looked_up(name, int(port)):
-            try:
-                return await self._attempt(self._opening(found, int(port), name))
-            except OSError as error:
-                failure = error
-        raise failure
+        name, port = host_and_port(self._address)
+        found = await _looked_up(name, port)
+        return await self._first_of([self._opening(each, port, name) for each in found])
+
+    async def _first_of(self, openings: Sequence[_Opening]) -> Http2Socket:
+        """Return the first socket that can be used. Raises OSError with the last failure."""
+        waiting, under_way = deque(openings), set[asyncio.Task[Http2Socket]]()
+        failure: BaseException = OSError("the name has no address")
+        try:
+            while waiting or under_way:
+                if waiting:
+                    attempt = self._attempt(waiting.popleft())
+                    under_way.add(asyncio.get_running_loop().create_task(attempt))
+                done, _ = await asyncio.wait(
+                    under_way,
+                    timeout=NEXT_ATTEMPT_S if waiting else None,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                for each in done:
+                    under_way.remove(each)
+                    error = each.exception()
+                    if error is None:
+                        return each.result()
+                    failure = error
+            raise failure
+        finally:
+            await _give_up(under_way)
 
     def _open_path(self, made: Callable[[], Http2Socket]) -> Awaitable[tuple[Any, Any]]:
         return asyncio.get_running_loop().create_unix_connection(
@@ -86,6 +113,26 @@ class Dialler:
             socket.abort("given up")
             raise
         return socket
+
+
+async def _give_up(attempts: Collection[asyncio.Task[Http2Socket]]) -> None:
+    """End attempts that are not needed any more, also those that have come to a socket."""
+    for each in attempts:
+        each.cancel()
+    for ended in await asyncio.gather(*attempts, return_exceptions=True):
+        if isinstance(ended, Http2Socket):
+            ended.abort("another address was faster")
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return the parts of an address. Raises ValueError."""
+    bare = next(
+        (address.removeprefix(each) for each in _SCHEMES if address.startswith(each)), address
+    )
+    host, _, port = bare.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError(f"{address!r} is no address: give HOST:PORT, or unix:PATH")
+    return host.strip("[]"), int(port)
 
 
 async def _looked_up(name: str, port: int) -> Sequence[str]:

@@ -72,6 +72,7 @@ class WireCall:
         self._timer: asyncio.TimerHandle | None = None
         self._draining: asyncio.TimerHandle | None = None
         self._code = grpc.StatusCode.OK
+        self._sent_code: grpc.StatusCode | None = None
         self._details = ""
         self._trailing: Metadata = ()
         self._initial: Metadata = ()
@@ -161,12 +162,12 @@ class WireCall:
     @property
     def was_answered(self) -> bool:
         """Whether the client was sent a status, of whatever kind."""
-        return self._has_ended
+        return self._sent_code is not None
 
     @property
     def has_succeeded(self) -> bool:
         """Whether the client was sent the status OK."""
-        return self._has_ended and self._code is grpc.StatusCode.OK
+        return self._sent_code is grpc.StatusCode.OK
 
     @property
     def _has_waiting(self) -> bool:
@@ -305,6 +306,7 @@ class WireCall:
         if self._is_gone or self._stream_id not in connection.streams:
             return
         connection.send_trailers(self._stream_id, block)
+        self._sent_code = self._code
         if connection.waiting_bytes(self._stream_id):
             left_s = self.time_remaining()
             loop = asyncio.get_running_loop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,7 +24,7 @@ from viewstamp.http2 import (
     write_block,
 )
 from viewstamp.wire.acceptor import Acceptor
-from viewstamp.wire.binding import UNIX_PREFIX, bind_socket
+from viewstamp.wire.binding import UNIX_PREFIX, bind_sockets
 from viewstamp.wire.inbox import Bell, HeldBytes
 from viewstamp.wire.metadata import Metadata, metadata_of
 from viewstamp.wire.options import WireOptions
@@ -42,6 +43,8 @@ _ENCODING: Final = b"grpc-encoding"
 _TIMEOUT: Final = b"grpc-timeout"
 # Fields that say whether and how a request is served.
 _GOVERNING: Final = frozenset({_CONTENT_TYPE, _ENCODING})
+_log = logging.getLogger(__name__)
+
 _NO_GRPC_BLOCK: Final = write_block([(b":status", b"415")])
 _NO_POST_BLOCK: Final = write_block([(b":status", b"405"), (b"allow", b"POST")])
 
@@ -78,7 +81,7 @@ class WireServer:
     """Serves what its handlers know."""
 
     def __init__(
-        self, options: Options, bind: Callable[[str], socket.socket] = bind_socket
+        self, options: Options, bind: Callable[[str], Sequence[socket.socket]] = bind_sockets
     ) -> None:
         """Raises UnknownOption."""
         self.options = WireOptions.of(options)
@@ -94,6 +97,8 @@ class WireServer:
             self.options.handshake_ms,
             self.options.idle_ms,
         )
+        self.listening: list[socket.socket] = []
+        """Where connections are accepted."""
         self._generic: list[grpc.GenericRpcHandler] = []
         self._registered: dict[str, Any] = {}
         self._acceptors: list[Acceptor] = []
@@ -142,9 +147,11 @@ class WireServer:
             bound = self._bind(address)
         except OSError as error:
             raise RuntimeError(f"Failed to bind to address {address}: {error}") from error
-        acceptor = Acceptor(bound, self._socket, context, self.options.handshake_ms)
-        self._acceptors.append(acceptor)
-        return 1 if address.startswith(UNIX_PREFIX) else int(bound.getsockname()[1])
+        self.listening += bound
+        self._acceptors += [
+            Acceptor(each, self._socket, context, self.options.handshake_ms) for each in bound
+        ]
+        return 1 if address.startswith(UNIX_PREFIX) else int(bound[0].getsockname()[1])
 
     async def start(self) -> None:
         """Begin to listen."""
@@ -179,6 +186,11 @@ class WireServer:
         for each in self._sockets:
             each.connection.announce_end()
             each.flush_soon()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether `stop` has come to its end."""
+        return self._stopped.is_set()
 
     @property
     def sockets(self) -> Collection[Http2Socket]:
@@ -254,8 +266,7 @@ class WireServer:
         self._calls[call] = None
         for tally in (self.tally, made.tally):
             tally.begin(made.heard_ms)
-        handler = self._handler_of(request)
-        refusal = self._refusal_of(request, handler)
+        handler, refusal = self._chosen(request)
         if refusal is not None:
             call.refuse(*refusal)
             self.ended(call)
@@ -264,16 +275,21 @@ class WireServer:
             call.fields_received(event)
         call.begin(request.path, request.timeout, request.metadata, handler)
 
-    def _refusal_of(self, request: _Request, handler: Any) -> tuple[grpc.StatusCode, str] | None:
-        """Return why a call is not served, None if it is."""
+    def _chosen(self, request: _Request) -> tuple[Any, tuple[grpc.StatusCode, str] | None]:
+        """Return what serves a call, or why nothing does."""
         if self._is_stopping:
-            return grpc.StatusCode.UNAVAILABLE, "the server is stopping"
+            return None, (grpc.StatusCode.UNAVAILABLE, "the server is stopping")
         if request.encoding:
             text = f"messages compressed with {request.encoding!r} are not taken"
-            return grpc.StatusCode.UNIMPLEMENTED, text
+            return None, (grpc.StatusCode.UNIMPLEMENTED, text)
+        try:
+            handler = self._handler_of(request)
+        except Exception as error:
+            _log.exception("Unexpected exception raised by the handlers of %s", request.path)
+            return None, (grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
         if handler is None:
-            return grpc.StatusCode.UNIMPLEMENTED, "Method not found!"
-        return None
+            return None, (grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        return handler, None
 
     def _handler_of(self, request: _Request) -> Any:
         registered = self._registered.get(request.path)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import grpc
 
-from viewstamp.grpc_transport import GrpcTransport, Options, TlsTexts
-from viewstamp.wire.binding import bind_socket
+from viewstamp.grpc_transport import Options, TlsTexts
+from viewstamp.wire.binding import bind_sockets
 from viewstamp.wire.channel import WireChannel
 
 if TYPE_CHECKING:
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 class WireTransport:
     """Makes channels and servers that speak HTTP/2 themselves.
 
-    `bind` returns a socket that listens at an address, and raises OSError if it is taken. The
+    `bind` returns sockets that listen at an address, and raises OSError if it is taken. The
     simulator has sockets of its own.
     """
 
-    def __init__(self, bind: Callable[[str], socket.socket] = bind_socket) -> None:
+    def __init__(self, bind: Callable[[str], Sequence[socket.socket]] = bind_sockets) -> None:
         self._bind = bind
         self._numbers = count()
         # In the order in which they were made, for as long as anybody else has them.
@@ -51,13 +51,17 @@ class WireTransport:
 
     def check_is_free(self, host: str, port: int) -> None:
         """Bind the port for a moment."""
-        GrpcTransport().check_is_free(host, port)
+        for each in self._bind(f"[{host}]:{port}"):
+            each.close()
 
     def channelz(self) -> Any:
         """Return a service about what was made here."""
         from viewstamp.wire.channelz import WireChannelz  # only servers with that service have it
 
-        return WireChannelz(self._servers.values, self._open_channels)
+        return WireChannelz(self._running_servers, self._open_channels)
+
+    def _running_servers(self) -> list[WireServer]:
+        return [each for each in self._servers.values() if not each.is_stopped]
 
     def _open_channels(self) -> list[WireChannel]:
         is_closed = grpc.ChannelConnectivity.SHUTDOWN

@@ -63,6 +63,9 @@ async def test_a_server_shows_its_calls_and_connections(transport: Transport) ->
         assert (counted.calls_started, counted.calls_succeeded, counted.calls_failed) == (5, 3, 1)
         assert counted.last_call_started_timestamp.seconds > 0
         assert servers.end
+        [listening] = server.listen_socket
+        shown = await channelz.GetSocket(pb.GetSocketRequest(socket_id=listening.socket_id))
+        assert shown.socket.local.tcpip_address.ip_address == bytes((127, 0, 0, 1))
 
         of_server = pb.GetServerSocketsRequest(server_id=server.ref.server_id)
         sockets = await channelz.GetServerSockets(of_server)
@@ -73,9 +76,9 @@ async def test_a_server_shows_its_calls_and_connections(transport: Transport) ->
         assert socket.local.tcpip_address.ip_address == bytes((127, 0, 0, 1))
         assert socket.remote.tcpip_address.port not in (0, socket.local.tcpip_address.port)
         carried = socket.data
-        assert (carried.streams_started, carried.streams_failed) == (7, 0)
+        assert (carried.streams_started, carried.streams_failed) == (8, 0)
         # The failed call was answered without a message, and the last one is under way.
-        assert (carried.messages_received, carried.messages_sent) == (7, 7)
+        assert (carried.messages_received, carried.messages_sent) == (8, 8)
         assert carried.last_remote_stream_created_timestamp.seconds > 0
 
 
@@ -139,6 +142,30 @@ async def test_what_does_not_exist_is_not_found(
 
 class Thing:
     """Something that is listed."""
+
+
+async def test_what_has_ended_is_not_shown() -> None:
+    """A stopped server, a closed channel and a closed connection are gone at once, whatever still
+    refers to them."""
+    transport = WireTransport()
+    async with serving(transport) as address:
+        ended = transport.channel(address, (), None)
+        await ended.unary_unary(ECHO)(b"x", timeout=PATIENCE_S)
+        [socket] = ended.sockets
+        channel = transport.channel(address, (), None)
+        channelz = stub_of(channel)
+        before = await channelz.GetTopChannels(pb.GetTopChannelsRequest())
+        numbers = [each.socket_id for shown in before.channel for each in shown.socket_ref]
+        await ended.close()
+        after = await channelz.GetTopChannels(pb.GetTopChannelsRequest())
+        assert (len(before.channel), len(after.channel)) == (2, 1)
+        with pytest.raises(grpc.aio.AioRpcError, match="there is no socket"):
+            while socket is not None:  # the server may learn of its end a moment later
+                await channelz.GetSocket(pb.GetSocketRequest(socket_id=numbers[0]))
+        await channel.close()
+    async with serving(transport) as address, grpc.aio.insecure_channel(address) as other:
+        servers = await stub_of(other).GetServers(pb.GetServersRequest())
+        assert len(servers.server) == 1
 
 
 def test_a_list_is_read_page_by_page() -> None:

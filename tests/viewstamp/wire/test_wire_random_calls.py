@@ -6,7 +6,6 @@ at both. The transcripts have to be equal.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterator
 from typing import Any, Final
@@ -16,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.viewstamp.wire.careful_runner import CarefulRunner
 from tests.viewstamp.wire.random_calls import End, Metadata, Script, ScriptedLine, Step
 from viewstamp.grpc_transport import GrpcTransport
 from viewstamp.wire.transport import WireTransport
@@ -73,7 +73,7 @@ class AllLines:
     """A line for each pair of transports, on a loop of its own."""
 
     def __init__(self) -> None:
-        self._runner = asyncio.Runner()
+        self._runner = CarefulRunner()
         pairs = [(LIBRARY, LIBRARY), (OURS, OURS), (OURS, LIBRARY), (LIBRARY, OURS)]
         self._lines = self._runner.run(self._start(pairs))
 
@@ -101,10 +101,12 @@ class AllLines:
 def lines() -> Iterator[AllLines]:
     """Open all lines; errors that handlers raise by their scripts are not logged."""
     logging.disable(logging.ERROR)
-    made = AllLines()
-    yield made
-    made.close()
-    logging.disable(logging.NOTSET)
+    try:
+        made = AllLines()
+        yield made
+        made.close()
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize(
