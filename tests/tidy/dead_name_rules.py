@@ -15,6 +15,7 @@ WIRE: Final = "tests ask how many there are"
 SHAPE: Final = "handlers and generated code know it as a part of grpc.aio"
 LOOP: Final = "asyncio calls it"
 # Names that the product itself does not use, each with its user.
+GENERATED: Final = "generated code of gRPC calls it"
 EXEMPT: Final = {
     "Client.transact": API,
     "Groups.commit_offsets": API,
@@ -28,14 +29,20 @@ EXEMPT: Final = {
     "LinesReader.latestOffset": SPARK,
     "LinesReader.prepareForTriggerAvailableNow": SPARK,
     "LinesSource.streamReader": SPARK,
-    "_Collector.add_registered_method_handlers": "generated code of gRPC calls it",
+    "_Collector.add_registered_method_handlers": GENERATED,
     "_Recorded.on_end": "the SDK of OpenTelemetry calls it",
-    "DomainServer.Apply": "generated code of gRPC calls it",
+    "DomainServer.Apply": GENERATED,
+    "WireChannelz.GetTopChannels": GENERATED,
+    "WireChannelz.GetChannel": GENERATED,
+    "WireChannelz.GetSubchannel": GENERATED,
+    "WireChannelz.GetServers": GENERATED,
+    "WireChannelz.GetServer": GENERATED,
+    "WireChannelz.GetServerSockets": GENERATED,
+    "WireChannelz.GetSocket": GENERATED,
     "Http2Socket.connection_lost": LOOP,
     "Http2Socket.connection_made": LOOP,
     "Http2Socket.pause_writing": LOOP,
     "Http2Socket.resume_writing": LOOP,
-    "WireChannel.get_state": SHAPE,
     "WireCall.send_initial_metadata": SHAPE,
     "WireCall.set_code": SHAPE,
     "WireCall.set_details": SHAPE,

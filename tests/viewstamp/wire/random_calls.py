@@ -25,7 +25,7 @@ _NUMBER: Final = "number"
 Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
 
 
-class End(Enum):
+class ScriptEnd(Enum):
     """How a call ends."""
 
     RETURN = "return"
@@ -35,7 +35,7 @@ class End(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScriptStep:
     """One message, and who sends it."""
 
     is_request: bool
@@ -50,9 +50,9 @@ class Script:
     answers_many: bool
     metadata: Metadata
     initial: Metadata | None
-    steps: Sequence[Step]
+    steps: Sequence[ScriptStep]
     is_half_closed: bool
-    end: End
+    end: ScriptEnd
     code: grpc.StatusCode
     details: str
     trailing: Metadata
@@ -171,11 +171,11 @@ async def _follow(call: Scripted, request: bytes | None, context: Any) -> bytes:
 
 
 async def _end(script: Script, context: Any) -> None:
-    if script.end is End.ABORT:
+    if script.end is ScriptEnd.ABORT:
         await context.abort(script.code, script.details, script.trailing)
-    if script.end is End.RAISE:
+    if script.end is ScriptEnd.RAISE:
         raise ValueError("as planned")
-    if script.end is End.CANCEL:
+    if script.end is ScriptEnd.CANCEL:
         await asyncio.sleep(PATIENCE_S)
     context.set_trailing_metadata(script.trailing)
     context.set_code(script.code)
@@ -210,7 +210,7 @@ class ScriptedLine:
         async with asyncio.timeout(PATIENCE_S):
             made = self._begin(script, metadata)
             await _speak(script, made, call.seen)
-            if script.end is End.CANCEL:
+            if script.end is ScriptEnd.CANCEL:
                 await call.is_followed.wait()
                 made.cancel()
             await _hear_the_end(script, made, call.seen)
@@ -250,7 +250,7 @@ async def _hear_the_end(script: Script, call: Any, seen: Transcript) -> None:
     except (grpc.aio.AioRpcError, asyncio.CancelledError):
         pass  # the code says it
     seen.code, seen.details = await call.code(), await call.details()
-    if script.end is not End.CANCEL:
+    if script.end is not ScriptEnd.CANCEL:
         seen.trailing = _own(await call.trailing_metadata())
     # The library's client sometimes forgets the first metadata of a call without a message.
     if any(size is not None for size in seen.answers):

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.viewstamp.wire.careful_runner import CarefulRunner
-from tests.viewstamp.wire.random_calls import End, Metadata, Script, ScriptedLine, Step
+from tests.viewstamp.wire.random_calls import Metadata, Script, ScriptedLine, ScriptEnd, ScriptStep
 from viewstamp.grpc_transport import GrpcTransport
 from viewstamp.wire.transport import WireTransport
 
@@ -46,15 +46,15 @@ CODES: Final = st.sampled_from([code for code in grpc.StatusCode if code is not 
 def scripts(draw: st.DrawFn) -> Script:
     """Draw a call of any shape that both ends can follow to its end."""
     sends_many, answers_many = draw(st.booleans()), draw(st.booleans())
-    end = draw(st.sampled_from(End))
-    requests = [Step(True, size) for size in draw(st.lists(SIZES, max_size=5))]
-    answers = [Step(False, size) for size in draw(st.lists(SIZES, max_size=5))]
+    end = draw(st.sampled_from(ScriptEnd))
+    requests = [ScriptStep(True, size) for size in draw(st.lists(SIZES, max_size=5))]
+    answers = [ScriptStep(False, size) for size in draw(st.lists(SIZES, max_size=5))]
     if not sends_many:
-        requests = [Step(True, draw(SIZES))]
+        requests = [ScriptStep(True, draw(SIZES))]
     if not answers_many:
-        answers = [Step(False, draw(SIZES))]
+        answers = [ScriptStep(False, draw(SIZES))]
     steps = [*requests[:1], *draw(st.permutations([*requests[1:], *answers]))]
-    is_refused = end is End.ABORT or (end is End.RETURN and draw(st.booleans()))
+    is_refused = end is ScriptEnd.ABORT or (end is ScriptEnd.RETURN and draw(st.booleans()))
     return Script(
         sends_many,
         answers_many,
