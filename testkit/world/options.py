@@ -101,7 +101,7 @@ class WorldOptions:
     there are as many entries under way as under a heavy load.
     """
     flags: Sequence[str] = flags()
-    transport: str = WIRE
+    transport: str = GRPCIO
     """What carries calls: the library's rules, or our own transport as it ships."""
     segment_bytes: int = SEGMENT_BYTES
     record_bytes_max: int = RECORD_BYTES_MAX

@@ -23,6 +23,7 @@ from testkit.world.story import story_of
 from testkit.world.story_acts import StoryActs
 from testkit.world.story_stage import StoryStage
 from testkit.world.workload import Demands
+from viewstamp.transports import WIRE
 
 START: Final = "start"
 SETTLE: Final = "settle"
@@ -84,10 +85,11 @@ def _before_start(steps: list[tuple[int, str]]) -> int:
 
 
 def _options(settings: dict[str, str]) -> WorldOptions:
-    """Return a run without any fault."""
+    """Return a run without any fault, on the transport that ships."""
     numbers = {name: int(value) for name, value in settings.items()}
     snapshot_commands = numbers.get("snapshots", SNAPSHOT_NEVER)
     return WorldOptions(
+        transport=WIRE,
         replicas=numbers.get("replicas", 3),
         standbys=numbers.get("standbys", 0),
         clients=numbers.get("clients", 3),

@@ -50,7 +50,7 @@ class Defect(Exception):  # noqa: N818  It is one of the programs that run in th
 class World:
     """Use it within `running`; then nothing asks the real clock, or chance, or network."""
 
-    def __init__(self, seed: int, transport: str = WIRE) -> None:
+    def __init__(self, seed: int, transport: str = GRPCIO) -> None:
         """Carry calls by a transport of that name."""
         self.seed = seed
         self._transport = transport
