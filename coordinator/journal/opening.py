@@ -23,7 +23,14 @@ from coordinator.journal.errors import (
 from coordinator.journal.findings import Stray, VerifiedRecord, harmless_strays
 from coordinator.journal.live import holes
 from coordinator.journal.misdirected_writes import recognize
-from coordinator.journal.plan import Contents, JournalIdentity, OpeningPlan, OpenSegments, make_plan
+from coordinator.journal.plan import (
+    Contents,
+    JournalIdentity,
+    OpeningPlan,
+    OpenSegments,
+    check_superblock_sequence,
+    make_plan,
+)
 from coordinator.journal.recovery import FAULTY, Judged, RecoveryDecision
 from coordinator.journal.segment import (
     read_segment,
@@ -381,3 +388,16 @@ def recover(storage: Storage, directory: str, identity: JournalIdentity) -> Reco
         close_files(opened.files)
         raise
     return Recovered(opened, contents, plan, recovery)
+
+
+def check_superblock(storage: Storage, directory: str, identity: JournalIdentity) -> None:
+    """Raise SuperblockOlder if the journal proves that the superblock is an older one.
+
+    For a caller who has to write the superblock before the journal is opened: nothing would tell an
+    older one afterwards. Changes nothing; raises what `recover` does before it decides.
+    """
+    opened = open_segments(storage, directory, identity)
+    try:
+        check_superblock_sequence(opened, scan(opened, identity), identity)
+    finally:
+        close_files(opened.files)

@@ -26,7 +26,8 @@ from typing import Final, TypeAlias
 from coordinator import vsr
 from coordinator.journal.errors import JournalExists
 from coordinator.journal.journal import SEGMENT_BYTES, Journal
-from coordinator.journal.opening import Recovery
+from coordinator.journal.opening import Recovery, check_superblock
+from coordinator.journal.plan import JournalIdentity
 from coordinator.journal.segment import segment_numbers, segment_path
 from coordinator.journal.superblock import (
     NOT_ADMITTED,
@@ -214,7 +215,7 @@ def replica_opening(
         if superblock.state.generation:
             snapshots = _open_snapshots(storage, options, superblock.state, repairs)
             undo.callback(snapshots.close)
-            base = yield from _loading(storage, snapshots, superblock)
+            base = yield from _loading(storage, options, snapshots, superblock)
             undo.callback(base.close)
             _check_level(base)
         journal, recovery = _open_journal(storage, options, superblock, base)
@@ -267,13 +268,41 @@ def _open_snapshots(
 
 
 def _loading(
-    storage: Storage, snapshots: SnapshotFiles, superblock: SuperblockFile
+    storage: Storage,
+    options: DirectoryOptions,
+    snapshots: SnapshotFiles,
+    superblock: SuperblockFile,
 ) -> Generator[DamagedSnapshot, None, Loaded]:
     try:
         return snapshots.load(superblock.state.generation)
     except NoIntactCopy as error:
+        _check_is_newest(storage, options, superblock)
         yield DamagedSnapshot(snapshots, superblock, error, storage)
     return snapshots.load(superblock.state.generation)
+
+
+def _check_is_newest(
+    storage: Storage, options: DirectoryOptions, superblock: SuperblockFile
+) -> None:
+    """Raise SuperblockOlder if the journal names a later superblock.
+
+    Mending may write the superblock. An older one would then have the sequence of the one that is
+    gone, and nothing would show any more that this replica forgot what it had promised. An older
+    one often names a snapshot whose files are deleted, so that mending is just what it leads to.
+    """
+    directory = str(options.path / JOURNAL_DIRECTORY)
+    state = superblock.state
+    if storage.exists(directory):
+        identity = JournalIdentity(
+            state.cluster_id,
+            state.replica_id,
+            state.replica_count,
+            state.commit_max,
+            state.log_view,
+            replay_op=1,
+            superblock=superblock.mark(),
+        )
+        check_superblock(storage, directory, identity)
 
 
 def _check_level(base: Loaded) -> None:

@@ -13,7 +13,14 @@ import pytest
 
 from coordinator import vsr
 from coordinator.journal import CorruptJournal, JournalError, SuperblockOlder
-from coordinator.replica.data_directory import DirectoryOptions, ReplicaFiles, open_replica
+from coordinator.replica.data_directory import (
+    DamagedSnapshot,
+    DirectoryOptions,
+    Mend,
+    ReplicaFiles,
+    open_replica,
+)
+from coordinator.snapshot.errors import NoIntactCopy
 from coordinator.storage import FileStorage
 from testkit.journal_builders import CLUSTER_ID, SEGMENT_BYTES, chain
 from viewstamp.format.record import SECTOR_BYTES
@@ -24,10 +31,10 @@ SUPERBLOCK = "superblock"
 FIRST_STATE = vsr.CoreState(view=1, log_view=1, commit_max=0)
 
 
-def opened(path: Path, replica_count: int = 3) -> ReplicaFiles:
+def opened(path: Path, replica_count: int = 3, mend: Mend | None = None) -> ReplicaFiles:
     """Open the directory of replica 0."""
     options = DirectoryOptions(path, 0, replica_count, CLUSTER_ID, SEGMENT_BYTES)
-    return open_replica(options, FileStorage())
+    return open_replica(options, FileStorage(), mend)
 
 
 def begun(path: Path, replica_count: int = 3, level: int = LEVEL) -> ReplicaFiles:
@@ -111,6 +118,30 @@ def test_a_member_is_refused_with_an_older_superblock(
     (tmp_path / SUPERBLOCK).write_bytes(older)
 
     refused(tmp_path, "start the replica with an empty one")
+
+
+def test_an_older_superblock_is_refused_before_its_snapshot_is_mended(tmp_path: Path) -> None:
+    """The snapshot that an older superblock names may be deleted. If it were fetched from peers
+    first, a new superblock would be written, with the sequence of the one that is gone."""
+    files = begun(tmp_path)
+    append(files)
+    files.superblock.record_generation(1, 1)
+    older = (tmp_path / SUPERBLOCK).read_bytes()
+    another_view(files)
+    files.close()
+    (tmp_path / SUPERBLOCK).write_bytes(older)
+    mended: list[DamagedSnapshot] = []
+
+    with pytest.raises(SuperblockOlder):
+        opened(tmp_path, mend=mended.append)
+    assert not mended
+
+    files = begun(newest := tmp_path / "newest")
+    files.superblock.record_generation(1, 1)
+    files.close()
+    with pytest.raises(NoIntactCopy):
+        opened(newest, mend=mended.append)
+    assert len(mended) == 1  # this one may be mended
 
 
 def test_a_copy_from_before_the_last_start_is_refused(tmp_path: Path) -> None:
