@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from coordinator import vsr
-from coordinator.journal.errors import JournalExists
+from coordinator.journal.errors import JournalExists, JournalNotFound
 from coordinator.journal.journal import SEGMENT_BYTES, Journal
 from coordinator.journal.opening import Recovery, check_superblock
 from coordinator.journal.plan import JournalIdentity
@@ -284,25 +284,26 @@ def _loading(
 def _check_is_newest(
     storage: Storage, options: DirectoryOptions, superblock: SuperblockFile
 ) -> None:
-    """Raise SuperblockOlder if the journal names a later superblock.
+    """Raise SuperblockOlder if the journal names a later superblock, JournalNotFound without one.
 
     Mending may write the superblock. An older one would then have the sequence of the one that is
     gone, and nothing would show any more that this replica forgot what it had promised. An older
     one often names a snapshot whose files are deleted, so that mending is just what it leads to.
     """
     directory = str(options.path / JOURNAL_DIRECTORY)
+    if not storage.exists(directory):
+        raise JournalNotFound(directory)  # it may come back, with records of a later superblock
     state = superblock.state
-    if storage.exists(directory):
-        identity = JournalIdentity(
-            state.cluster_id,
-            state.replica_id,
-            state.replica_count,
-            state.commit_max,
-            state.log_view,
-            replay_op=1,
-            superblock=superblock.mark(),
-        )
-        check_superblock(storage, directory, identity)
+    identity = JournalIdentity(
+        state.cluster_id,
+        state.replica_id,
+        state.replica_count,
+        state.commit_max,
+        state.log_view,
+        replay_op=1,
+        superblock=superblock.mark(),
+    )
+    check_superblock(storage, directory, identity)
 
 
 def _check_level(base: Loaded) -> None:

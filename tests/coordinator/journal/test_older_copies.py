@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from coordinator import vsr
-from coordinator.journal import CorruptJournal, JournalError, SuperblockOlder
+from coordinator.journal import CorruptJournal, JournalError, JournalNotFound, SuperblockOlder
 from coordinator.replica.data_directory import (
     DamagedSnapshot,
     DirectoryOptions,
@@ -133,6 +133,9 @@ def test_an_older_superblock_is_refused_before_its_snapshot_is_mended(tmp_path: 
     mended: list[DamagedSnapshot] = []
 
     with pytest.raises(SuperblockOlder):
+        opened(tmp_path, mend=mended.append)
+    (tmp_path / "journal").rename(tmp_path / "elsewhere")
+    with pytest.raises(JournalNotFound):
         opened(tmp_path, mend=mended.append)
     assert not mended
 
