@@ -171,9 +171,12 @@ class WireChannelz(channelz_pb2_grpc.ChannelzServicer):
         return shown
 
     def _listening(self, socket: Listening) -> pb.Socket:
-        name = socket.getsockname()
+        try:
+            name = socket.getsockname()
+        except OSError:
+            name = None  # the server is stopping
         return pb.Socket(
-            ref=pb.SocketRef(socket_id=self._numbers.of(socket), name=str(name)),
+            ref=pb.SocketRef(socket_id=self._numbers.of(socket), name=str(name or "closed")),
             local=_address(name),
         )
 

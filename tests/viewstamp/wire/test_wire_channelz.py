@@ -168,6 +168,16 @@ async def test_what_has_ended_is_not_shown() -> None:
         assert len(servers.server) == 1
 
 
+async def test_a_server_that_accepts_no_more_is_shown() -> None:
+    """Where a listening socket is closed and the server not yet stopped, that is what is told."""
+    transport = WireTransport()
+    server = transport.server(())
+    server.add_insecure_port("127.0.0.1:0")
+    server.listening[0].close()
+    shown = await transport.channelz().GetServers(pb.GetServersRequest(), None)
+    assert shown.server[0].listen_socket[0].name == "closed"
+
+
 def test_a_list_is_read_page_by_page() -> None:
     """Each page has at most so many as were asked for, or a hundred; the last one says so. What
     ends between two pages is left out, and what is new comes last."""
