@@ -23,7 +23,6 @@ BEYOND_A_RUN: Final[tuple[Unreached, ...]] = (
         "tests/coordinator",
         (
             f"{_APP}/digest_claims.py DigestClaims._compare",
-            f"{_APP}/digest_claims.py _keep_lowest",
             f"{_APP}/services.py ServiceLinks._decode",
             "coordinator/base/slices.py SlicedWork.finish",
             f"{_GATEWAY}/answers.py AnswerQueue.is_full",
@@ -45,7 +44,6 @@ BEYOND_A_RUN: Final[tuple[Unreached, ...]] = (
             f"{_GATEWAY}/snapshots.py SnapshotReads.query",
             f"{_GATEWAY}/snapshots.py SnapshotReads._expire",
             f"{_GATEWAY}/snapshots.py _all",
-            f"{_GATEWAY}/status_digests.py StatusDigests.ask",
             f"{_GATEWAY}/status_digests.py StatusDigests._walk_sessions",
             f"{_GATEWAY}/status_digests.py StatusDigests._tell",
             "coordinator/base/slices.py SlicedWork.go_on",
@@ -79,7 +77,6 @@ BEYOND_A_RUN: Final[tuple[Unreached, ...]] = (
             f"{_REPLICA}/mux_effects.py MuxEffects._begin_slice",
             f"{_REPLICA}/writer.py JournalWriter.read_committed",
             "coordinator/stages/outgoing.py take_together",
-            "coordinator/vsr/normal.py refusal_of_batch",
             "coordinator/vsr/repair.py wanted",
         ),
     ),
@@ -134,7 +131,6 @@ BEYOND_A_RUN: Final[tuple[Unreached, ...]] = (
             "coordinator/vsr/startup.py on_start",
             f"{_JOURNAL}/errors.py _way_out",
             f"{_JOURNAL}/plan.py make_plan",
-            f"{_JOURNAL}/recovery.py Evidence.above_commit",
         ),
     ),
     Unreached(
