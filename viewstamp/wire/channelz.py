@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from socket import socket as Listening  # noqa: N812 - it is one that only accepts
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import grpc
@@ -94,10 +94,7 @@ class WireChannelz(channelz_pb2_grpc.ChannelzServicer):
         self, request: pb.GetChannelRequest, context: Context
     ) -> pb.GetChannelResponse:
         """Show a channel."""
-        channel = self._numbers.find(request.channel_id, WireChannel)
-        if channel is None:
-            await _not_found(context, "channel", request.channel_id)
-        assert channel is not None, "abort raises"
+        channel = await self._found(context, "channel", request.channel_id, WireChannel)
         return pb.GetChannelResponse(channel=self._channel(channel))
 
     async def GetSubchannel(  # noqa: N802
@@ -105,7 +102,6 @@ class WireChannelz(channelz_pb2_grpc.ChannelzServicer):
     ) -> pb.GetSubchannelResponse:
         """Say that there is none: a channel has its connections itself."""
         await _not_found(context, "subchannel", request.subchannel_id)
-        raise AssertionError("abort raises")
 
     async def GetServers(  # noqa: N802
         self, request: pb.GetServersRequest, context: Context
@@ -119,20 +115,14 @@ class WireChannelz(channelz_pb2_grpc.ChannelzServicer):
         self, request: pb.GetServerRequest, context: Context
     ) -> pb.GetServerResponse:
         """Show a server."""
-        server = self._numbers.find(request.server_id, WireServer)
-        if server is None:
-            await _not_found(context, "server", request.server_id)
-        assert server is not None, "abort raises"
+        server = await self._found(context, "server", request.server_id, WireServer)
         return pb.GetServerResponse(server=self._server(server))
 
     async def GetServerSockets(  # noqa: N802
         self, request: pb.GetServerSocketsRequest, context: Context
     ) -> pb.GetServerSocketsResponse:
         """List the connections of a server."""
-        server = self._numbers.find(request.server_id, WireServer)
-        if server is None:
-            await _not_found(context, "server", request.server_id)
-        assert server is not None, "abort raises"
+        server = await self._found(context, "server", request.server_id, WireServer)
         first, most = request.start_socket_id, request.max_results
         page, is_last = self._numbers.page(server.sockets, first, most)
         return pb.GetServerSocketsResponse(socket_ref=map(self._socket_ref, page), end=is_last)
@@ -144,11 +134,17 @@ class WireChannelz(channelz_pb2_grpc.ChannelzServicer):
         listening = self._numbers.find(request.socket_id, Listening)
         if listening is not None:
             return pb.GetSocketResponse(socket=self._listening(listening))
-        socket = self._numbers.find(request.socket_id, Http2Socket)
-        if socket is None or socket.is_gone:
+        socket = await self._found(context, "socket", request.socket_id, Http2Socket)
+        if socket.is_gone:
             await _not_found(context, "socket", request.socket_id)
-        assert socket is not None, "abort raises"
         return pb.GetSocketResponse(socket=self._socket(socket))
+
+    async def _found(self, context: Context, name: str, number: int, kind: type[Listed]) -> Listed:
+        """Return what has a number; end the call with NOT_FOUND if nothing of the kind has it."""
+        found = self._numbers.find(number, kind)
+        if found is None:
+            await _not_found(context, name, number)
+        return found
 
     # --- What is shown ---
 
@@ -197,8 +193,9 @@ class WireChannelz(channelz_pb2_grpc.ChannelzServicer):
         return shown
 
 
-async def _not_found(context: Context, kind: str, number: int) -> None:
+async def _not_found(context: Context, kind: str, number: int) -> NoReturn:
     await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no {kind} {number}")
+    raise AssertionError("abort raises")
 
 
 def _count(data: pb.ServerData | pb.ChannelData, tally: Tally) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from socket import EAI_AGAIN, SOCK_STREAM, gaierror
 from typing import Any, Final, TypeAlias
 
@@ -77,7 +77,10 @@ class Dialler:
                     failure = error
             raise failure
         finally:
-            await _give_up(under_way)
+            # Nothing is awaited here: whoever was cancelled then would lose the winner.
+            for each in under_way:
+                each.cancel()
+                each.add_done_callback(_let_go)
 
     def _open_path(self, made: Callable[[], Http2Socket]) -> Awaitable[tuple[Any, Any]]:
         return asyncio.get_running_loop().create_unix_connection(
@@ -115,13 +118,10 @@ class Dialler:
         return socket
 
 
-async def _give_up(attempts: Collection[asyncio.Task[Http2Socket]]) -> None:
-    """End attempts that are not needed any more, also those that have come to a socket."""
-    for each in attempts:
-        each.cancel()
-    for ended in await asyncio.gather(*attempts, return_exceptions=True):
-        if isinstance(ended, Http2Socket):
-            ended.abort("another address was faster")
+def _let_go(attempt: asyncio.Task[Http2Socket]) -> None:
+    """Close what an attempt that is not needed any more has come to."""
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().abort("another address was faster")
 
 
 def host_and_port(address: str) -> tuple[str, int]:

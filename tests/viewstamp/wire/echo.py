@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import grpc
 import grpc.aio
+
+from viewstamp.grpc_transport import Options, Transport
 
 SERVICE: Final = "test.Echo"
 ECHO, COUNT, SUM, CHAT = (f"/{SERVICE}/{name}" for name in ("Echo", "Count", "Sum", "Chat"))
@@ -108,3 +111,21 @@ class Echo:
             "Who": unary(self.who),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+
+@asynccontextmanager
+async def serving_echo(
+    transport: Transport,
+    address: str = "127.0.0.1:0",
+    *handlers: grpc.GenericRpcHandler,
+    options: Options = (),
+) -> AsyncIterator[tuple[Any, int]]:
+    """Give a server, which has an echo behind other handlers, and its port."""
+    server: Any = transport.server(options)
+    server.add_generic_rpc_handlers((*handlers, Echo().handlers()))
+    port = server.add_insecure_port(address)
+    await server.start()
+    try:
+        yield server, port
+    finally:
+        await server.stop(None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
@@ -13,7 +12,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from tests.viewstamp.wire.echo import ECHO, Echo
+from tests.coordinator.peers.peer_trial import until
+from tests.viewstamp.wire.echo import ECHO, serving_echo
 from viewstamp.wire.binding import bind_sockets
 from viewstamp.wire.dialler import host_and_port
 from viewstamp.wire.transport import WireTransport
@@ -37,15 +37,6 @@ def two_addresses() -> Iterator[None]:
         yield
 
 
-async def served(address: str) -> tuple[Any, int]:
-    """Return a server at an address, and its port."""
-    server = WireTransport().server(())
-    server.add_generic_rpc_handlers((Echo().handlers(),))
-    port = server.add_insecure_port(address)
-    await server.start()
-    return server, port
-
-
 async def echoed(address: str) -> bytes:
     """Return the answer of a server."""
     channel = WireTransport().channel(address, (), None)
@@ -61,35 +52,32 @@ async def echoed(address: str) -> bytes:
 
 async def test_a_silent_address_keeps_nobody_waiting() -> None:
     """Where the first address takes connections and says nothing, the second one serves."""
-    server, port = await served(f"{SECOND}:0")
-    with socket.create_server((FIRST, port)), two_addresses():
-        assert await echoed(f"{NAME}:{port}") == b"here"
-    await server.stop(None)
+    async with serving_echo(WireTransport(), f"{SECOND}:0") as (_, port):
+        with socket.create_server((FIRST, port)), two_addresses():
+            assert await echoed(f"{NAME}:{port}") == b"here"
 
 
 async def test_an_address_that_refuses_is_passed_over() -> None:
     """Where nobody listens at the first address, the second one serves."""
-    server, port = await served(f"{SECOND}:0")
-    with two_addresses():
-        assert await echoed(f"{NAME}:{port}") == b"here"
-    await server.stop(None)
+    async with serving_echo(WireTransport(), f"{SECOND}:0") as (_, port):
+        with two_addresses():
+            assert await echoed(f"{NAME}:{port}") == b"here"
 
 
 async def test_the_slower_address_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where both addresses answer at last, one connection is kept, and the other one closed."""
     monkeypatch.setattr("viewstamp.wire.dialler.NEXT_ATTEMPT_S", 0.0)
-    first, port = await served(f"{FIRST}:0")
-    second, _ = await served(f"{SECOND}:{port}")
-    channel = WireTransport().channel(f"{NAME}:{port}", (), None)
-    with two_addresses():
-        assert await channel.unary_unary(ECHO)(b"here", timeout=PATIENCE_S) == b"here"
-    async with asyncio.timeout(PATIENCE_S):
-        while first.connections + second.connections != 1:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0)
-    assert await channel.unary_unary(ECHO)(b"again", timeout=PATIENCE_S) == b"again"
-    await channel.close()
-    await first.stop(None)
-    await second.stop(None)
+    ours = WireTransport()
+    async with (
+        serving_echo(ours, f"{FIRST}:0") as (first, port),
+        serving_echo(ours, f"{SECOND}:{port}") as (second, _),
+    ):
+        channel = ours.channel(f"{NAME}:{port}", (), None)
+        with two_addresses():
+            assert await channel.unary_unary(ECHO)(b"here", timeout=PATIENCE_S) == b"here"
+        await until(lambda: first.connections + second.connections == 1)
+        assert await channel.unary_unary(ECHO)(b"again", timeout=PATIENCE_S) == b"again"
+        await channel.close()
 
 
 async def test_if_no_address_serves_the_failure_is_told() -> None:
@@ -138,19 +126,17 @@ def own_loopbacks() -> list[str]:
 async def test_all_interfaces_are_those_of_both_families(everywhere: str) -> None:
     """A server for all addresses of the machine is reached by each version of the protocol that the
     machine has."""
-    server, port = await served(everywhere)
-    for loopback in own_loopbacks():
-        assert await echoed(f"{loopback}:{port}") == b"here"
-    await server.stop(None)
+    async with serving_echo(WireTransport(), everywhere) as (_, port):
+        for loopback in own_loopbacks():
+            assert await echoed(f"{loopback}:{port}") == b"here"
 
 
 async def test_a_name_is_bound_at_each_of_its_addresses() -> None:
     """A server at a name with two addresses is reached at both, on one port."""
     with two_addresses():
-        server, port = await served(f"{NAME}:0")
-    assert await echoed(f"{FIRST}:{port}") == b"here"
-    assert await echoed(f"{SECOND}:{port}") == b"here"
-    await server.stop(None)
+        async with serving_echo(WireTransport(), f"{NAME}:0") as (_, port):
+            assert await echoed(f"{FIRST}:{port}") == b"here"
+            assert await echoed(f"{SECOND}:{port}") == b"here"
 
 
 def test_a_name_with_a_taken_address_is_not_bound_at_all() -> None:

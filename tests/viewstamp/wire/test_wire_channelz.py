@@ -15,7 +15,7 @@ import pytest
 from grpc_channelz.v1 import channelz_pb2 as pb
 from grpc_channelz.v1 import channelz_pb2_grpc
 
-from tests.viewstamp.wire.echo import BREAK, COUNT, ECHO, Echo
+from tests.viewstamp.wire.echo import BREAK, COUNT, ECHO, serving_echo
 from viewstamp.grpc_transport import GrpcTransport, Transport
 from viewstamp.wire.channelz import PAGE_MAX, Numbers
 from viewstamp.wire.transport import WireTransport
@@ -26,13 +26,9 @@ PATIENCE_S: Final = 20
 @contextlib.asynccontextmanager
 async def serving(transport: Transport) -> AsyncIterator[str]:
     """Serve calls, and Channelz about them; yield the address."""
-    server = transport.server(())
-    server.add_generic_rpc_handlers((Echo().handlers(),))
-    channelz_pb2_grpc.add_ChannelzServicer_to_server(transport.channelz(), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    yield f"127.0.0.1:{port}"
-    await server.stop(None)
+    async with serving_echo(transport) as (server, port):
+        channelz_pb2_grpc.add_ChannelzServicer_to_server(transport.channelz(), server)
+        yield f"127.0.0.1:{port}"
 
 
 def stub_of(channel: Any) -> Any:

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.viewstamp.wire.careful_runner import CarefulRunner
-from tests.viewstamp.wire.echo import ECHO, Echo
+from tests.viewstamp.wire.echo import ECHO, serving_echo
 from viewstamp.http2 import Field, write_block
 from viewstamp.http2.frames import (
     CONNECTION,
@@ -200,23 +200,18 @@ async def streaming(channel: Any) -> None:
 
 async def bears_request(strange: bytes) -> None:
     """Have a connection with a strange request answer a good one, or end; and serve another."""
-    server = WireTransport().server(())
-    server.add_generic_rpc_handlers((Echo().handlers(),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(PREFACE + settings_frame({}) + strange)
-    writer.write(header_frame(5, END_HEADERS, GOOD_REQUEST))
-    writer.write(data_frame(5, END_STREAM, prefixed(b"fine")))
-    async with asyncio.timeout(PATIENCE_S):
+    async with serving_echo(WireTransport()) as (server, port), asyncio.timeout(PATIENCE_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(PREFACE + settings_frame({}) + strange)
+        writer.write(header_frame(5, END_HEADERS, GOOD_REQUEST))
+        writer.write(data_frame(5, END_STREAM, prefixed(b"fine")))
         assert await last_words(reader) in (prefixed(b"fine"), b"")
         writer.close()
         channel = WireTransport().channel(f"127.0.0.1:{port}", (), None)
         assert await channel.unary_unary(ECHO)(b"fine") == b"fine"
         await channel.close()
-        while server.connections:  # noqa: ASYNC110 - it tells nobody of a connection's end
+        while server.connections:  # noqa: ASYNC110 - thousands of examples have no time to sleep
             await asyncio.sleep(0)
-    await server.stop(None)
     assert server.tally.started == server.tally.succeeded + server.tally.failed
 
 

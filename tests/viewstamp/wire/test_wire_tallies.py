@@ -12,7 +12,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from tests.viewstamp.wire.echo import CHAT, ECHO, SERVICE, Echo
+from tests.coordinator.peers.peer_trial import until
+from tests.viewstamp.wire.echo import CHAT, ECHO, SERVICE, serving_echo
 from viewstamp.wire.tally import Tally
 from viewstamp.wire.transport import WireTransport
 
@@ -33,14 +34,11 @@ class BrokenTable(grpc.GenericRpcHandler):
 async def line(*handlers: grpc.GenericRpcHandler) -> AsyncIterator[tuple[Any, Any]]:
     """Give a channel, and the server at its end, which serves these and an echo."""
     transport = WireTransport()
-    server = transport.server((("grpc.max_concurrent_streams", 100),))
-    server.add_generic_rpc_handlers((*handlers, Echo().handlers()))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    channel = transport.channel(f"127.0.0.1:{port}", (), None)
-    yield channel, server
-    await channel.close()
-    await server.stop(None)
+    options = (("grpc.max_concurrent_streams", 100),)
+    async with serving_echo(transport, "127.0.0.1:0", *handlers, options=options) as (server, port):
+        channel = transport.channel(f"127.0.0.1:{port}", (), None)
+        yield channel, server
+        await channel.close()
 
 
 def counts(tally: Tally) -> tuple[int, int, int]:
@@ -103,10 +101,8 @@ async def test_a_handler_that_returns_after_its_client_left_has_failed() -> None
     async with line(handlers) as (channel, server):
         call = channel.stream_stream(CHAT)(timeout=PATIENCE_S)
         await call.write(b"x")
-        while not server.tally.started:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0)
+        await until(lambda: server.tally.started == 1)
         call.cancel()
         await returned.wait()
-        while not server.tally.failed:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0)
+        await until(lambda: server.tally.failed == 1)
         assert counts(server.tally) == (1, 0, 1)
