@@ -100,21 +100,21 @@ def reopen(
     *,
     replica_count: int = 1,
     replica_id: int = 0,
-    commit_max: int = 0,
+    commit_max: int | None = None,
     log_view: int | None = LOG_VIEW,
     replay_op: int = 1,
     base_checksum: bytes | None = None,
     cluster_id: bytes = CLUSTER_ID,
     segment_bytes: int = SEGMENT_BYTES,
 ) -> tuple[Journal, Recovery]:
-    """Open what `create` made."""
+    """Open what `create` made. The superblock knows the snapshot's cut to be committed."""
     return Journal.open(
         storage,
         DIRECTORY,
         cluster_id=cluster_id,
         replica_id=replica_id,
         replica_count=replica_count,
-        commit_max=commit_max,
+        commit_max=replay_op - 1 if commit_max is None else commit_max,
         log_view=log_view,
         replay_op=replay_op,
         base_checksum=base_checksum,

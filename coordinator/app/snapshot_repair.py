@@ -69,7 +69,7 @@ async def mended(config: Config, damaged: DamagedSnapshot) -> None:
     """Return once the snapshot of a member is whole. Raises what `mend` raises."""
     assert config.peers is not None, "a lone replica has nobody to ask"
     peers = PeersConfig(
-        damaged.superblock.state.cluster_id,
+        damaged.state.cluster_id,
         config.replica_id,
         config.replica_count,
         os.urandom(BOOT_NONCE_BYTES),
@@ -87,7 +87,7 @@ async def mend(damaged: DamagedSnapshot, peers: PeersConfig, directory: Path) ->
     files = FilesOnly(
         peers,
         StoredSnapshots(damaged.files),
-        lambda: damaged.superblock.state.generation,
+        lambda: damaged.generation,
         lambda: repair.standing,
     )
     # Nobody can ask for these alarms yet. The log has them.
@@ -102,7 +102,7 @@ async def mend(damaged: DamagedSnapshot, peers: PeersConfig, directory: Path) ->
 
 
 class SnapshotRepair:
-    """Makes one snapshot whole, or has the superblock name a newer one."""
+    """Makes one snapshot whole, or a newer one, and chooses that."""
 
     def __init__(self, damaged: DamagedSnapshot, replicas: Sequence[int], directory: Path) -> None:
         """Ask these replicas; keep what is fetched in `directory` until it is whole."""
@@ -111,13 +111,13 @@ class SnapshotRepair:
         self._damaged = damaged
         self._replicas = replicas
         self._directory = directory
-        self._state = damaged.superblock.state
+        self._state = damaged.state
         # Those of whom an attempt found that what they have needs a newer build, unless one that
         # began with them has ended otherwise since.
         self._too_new: set[int] = set()
 
     async def run(self, fetcher: Fetcher) -> None:
-        """Return once the snapshot that the superblock names is whole.
+        """Return once the snapshot is whole, or a newer one is, and chosen.
 
         Raises CopiesFailed, and NewerBuildError once that was in the way with each peer.
         """
@@ -202,7 +202,7 @@ class SnapshotRepair:
             held_op=lambda: _NO_CUT,
             own_cut_op=lambda: _NO_CUT,
             adopted=lambda: self._state.generation,
-            record=self._damaged.superblock.record_generation,
+            record=self._damaged.choose,
             say=lambda _: None,  # of a replica that is behind; the log has each layer
             ended=lambda: None,
             replaces=True,

@@ -140,11 +140,10 @@ def _way_out(*, single: bool) -> str:
 class SuperblockOlder(SuperblockError):
     """The journal was written under a later superblock: an older copy was put in its place."""
 
-    def __init__(self, path: str, offset: int, named: int, found: int, *, single: bool) -> None:
+    def __init__(self, path: str, offset: int, evidence: str, *, single: bool) -> None:
         super().__init__(
-            f"the record in {path} at offset {offset} was written under superblock {named}, and "
-            f"the superblock here is number {found}: it is an older copy. Nothing was changed. "
-            f"{_way_out(single=single)}"
+            f"the record in {path} at offset {offset} {evidence}: it is an older copy. Nothing was "
+            f"changed. {_way_out(single=single)}"
         )
 
 

@@ -153,6 +153,7 @@ class Journal:
         log_view: int | None,
         replay_op: int = 1,
         base_checksum: bytes | None = None,
+        is_base_fetched: bool = False,
         segment_bytes: int = SEGMENT_BYTES,
         archive: str | None = None,
         superblock: Callable[[], SuperblockMark] = lambda: NO_SUPERBLOCK,
@@ -161,8 +162,9 @@ class Journal:
 
         `commit_max` and `log_view` come from the superblock; a `log_view` of None means that there
         is no superblock yet. `replay_op` is one past the cut of the snapshot that the replica
-        restarts from, `base_checksum` the checksum of the entry at the cut, if known. `archive` is
-        a directory that receives dropped segments. `superblock` tells of the durable superblock,
+        restarts from, `base_checksum` the checksum of the entry at the cut, if known;
+        `is_base_fetched` says that the superblock does not name that snapshot yet. `archive` is a
+        directory that receives dropped segments. `superblock` tells of the durable superblock,
         now and before each append. Raises DirectoryInUse, JournalNotFound, SuperblockOlder,
         MissingSegment, WrongCluster, WrongReplica, FormatVersionError (a newer build
         wrote this), CorruptJournal (damage that a single replica cannot mend, or contradictions
@@ -179,6 +181,7 @@ class Journal:
             replay_op,
             base_checksum,
             superblock(),
+            is_base_fetched,
         )
         lock = storage.lock(directory)
         try:
@@ -188,15 +191,7 @@ class Journal:
             raise
         base = LogBase(replay_op - 1, base_checksum) if replay_op > 1 else LogBase()
         journal = cls(
-            storage,
-            directory,
-            lock,
-            recovered,
-            base,
-            identity,
-            segment_bytes,
-            archive,
-            superblock,
+            storage, directory, lock, recovered, base, identity, segment_bytes, archive, superblock
         )
         return journal, recovered.recovery
 

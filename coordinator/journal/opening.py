@@ -28,7 +28,7 @@ from coordinator.journal.plan import (
     JournalIdentity,
     OpeningPlan,
     OpenSegments,
-    check_superblock_sequence,
+    check_superblock_is_newest,
     make_plan,
 )
 from coordinator.journal.recovery import FAULTY, Judged, RecoveryDecision
@@ -393,11 +393,11 @@ def recover(storage: Storage, directory: str, identity: JournalIdentity) -> Reco
 def check_superblock(storage: Storage, directory: str, identity: JournalIdentity) -> None:
     """Raise SuperblockOlder if the journal proves that the superblock is an older one.
 
-    For a caller who has to write the superblock before the journal is opened: nothing would tell an
-    older one afterwards. Changes nothing; raises what `recover` does before it decides.
+    For a caller who has much to do before the journal is opened. Changes nothing; raises what
+    `recover` does before it decides.
     """
     opened = open_segments(storage, directory, identity)
     try:
-        check_superblock_sequence(opened, scan(opened, identity), identity)
+        check_superblock_is_newest(opened, scan(opened, identity), identity)
     finally:
         close_files(opened.files)

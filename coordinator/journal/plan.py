@@ -11,7 +11,7 @@ from coordinator.journal.live import chain_breaks, in_doubt, live_entries, uncon
 from coordinator.journal.recovery import FAULTY, Evidence, Judged, RecoveryDecision, judge
 from coordinator.journal.superblock import NO_SUPERBLOCK, SuperblockMark
 from coordinator.storage import StorageFile
-from viewstamp.format.record import SECTOR_BYTES
+from viewstamp.format.record import SECTOR_BYTES, Frame, RecordKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,8 @@ class JournalIdentity:
 
     `replay_op` is the first op that a restart must find in the journal: one past the cut of the
     snapshot from which it starts, or 1. `base_checksum` is that of the entry at the cut, if known.
-    `log_view` is None if there is no superblock.
+    `log_view` is None if there is no superblock. `is_base_fetched` says that peers gave that
+    snapshot in place of a damaged one: the superblock knew nothing of its cut.
     """
 
     cluster_id: bytes
@@ -31,6 +32,16 @@ class JournalIdentity:
     replay_op: int
     base_checksum: bytes | None = None
     superblock: SuperblockMark = NO_SUPERBLOCK
+    is_base_fetched: bool = False
+
+    @property
+    def reached_op(self) -> int:
+        """How far the log reached, for all that the superblock knows, without any record.
+
+        A fetched snapshot may cover more. That does not excuse a journal that lost what the
+        superblock knows to be committed: entries behind it may be lost, too.
+        """
+        return 0 if self.is_base_fetched else self.replay_op - 1
 
     @property
     def single(self) -> bool:
@@ -112,7 +123,7 @@ def make_plan(opened: OpenSegments, contents: Contents, identity: JournalIdentit
 
     Raises CorruptJournal for damage that this replica cannot mend, SuperblockOlder.
     """
-    check_superblock_sequence(opened, contents, identity)
+    check_superblock_is_newest(opened, contents, identity)
     judged, evidence = judge(
         contents.entries,
         contents.strays,
@@ -120,6 +131,7 @@ def make_plan(opened: OpenSegments, contents: Contents, identity: JournalIdentit
         commit_max=identity.commit_max,
         single=identity.single,
         covered_op=identity.replay_op - 1,
+        reached_op=identity.reached_op,
         known_sequence=identity.superblock.journal_sequence,
     )
     for verdict in judged:
@@ -137,7 +149,7 @@ def make_plan(opened: OpenSegments, contents: Contents, identity: JournalIdentit
     return plan
 
 
-def check_superblock_sequence(
+def check_superblock_is_newest(
     opened: OpenSegments, contents: Contents, identity: JournalIdentity
 ) -> None:
     """Raise SuperblockOlder if a record was written under a later superblock than the present one.
@@ -148,18 +160,34 @@ def check_superblock_sequence(
     """
     if identity.log_view is None:
         return
-    named_at = [(e.frame.superblock_sequence, e.segment, e.offset) for e in contents.entries]
-    named_at += [
-        (stray.misdirected.superblock_sequence, stray.segment, stray.offset)
+    found = [(each.frame, each.segment, each.offset) for each in contents.entries]
+    found += [
+        (stray.misdirected, stray.segment, stray.offset)
         for stray in contents.strays
         if stray.misdirected is not None
     ]
-    named, segment, offset = max(named_at, default=(0, 0, 0))
-    if named > identity.superblock.sequence:
-        path = opened.files[segment].path
-        raise SuperblockOlder(
-            path, offset, named, identity.superblock.sequence, single=identity.single
+    for frame, segment, offset in found:
+        evidence = _later_superblock(frame, identity)
+        if evidence is not None:
+            path = opened.files[segment].path
+            raise SuperblockOlder(path, offset, evidence, single=identity.single)
+
+
+def _later_superblock(frame: Frame, identity: JournalIdentity) -> str | None:
+    """Return how a frame shows that there was a later superblock, or None."""
+    sequence = identity.superblock.sequence
+    if frame.superblock_sequence > sequence:
+        return (
+            f"was written under superblock {frame.superblock_sequence}, and the superblock here is"
+            f" number {sequence}"
         )
+    # The superblock names a snapshot, and its cut as committed, before the log restarts there.
+    if frame.kind is RecordKind.RESTART and frame.op > identity.commit_max:
+        return (
+            f"continues the log behind op {frame.op}, which a snapshot covered, and the superblock"
+            f" here knows nothing committed beyond op {identity.commit_max}"
+        )
+    return None
 
 
 def _plan(

@@ -142,13 +142,13 @@ class Evidence:
         self,
         entries: Sequence[VerifiedRecord],
         commit_max: int,
-        covered_op: int = 0,
+        reached_op: int = 0,
         misdirected: Sequence[Frame] = (),
         known_sequence: int = 0,
     ) -> None:
         """Take `entries` in file order, and the superblock's `commit_max` and `known_sequence`, the
-        record that it knows to be durable; a snapshot covers all up to `covered_op`. The frames of
-        `misdirected` records prove what was synced, too.
+        record that it knows to be durable; the log reached `reached_op` before any of them. The
+        frames of `misdirected` records prove what was synced, too.
         """
         self._known_sequence = known_sequence
         by_sequence = sorted(entries, key=lambda entry: entry.frame.sequence)
@@ -158,7 +158,7 @@ class Evidence:
         )
         self._frame_sequences = [frame.sequence for frame in frames]
         self._durable_after = _suffix_maxima([frame.durable_sequence for frame in frames])
-        self._reach = _reach(by_sequence, covered_op)
+        self._reach = _reach(by_sequence, reached_op)
         self._newest_of_op: dict[int, tuple[int, bytes]] = {}
         self._cuts: list[tuple[int, int]] = []
         self._repaired: list[tuple[int, int, int]] = []
@@ -248,9 +248,9 @@ class Evidence:
         )
 
 
-def _reach(by_sequence: Sequence[VerifiedRecord], covered_op: int) -> list[int]:
+def _reach(by_sequence: Sequence[VerifiedRecord], reached_op: int) -> list[int]:
     """Return the log's highest op before each record and after the last; damaged ones count."""
-    reach = [covered_op]
+    reach = [reached_op]
     for entry in by_sequence:
         op, kind = entry.frame.op, entry.frame.kind
         if kind is RecordKind.PREPARE:
@@ -258,7 +258,7 @@ def _reach(by_sequence: Sequence[VerifiedRecord], covered_op: int) -> list[int]:
         elif kind is RecordKind.REPAIRED:
             reach.append(reach[-1])
         else:
-            reach.append(max(covered_op, op if kind is RecordKind.RESTART else min(reach[-1], op)))
+            reach.append(max(reached_op, op if kind is RecordKind.RESTART else min(reach[-1], op)))
     return reach
 
 
@@ -278,11 +278,17 @@ def judge(
     commit_max: int,
     single: bool,
     covered_op: int = 0,
+    reached_op: int | None = None,
     known_sequence: int = 0,
 ) -> tuple[list[Judged], Evidence]:
-    """Find everything lost or damaged and decide about it, in file order."""
+    """Find everything lost or damaged and decide about it, in file order.
+
+    A snapshot covers all up to `covered_op`, and the log is known to have reached `reached_op`,
+    which is the same op unless another one is given.
+    """
     misdirected = [stray.misdirected for stray in strays if stray.misdirected is not None]
-    evidence = Evidence(entries, commit_max, covered_op, misdirected, known_sequence)
+    reached_op = covered_op if reached_op is None else reached_op
+    evidence = Evidence(entries, commit_max, reached_op, misdirected, known_sequence)
     findings = list(find(entries, strays, first_segment, known_sequence))
     if not single:
         findings = tell_ops(findings, entries, first_segment, covered_op)

@@ -9,8 +9,9 @@ Only the superblock says which snapshot to start from. The snapshot's files are 
 journal is opened, which has to reach back to its cut. If a file has no intact copy, a member of a
 cluster first fetches it from the others (`coordinator.app.snapshot_repair`).
 
-Nothing is written before everything was checked, except repaired copies of snapshot files: a
-refused start leaves the journal as it was found, until somebody brings the missing part back.
+Nothing is written before everything was checked, except snapshot files that are repaired or
+fetched: a refused start leaves superblock and journal as they were found, until somebody brings the
+missing part back.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import logging
 import os
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -34,7 +35,13 @@ from coordinator.journal.superblock import (
     SuperblockState,
 )
 from coordinator.replica.repairs import Repairs
-from coordinator.replica.start import SnapshotCut, WrongDirectoryError, join, start_event
+from coordinator.replica.start import (
+    SnapshotCut,
+    WrongDirectoryError,
+    check_history,
+    join,
+    start_event,
+)
 from coordinator.replica.superblock_file import SuperblockFile
 from coordinator.snapshot.errors import NoIntactCopy, TransferFailed
 from coordinator.snapshot.files import SnapshotDirectories, SnapshotFiles
@@ -104,22 +111,15 @@ class ReplicaFiles:
         `committed_op` is at most what the journal durably holds of the log: a member executes
         entries before they are durable, and the disk may hold another one in their place.
         """
-        if self.superblock.exists:
-            self.superblock.update(
-                lambda state: (
-                    replace(state, commit_max=committed_op)
-                    if committed_op > state.commit_max
-                    else None
-                )
-            )
+        self.superblock.record_commit(committed_op, self.journal.sequence_for_superblock)
 
     def record_generation(self, generation: int, cut_op: int) -> None:
         """Durably choose the snapshot to restart from. Its cut is recorded as committed.
 
         Do not call it in the journal's thread: prepares would wait for each of its syncs.
         """
-
-        self.superblock.record_generation(generation, cut_op)
+        named = self.journal.sequence_for_superblock
+        self.superblock.record_generation(generation, cut_op, named)
 
     def record_transferred(self, generation: int, cut_op: int) -> None:
         """Durably choose a snapshot that peers have sent. Raises TransferFailed.
@@ -158,21 +158,33 @@ class DirectoryOptions:
         return tuple(map(str, self.snapshots or default))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DamagedSnapshot:
     """A snapshot to restart from with a file that has no intact copy here, and where it lies.
 
-    `superblock` may be made to name a newer generation, once that is whole.
+    `generation` is the one that the superblock names, until `choose` names a newer one.
     """
 
     files: SnapshotFiles
-    superblock: SuperblockFile
+    state: SuperblockState
     why: NoIntactCopy
     storage: Storage | None = None
     """Where the directory is; None for the file system."""
+    generation: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.generation = self.state.generation
+
+    def choose(self, generation: int, _cut_op: int) -> None:
+        """Restart from this generation, which is whole.
+
+        The superblock is written later, once the journal has been compared with it: an older
+        superblock would then have the sequence of the one that is gone.
+        """
+        self.generation = max(self.generation, generation)
 
 
-# Returns once the snapshot that the superblock names is whole. Blocks.
+# Returns once the snapshot is whole, or a newer one is, and chosen. Blocks.
 Mend: TypeAlias = Callable[[DamagedSnapshot], None]
 
 
@@ -217,10 +229,16 @@ def replica_opening(
             undo.callback(snapshots.close)
             base = yield from _loading(storage, options, snapshots, superblock)
             undo.callback(base.close)
-            _check_level(base)
+            _check_base(base, superblock.state)
         journal, recovery = _open_journal(storage, options, superblock, base)
         undo.callback(journal.close)
-        join(journal, cut_of(base), single=options.replica_count == 1)
+        cut, is_single = cut_of(base), options.replica_count == 1
+        check_history(journal, cut, single=is_single)
+        if cut is not None:
+            # A newer one than the superblock names replaces one that was damaged.
+            named = journal.sequence_for_superblock
+            superblock.record_generation(cut.generation, cut.op, named)
+        join(journal, cut, single=is_single)
         if snapshots is None:
             # Only now: before the journal, a new identity would belong to no known cluster.
             snapshots = _open_snapshots(storage, options, superblock.state, repairs)
@@ -229,7 +247,7 @@ def replica_opening(
             # The opening write: services tell this process from an older one by its sequence.
             superblock.begin(journal.sequence_for_superblock, is_damaged=recovery.head_uncertain)
         undo.pop_all()
-    start = start_event(_known(superblock), journal, cut_of(base))
+    start = start_event(_known(superblock), journal, cut)
     _tell(journal, base)
     return ReplicaFiles(
         storage, lock, superblock, journal, recovery, snapshots, base, repairs, start
@@ -277,18 +295,18 @@ def _loading(
         return snapshots.load(superblock.state.generation)
     except NoIntactCopy as error:
         _check_is_newest(storage, options, superblock)
-        yield DamagedSnapshot(snapshots, superblock, error, storage)
-    return snapshots.load(superblock.state.generation)
+        damaged = DamagedSnapshot(snapshots, superblock.state, error, storage)
+    yield damaged
+    return snapshots.load(damaged.generation)
 
 
 def _check_is_newest(
     storage: Storage, options: DirectoryOptions, superblock: SuperblockFile
 ) -> None:
-    """Raise SuperblockOlder if the journal names a later superblock, JournalNotFound without one.
+    """Raise SuperblockOlder if the journal shows a later superblock, JournalNotFound without one.
 
-    Mending may write the superblock. An older one would then have the sequence of the one that is
-    gone, and nothing would show any more that this replica forgot what it had promised. An older
-    one often names a snapshot whose files are deleted, so that mending is just what it leads to.
+    The snapshot that an older superblock names is often deleted, so that mending is just what it
+    leads to. Peers may be long in coming, and nothing that they send would help.
     """
     directory = str(options.path / JOURNAL_DIRECTORY)
     if not storage.exists(directory):
@@ -306,8 +324,18 @@ def _check_is_newest(
     check_superblock(storage, directory, identity)
 
 
-def _check_level(base: Loaded) -> None:
-    level = base.manifest.feature_level
+def _check_base(base: Loaded, state: SuperblockState) -> None:
+    """Raise WrongDirectoryError for another snapshot than the superblock's of the same number,
+    FormatVersionError for one that only a newer build applies."""
+    manifest = base.manifest
+    if manifest.generation == state.generation and manifest.cut_op > state.commit_max:
+        raise WrongDirectoryError(
+            f"snapshot {manifest.generation} was cut at op {manifest.cut_op}, but the superblock"
+            f" names one of that number with a cut up to op {state.commit_max}: this is another"
+            " one; remove its manifests, so that it is fetched from other replicas, or bring back"
+            " superblock, journal and snapshots from one backup"
+        )
+    level = manifest.feature_level
     if level > limits.FEATURE_LEVEL_MAX:
         raise FormatVersionError(
             f"snapshot {base.manifest.generation} was cut at feature level {level}, and this build"
@@ -424,6 +452,7 @@ def _open_journal(
         log_view=state.log_view if superblock.exists else None,
         replay_op=1 if base is None else base.manifest.cut_op + 1,
         base_checksum=None if base is None else base.manifest.cut_checksum,
+        is_base_fetched=base is not None and base.manifest.generation > state.generation,
         segment_bytes=options.segment_bytes,
         archive=archive,
         superblock=superblock.mark,

@@ -34,9 +34,15 @@ class SnapshotCut:
 def join(journal: Journal, cut: SnapshotCut | None, *, single: bool) -> None:
     """Let the journal continue behind the cut, if it does not yet.
 
-    Raises WrongDirectoryError if the journal's committed entries contradict the snapshot,
-    NoSpace, JournalFailed.
+    Raises what `check_history` raises, NoSpace, JournalFailed.
     """
+    check_history(journal, cut, single=single)
+    if cut is not None and not continues(journal, cut):
+        journal.restart_at(cut.op, cut.checksum)
+
+
+def check_history(journal: Journal, cut: SnapshotCut | None, *, single: bool) -> None:
+    """Raise WrongDirectoryError if the journal's committed entries contradict the snapshot."""
     if cut is None or continues(journal, cut):
         return
     if single or is_committed(journal, cut.op):
@@ -45,7 +51,6 @@ def join(journal: Journal, cut: SnapshotCut | None, *, single: bool) -> None:
             " journal goes on from another entry there: they are of different histories; bring"
             " back both from one backup"
         )
-    journal.restart_at(cut.op, cut.checksum)
 
 
 def continues(journal: Journal, cut: SnapshotCut) -> bool:

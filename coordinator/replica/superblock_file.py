@@ -81,15 +81,29 @@ class SuperblockFile:
             )
         )
 
-    def record_generation(self, generation: int, cut_op: int) -> None:
-        """Durably choose the snapshot to restart from; an older one than the present changes
-        nothing."""
+    def record_generation(self, generation: int, cut_op: int, journal_sequence: int = 0) -> None:
+        """Durably choose the snapshot to restart from, and name a durable record of the journal.
+
+        An older snapshot than the present one changes nothing.
+        """
 
         def recorded(state: SuperblockState) -> SuperblockState | None:
             if generation <= state.generation:
                 return None
-            commit_max = max(state.commit_max, cut_op)
-            return replace(state, generation=generation, commit_max=commit_max)
+            return replace(_committed(state, cut_op, journal_sequence), generation=generation)
+
+        self.update(recorded)
+
+    def record_commit(self, committed_op: int, journal_sequence: int = 0) -> None:
+        """Durably note how far the log is committed, and name a durable record of the journal.
+
+        A lower op than the one known changes nothing, and neither does it make a superblock.
+        """
+
+        def recorded(state: SuperblockState) -> SuperblockState | None:
+            if committed_op <= state.commit_max or not self.exists:
+                return None
+            return _committed(state, committed_op, journal_sequence)
 
         self.update(recorded)
 
@@ -106,3 +120,16 @@ class SuperblockFile:
                 self._superblock = Superblock.create(self._storage, self._path, state)
             else:
                 self._superblock.write(state)
+
+
+def _committed(state: SuperblockState, op: int, journal_sequence: int) -> SuperblockState:
+    """Return the state that knows this op to be committed, and names this record.
+
+    A snapshot that covers all that the journal lost would hide the loss from whoever knows the
+    commit alone. So whatever raises the commit names the record that was the last one then.
+    """
+    return replace(
+        state,
+        commit_max=max(state.commit_max, op),
+        journal_sequence=max(state.journal_sequence, journal_sequence),
+    )

@@ -175,7 +175,7 @@ TABLE: Final[tuple[Unreached, ...]] = (
             f"{_JOURNAL}/superblock.py _quorum_lost",
             f"{_SNAPSHOT}/errors.py DirectoriesUnused.__init__",
             f"{_SNAPSHOT}/layout.py ManifestCheck._belongs_elsewhere",
-            f"{_REPLICA}/data_directory.py _check_level",
+            f"{_REPLICA}/data_directory.py _check_base",
             f"{_REPLICA}/data_directory.py _cluster_of_journal",
             f"{_REPLICA}/data_directory.py _check_identity",
             f"{_REPLICA}/data_directory.py _check_role",

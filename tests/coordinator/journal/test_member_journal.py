@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.journal import CorruptJournal, Journal, NoSpace, Recovery
+from coordinator.journal import CorruptJournal, Journal, NoSpace, Recovery, SuperblockOlder
 from coordinator.replica.start import SnapshotCut, join
 from testkit.journal_builders import (
     append_unchecked,
@@ -404,9 +404,13 @@ def test_a_restart_beyond_the_superblock_is_refused() -> None:
     journal.restart_at(CUT.op, CUT.checksum)
     journal.close()
     refused(
+        storage, SuperblockOlder, "behind op 50.*committed beyond op 49", commit_max=49, **MEMBER
+    )
+    refused(
         storage,
         CorruptJournal,
         "behind op 50.*reaches op 0: the superblock",
+        commit_max=50,
         **MEMBER,
     )
     assert taken_over(storage).head is None

@@ -12,57 +12,19 @@ from pathlib import Path
 import pytest
 
 from coordinator import vsr
-from coordinator.journal import CorruptJournal, JournalError, JournalNotFound, SuperblockOlder
-from coordinator.replica.data_directory import (
-    DamagedSnapshot,
-    DirectoryOptions,
-    Mend,
-    ReplicaFiles,
-    open_replica,
+from coordinator.journal import CorruptJournal, JournalError, SuperblockOlder
+from coordinator.replica.data_directory import ReplicaFiles
+from testkit.journal_builders import chain
+from tests.coordinator.journal.directories import (
+    LEVEL,
+    SUPERBLOCK,
+    adopt_view,
+    append,
+    begun,
+    content,
+    opened,
 )
-from coordinator.snapshot.errors import NoIntactCopy
-from coordinator.storage import FileStorage
-from testkit.journal_builders import CLUSTER_ID, SEGMENT_BYTES, chain
 from viewstamp.format.record import SECTOR_BYTES
-from viewstamp.limits import FEATURE_LEVEL_NAMED_SUPERBLOCK
-
-LEVEL = FEATURE_LEVEL_NAMED_SUPERBLOCK
-SUPERBLOCK = "superblock"
-FIRST_STATE = vsr.CoreState(view=1, log_view=1, commit_max=0)
-
-
-def opened(path: Path, replica_count: int = 3, mend: Mend | None = None) -> ReplicaFiles:
-    """Open the directory of replica 0."""
-    options = DirectoryOptions(path, 0, replica_count, CLUSTER_ID, SEGMENT_BYTES)
-    return open_replica(options, FileStorage(), mend)
-
-
-def begun(path: Path, replica_count: int = 3, level: int = LEVEL) -> ReplicaFiles:
-    """Journal op 1 and write the first superblock, as a bootstrap does."""
-    files = opened(path, replica_count)
-    files.journal.append(chain(1, feature_level=level))
-    files.superblock.write_core(FIRST_STATE)
-    return files
-
-
-def append(files: ReplicaFiles, level: int = LEVEL) -> None:
-    """Journal one more entry."""
-    head = files.journal.head
-    assert head is not None
-    last = files.journal.read(head.op)
-    files.journal.append(chain(1, after=last, feature_level=level))
-
-
-def adopt_view(files: ReplicaFiles) -> None:
-    """Write the superblock of the next view."""
-    view = files.superblock.state.view + 1
-    files.write_core(vsr.CoreState(view=view, log_view=view, commit_max=0))
-
-
-def content(path: Path) -> dict[str, bytes]:
-    """Return everything below the directory, except who holds it."""
-    files = sorted(file for file in path.rglob("*") if file.is_file() and file.name != "LOCK")
-    return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
 
 def refused(
@@ -118,33 +80,6 @@ def test_a_member_is_refused_with_an_older_superblock(
     (tmp_path / SUPERBLOCK).write_bytes(older)
 
     refused(tmp_path, "start the replica with an empty one")
-
-
-def test_an_older_superblock_is_refused_before_its_snapshot_is_mended(tmp_path: Path) -> None:
-    """The snapshot that an older superblock names may be deleted. If it were fetched from peers
-    first, a new superblock would be written, with the sequence of the one that is gone."""
-    files = begun(tmp_path)
-    append(files)
-    files.superblock.record_generation(1, 1)
-    older = (tmp_path / SUPERBLOCK).read_bytes()
-    another_view(files)
-    files.close()
-    (tmp_path / SUPERBLOCK).write_bytes(older)
-    mended: list[DamagedSnapshot] = []
-
-    with pytest.raises(SuperblockOlder):
-        opened(tmp_path, mend=mended.append)
-    (tmp_path / "journal").rename(tmp_path / "elsewhere")
-    with pytest.raises(JournalNotFound):
-        opened(tmp_path, mend=mended.append)
-    assert not mended
-
-    files = begun(newest := tmp_path / "newest")
-    files.superblock.record_generation(1, 1)
-    files.close()
-    with pytest.raises(NoIntactCopy):
-        opened(newest, mend=mended.append)
-    assert len(mended) == 1  # this one may be mended
 
 
 def test_a_copy_from_before_the_last_start_is_refused(tmp_path: Path) -> None:

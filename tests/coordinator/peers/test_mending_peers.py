@@ -20,7 +20,6 @@ from coordinator.peers.files_only import FilesOnly
 from coordinator.peers.peers import PeersConfig
 from coordinator.peers.tls import certificate_name
 from coordinator.replica.data_directory import DamagedSnapshot
-from coordinator.replica.superblock_file import SuperblockFile
 from coordinator.snapshot.errors import NoIntactCopy
 from coordinator.snapshot.layout import layer_file
 from coordinator.snapshot.provider import StoredSnapshots
@@ -53,14 +52,12 @@ class HurtMember:
         self.sections = Sections(self.files)
         manifest = self.sections.write(GENERATION, entities(GENERATION, 8))
         state = SuperblockState(CLUSTER_ID, replica_id, COUNT, 0, 0, 10, GENERATION, 0)
-        superblock = SuperblockFile(storage, "superblock", state)
-        superblock.update(lambda _: state)
         layer = section_of(manifest, STAGES[replica_id]).layers[0]
         for directory in COPY_DIRECTORIES:
             storage.flip(f"{directory}/{layer_file(layer.digest)}", 100)
         with pytest.raises(NoIntactCopy) as caught:
             self.files.load(GENERATION)
-        self.damaged = DamagedSnapshot(self.files, superblock, caught.value)
+        self.damaged = DamagedSnapshot(self.files, state, caught.value)
 
 
 async def test_replicas_mend_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

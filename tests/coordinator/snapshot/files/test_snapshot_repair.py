@@ -19,7 +19,6 @@ from coordinator.replica.data_directory import (
     DirectoryOptions,
     open_replica,
 )
-from coordinator.replica.superblock_file import SuperblockFile
 from coordinator.snapshot.errors import NoIntactCopy
 from coordinator.snapshot.layout import layer_file, manifest_file
 from coordinator.snapshot.provider import StoredSnapshots
@@ -73,12 +72,7 @@ class HurtFile:
             sections.write(NEWEST, NEWER)
         assert sections.manifest is not None
         self.manifest = sections.manifest
-        self.superblock = SuperblockFile(
-            self.storage,
-            "superblock",
-            SuperblockState(CLUSTER_ID, 2, 3, 0, 0, 10 * generation, generation, 0),
-        )
-        self.superblock.update(lambda state: state)
+        self.state = SuperblockState(CLUSTER_ID, 2, 3, 0, 0, 10 * generation, generation, 0)
         self._directory = directory / "transfer"
 
     def spoil(self, *names: str) -> None:
@@ -90,9 +84,9 @@ class HurtFile:
     def repair(self) -> SnapshotRepair:
         """Return the result of a start, which is called only if no copy is intact."""
         with pytest.raises(NoIntactCopy) as caught:
-            self.files.load(self.superblock.state.generation)
-        damaged = DamagedSnapshot(self.files, self.superblock, caught.value)
-        return SnapshotRepair(damaged, (0, 1), self._directory)
+            self.files.load(self.state.generation)
+        self.damaged = DamagedSnapshot(self.files, self.state, caught.value)
+        return SnapshotRepair(self.damaged, (0, 1), self._directory)
 
     async def mend(self) -> None:
         """Repair the snapshot."""
@@ -125,7 +119,7 @@ async def test_bad_files_are_fetched(tmp_path: Path, spoiled: str) -> None:
     hurt.spoil(*([names[spoiled]] if spoiled in names else names.values()))
     await hurt.mend()
     assert loaded_state(hurt.files, NEWEST) == hurt.peer.sections.state
-    assert hurt.superblock.state.generation == NEWEST
+    assert hurt.damaged.generation == NEWEST
     size_bytes = section_of(hurt.manifest, STAGE).layers[0].size_bytes
     assert hurt.fetcher.bytes_sent == (0 if spoiled == "manifest" else size_bytes)
     for directory in COPY_DIRECTORIES:
@@ -197,8 +191,7 @@ async def test_a_generation_that_no_peer_has_any_more(tmp_path: Path) -> None:
     hurt.peer.manifests[ADOPTED] = hurt.peer.manifests[NEWEST]
     hurt.spoil(manifest_file(FIRST))
     await hurt.mend()
-    assert hurt.superblock.state.generation == NEWEST
-    assert hurt.superblock.state.commit_max == 10 * NEWEST
+    assert hurt.damaged.generation == NEWEST
     assert loaded_state(hurt.files, NEWEST) == hurt.peer.sections.state
 
 
@@ -210,7 +203,7 @@ async def test_an_older_generation_is_no_help(tmp_path: Path) -> None:
     hurt.spoil(manifest_file(NEWEST))
     asked = hurt.fetcher.asked
     await hurt.mend_until(lambda: [each[2] for each in asked].count(ADOPTED) > 4)
-    assert hurt.superblock.state.generation == NEWEST
+    assert hurt.damaged.generation == NEWEST
     hurt.peer.manifests[NEWEST] = wanted
     await hurt.mend()
     assert loaded_state(hurt.files, NEWEST) == hurt.peer.sections.state
@@ -344,7 +337,7 @@ def test_a_start_has_it_mended_or_is_refused(tmp_path: Path) -> None:
     options = DirectoryOptions(tmp_path, 0, 2, CLUSTER_ID, SEGMENT_BYTES, snapshot_reserve_bytes=0)
     blank = open_replica(options, FileStorage())
     Sections(blank.snapshots).write(FIRST, entities(1, 8))
-    blank.superblock.update(lambda state: replace(state, generation=FIRST))
+    blank.superblock.update(lambda state: replace(state, generation=FIRST, commit_max=10 * FIRST))
     blank.close()
     good = {path: path.read_bytes() for path in (tmp_path / "snapshots").glob("*/layers/*")}
     for path, data in good.items():
