@@ -5,6 +5,9 @@
 commit is checked out beside this tree. Each round runs the benchmark once in either tree, and the
 order changes from round to round, so that other load on the machine affects both. A ratio is this
 tree's figure divided by the other's, in one round. Progress goes to stderr.
+
+`--compiled` compares with a tree whose HTTP/2 is compiled (`benchmarks.compiled`) in place of this
+one: it is checked out at HEAD, too.
 """
 
 from __future__ import annotations
@@ -16,11 +19,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
+
+from benchmarks.compiled import compile_in
 
 ROUNDS: Final = 5
 TREE: Final = Path(__file__).resolve().parent.parent
@@ -72,8 +77,18 @@ def measure(tree: Path, command: Sequence[str]) -> Medians:
     done = subprocess.run(line, cwd=tree, env=environment, stdout=subprocess.PIPE, check=False)
     if done.returncode:
         raise RuntimeError(f"`{' '.join(command)}` failed in {tree}, see above")
-    medians: Medians = json.loads(done.stdout)["medians"]
-    return medians
+    return flat(json.loads(done.stdout)["medians"])
+
+
+def flat(medians: Mapping[str, Any]) -> Medians:
+    """Return figures by workload, where some benchmarks divide a workload once more."""
+    found: dict[str, Mapping[str, float]] = {}
+    for workload, figures in medians.items():
+        if all(isinstance(each, Mapping) for each in figures.values()):
+            found |= {f"{workload}, {part}": each for part, each in figures.items()}
+        else:
+            found[workload] = figures
+    return found
 
 
 @contextmanager
@@ -88,11 +103,22 @@ def checked_out(commit: str) -> Iterator[Path]:
             _git("worktree", "remove", "--force", str(tree))
 
 
-def run(before: str, count: int, command: Sequence[str]) -> dict[str, Any]:
+@contextmanager
+def compiled() -> Iterator[Path]:
+    """Check HEAD out into a temporary directory, and compile there. Raises RuntimeError."""
+    with checked_out("HEAD") as tree:
+        print("compiling", file=sys.stderr, flush=True)
+        compile_in(tree)
+        yield tree
+
+
+def run(
+    before: str, count: int, command: Sequence[str], after: AbstractContextManager[Path]
+) -> dict[str, Any]:
     """Measure both builds in rounds, and return what follows from the figures."""
     rounds: list[Round] = []
-    with checked_out(before) as tree:
-        trees = {"before": tree, "after": TREE}
+    with checked_out(before) as earlier, after as later:
+        trees = {"before": earlier, "after": later}
         for number in range(count):
             found = {}
             for build in in_order(number):
@@ -108,6 +134,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.builds", description=__doc__)
     add = parser.add_argument
     add("--before", required=True, metavar="COMMIT", help="the build to compare this tree with")
+    add("--compiled", action="store_true", help="compare with compiled HTTP/2, not with this tree")
     add("--rounds", type=int, default=ROUNDS, help=f"pairs of runs (default {ROUNDS})")
     add("benchmark", nargs=argparse.REMAINDER, help="a module that prints medians, its options")
     options = parser.parse_args(arguments)
@@ -139,7 +166,8 @@ def _git(*arguments: str) -> str:
 def main() -> int:
     """Measure and print."""
     options = parse()
-    print(json.dumps(run(options.before, options.rounds, options.benchmark), indent=2))
+    after = compiled() if options.compiled else nullcontext(TREE)
+    print(json.dumps(run(options.before, options.rounds, options.benchmark, after), indent=2))
     return 0
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.builds import Round, compared, in_order, measure, parse
+from benchmarks.builds import Round, compared, flat, in_order, measure, parse
 
 HALF_AS_FAST = Round(before={"create": {"per_s": 200.0}}, after={"create": {"per_s": 100.0}})
 AS_FAST = Round(before={"create": {"per_s": 40.0}}, after={"create": {"per_s": 40.0}})
@@ -38,6 +38,16 @@ def test_a_figure_of_zero_has_no_ratio() -> None:
 def test_the_order_changes_from_round_to_round() -> None:
     """The build that runs first changes with each round, so neither always finds a warm machine."""
     assert [in_order(number)[0] for number in range(4)] == ["before", "after"] * 2
+
+
+def test_workloads_in_parts_are_compared_part_by_part() -> None:
+    """Some benchmarks measure a workload several times, in each of its parts."""
+    parts = {"calls": {"ours": {"us": 1.0}, "theirs": {"us": 2.0}}, "create": {"per_s": 3.0}}
+    assert flat(parts) == {
+        "calls, ours": {"us": 1.0},
+        "calls, theirs": {"us": 2.0},
+        "create": {"per_s": 3.0},
+    }
 
 
 def test_a_benchmark_runs_in_the_tree_it_is_given(tmp_path: Path) -> None:
