@@ -83,7 +83,9 @@ def hold(state: ReplicaState, prepare: Prepare) -> None:
 
 
 def on_committed_gone(state: ReplicaState, message: CommittedGoneMessage) -> None:
-    """Ask for a snapshot: the peer's journal no longer has the entries that this replica lacks."""
-    if state.snapshot_generation < message.generation:
-        state.snapshot_generation = message.generation
-        state.emit(SnapshotNeeded(message.from_replica, message.generation, message.cut_op))
+    """Ask for a snapshot: the peer's journal no longer has the entries that this replica lacks.
+
+    Each such message asks. Whoever brings the snapshot knows whether that is under way, and may
+    have given it up since it was asked last: the log had come as far by itself.
+    """
+    state.emit(SnapshotNeeded(message.from_replica, message.generation, message.cut_op))

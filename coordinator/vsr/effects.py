@@ -159,7 +159,10 @@ class SendHeld:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotNeeded:
-    """Peers no longer have the entries this replica lacks: restart from that peer's snapshot."""
+    """Peers no longer have the entries this replica lacks: restart from that peer's snapshot.
+
+    It is repeated as long as that is so, and means nothing while the snapshot is on its way.
+    """
 
     from_replica: int
     generation: int

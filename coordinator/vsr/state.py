@@ -181,8 +181,6 @@ class ReplicaState:
     installation: LogAdoption | None = None
     stuck_op: int = 0
     """The op of the last `Stuck` alarm."""
-    snapshot_generation: int = 0
-    """The newest snapshot from which this replica was told to restart."""
     view_changes_failed: int = 0
     """Views that ended before they were normal here, since the last normal one."""
     follows_primary: bool = False

@@ -239,6 +239,21 @@ async def test_log_that_catches_up_needs_no_snapshot(tmp_path: Path) -> None:
     assert trial.files.generations() == [9]
 
 
+async def test_a_generation_that_was_given_up_is_brought_once_it_is_needed_again(
+    tmp_path: Path,
+) -> None:
+    """Damage that shows later lies below a cut that the log had reached without the snapshot."""
+    trial = TransferTrial(tmp_path)
+    trial.held_op = 20
+    trial.transfer.needed(SnapshotNeeded(0, NEWEST, 20))
+    await trial.until(lambda: trial.ended == 1)
+    trial.held_op = 7
+
+    await trial.run(NEWEST)
+
+    assert trial.recorded == [(NEWEST, 20)]
+
+
 async def test_log_that_catches_up_behind_damage_needs_the_snapshot(tmp_path: Path) -> None:
     """The transfer goes on when only entries behind a damaged one arrive."""
     trial = TransferTrial(tmp_path)
