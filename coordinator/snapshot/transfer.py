@@ -129,6 +129,8 @@ class StateTransfer:
         self._fetched_bytes = 0
         # The peer whose manifest is followed; None for one that an earlier process fetched.
         self._source: int | None = None
+        # How many manifests led nowhere: each time another peer is asked first.
+        self._manifests_failed = 0
 
     def needed(self, effect: vsr.SnapshotNeeded) -> None:
         """Bring this generation, or a newer one; a transfer under way is not given up."""
@@ -299,7 +301,7 @@ class StateTransfer:
     async def _fetched_manifest(self, target: vsr.SnapshotNeeded) -> tuple[bytes, SnapshotManifest]:
         failures = []
         too_new = []
-        for replica in self._peers(target, 0):
+        for replica in self._peers(target, self._manifests_failed):
             try:
                 data = await self._ports.fetcher.manifest(replica, target.generation)
                 manifest = decode_manifest(data)
@@ -417,7 +419,11 @@ class StateTransfer:
         return offset - begun
 
     async def _forget_manifest(self) -> None:
-        """Ask for the manifest anew at the next attempt."""
+        """Ask for the manifest anew at the next attempt, and another peer first.
+
+        A layer that its peer has damaged is one that no other may have: they layer differently.
+        """
+        self._manifests_failed += 1
         await in_thread(self._partial.remove, MANIFEST_FILE)
 
 

@@ -34,6 +34,7 @@ from viewstamp.format.manifest import (
     encode_manifest,
     root_of,
     section_of,
+    sections,
 )
 from viewstamp.telemetry import work
 
@@ -199,6 +200,23 @@ async def test_wrong_manifest(
     assert trial.recorded == []
     trial.peer.manifests[NEWEST] = good
     await trial.run()
+
+
+async def test_another_peers_manifest_is_followed_if_one_leads_nowhere(tmp_path: Path) -> None:
+    """Peers layer one state differently. A layer that is damaged at the peer whose manifest is
+    followed may be one that no other peer has, so the next attempt follows another manifest."""
+    trial = TransferTrial(tmp_path)
+    changed = SnapshotManifest()
+    changed.CopyFrom(trial.peer.manifest)
+    layer = next(section for _, section in sections(changed)).layers[0]
+    layer.digest = b"damaged".ljust(len(layer.digest), b"!")
+    trial.fetcher.others, trial.fetcher.lost = {1: encode_manifest(changed)}, {layer.digest}
+
+    await trial.run()
+
+    asked = [peers for what, peers, *_ in trial.fetcher.asked if what == "manifest"]
+    assert asked == [(1,), (0,)]
+    assert loaded_state(trial.files, NEWEST) == trial.peer.sections.state
 
 
 async def test_newer_generation_replaces_one_that_is_gone(tmp_path: Path) -> None:

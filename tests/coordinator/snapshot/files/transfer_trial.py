@@ -95,6 +95,7 @@ class FakeFetcher:
     too_new: set[int] = field(default_factory=set)  # replicas whose builds write other manifests
     others: dict[int, bytes] = field(default_factory=dict)  # replicas with another newest manifest
     flipped: set[bytes] = field(default_factory=set)  # layers that come damaged, once
+    lost: set[bytes] = field(default_factory=set)  # layers that nobody has intact
     before_layer: Callable[[], None] = lambda: None
 
     async def manifest(self, replica: int, generation: int) -> bytes:
@@ -118,6 +119,8 @@ class FakeFetcher:
         """Yield a layer."""
         self.asked.append(("layer", tuple(replicas), generation, offset))
         self.before_layer()
+        if digest in self.lost:
+            raise PeerFileUnavailable(f"layer {digest.hex()}: DATA_LOSS, and NOT_FOUND elsewhere")
         data = self.peer.layer(digest)
         assert len(data) == size_bytes
         if digest in self.flipped:
