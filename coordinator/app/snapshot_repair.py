@@ -133,11 +133,12 @@ class SnapshotRepair:
             pause_ms = min(2 * pause_ms, RETRY_MAX_MS)
 
     async def _is_mended(self, fetcher: Fetcher, attempt: int, pause_ms: int) -> bool:
-        first = self._replicas[attempt % len(self._replicas)]
+        begin = attempt % len(self._replicas)
+        replicas = (*self._replicas[begin:], *self._replicas[:begin])
         try:
-            await self._mend(fetcher, first)
+            await self._mend(fetcher, replicas)
         except PASSING as error:
-            if isinstance(error, CopiesFailed) or self._is_too_new(first, error):
+            if isinstance(error, CopiesFailed) or self._is_too_new(replicas[0], error):
                 raise
             self.standing = f"no copy of {self._damaged.why.name} is intact; {error}"
             _log.warning(
@@ -155,27 +156,30 @@ class SnapshotRepair:
             self._too_new |= error.replicas
         return self._too_new >= set(self._replicas)
 
-    async def _mend(self, fetcher: Fetcher, first: int) -> None:
-        """Bring the generation, or a newer one, once. Raises PASSING."""
-        transfer = self._transfer(fetcher)
-        wanted = vsr.SnapshotNeeded(first, self._state.generation, UNKNOWN_CUT_OP)
+    async def _mend(self, fetcher: Fetcher, replicas: Sequence[int]) -> None:
+        """Bring the generation, or a newer one, once, and ask replicas in this order.
+
+        Peers layer one state differently, and have damage of their own. So each attempt follows
+        another one. Raises PASSING.
+        """
+        wanted = vsr.SnapshotNeeded(replicas[0], self._state.generation, UNKNOWN_CUT_OP)
         try:
-            await _bring(transfer, wanted)
+            await _bring(self._transfer(fetcher), wanted)
         except PASSING as error:
             if isinstance(error, CopiesFailed):
                 raise
-            newer = await self._newer(fetcher)
+            newer = await self._newer(fetcher, replicas)
             if newer is None:
                 raise
-            await _bring(transfer, newer)
+            await _bring(self._transfer(fetcher), newer)
 
-    async def _newer(self, fetcher: Fetcher) -> vsr.SnapshotNeeded | None:
-        """Return the newest generation from which a peer would restart, if it is newer.
+    async def _newer(self, fetcher: Fetcher, replicas: Sequence[int]) -> vsr.SnapshotNeeded | None:
+        """Return the generation from which the first of these would restart that has a newer one.
 
         Raises NewerBuildError if this build reads none of them.
         """
         too_new: list[FormatVersionError] = []
-        for replica in self._replicas:
+        for replica in replicas:
             try:
                 manifest = decode_manifest(await fetcher.manifest(replica, ADOPTED))
             except FormatVersionError as error:

@@ -27,6 +27,7 @@ from typing import Final, Protocol
 from coordinator import vsr
 from coordinator.snapshot.errors import (
     CopiesFailed,
+    CopyNotWritten,
     PeerFileUnavailable,
     SnapshotStorageError,
     TransferFailed,
@@ -46,6 +47,8 @@ from viewstamp.telemetry.work import working
 
 RETRY_FIRST_MS: Final = 500
 RETRY_MAX_MS: Final = 30_000
+# A link that was down for a moment says nothing of a manifest.
+ATTEMPTS_WITH_A_MANIFEST: Final = 2
 PARTIAL_SUFFIX: Final = ".part"
 MANIFEST_FILE: Final = "manifest"
 # The cut of a target of which only the generation is known.
@@ -129,13 +132,25 @@ class StateTransfer:
         self._fetched_bytes = 0
         # The peer whose manifest is followed; None for one that an earlier process fetched.
         self._source: int | None = None
-        # How many manifests led nowhere: each time another peer is asked first.
+        # How many attempts failed with a manifest, whatever the disk here said.
         self._manifests_failed = 0
+        # The peers whose manifests led nowhere, since the target was last another one.
+        self._led_nowhere: set[int | None] = set()
+        # Whether no peer had a manifest of the target when all were asked last.
+        self._is_nowhere = False
 
     def needed(self, effect: vsr.SnapshotNeeded) -> None:
-        """Bring this generation, or a newer one; a transfer under way is not given up."""
-        if self._target is None or effect.generation > self._target.generation:
+        """Bring this generation, or a newer one; a transfer under way is not given up.
+
+        A generation that nobody has makes room for another one, which may be older.
+        """
+        target = self._target
+        if target is not None and effect.generation == target.generation:
+            return
+        if target is None or effect.generation > target.generation or self._is_nowhere:
             self._target = effect
+            self._led_nowhere.clear()
+            self._is_nowhere = False
             self._changed.set()
 
     async def run(self) -> None:
@@ -176,11 +191,20 @@ class StateTransfer:
     ) -> None:
         self._ports.say(
             f"snapshot {target.generation} cannot be fetched just now: {error}. It is tried again;"
-            " until then this replica stays behind"
+            f" until then this replica stays behind{self._way_out()}"
         )
         _log.warning(
             "state transfer failed and is tried again",
             extra=fields(generation=target.generation, why=str(error), pause_ms=pause_ms),
+        )
+
+    def _way_out(self) -> str:
+        """Return what people can do if no peer's manifest led anywhere."""
+        if not self._led_nowhere >= set(self._ports.replicas):
+            return ""
+        return (
+            ". No peer has sent it as a whole: restart those that name damaged files, one after"
+            " another, since a start repairs them"
         )
 
     async def _drop_leftovers(self) -> None:
@@ -256,6 +280,8 @@ class StateTransfer:
                 f" here, the data directory is good ({error})",
                 known,
             ) from error
+        except CopyNotWritten:
+            raise  # of the disk here; the manifest is as good as any
         except (PeerFileUnavailable, FormatError, SnapshotStorageError):
             await self._forget_manifest()
             raise
@@ -264,7 +290,7 @@ class StateTransfer:
         """Return whether the superblock now names the generation; if not it was not needed."""
         incoming = await in_thread(
             lambda: self._files.incoming(
-                manifest, self._ports.adopted(), replaces=self._ports.replaces
+                manifest, self._ports.adopted(), replaces=self._replaces(manifest)
             )
         )
         try:
@@ -278,6 +304,14 @@ class StateTransfer:
         finally:
             await in_thread(incoming.close)
         return True
+
+    def _replaces(self, manifest: SnapshotManifest) -> bool:
+        """Return whether the peer's layers are brought in place of those of a manifest here.
+
+        A manifest here that led nowhere names layers that are damaged here, and that no peer has.
+        """
+        is_adopted = manifest.generation == self._ports.adopted()
+        return self._ports.replaces or (self._manifests_failed > 0 and not is_adopted)
 
     def _is_moot(self, manifest: SnapshotManifest) -> bool:
         """Return whether the log has come as far by itself: some peer still had the entries.
@@ -301,7 +335,9 @@ class StateTransfer:
     async def _fetched_manifest(self, target: vsr.SnapshotNeeded) -> tuple[bytes, SnapshotManifest]:
         failures = []
         too_new = []
-        for replica in self._peers(target, self._manifests_failed):
+        turn = self._manifests_failed // ATTEMPTS_WITH_A_MANIFEST
+        self._is_nowhere = False
+        for replica in self._peers(target, turn):
             try:
                 data = await self._ports.fetcher.manifest(replica, target.generation)
                 manifest = decode_manifest(data)
@@ -320,6 +356,7 @@ class StateTransfer:
                 f" reads: start one here, the data directory is good ({found})",
                 too_new,
             )
+        self._is_nowhere = True
         raise TransferFailed(f"no peer has a manifest that can be used: {found}")
 
     def _check(self, manifest: SnapshotManifest, target: vsr.SnapshotNeeded) -> None:
@@ -419,11 +456,12 @@ class StateTransfer:
         return offset - begun
 
     async def _forget_manifest(self) -> None:
-        """Ask for the manifest anew at the next attempt, and another peer first.
+        """Ask for the manifest anew at the next attempt, and soon another peer first.
 
         A layer that its peer has damaged is one that no other may have: they layer differently.
         """
         self._manifests_failed += 1
+        self._led_nowhere.add(self._source)
         await in_thread(self._partial.remove, MANIFEST_FILE)
 
 

@@ -313,6 +313,44 @@ async def test_the_other_peer_is_asked_at_once(tmp_path: Path) -> None:
     assert asked == [(0,), (1,)]
 
 
+def damaged_layers(peer: Peer) -> tuple[bytes, bytes]:
+    """Return a manifest that names a layer of its own, and the digest of that."""
+    changed = SnapshotManifest()
+    changed.CopyFrom(peer.manifest)
+    layer = section_of(changed, STAGE).layers[0]
+    layer.digest = b"damaged".ljust(len(layer.digest), b"!")
+    return encode_manifest(changed), layer.digest
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+async def test_each_peer_with_a_newer_generation_is_tried(tmp_path: Path, damaged: int) -> None:
+    """No peer has the generation, and of the newer one a peer has a damaged layer of its own: the
+    other one's is taken, whichever it is."""
+    hurt = HurtFile(tmp_path, FIRST)
+    del hurt.peer.manifests[FIRST]
+    hurt.peer.manifests[ADOPTED] = hurt.peer.manifests[NEWEST]
+    manifest, digest = damaged_layers(hurt.peer)
+    hurt.fetcher.others, hurt.fetcher.lost = {damaged: manifest}, {digest}
+    hurt.spoil(manifest_file(FIRST))
+
+    await hurt.mend()
+
+    assert hurt.damaged.generation == NEWEST
+    assert loaded_state(hurt.files, NEWEST) == hurt.peer.sections.state
+
+
+async def test_newer_generations_whose_layers_are_all_too_new(tmp_path: Path) -> None:
+    """The start ends there, too, once it has tried each peer."""
+    hurt = HurtFile(tmp_path, FIRST)
+    del hurt.peer.manifests[FIRST]
+    hurt.peer.manifests[ADOPTED] = hurt.peer.manifests[NEWEST]
+    hurt.fetcher.others = dict.fromkeys((0, 1), newer_layers(hurt.peer))
+    hurt.spoil(manifest_file(FIRST))
+
+    with pytest.raises(FormatVersionError, match="newer build reads: start one here"):
+        await hurt.mend()
+
+
 async def test_peers_of_which_the_layers_are_all_too_new(tmp_path: Path) -> None:
     """The start ends as for manifests that are too new, and the damage stays as it was."""
     hurt = HurtFile(tmp_path)
