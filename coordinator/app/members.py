@@ -33,7 +33,8 @@ from coordinator.replica.peer_answers import JournalEntries, PeerAnswers, Positi
 from coordinator.replica.peers import PeerPorts
 from coordinator.replica.slot_file import SlotFile
 from coordinator.snapshot.provider import StoredSnapshots
-from coordinator.snapshot.transfer import StateTransfer, TransferPorts
+from coordinator.snapshot.transfer import StateTransfer
+from coordinator.snapshot.transfer_ports import TransferPorts
 from coordinator.snapshot.work import Durable
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 

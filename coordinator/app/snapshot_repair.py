@@ -40,12 +40,11 @@ from coordinator.snapshot.transfer import (
     RETRY_FIRST_MS,
     RETRY_MAX_MS,
     UNKNOWN_CUT_OP,
-    Fetcher,
     NewerBuildError,
     RestartNeeded,
     StateTransfer,
-    TransferPorts,
 )
+from coordinator.snapshot.transfer_ports import Fetcher, TransferPorts
 from viewstamp import event_loop
 from viewstamp.format import FormatError, FormatVersionError
 from viewstamp.format.manifest import decode_manifest

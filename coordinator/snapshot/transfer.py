@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from coordinator import vsr
 from coordinator.snapshot.errors import (
@@ -36,6 +35,7 @@ from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.incoming import IncomingGeneration
 from coordinator.snapshot.local_writer import NO_SPACE_ERRORS
 from coordinator.snapshot.partial_files import PartialFiles
+from coordinator.snapshot.transfer_ports import TransferPorts
 from coordinator.snapshot.work import in_thread
 from coordinator.storage import Storage
 from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotManifest
@@ -67,50 +67,6 @@ class NewerBuildError(FormatVersionError):
     def __init__(self, text: str, replicas: Collection[int]) -> None:
         super().__init__(text)
         self.replicas = frozenset(replicas)
-
-
-class Fetcher(Protocol):
-    """Files of peers (`peers.fetch.SnapshotFetcher`)."""
-
-    async def manifest(self, replica: int, generation: int) -> bytes:
-        """Return a peer's manifest file. Raises PeerFileUnavailable."""
-        ...
-
-    def layer(
-        self,
-        replicas: Sequence[int],
-        generation: int,
-        digest: bytes,
-        size_bytes: int,
-        offset: int = 0,
-    ) -> AsyncGenerator[bytes]:
-        """Yield a layer from `offset` on, from these peers in turn. Raises PeerFileUnavailable."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class TransferPorts:
-    """What a transfer acts upon.
-
-    `held_op` is how far the disk has every committed entry, executed or not, and none of them
-    damaged; `own_cut_op` is the cut of the snapshot from which this replica would restart,
-    `adopted` its generation, both 0 for none.
-    `record` makes (generation, cut op) durable in the superblock; it blocks. `say` shows people how
-    far the transfer is, `ended` that there is none any more. `replaces` says that files of the
-    generation here may be damaged: then the peer's layers are brought, although it may have merged
-    its chains differently.
-    """
-
-    fetcher: Fetcher
-    replicas: Sequence[int]
-    cluster_id: bytes
-    held_op: Callable[[], int]
-    own_cut_op: Callable[[], int]
-    adopted: Callable[[], int]
-    record: Callable[[int, int], None]
-    say: Callable[[str], None]
-    ended: Callable[[], None]
-    replaces: bool = False
 
 
 class StateTransfer:

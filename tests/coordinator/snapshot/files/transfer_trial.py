@@ -13,7 +13,8 @@ from blake3 import blake3
 from coordinator.snapshot.errors import PeerFileUnavailable
 from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.layout import layer_file, manifest_file
-from coordinator.snapshot.transfer import RestartNeeded, StateTransfer, TransferPorts
+from coordinator.snapshot.transfer import RestartNeeded, StateTransfer
+from coordinator.snapshot.transfer_ports import TransferPorts
 from coordinator.vsr import SnapshotNeeded
 from testkit.generation_builders import (
     COPY_DIRECTORIES,
