@@ -21,6 +21,7 @@ import os
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -38,7 +39,6 @@ from coordinator.replica.repairs import Repairs
 from coordinator.replica.start import (
     SnapshotCut,
     WrongDirectoryError,
-    check_history,
     join,
     start_event,
 )
@@ -232,13 +232,10 @@ def replica_opening(
             _check_base(base, superblock.state)
         journal, recovery = _open_journal(storage, options, superblock, base)
         undo.callback(journal.close)
-        cut, is_single = cut_of(base), options.replica_count == 1
-        check_history(journal, cut, single=is_single)
+        cut = cut_of(base)
         if cut is not None:
-            # A newer one than the superblock names replaces one that was damaged.
-            named = journal.sequence_for_superblock
-            superblock.record_generation(cut.generation, cut.op, named)
-        join(journal, cut, single=is_single)
+            choose = partial(_choose, superblock, journal)
+            join(journal, cut, single=options.replica_count == 1, choose=choose)
         if snapshots is None:
             # Only now: before the journal, a new identity would belong to no known cluster.
             snapshots = _open_snapshots(storage, options, superblock.state, repairs)
@@ -252,6 +249,11 @@ def replica_opening(
     return ReplicaFiles(
         storage, lock, superblock, journal, recovery, snapshots, base, repairs, start
     )
+
+
+def _choose(superblock: SuperblockFile, journal: Journal, cut: SnapshotCut) -> None:
+    """Have the superblock name the snapshot: a newer one may replace one that was damaged."""
+    superblock.record_generation(cut.generation, cut.op, journal.sequence_for_superblock)
 
 
 def _tell(journal: Journal, base: Loaded | None) -> None:

@@ -10,6 +10,7 @@ leaves it as it was, and the next start repeats this.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator import vsr
@@ -31,26 +32,29 @@ class SnapshotCut:
     checksum: bytes
 
 
-def join(journal: Journal, cut: SnapshotCut | None, *, single: bool) -> None:
+def join(
+    journal: Journal,
+    cut: SnapshotCut,
+    *,
+    single: bool,
+    choose: Callable[[SnapshotCut], None] = lambda _: None,
+) -> None:
     """Let the journal continue behind the cut, if it does not yet.
 
-    Raises what `check_history` raises, NoSpace, JournalFailed.
+    `choose` makes durable that the replica restarts from this snapshot: after all that can refuse
+    it, and before the log restarts there. Raises WrongDirectoryError if the journal's committed
+    entries contradict the snapshot, NoSpace, JournalFailed, and what `choose` raises.
     """
-    check_history(journal, cut, single=single)
-    if cut is not None and not continues(journal, cut):
-        journal.restart_at(cut.op, cut.checksum)
-
-
-def check_history(journal: Journal, cut: SnapshotCut | None, *, single: bool) -> None:
-    """Raise WrongDirectoryError if the journal's committed entries contradict the snapshot."""
-    if cut is None or continues(journal, cut):
-        return
-    if single or is_committed(journal, cut.op):
+    restarts = not continues(journal, cut)
+    if restarts and (single or is_committed(journal, cut.op)):
         raise WrongDirectoryError(
             f"snapshot {cut.generation} was cut at op {cut.op} {cut.checksum.hex()}, but the"
             " journal goes on from another entry there: they are of different histories; bring"
             " back both from one backup"
         )
+    choose(cut)
+    if restarts:
+        journal.restart_at(cut.op, cut.checksum)
 
 
 def continues(journal: Journal, cut: SnapshotCut) -> bool:

@@ -33,8 +33,9 @@ class TransferPorts:
     `held_op` is how far the disk has every committed entry, executed or not, and none of them
     damaged; `own_cut_op` is the cut of the snapshot from which this replica would restart,
     `adopted` its generation, both 0 for none.
-    `record` makes (generation, cut op) durable in the superblock; it blocks. `say` shows people how
-    far the transfer is, `ended` that there is none any more. `replaces` says that files of the
+    `record` chooses (generation, cut op) to restart from, and blocks: a running process makes it
+    durable in the superblock, a start that mends does so later. `say` shows people how far the
+    transfer is, `ended` that there is none any more. `replaces` says that files of the
     generation here may be damaged: then the peer's layers are brought, although it may have merged
     its chains differently.
     """

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.journal import JournalNotFound, SuperblockOlder
+from coordinator.journal import Journal, JournalNotFound, SuperblockOlder
 from coordinator.replica.data_directory import DamagedSnapshot, Mend, ReplicaFiles
 from coordinator.replica.start import WrongDirectoryError
 from coordinator.snapshot.errors import NoIntactCopy
@@ -243,6 +243,29 @@ def test_another_snapshot_of_the_same_number_is_refused(tmp_path: Path) -> None:
         with pytest.raises(WrongDirectoryError, match="snapshot 1 was cut at op 10"):
             opened(tmp_path, mend=mend)
         assert (tmp_path / SUPERBLOCK).read_bytes() == superblock
+
+
+def test_the_superblock_names_the_snapshot_before_the_log_restarts_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that ends just after the restart of the log is not taken for an older superblock."""
+    files = begun(tmp_path)
+    files.record_generation(GONE, 1)
+    files.close()
+    restart_at = Journal.restart_at
+
+    def killed(journal: Journal, op: int, checksum: bytes) -> int:
+        restart_at(journal, op, checksum)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Journal, "restart_at", killed)
+        opened(tmp_path, mend=brings(NEWEST))
+
+    files = opened(tmp_path)
+    assert files.superblock.state.generation == NEWEST
+    assert files.journal.restart_op == cut_op_of(NEWEST)
+    files.close()
 
 
 def test_a_start_that_ended_after_mending_may_be_repeated(tmp_path: Path) -> None:
