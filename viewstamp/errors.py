@@ -91,6 +91,7 @@ REASONS: Final = MappingProxyType(
         Reason.REASON_REQUEST_TOO_OLD: (ABORTED, 59),
         Reason.REASON_REQUEST_GAP: (ABORTED, None),
         Reason.REASON_STREAM_REPLACED: (ABORTED, None),
+        Reason.REASON_ACCESS_CHANGED: (ABORTED, None),
         Reason.REASON_REVISION_COMPACTED: (OUT_OF_RANGE, None),
         Reason.REASON_NOT_PRIMARY: (UNAVAILABLE, 57),
         Reason.REASON_VIEW_CHANGE: (UNAVAILABLE, 58),

@@ -338,6 +338,27 @@ READ_REFUSAL_BYTES: Final = 128
 # Walks over a whole state for its digest; one is under way, the others wait. Each holds a copy of
 # references.
 DIGESTS_WAITING_MAX: Final = 4
+# Recent changes that each service keeps for watchers, by what rows weigh; the oldest ones go.
+CHANGES_KEPT_BYTES_MAX: Final = 64 * MIB
+# One page of changes of a service: both bound what a page costs.
+CHANGES_PAGE_MAX: Final = 1_024
+CHANGES_PAGE_BYTES_MAX: Final = 128 * KIB
+# Watches of one replica, and of one user there.
+WATCHES_MAX: Final = 4_096
+WATCHES_PER_USER_MAX: Final = 1_024
+# Watches of one replica, and of one user there, that read the services at a time to catch up: each
+# may hold all changes of a revision.
+CATCH_UPS_MAX: Final = 16
+CATCH_UPS_PER_USER_MAX: Final = 4
+# What a replica keeps of the joined feed for its watches; who falls behind reads the services.
+FEED_BYTES_MAX: Final = 8 * MIB
+# The feed reads the services at most this often.
+FEED_INTERVAL_MS: Final = 5
+FEED_RETRY_MS: Final = 100
+# How often a watch that asked for it hears how far the feed has come.
+WATCH_PROGRESS_MS: Final = 5_000
+# One message of a watch.
+WATCH_MESSAGE_BYTES_MAX: Final = 256 * KIB
 # One Apply message: up to a prepare and its contexts, or the answers of many packed reads.
 APPLY_MESSAGE_BYTES_MAX: Final = 64 * MIB
 # All answers to reads in one batch. The rest of the message has room for the refusals.

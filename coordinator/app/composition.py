@@ -131,6 +131,7 @@ class Coordinator:
                 self._snapshots.orchestrator,
                 dict if self.members is None else self.members.peers.refused_hellos,
                 self._certificates,
+                lambda: self._face.feed.followers,
             )
         )
 
@@ -441,6 +442,8 @@ class Coordinator:
             watch=self._telemetry.gateway,
             members=self.members,
             supported_levels=self._supported_levels,
+            watched_types=lambda: self._services.watched_types,
+            fail=self._fail,
             open_audit=self._outside.open_audit,
         )
         return PublicFace(self._config, ports)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,6 +14,7 @@ from coordinator.base.clock import monotonic_ms
 from coordinator.base.errors import ConfigError
 from coordinator.gateway.audit import Audit
 from coordinator.gateway.caller_calls import Callers
+from coordinator.gateway.change_feed import ChangeFeed
 from coordinator.gateway.commands import CommandAdmission
 from coordinator.gateway.forwarding import Forwarding
 from coordinator.gateway.leading import Leading
@@ -33,6 +34,8 @@ from coordinator.gateway.submit import SubmitStreams
 from coordinator.gateway.telemetry import GatewayWatch
 from coordinator.gateway.timers import SessionTimers
 from coordinator.gateway.unary import Elsewhere, UnaryCalls
+from coordinator.gateway.watch_openings import OpeningPorts, WatchOpenings
+from coordinator.gateway.watches import Watches
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux
 from coordinator.replica.driver import Driver
@@ -48,7 +51,8 @@ from viewstamp.errors import Refusal
 class FacePorts:
     """The parts that calls reach. `members` is None if this replica is alone.
 
-    `supported_levels` are the highest feature levels by replica, 0 for one that was not heard.
+    `supported_levels` are the highest feature levels by replica, 0 for one that was not heard;
+    `watched_types` what each service shows to watchers. `fail` ends the process.
     """
 
     cluster_id: bytes
@@ -62,6 +66,8 @@ class FacePorts:
     watch: GatewayWatch | None
     members: Members | None
     supported_levels: Callable[[], Mapping[int, int]]
+    watched_types: Callable[[], Mapping[mux_types.Stage, Collection[str]]]
+    fail: Callable[[BaseException], None]
     open_audit: Callable[[Path, int], AuditLog]
 
 
@@ -97,6 +103,10 @@ class PublicFace:
         self._reads = ReadStarter(ports.routes, self._reader, shares=self._shares)
         self._callers = Callers(ports.routes, ports.authenticator, self._commands, self._reads)
         self.submit = self._make_submit()
+        progress = ports.driver.progress
+        self.feed: Final = ChangeFeed(
+            ports.driver.reads, lambda: progress.applied_revision, ports.fail
+        )
         handlers = self._audit.administrative(
             {
                 **self._make_streams().handlers(),
@@ -106,7 +116,7 @@ class PublicFace:
         self.server = GatewayServer(
             self._make_unary(),
             self.submit,
-            handlers,
+            {**handlers, **self._make_watches().handlers()},
             reflection_is_open=config.reflection,
             channelz_is_open=config.channelz,
             connections_max=config.connections_max,
@@ -117,6 +127,8 @@ class PublicFace:
 
     async def stop(self, grace_ms: int) -> None:
         """Finish what is under way, at most for `grace_ms`."""
+        # Watches would go on for ever.
+        self.feed.end_all(Refusal(Reason.REASON_VIEW_CHANGE, "this replica stops: watch elsewhere"))
         await self.server.stop(grace_ms)
 
     async def close(self) -> None:
@@ -177,6 +189,28 @@ class PublicFace:
             ports.snapshots,
             ports.driver.serving.check,
             ports.watch,
+        )
+
+    def _make_watches(self) -> Watches:
+        ports = self._ports
+        catalog = ports.mux.catalog
+        openings = WatchOpenings(
+            OpeningPorts(
+                ports.cluster_id,
+                ports.routes,
+                ports.driver.reads,
+                ports.watched_types,
+                lambda: catalog.latest_completed().cut_revision,
+            )
+        )
+        return Watches(
+            ports.cluster_id,
+            ports.authenticator,
+            openings,
+            ports.driver.reads,
+            self.feed,
+            ports.driver.serving.check_reading,
+            self._audit,
         )
 
     def _make_primary_calls(self) -> PrimaryCalls:

@@ -47,7 +47,8 @@ class ServiceLinks:
 
     `bases` are the sections that they start from; none: all start from the empty state.
     `all_described` is set once every service has said what it serves; `versions` are the versions
-    of their sections, `feature_levels` the highest that each service knows.
+    of their sections, `feature_levels` the highest that each service knows, `watched_types` the
+    types of entities that it shows to watchers.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class ServiceLinks:
         self.all_described = asyncio.Event()
         self.versions: dict[mux_types.Stage, int] = {}
         self.feature_levels: dict[mux_types.Stage, int] = dict.fromkeys(mux_types.SERVICE_STAGES, 0)
+        self.watched_types: dict[mux_types.Stage, tuple[str, ...]] = {}
         self._ports = ports
         self._barrier = InstallBarrier(tuple(bases))
         self.clients = {
@@ -153,6 +155,7 @@ class ServiceLinks:
         ports.alarms.clear(cluster_pb2.ALARM_KIND_SERVICE_DOWN, stage.name.lower())
         self.versions[stage] = describe.section_version
         self.feature_levels[stage] = describe.feature_level_max
+        self.watched_types[stage] = tuple(describe.watched_types)
         if self.versions.keys() >= frozenset(mux_types.SERVICE_STAGES):
             self.all_described.set()
         if ports.proposals.active:

@@ -47,6 +47,7 @@ class Sources:
     orchestrator: LocalSnapshotOrchestrator
     refused_hellos: Callable[[], Mapping[str, int]]
     certificates: CertificateWatch
+    watches: Callable[[], int]
 
 
 class ReplicaTelemetry:
@@ -190,6 +191,7 @@ def gauges(sources: Sources) -> tuple[Gauge, ...]:
             "Requests that wait for a prepare.",
             lambda: len(sources.driver.intake.batcher),
         ),
+        plain("watches", "Watches that are open.", sources.watches),
         plain("sessions", "Live sessions.", lambda: len(sources.mux.sessions)),
         plain(
             "snapshot_generation",

@@ -37,9 +37,11 @@ class Authenticator:
     def check_fresh(self, token: AccessToken) -> None:
         """Raise Refusal UNAUTHENTICATED if the token has expired."""
         if token.expires_at_us <= self._clock_us():
-            raise Refusal(
-                Reason.REASON_UNAUTHENTICATED, "the access token has expired: log in again"
-            )
+            raise expired()
+
+    def seconds_left(self, token: AccessToken) -> float:
+        """Return for how long a token is valid, in seconds."""
+        return max(0, token.expires_at_us - self._clock_us()) / 1_000_000
 
     def _verify(self, value: str) -> AccessToken:
         if value[: len(BEARER_PREFIX)].lower() != BEARER_PREFIX:
@@ -56,3 +58,8 @@ class Authenticator:
             self._verified[text] = cached
         self.check_fresh(cached)
         return cached
+
+
+def expired() -> Refusal:
+    """Return the refusal of a caller whose token has expired."""
+    return Refusal(Reason.REASON_UNAUTHENTICATED, "the access token has expired: log in again")

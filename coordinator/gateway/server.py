@@ -30,6 +30,7 @@ from viewstamp.api.snapshots.v1 import snapshots_service_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2
 from viewstamp.api.users.v1 import users_service_pb2
+from viewstamp.api.watch.v1 import watch_service_pb2
 from viewstamp.limits import (
     CONNECTION_IDLE_TIMEOUT_MS,
     CONNECTIONS_MAX,
@@ -75,6 +76,7 @@ _MODULES: Final = (
     submit_service_pb2,
     cluster_service_pb2,
     snapshots_service_pb2,
+    watch_service_pb2,
 )
 
 

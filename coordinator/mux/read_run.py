@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from coordinator.mux.results import check_errors, empty_frames, merge_errors
 from coordinator.mux.run import Run
 from coordinator.mux.types import (
-    STATE_DIGEST_CODE,
+    BUILTIN_READ_CODES,
     Error,
     IndexedError,
     Item,
@@ -311,10 +311,10 @@ class ReadRun(Run):
 
 def route_of(span: ReadSpan, routes: Mapping[int, Route]) -> Route:
     """Return the way of a span of reads. Raises MuxError if no service claims it."""
-    if span.code == STATE_DIGEST_CODE:
+    if span.code in BUILTIN_READ_CODES:
         if span.owner is None or span.owner == Stage.SESSIONS:
-            raise MuxError("a read of a state digest must name a stage behind sessions")
-        return Route(STATE_DIGEST_CODE, span.owner)
+            raise MuxError("a builtin read must name a stage behind sessions")
+        return Route(span.code, span.owner)
     route = routes.get(span.code)
     if route is None or route.owner == Stage.SESSIONS:
         raise MuxError(f"no stage answers reads of code {span.code}")

@@ -36,8 +36,10 @@ EMPTY_FRAME = b"\x0a\x00"
 TRANSACT_CODE = 10
 # The code of SnapshotsService.BeginSnapshot, the cut.
 BEGIN_SNAPSHOT_CODE = 405
-# The code of the builtin read of a stage's state digest.
+# The codes of the builtin reads of a domain stage: its state digest, and its recent changes.
 STATE_DIGEST_CODE = 0
+CHANGES_CODE = 99
+BUILTIN_READ_CODES = frozenset({STATE_DIGEST_CODE, CHANGES_CODE})
 
 
 class MuxError(Exception):
@@ -339,7 +341,7 @@ class StageReply:
 
 @dataclass(frozen=True, slots=True)
 class ReadSpan:
-    """Consecutive reads of one method. Only STATE_DIGEST_CODE (count 1) sets `owner`.
+    """Consecutive reads of one method. Only builtin reads (count 1) set `owner`.
 
     `is_authorized` skips the resolving stage, for a caller who may read all of it; the owner then
     gets no contexts. Otherwise a `gate` is demanded there instead of the route's.

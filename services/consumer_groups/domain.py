@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from services.consumer_groups.changes import WATCHED
 from services.consumer_groups.commands import COMMANDS
 from services.consumer_groups.effects import EFFECTS
 from services.consumer_groups.model import GroupsState
@@ -23,4 +24,5 @@ DOMAIN: Final[Domain[GroupsState]] = Domain(
     effects=EFFECTS,
     section=SECTION,
     proposals=proposals,
+    watched=WATCHED,
 )

@@ -122,17 +122,24 @@ def member_state(member: Member) -> entities.MemberState.ValueType:
 def group_view(state: GroupsState, group: Group, topic: TopicContext) -> entities.ConsumerGroup:
     """Return a group as callers see it, without members."""
     members = state.members_of(group.id)
+    view = group_message(group)
+    view.state = group_state(group, members)
+    view.partitions_count = topic.partitions_count
+    view.members_count = len(members)
+    return view
+
+
+def group_message(group: Group) -> entities.ConsumerGroup:
+    """Return what the row of a group alone says of it."""
     return entities.ConsumerGroup(
         id=group.id,
         stream_id=group.stream_id,
         topic_id=group.topic_id,
         name=group.name,
         assignor=entities.Assignor.ValueType(group.assignor),
-        state=group_state(group, members),
         group_epoch=group.group_epoch,
         assignment_epoch=group.assignment_epoch,
-        partitions_count=topic.partitions_count,
-        members_count=len(members),
+        partitions_count=group.partitions_count,
         created_at=group.created_at,
         created_revision=group.created_revision,
         modified_revision=group.modified_revision,

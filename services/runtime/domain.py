@@ -18,7 +18,8 @@ from services.runtime.cost import Allowance, Budget
 from services.runtime.section import Section
 from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2, effects_pb2
-from viewstamp.machine.tables import UndoLog
+from viewstamp.api.watch.v1 import watch_service_pb2
+from viewstamp.machine.tables import Table, UndoLog
 
 State = TypeVar("State")
 
@@ -149,6 +150,29 @@ Normalizer = Callable[[State, Any, NormalizeCall], Callable[[], Normalized] | Co
 SuffixFunction = Callable[[Any, NormalizeCall], bytes]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedKind(Generic[State]):
+    """Rows of one table as watchers see them.
+
+    `describe` fills a change with an entity and what identifies it, from a row and from the row of
+    the `parent` table in which it is. Neither may depend on anything else: it is called later.
+    """
+
+    entity_type: str  # full name of the public message; empty for what no watcher sees
+    table: Callable[[State], Table[Any, Any]]
+    describe: Callable[[watch_service_pb2.Change, Any, Any], None]
+    # What a change keeps in memory, roughly. Where rows vary much, `weigh` adds what the old row
+    # has and the new one does not share; the new one is None if the row is gone.
+    row_bytes: int = 1_024
+    weigh: Callable[[Any, Any], int] | None = None
+    # What of a row watchers see, if the row may change without that.
+    seen: Callable[[Any], Any] | None = None
+    parent: Callable[[State], Table[Any, Any]] | None = None
+    parent_key: Callable[[Any], Any] = lambda row: None
+    # Whether its rows say what a user may do; they have a `user_id`.
+    is_access: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Domain(Generic[State]):
     """One domain: its proto files, its state, its handlers by RPC name."""
@@ -168,5 +192,7 @@ class Domain(Generic[State]):
     bulk: Mapping[str, BulkHandler[State]] = field(default_factory=dict)
     normalizers: Mapping[str, Normalizer[State]] = field(default_factory=dict)
     suffixes: Mapping[str, SuffixFunction] = field(default_factory=dict)
+    # What watchers may see.
+    watched: Sequence[WatchedKind[State]] = ()
     # Gets the id of the cluster to serve, before anything is applied.
     opened: Callable[[bytes], None] = lambda cluster_id: None

@@ -13,6 +13,7 @@ from services.runtime.failures import ApplyError
 from viewstamp import routing
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.domain.v1 import effects_pb2
+from viewstamp.limits import FEATURE_LEVEL_MAX
 from viewstamp.routing import Method, MethodKind
 
 
@@ -56,6 +57,18 @@ def handlers_of(domain: Domain[Any]) -> Handlers:
         commands={m.code: _record(m, domain.commands[m.name], domain) for m in commands},
         queries={m.code: _record(m, domain.queries[m.name], domain) for m in queries},
         methods=tuple(m.full_name for m in methods if m.full_name in claimed),
+    )
+
+
+def description_of(domain: Domain[Any]) -> pb.DescribeResponse:
+    """Return what the service of a domain is and which methods it claims."""
+    return pb.DescribeResponse(
+        stage=domain.stage,  # type: ignore[arg-type]
+        file_descriptors=routing.file_closure(domain.files),
+        methods=handlers_of(domain).methods,
+        section_version=domain.section.version,
+        feature_level_max=FEATURE_LEVEL_MAX,
+        watched_types=[kind.entity_type for kind in domain.watched if kind.entity_type],
     )
 
 

@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError
 
 from services.runtime import cost
 from services.runtime.answers import Answers
+from services.runtime.changes import RecentChanges
 from services.runtime.domain import BulkHandler, Call, Deferred, Domain, State
 from services.runtime.failures import LOCAL_FAILURES, Alarm, ApplyError, internal_error
 from services.runtime.freezing import SectionFreezer
@@ -40,7 +41,6 @@ from services.runtime.spans import (
     decode_raw,
     join,
 )
-from viewstamp import routing
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.errors import Refusal
@@ -48,6 +48,8 @@ from viewstamp.limits import ANSWER_FREE_BYTES, FEATURE_LEVEL_MAX, GATEWAY_SESSI
 from viewstamp.machine.freezing import CutError
 from viewstamp.machine.tables import UndoLog
 
+STATE_DIGEST_CODE: Final = 0
+CHANGES_CODE: Final = 99
 # Items that a batch outside the log may hold: they change nothing.
 _READ_KINDS: Final = frozenset({"resolve", "query", "proposals"})
 
@@ -68,8 +70,8 @@ class Machine(Generic[State]):
         self.state = domain.new_state(self.undo)
         self.undo.settle()
         self.freezer = SectionFreezer(domain.section, self.state)
-        self.revision = 0
-        self.sequence = 0
+        self.changes = RecentChanges(domain, self.state, 0)
+        self.revision = self.sequence = 0
         self.alarms: list[Alarm] = []
         self._handlers = handlers_of(domain)
         self._proposals: list[pb.Proposal] = []
@@ -80,6 +82,7 @@ class Machine(Generic[State]):
         self._isolation: Isolation | None = None  # of the batch under way
         self._reads = BatchReads(ENDLESS, is_in_log=False)  # of the batch under way
         self._known_digest: bytes | None = None  # of the state since the last logged batch
+        self._effect_revision = 0  # of effects that are not settled yet
 
     def apply(
         self,
@@ -107,7 +110,10 @@ class Machine(Generic[State]):
                 raise ApplyError(f"a batch outside the log (sequence 0) holds a {kind}")
             if isolation is not None:
                 isolation.begin_item()
+            if self._effect_revision and item.effect.revision != self._effect_revision:
+                self._settle_effects()
             _ITEMS[kind](self, getattr(item, kind), outcomes.add())
+        self._settle_effects()
         reply.proposals.extend(self._proposals)
         self._proposals.clear()
         return AnsweredQueries(reply, reads.deferred, reads.digests)
@@ -121,6 +127,7 @@ class Machine(Generic[State]):
             raise ApplyError(f"a section comes before a batch, not after batch {self.sequence}")
         self.state, self.undo, self.freezer = installed.state, installed.undo, installed.freezer
         self.revision, self.sequence = installed.begin.revision, installed.begin.sequence
+        self.changes = RecentChanges(self.domain, self.state, self.revision)
         self._known_digest = None
 
     def normalize(self, request: pb.NormalizeRequest) -> NormalizePlan:
@@ -136,16 +143,6 @@ class Machine(Generic[State]):
     def state_digest(self) -> bytes:
         """Return the digest of all entities, 32 bytes as `viewstamp.format.digest` writes them."""
         return self.domain.section.digest(self.state).to_bytes()
-
-    def describe(self) -> pb.DescribeResponse:
-        """Return what the service is and which methods it claims."""
-        return pb.DescribeResponse(
-            stage=self.domain.stage,  # type: ignore[arg-type]
-            file_descriptors=routing.file_closure(self.domain.files),
-            methods=self._handlers.methods,
-            section_version=self.domain.section.version,
-            feature_level_max=FEATURE_LEVEL_MAX,
-        )
 
     def _admit(self, batch: pb.Batch) -> None:
         if batch.feature_level > FEATURE_LEVEL_MAX:
@@ -232,7 +229,10 @@ class Machine(Generic[State]):
         nothing."""
         mark, revision = self.undo.mark(), call.revision
         try:
-            return bulk(self.state, encoded, call)
+            done = bulk(self.state, encoded, call)
+            if self.undo.savepoint is None:
+                self.changes.note_created(self.undo.entries)
+            return done
         except LOCAL_FAILURES:
             raise
         except Exception as defect:
@@ -263,6 +263,7 @@ class Machine(Generic[State]):
         free_bytes = ANSWER_FREE_BYTES if settles else 0
         revision, budget = call.revision, self.budget
         refuse, fitting, has_room = answer.errors.add, budget.fitting, budget.answer
+        note = self.changes.note
         results: list[bytes] = []
         append = results.append
         for index, request in enumerate(span.requests, span.start):
@@ -303,7 +304,8 @@ class Machine(Generic[State]):
                 self._move_effects(index, call, answer)
             if proposals:
                 self._move_proposals(call)
-            if settles:
+            if settles and entries:
+                note(call.revision, entries)
                 entries.clear()
         return results
 
@@ -341,7 +343,7 @@ class Machine(Generic[State]):
         )
         if self._isolation is not None:
             handler = self._isolation.guard(f"effect {kind}", handler)
-        mark = self.undo.mark()
+        mark, self._effect_revision = self.undo.mark(), item.revision
         try:
             handler(self.state, getattr(payload, kind), call)
             if call.effects:
@@ -352,8 +354,14 @@ class Machine(Generic[State]):
             self._take_back(mark, call)
             self._alarm(f"effect {kind}", item.revision, defect)
         self._move_proposals(call)
-        self.undo.settle()
         self.revision = max(self.revision, item.revision)
+
+    def _settle_effects(self) -> None:
+        """Settle the effects of one revision together: watchers see them as one command's."""
+        if self._effect_revision and self.undo.savepoint is None:
+            self.changes.note(self._effect_revision, self.undo.entries)
+            self.undo.settle()
+        self._effect_revision = 0
 
     def _resolve(self, item: pb.ResolveItem, outcome: pb.Outcome) -> None:
         resolve = resolver_of(self.domain, item)
@@ -389,15 +397,20 @@ class Machine(Generic[State]):
     def _query(self, item: pb.QueryItem, outcome: pb.Outcome) -> None:
         answer = outcome.query
         answer.query_id = item.query_id
-        if item.code == 0:
-            self._digest_for_read(answer)
+        if item.code == STATE_DIGEST_CODE:
+            known, is_deferred = self._known_digest, self.defers_digests
+            answer_digest = self._reads.answer_digest
+            self._known_digest = answer_digest(answer, known, is_deferred, self.state_digest)
+            return
+        if self._reads.postpones(item):
+            answer.postponed = True
+            return
+        if item.code == CHANGES_CODE:
+            answer.results = self._reads.counted(self.changes.answer(item))
             return
         record = self._handlers.queries.get(item.code)
         if record is None:
             raise ApplyError(f"query code {item.code} is not claimed by this service")
-        if self._reads.postpones(item):
-            answer.postponed = True
-            return
         call = Call(
             revision=self.revision,
             timestamp=self._reads.clock_us,
@@ -410,19 +423,6 @@ class Machine(Generic[State]):
         collected = self._reads.collect(record.full_name, item, self.revision, self.alarms)
         answers_of(record, item, call, collected, self._read)
         self._reads.finish(item, collected, answer)
-
-    def _digest_for_read(self, answer: pb.QueryOutcome) -> None:
-        """Return the digest; walk the state once, however often it is asked for meanwhile."""
-        if self._reads.is_in_log:
-            answer.state_digest = self.state_digest()
-            return
-        if self._known_digest is None and self.defers_digests:
-            answer.deferred = True
-            self._reads.digests.append(answer.query_id)
-            return
-        if self._known_digest is None:
-            self._known_digest = self.state_digest()
-        answer.state_digest = self._known_digest
 
     def digest_found(self, sequence: int, digest: bytes) -> None:
         """Remember the digest of the state after batch `sequence`, if that is still the state."""
@@ -456,6 +456,7 @@ class Machine(Generic[State]):
     def _keep(self, item: pb.KeepItem, outcome: pb.Outcome) -> None:
         outcome.done.SetInParent()
         self._demand_savepoint("kept")
+        self.changes.note(self.revision, self.undo.entries)  # all its parts have this revision
         self.undo.keep_savepoint()
         self._proposals.extend(self._held_proposals)
         self._held_proposals.clear()

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from services.runtime.answers import Answers, DeferredQuery, ReadAnswers
 from services.runtime.domain import Call, Deferred
-from services.runtime.failures import Alarm
+from services.runtime.failures import Alarm, ApplyError
 from services.runtime.handlers import Record
 from services.runtime.spans import decode, decode_contexts
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
@@ -113,6 +113,34 @@ class BatchReads:
             self._has_read = True
             self._read_bytes = 0
         return self._is_postponed
+
+    def counted(self, results: bytes) -> bytes:
+        """Return the answer of a builtin read, which takes room of the batch like any other.
+
+        Raises ApplyError in a batch of the log: what is kept depends on when a process began.
+        """
+        if self.is_in_log:
+            raise ApplyError("a batch of the log asks for recent changes")
+        self._answers_bytes += len(results)
+        return results
+
+    def answer_digest(
+        self,
+        answer: pb.QueryOutcome,
+        known: bytes | None,
+        is_deferred: bool,
+        find: Callable[[], bytes],
+    ) -> bytes | None:
+        """Answer by the digest of the state, or announce it; return it if it is known now.
+
+        Walks over the state once, however often it is asked for meanwhile.
+        """
+        if known is None and is_deferred and not self.is_in_log:
+            answer.deferred = True
+            self.digests.append(answer.query_id)
+            return None
+        answer.state_digest = find() if known is None or self.is_in_log else known
+        return answer.state_digest
 
     def collect(
         self, where: str, item: pb.QueryItem, revision: int, alarms: list[Alarm]

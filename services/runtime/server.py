@@ -20,6 +20,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from services.runtime.domain import Domain
 from services.runtime.failures import ApplyError
 from services.runtime.fair_threads import FairThreads
+from services.runtime.handlers import description_of
 from services.runtime.machine import Machine
 from services.runtime.reading import ReadingOvertaken, SectionReading
 from services.runtime.stream import ApplyStream, Context, StreamEnded
@@ -112,7 +113,7 @@ class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
         self.health = health.aio.HealthServicer()
         self._domain = domain
         self._watch = watch
-        self._description = Machine(domain).describe()
+        self._description = description_of(domain)
         self._fence = Fence()
         self._stream: ApplyStream | None = None
         self._batches = 0

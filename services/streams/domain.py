@@ -6,6 +6,7 @@ from typing import Final
 
 from services.runtime.domain import Domain
 from services.streams.bulk import create_topics
+from services.streams.changes import WATCHED
 from services.streams.commands import COMMANDS
 from services.streams.effects import EFFECTS
 from services.streams.model import StreamsState
@@ -28,4 +29,5 @@ DOMAIN: Final = Domain(
     resolve=resolve,
     resolve_grants=resolve_grants,
     bulk={"CreateTopic": create_topics},
+    watched=WATCHED,
 )

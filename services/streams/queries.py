@@ -45,7 +45,7 @@ def get_topic(
     """Return one topic."""
     caller = authenticate(state, call)
     topic = find_topic(state, caller, gates.READ_TOPIC, request.stream, request.topic)
-    return api.GetTopicResponse(topic=_topic_message(topic))
+    return api.GetTopicResponse(topic=topic_message(topic))
 
 
 def list_topics(
@@ -56,7 +56,7 @@ def list_topics(
     size, pages = page_size(request.page_size), PagedList("ListTopics", stream.id)
     after = pages.id_after(request.page_token)
     ids = state.topics.ids_after(stream.id, after, size + 1)
-    topics = [_topic_message(state.topics.rows[stream.id, id_]) for id_ in ids[:size]]
+    topics = [topic_message(state.topics.rows[stream.id, id_]) for id_ in ids[:size]]
     return api.ListTopicsResponse(topics=topics, next_page_token=pages.next_id_token(ids, size))
 
 
@@ -120,7 +120,8 @@ def _stream_message(state: StreamsState, stream: Stream) -> streams_pb2.Stream:
     return streams_pb2.Stream(**stream._asdict(), topics_count=state.topics.count(stream.id))
 
 
-def _topic_message(topic: Topic) -> streams_pb2.Topic:
+def topic_message(topic: Topic) -> streams_pb2.Topic:
+    """Return a topic as callers see it."""
     return streams_pb2.Topic(
         id=topic.id,
         stream_id=topic.stream_id,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from services.runtime.domain import Domain
+from services.users.changes import WATCHED
 from services.users.commands import COMMANDS
 from services.users.effects import EFFECTS
 from services.users.login import login_queries
@@ -35,5 +36,6 @@ def build_domain(cluster_key: bytes, clock_us: Callable[[], int]) -> Domain[User
         proposals=expiry_proposals,
         normalizers=normalizers(shell),
         suffixes=suffixes(shell),
+        watched=WATCHED,
         opened=shell.opened,
     )

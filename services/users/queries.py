@@ -29,7 +29,7 @@ def get_user(
     user = find_user(state, request.user)
     if user is None or user.id != caller.id:
         authorize(caller, READ_USERS)
-    message = _with_permissions(existing(user, request.user))
+    message = user_with_permissions(existing(user, request.user))
     return users_service_pb2.GetUserResponse(user=message)
 
 
@@ -58,7 +58,7 @@ def list_tokens(
     start = bisect_right(names, pages.name_after(request.page_token))
     page = names[start : start + size]
     return users_service_pb2.ListPersonalAccessTokensResponse(
-        tokens=[_token_message(state.tokens.rows[user.id, name]) for name in page],
+        tokens=[token_message(state.tokens.rows[user.id, name]) for name in page],
         next_page_token=pages.name_token(page[-1]) if len(names) > start + size else "",
     )
 
@@ -67,7 +67,7 @@ def who_am_i(
     state: UsersState, request: users_service_pb2.WhoAmIRequest, call: Call
 ) -> users_service_pb2.WhoAmIResponse:
     """Return the caller with permissions."""
-    return users_service_pb2.WhoAmIResponse(user=_with_permissions(authenticate(state, call)))
+    return users_service_pb2.WhoAmIResponse(user=user_with_permissions(authenticate(state, call)))
 
 
 QUERIES: Final[Mapping[str, QueryHandler[UsersState]]] = {
@@ -95,13 +95,15 @@ def user_message(user: User) -> users_pb2.User:
     )
 
 
-def _with_permissions(user: User) -> users_pb2.User:
+def user_with_permissions(user: User) -> users_pb2.User:
+    """Return the user as callers see it, with permissions."""
     message = user_message(user)
     message.permissions.CopyFrom(permissions.to_message(user.permissions))
     return message
 
 
-def _token_message(token: Token) -> users_pb2.PersonalAccessToken:
+def token_message(token: Token) -> users_pb2.PersonalAccessToken:
+    """Return a token as callers see it."""
     return users_pb2.PersonalAccessToken(
         name=token.name,
         expires_at=token.expires_at,

@@ -28,6 +28,7 @@ from coordinator.mux.types import (
     Stage,
 )
 from coordinator.stages import codec
+from services.runtime.handlers import description_of
 from services.runtime.machine import Machine
 from testkit.composite.cuts import CUT_ROUTES, Cuts
 from testkit.logged_requests import decode_requests
@@ -50,7 +51,7 @@ def routes() -> dict[int, Any]:
     """Return the routes, put together from what the machines describe, as the coordinator does."""
     claimed = Routes()
     for stage in SERVICE_STAGES:
-        claimed.update(Machine(DOMAINS[stage]).describe())
+        claimed.update(description_of(DOMAINS[stage]))
     return {method.code: mux_route(method) for method in claimed.methods()} | CUT_ROUTES
 
 

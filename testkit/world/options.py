@@ -41,6 +41,7 @@ _LIMITS: Final[tuple[tuple[str, ...], ...]] = (
     ("--connections-max=40", "--channelz", "--snapshot-keep-last=1", "--snapshot-keep-daily=0"),
 )
 _WANDERERS: Final = (0, 0, 1, 2)
+_WATCHERS: Final = (0, 0, 1, 2)
 _WATCHED_ONE_IN: Final = 3
 _OPERATORS: Final = (0, 0, 1)
 _TRANSPORTS: Final = (GRPCIO, WIRE, WIRE)
@@ -88,6 +89,8 @@ class WorldOptions:
     """Clients that use the whole interface."""
     operators: int = 0
     """Clients that do what only root does."""
+    watchers: int = 0
+    """Clients that follow every change."""
     is_watched: bool = False
     """Whether coordinators have telemetry and an audit log."""
     faults: Sequence[str] = KINDS
@@ -133,6 +136,7 @@ def draw(seed: int) -> WorldOptions:
         replicas=replicas,
         wanderers=wanderers,
         operators=operators,
+        watchers=Random(f"watchers {seed}").choice(_WATCHERS),
         is_watched=is_watched,
         standbys=standbys if replicas > 1 else 0,
         clients=random.randint(2, 4),

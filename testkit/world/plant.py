@@ -21,6 +21,7 @@ JUDGES: Final = "the judges of histories"
 LIVENESS: Final = "Liveness"
 BROKE: Final = "the world broke"
 ANSWERS: Final = "AnswersAgree"
+WATCHES: Final = "WatchesAgree"
 # What a violation says, and who says so; the first that fits counts.
 _SAID: Final = (
     (CORE, CORE),
@@ -30,6 +31,7 @@ _SAID: Final = (
     ("do not agree", LIVENESS),
     ("did not answer", LIVENESS),
     (" within ", LIVENESS),
+    ("watcher", WATCHES),
     ("not linearizable", JUDGES),
     ("key-", JUDGES),
     ("log time", "LogTimeIsNotAhead"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import count
 from typing import Any, Final
 
 from coordinator.app import core
+from coordinator.gateway.change_feed import FeedFollower
 from coordinator.mux.applied_digests import AppliedDigests
 from coordinator.mux.deduplication import Admission, New
 from coordinator.mux.mux import Mux
@@ -19,6 +21,7 @@ from coordinator.replica.ports import Progress
 from coordinator.snapshot.generation_writer import GenerationWriter, StoredGenerations
 from coordinator.snapshot.work import LocalCut
 from coordinator.vsr import Prepare
+from services.runtime.changes import RecentChanges, Touched
 from services.streams.model import Topic, TopicKey, TopicTable
 from testkit.plants.core_bugs import (
     Patch,
@@ -36,7 +39,7 @@ from testkit.plants.core_bugs import (
     vote_with_a_hole,
     write_without_sync,
 )
-from testkit.world.plant import ANSWERS, JUDGES, LIVENESS, WorldPlant
+from testkit.world.plant import ANSWERS, JUDGES, LIVENESS, WATCHES, WorldPlant
 from testkit.world.planted_guards import MOVES, QUIET, under
 from viewstamp.limits import FEATURE_LEVEL_MAX
 
@@ -122,6 +125,27 @@ def differ_in_snapshots(patch: Patch) -> None:
     patch.setattr(StoredGenerations, "begin", begin)
 
 
+def note_every_fourth_change_late(patch: Patch) -> None:
+    """A service tells watchers some changes one revision later than they were."""
+    real = RecentChanges.note
+
+    def note(self: RecentChanges[Any], revision: int, entries: Iterable[Touched]) -> None:
+        real(self, revision + (revision % 4 == 0), entries)
+
+    patch.setattr(RecentChanges, "note", note)
+
+
+def follow_without_catching_up(patch: Patch) -> None:
+    """A watch that begins in the past follows the feed at once."""
+
+    def follow_from(self: FeedFollower, revision: int) -> bool:
+        self.wake(0, revision - 1)
+        self.start = None
+        return True
+
+    patch.setattr(FeedFollower, "follow_from", follow_from)
+
+
 # An old primary is cut off so long that some clients write elsewhere, and others stay with it.
 PARTED: Final = under(
     *("isolate", "cut_client"), clients=4, callers=2, keys=1, lasts_ms_max=5_000, pauses_ms=(10, 30)
@@ -159,5 +183,7 @@ PLANTS: Final = (
     WorldPlant("LogTimeIsNotAhead", follow_the_own_clock, under("clock", "clock", "step_down")),
     WorldPlant(LIVENESS, never_repeat, under(*MOVES)),
     WorldPlant(ANSWERS, answer_by_process, QUIET, seed=1),
+    WorldPlant(WATCHES, note_every_fourth_change_late, replace(QUIET, watchers=1), seed=1),
+    WorldPlant(WATCHES, follow_without_catching_up, under("kill", watchers=2), seed=1),
     WorldPlant("SnapshotsAgree", differ_in_snapshots, replace(QUIET, seconds=4), seed=1),
 )

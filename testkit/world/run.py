@@ -26,6 +26,7 @@ from testkit.world.process import WorldProcess
 from testkit.world.replica import CLUSTER_ID, WorldReplica
 from testkit.world.schedule import NS_PER_S
 from testkit.world.wanderers import OPERATOR, WANDERER, Wanderers
+from testkit.world.watchers import Watchers
 from testkit.world.workload import READS, REGISTER, Demands, Heard, prepare, unseen_alike
 from testkit.world.world import Defect, World
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
@@ -120,6 +121,7 @@ class WorldRun:
         failed = self.outcome.violations.append
         self._clients = Clients(self.world, options, self.heard, failed, demands)
         self._wanderers = Wanderers(self.world, self.outcome.violations.append)
+        self._watchers = Watchers(self.world, failed, self._last_told)
         self.replicas: list[WorldReplica] = []
         self.may_diverge = False
         """Whether a story has changed the state of a replica, or its answers."""
@@ -171,6 +173,7 @@ class WorldRun:
         self._clients.begin(access)
         self._wanderers.begin(access, WANDERER, options.wanderers, wanderer_acts.ACTS)
         self._wanderers.begin(access, OPERATOR, options.operators, operator_acts.ACTS)
+        self._watchers.begin(access, options.watchers)
         must_settle = self._course.go(self, faults)
         self.outcome.faults = faults.counts
         if must_settle:
@@ -193,8 +196,9 @@ class WorldRun:
         """After all faults every call is answered, and every replica has the same state."""
         self._clients.end()
         self._wanderers.end()
+        self._watchers.end()
         is_over = self._must(
-            lambda: self._clients.are_over and self._wanderers.are_over,
+            lambda: all(who.are_over for who in (self._clients, self._wanderers, self._watchers)),
             _SETTLE_LIMIT_NS,
             "not every call came to an end",
         )
@@ -276,6 +280,10 @@ class WorldRun:
         if ahead_us > CLOCK_AHEAD_US_MAX:
             self.outcome.violations.append(f"log time is {ahead_us} us ahead of true time")
 
+    def _last_told(self) -> int:
+        """Return the last revision of which a caller was told."""
+        return max((each.revision or 0 for _, each in self.heard.operations), default=0)
+
     def _judge(self) -> None:
         self.outcome.violations += self.world.defects
         if self.outcome.marks[UNEXPECTED]:
@@ -285,6 +293,9 @@ class WorldRun:
         self.outcome.violations += [
             f"a healthy cluster did not answer {call}" for call in self.heard.neglected
         ]
+        if not self.may_diverge:
+            self.outcome.violations += self._watchers.feed.violations(self.heard.operations)
+        self.outcome.branches["revisions shown to watchers"] = self._watchers.feed.revisions
         for key, operations in sorted(history.by_key(self.heard.operations).items()):
             history.demand_sequential_clients(operations)
             known = _known(operations)

@@ -18,6 +18,10 @@ LOOP: Final = "asyncio calls it"
 GENERATED: Final = "generated code of gRPC calls it"
 EXEMPT: Final = {
     "Client.transact": API,
+    "Client.informer": API,
+    "Informer.on_change": API,
+    "Informer.synced": API,
+    "watch_blocking": API,
     "Groups.commit_offsets": API,
     "Groups.fetch_offsets": API,
     "Groups.leave": API,

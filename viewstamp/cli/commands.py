@@ -58,6 +58,7 @@ PLACES: Final = {
     "stream": CommandPlace("streams", GROUP, "Manage streams, which hold topics."),
     "topic": CommandPlace("topics", GROUP, "Manage topics of streams."),
     "group": CommandPlace("groups", GROUP, "Manage consumer groups of topics."),
+    "watch": CommandPlace("watch", "watch", "Show changes as they are committed, until Ctrl-C."),
     "snapshot": CommandPlace(
         "snapshots",
         GROUP,

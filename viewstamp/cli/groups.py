@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from viewstamp.cli.calls import collected, run
+from viewstamp.cli.following import WatchedName, follow_list
 from viewstamp.cli.grammar import entity
 from viewstamp.cli.options import (
     DryRun,
     ExpectedRevision,
+    Following,
     GroupArgument,
     StreamArgument,
     TopicArgument,
@@ -92,8 +94,23 @@ def delete(
 
 
 @app.command("list")
-def list_(context: typer.Context, stream: StreamArgument, topic: TopicArgument) -> None:
+def list_(
+    context: typer.Context,
+    stream: StreamArgument,
+    topic: TopicArgument,
+    watch: Following = False,
+) -> None:
     """List the groups of a topic by id."""
+    if watch:
+        follow_list(
+            context,
+            lambda client: client.groups.list(entity(stream), entity(topic)),
+            COLUMNS,
+            WatchedName.group,
+            stream=entity(stream),
+            topic=entity(topic),
+        )
+        return
     groups = collected(context, lambda client: client.groups.list(entity(stream), entity(topic)))
     empty = f"no groups yet: create one with `viewstamp group create {stream} {topic} NAME`"
     show_list(settings_of(context), groups, COLUMNS, empty)

@@ -28,6 +28,12 @@ ExpectedRevision = Annotated[
     typer.Option(help="Refuse unless this is the entity's modified_revision.", metavar="REVISION"),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Following = Annotated[
+    bool,
+    typer.Option(
+        "--watch", help="Then show changes as they are committed, until Ctrl-C; JSON in lines."
+    ),
+]
 GlobalPermissions = Annotated[
     list[str] | None,
     typer.Option("--global", metavar="PERMISSIONS", help="Grant everywhere."),

@@ -65,6 +65,7 @@ NEXT_STEPS: Final = {
     Reason.REASON_SNAPSHOT_IN_PROGRESS: "wait for it (`viewstamp snapshot list`), then try again",
     Reason.REASON_SNAPSHOT_IN_USE: "see `viewstamp snapshot list`",
     Reason.REASON_REVISION_MISMATCH: "repeat it with the modified_revision that you find then",
+    Reason.REASON_REVISION_COMPACTED: "list what you need, then watch without --from-revision",
     Reason.REASON_SESSION_LIMIT: "close other clients, or wait 10 minutes for idle sessions to end",
     Reason.REASON_FEATURE_LEVEL_UNSUPPORTED: "upgrade or start the replicas named, then look at "
     "`viewstamp cluster feature-level`",

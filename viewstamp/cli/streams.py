@@ -7,8 +7,17 @@ from typing import Annotated
 import typer
 
 from viewstamp.cli.calls import collected, run
+from viewstamp.cli.following import WatchedName, follow_list
 from viewstamp.cli.grammar import entity
-from viewstamp.cli.options import DryRun, ExpectedRevision, StreamArgument, Yes, confirm, guards
+from viewstamp.cli.options import (
+    DryRun,
+    ExpectedRevision,
+    Following,
+    StreamArgument,
+    Yes,
+    confirm,
+    guards,
+)
 from viewstamp.cli.output import done, show, show_list
 from viewstamp.cli.settings import settings_of
 
@@ -81,8 +90,11 @@ def purge(
 
 
 @app.command("list")
-def list_(context: typer.Context) -> None:
+def list_(context: typer.Context, watch: Following = False) -> None:
     """List all streams by id."""
+    if watch:
+        follow_list(context, lambda client: client.streams.list(), COLUMNS, WatchedName.stream)
+        return
     streams = collected(context, lambda client: client.streams.list())
     empty = "no streams yet: create one with `viewstamp stream create NAME`"
     show_list(settings_of(context), streams, COLUMNS, empty)

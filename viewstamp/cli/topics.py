@@ -9,10 +9,12 @@ import typer
 
 from viewstamp import limits
 from viewstamp.cli.calls import collected, run
+from viewstamp.cli.following import WatchedName, follow_list
 from viewstamp.cli.grammar import duration_us, entity, size_bytes
 from viewstamp.cli.options import (
     DryRun,
     ExpectedRevision,
+    Following,
     StreamArgument,
     TopicArgument,
     Yes,
@@ -190,8 +192,17 @@ def purge(
 
 
 @app.command("list")
-def list_(context: typer.Context, stream: StreamArgument) -> None:
+def list_(context: typer.Context, stream: StreamArgument, watch: Following = False) -> None:
     """List the topics of a stream by id."""
+    if watch:
+        follow_list(
+            context,
+            lambda client: client.topics.list(entity(stream)),
+            COLUMNS,
+            WatchedName.topic,
+            stream=entity(stream),
+        )
+        return
     topics = collected(context, lambda client: client.topics.list(entity(stream)))
     empty = f"no topics yet: create one with `viewstamp topic create {stream} NAME`"
     show_list(settings_of(context), topics, COLUMNS, empty)

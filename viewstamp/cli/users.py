@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from viewstamp.cli.calls import collected, run
+from viewstamp.cli.following import WatchedName, follow_list
 from viewstamp.cli.grammar import PERMISSIONS_HELP, entity, permissions
 from viewstamp.cli.options import (
     DryRun,
     ExpectedRevision,
+    Following,
     GlobalPermissions,
     PasswordFile,
     StreamPermissions,
@@ -193,8 +195,11 @@ def permissions_(
 
 
 @app.command("list")
-def list_(context: typer.Context) -> None:
+def list_(context: typer.Context, watch: Following = False) -> None:
     """List all users by id."""
+    if watch:
+        follow_list(context, lambda client: client.users.list(), COLUMNS, WatchedName.user)
+        return
     users = collected(context, lambda client: client.users.list())
     show_list(settings_of(context), users, COLUMNS, "no users")
 

@@ -28,13 +28,16 @@ from viewstamp.errors import Refusal
 from viewstamp.routing import MethodKind
 
 if TYPE_CHECKING:
+    from viewstamp.api.routing.v1 import routing_pb2
     from viewstamp.client.groups import Groups
     from viewstamp.client.identifiers import Answer
+    from viewstamp.client.informer import Informer
     from viewstamp.client.sessions import Sessions
     from viewstamp.client.snapshots import ClientSnapshots
     from viewstamp.client.streams import Streams, Topics
     from viewstamp.client.tracing import CallTrace, ClientTracing
     from viewstamp.client.users import Tokens, Users
+    from viewstamp.client.watching import EntityType, Watch
     from viewstamp.telemetry.settings import Telemetry
 
 logger = logging.getLogger(__name__)
@@ -228,6 +231,46 @@ class Client:
         if timeout_s == DEFAULT_TIMEOUT:
             timeout_s = self._timeout_s
         return self._server_streams.open(request, timeout_s)
+
+    def watch(
+        self,
+        *,
+        from_revision: int = 0,
+        stream: int | str | None = None,
+        topic: int | str | None = None,
+        group: int | str | None = None,
+        domains: Iterable[routing_pb2.Stage.ValueType] = (),
+        entity_types: Iterable[EntityType] = (),
+    ) -> Watch:
+        """Return a watch: it iterates over every committed change, in whole revisions, once each.
+
+        `from_revision` is the first one wanted, 0 for the next one. `stream`, `topic`, `group`,
+        `domains` and `entity_types` (messages such as `streams_pb2.Topic`, or their full names)
+        narrow it down. The errors are those of the class `Watch`; ValueError for a negative
+        revision. Close the watch before the client.
+        """
+        # Imported late: few clients watch.
+        from viewstamp.client.watching import watch_request
+
+        request = watch_request(from_revision, stream, topic, group, domains, entity_types)
+        return self._server_streams.watch(
+            self, request, cluster_id=self.cluster_id, opening_timeout_s=self._timeout_s
+        )
+
+    def informer(
+        self,
+        *entity_types: type[Message],
+        stream: int | str | None = None,
+        topic: int | str | None = None,
+    ) -> Informer:
+        """Return an informer: a local, consistent cache of all entities of some types.
+
+        The types are `Stream`, `Topic`, `ConsumerGroup` and `User`; `stream` and `topic` narrow it
+        down to what is in them. Raises ValueError for another type.
+        """
+        from viewstamp.client.informer import Informer
+
+        return Informer(self, entity_types, stream=stream, topic=topic)
 
     async def batch(
         self, requests: Iterable[Message], *, timeout_s: float | None = DEFAULT_TIMEOUT

@@ -45,6 +45,10 @@ class StreamBroken(ClientError):  # noqa: N818 - reads as the sentence it is
     """A stream of answers broke off; the answers before are valid."""
 
 
+class RevisionTooLarge(ClientError):  # noqa: N818 - reads as the sentence it is
+    """One revision of a watch has more changes than a watch keeps until it is complete."""
+
+
 class ProtocolError(ClientError):
     """The cluster gave an answer that the protocol does not allow."""
 

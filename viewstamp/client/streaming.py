@@ -20,7 +20,10 @@ from viewstamp.client.trouble import cause_of, words_about
 from viewstamp.errors import Refusal
 
 if TYPE_CHECKING:
+    from viewstamp.api.watch.v1 import watch_service_pb2 as watch_pb2
+    from viewstamp.client.identifiers import FacadeClient
     from viewstamp.client.tracing import ClientTracing
+    from viewstamp.client.watching import Watch
 
 
 class ServerStreams:
@@ -35,6 +38,28 @@ class ServerStreams:
         self._endpoints = endpoints
         self._identity = identity
         self._tracing = tracing
+
+    def watch(
+        self,
+        client: FacadeClient,
+        request: watch_pb2.WatchRequest,
+        *,
+        cluster_id: bytes,
+        opening_timeout_s: float | None,
+    ) -> Watch:
+        """Return a watch that begins at any of the replicas, so that watches spread over them."""
+        # Imported late: few clients watch.
+        from viewstamp.client.watching import Watch
+
+        return Watch(
+            client,
+            self._endpoints.spread(),
+            self._identity,
+            request,
+            cluster_id=cluster_id,
+            opening_timeout_s=opening_timeout_s,
+            tracing=self._tracing,
+        )
 
     async def open(self, request: Message, timeout_s: float | None) -> AsyncIterator[Any]:
         """Yield the messages that answer `request`; wait at most `timeout_s` for each.

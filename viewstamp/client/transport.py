@@ -109,6 +109,19 @@ class Endpoints:
         """Go on to a replica of the list."""
         self._go_to(self._endpoints.index(endpoint))
 
+    def spread(self) -> Endpoints:
+        """Return the same replicas for another use, which begins at any one of them."""
+        # Imported late: only watches spread.
+        import random
+
+        addresses = [endpoint.address for endpoint in self._endpoints]
+        spread = Endpoints(addresses, self._endpoints[0].tls_ca)
+        spread._position = random.randrange(len(addresses))
+        return spread
+
+    def __len__(self) -> int:
+        return len(self._endpoints)
+
     def reached(self) -> None:
         """Note that the present replica leads, so that later hints are followed again."""
         self._hints_in_a_row = 0
@@ -252,10 +265,15 @@ class AccessTokenSource:
                 self._access_token = response.access_token
             return str(self._access_token)
 
-    def forget(self) -> None:
-        """Forget a token that the cluster refused, so that the next call logs in."""
+    def forget(self, refused: str | None = None) -> None:
+        """Forget a token that the cluster refused, so that the next call logs in.
+
+        With the `refused` token, a newer one stays: of many callers whose token has expired, one
+        logs in.
+        """
         assert self.can_renew, "an access token without credentials cannot be renewed"
-        self._access_token = None
+        if refused in (None, self._access_token):
+            self._access_token = None
 
     def _login_request(self) -> Message:
         # Imported late: a caller with an access token does not log in.

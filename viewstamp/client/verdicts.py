@@ -51,6 +51,8 @@ VERDICTS: Final = MappingProxyType(
         Reason.REASON_OUTCOME_UNKNOWN: RetryVerdict.RETRY,
         # The primary said this: the newer stream was opened there.
         Reason.REASON_STREAM_REPLACED: RetryVerdict.REOPEN,
+        # A watch goes on behind the revision that the refusal names.
+        Reason.REASON_ACCESS_CHANGED: RetryVerdict.REOPEN,
         # Another request had the number, so nobody can say what happened to this one.
         Reason.REASON_REQUEST_NUMBER_REUSED: RetryVerdict.LOST,
         Reason.REASON_REQUEST_GAP: RetryVerdict.RETRY,

@@ -91,13 +91,17 @@ class Followed(Generic[Key]):
 
 
 class Table(Followed[Key], Generic[Key, Value]):
-    """A dict whose changes go to the undo log. Read `rows` directly, and never write to it."""
+    """A dict whose changes go to the undo log. Read `rows` directly, and never write to it.
 
-    __slots__ = ("rows", "_undo", "_sorted_keys")
+    `watched` belongs to the holder of the undo log: a number by which it knows the table again.
+    """
+
+    __slots__ = ("rows", "watched", "_undo", "_sorted_keys")
 
     def __init__(self, undo: UndoLog) -> None:
         super().__init__()
         self.rows: dict[Key, Value] = {}
+        self.watched: int | None = None
         self._undo = undo
         self._sorted_keys: list[Any] | None = None
 

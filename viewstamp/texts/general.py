@@ -95,6 +95,7 @@ GENERAL: Final[Mapping[int, str]] = MappingProxyType(
             "the request was answered before, and its reply is no longer kept"
         ),
         Reason.REASON_REQUEST_GAP: "the request skips a number: resend the requests before it",
+        Reason.REASON_ACCESS_CHANGED: "what the caller may do has changed: watch again",
         Reason.REASON_REVISION_COMPACTED: "the revision is older than the oldest one that is kept",
         Reason.REASON_NOT_PRIMARY: "this replica is not the primary: send commands to the primary",
         Reason.REASON_VIEW_CHANGE: "the cluster is choosing a primary: try again",

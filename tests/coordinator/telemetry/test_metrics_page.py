@@ -58,6 +58,7 @@ def replica_gauges() -> Iterable[Any]:
         certificates=SimpleNamespace(
             expiries=[Expiry("--tls-certificate", Path("tls.crt"), 1, 86_400, 86_400)]
         ),
+        watches=lambda: 2,
     )
     return gauge_families(gauges(sources))
 
@@ -108,6 +109,7 @@ def test_numbers_are_looked_up_when_asked() -> None:
     """Gauges show the current state, with their labels."""
     families = page_of(metered(), replica_gauges)
     assert families["viewstamp_queue_depth"].samples[0].value == 3
+    assert families["viewstamp_watches"].samples[0].value == 2
     assert families["viewstamp_snapshot_generation"].samples[0].value == 4
     (refused,) = families["viewstamp_refused_hellos"].samples
     assert (refused.labels["reason"], refused.value) == ("other_cluster", 3)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from services.runtime.handlers import description_of
 from services.runtime.installing import SectionInstallation
 from services.runtime.machine import ApplyError, Machine
 from tests.services.runtime import echo
@@ -143,7 +144,7 @@ def test_domain_without_resolvers_says_so() -> None:
 
 def test_describe_claims_what_has_a_handler(harness: MachineHarness) -> None:
     """Methods without a handler and methods of other stages are not claimed."""
-    description = harness.machine.describe()
+    description = description_of(harness.machine.domain)
     service = "viewstamp.tests.echo.v1.EchoService/"
     assert list(description.methods) == [
         service + name for name in ("Put", "Remove", "Hide", "Get", "Ponder")

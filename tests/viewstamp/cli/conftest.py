@@ -70,10 +70,10 @@ class CommandLine:
 
 
 @contextmanager
-def gateway() -> Iterator[str]:
+def gateway(module: str = "fake_gateway") -> Iterator[str]:
     """Run a gateway in a process of its own; return where it listens."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.viewstamp.client.fake_gateway"],
+        [sys.executable, "-m", f"tests.viewstamp.client.{module}"],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(Path.cwd())},
         text=True,

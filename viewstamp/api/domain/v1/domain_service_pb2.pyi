@@ -12,6 +12,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from viewstamp.api.errors.v1 import errors_pb2 as _errors_pb2
 from viewstamp.api.routing.v1 import routing_pb2 as _routing_pb2
+from viewstamp.api.watch.v1 import watch_service_pb2 as _watch_service_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -51,6 +52,7 @@ class DescribeResponse(_message.Message):
     METHODS_FIELD_NUMBER: _builtins.int
     SECTION_VERSION_FIELD_NUMBER: _builtins.int
     FEATURE_LEVEL_MAX_FIELD_NUMBER: _builtins.int
+    WATCHED_TYPES_FIELD_NUMBER: _builtins.int
     stage: _routing_pb2.Stage.ValueType
     """Its place in the order."""
     section_version: _builtins.int
@@ -69,6 +71,12 @@ class DescribeResponse(_message.Message):
         here is UNIMPLEMENTED.
         """
 
+    @_builtins.property
+    def watched_types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Full names of the entities that watchers see. None: it does not know the builtin read of
+        changes.
+        """
+
     def __init__(
         self,
         *,
@@ -77,10 +85,11 @@ class DescribeResponse(_message.Message):
         methods: _abc.Iterable[_builtins.str] | None = ...,
         section_version: _builtins.int = ...,
         feature_level_max: _builtins.int = ...,
+        watched_types: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["feature_level_max", b"feature_level_max", "file_descriptors", b"file_descriptors", "methods", b"methods", "section_version", b"section_version", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feature_level_max", b"feature_level_max", "file_descriptors", b"file_descriptors", "methods", b"methods", "section_version", b"section_version", "stage", b"stage", "watched_types", b"watched_types"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -776,7 +785,9 @@ class QueryItem(_message.Message):
     query_id: _builtins.int
     """Chosen by the coordinator, returned with the answer."""
     code: _builtins.int
-    """The method; 0 for the builtin state digest, which takes no payload."""
+    """The method; 0 for the builtin state digest, which takes no payload; 99 for the builtin read of
+    changes, whose payload is a ChangesRequest and whose result is a ChangesPage.
+    """
     count: _builtins.int
     """How many."""
     items: _builtins.bytes
@@ -823,6 +834,88 @@ class QueryItem(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__user_id) -> _WhichOneofReturnType__user_id | None: ...
 
 Global___QueryItem: _TypeAlias = QueryItem  # noqa: Y015
+
+@_typing.final
+class ChangesRequest(_message.Message):
+    """Asks for the changes that a stage made."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FROM_REVISION_FIELD_NUMBER: _builtins.int
+    SKIPPED_FIELD_NUMBER: _builtins.int
+    CHANGES_MAX_FIELD_NUMBER: _builtins.int
+    USER_ID_FIELD_NUMBER: _builtins.int
+    from_revision: _builtins.int
+    """Changes of this revision and of later ones."""
+    skipped: _builtins.int
+    """So many changes of exactly that revision are left out."""
+    changes_max: _builtins.int
+    """At most so many changes; 0 for none."""
+    user_id: _builtins.int
+    """Whose access is asked for, see `access_revision`."""
+    def __init__(
+        self,
+        *,
+        from_revision: _builtins.int = ...,
+        skipped: _builtins.int = ...,
+        changes_max: _builtins.int = ...,
+        user_id: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_user_id", b"_user_id", "user_id", b"user_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_user_id", b"_user_id", "changes_max", b"changes_max", "from_revision", b"from_revision", "skipped", b"skipped", "user_id", b"user_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__user_id: _TypeAlias = _typing.Literal["user_id"]  # noqa: Y015
+    _WhichOneofArgType__user_id: _TypeAlias = _typing.Literal["_user_id", b"_user_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__user_id) -> _WhichOneofReturnType__user_id | None: ...
+
+Global___ChangesRequest: _TypeAlias = ChangesRequest  # noqa: Y015
+
+@_typing.final
+class ChangesPage(_message.Message):
+    """Consecutive changes that a stage made."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OLDEST_REVISION_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    IS_CUT_OFF_FIELD_NUMBER: _builtins.int
+    NEXT_REVISION_FIELD_NUMBER: _builtins.int
+    NEXT_SKIPPED_FIELD_NUMBER: _builtins.int
+    ACCESS_REVISION_FIELD_NUMBER: _builtins.int
+    oldest_revision: _builtins.int
+    """Changes before this revision are not kept."""
+    is_cut_off: _builtins.bool
+    """Whether more changes follow at this position of the log; the last two fields say from where."""
+    next_revision: _builtins.int
+    """The revision of the next change."""
+    next_skipped: _builtins.int
+    """How many changes of the next revision are in this page, or were left out."""
+    access_revision: _builtins.int
+    """At which kept revision the access of `user_id` changed last; 0 for none."""
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[_watch_service_pb2.Change]:
+        """In revision order. A change of the access of a user has no `entity_type`; it is for the
+        coordinator alone.
+        """
+
+    def __init__(
+        self,
+        *,
+        oldest_revision: _builtins.int = ...,
+        changes: _abc.Iterable[_watch_service_pb2.Change] | None = ...,
+        is_cut_off: _builtins.bool = ...,
+        next_revision: _builtins.int = ...,
+        next_skipped: _builtins.int = ...,
+        access_revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access_revision", b"access_revision", "changes", b"changes", "is_cut_off", b"is_cut_off", "next_revision", b"next_revision", "next_skipped", b"next_skipped", "oldest_revision", b"oldest_revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangesPage: _TypeAlias = ChangesPage  # noqa: Y015
 
 @_typing.final
 class CutItem(_message.Message):

@@ -157,6 +157,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """OUT_OF_RANGE: the replica does not hold so old a revision any more."""
     REASON_FEATURE_LEVEL_MISMATCH: _Reason.ValueType  # 125
     """ABORTED: `expected` is not the feature level in force, or `level` is not the next one."""
+    REASON_ACCESS_CHANGED: _Reason.ValueType  # 126
+    """ABORTED: what the user of a watch may do changed at `revision`; watch again, behind it."""
     REASON_NOT_PRIMARY: _Reason.ValueType  # 140
     """UNAVAILABLE: this replica is not the primary; the metadata names its address."""
     REASON_VIEW_CHANGE: _Reason.ValueType  # 141
@@ -309,6 +311,8 @@ REASON_REVISION_COMPACTED: Reason.ValueType  # 123
 """OUT_OF_RANGE: the replica does not hold so old a revision any more."""
 REASON_FEATURE_LEVEL_MISMATCH: Reason.ValueType  # 125
 """ABORTED: `expected` is not the feature level in force, or `level` is not the next one."""
+REASON_ACCESS_CHANGED: Reason.ValueType  # 126
+"""ABORTED: what the user of a watch may do changed at `revision`; watch again, behind it."""
 REASON_NOT_PRIMARY: Reason.ValueType  # 140
 """UNAVAILABLE: this replica is not the primary; the metadata names its address."""
 REASON_VIEW_CHANGE: Reason.ValueType  # 141

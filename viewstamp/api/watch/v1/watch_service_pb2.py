@@ -26,21 +26,21 @@ from viewstamp.api.common.v1 import common_pb2 as viewstamp_dot_api_dot_common_d
 from viewstamp.api.routing.v1 import routing_pb2 as viewstamp_dot_api_dot_routing_dot_v1_dot_routing__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*viewstamp/api/watch/v1/watch_service.proto\x12\x16viewstamp.api.watch.v1\x1a$viewstamp/api/common/v1/common.proto\x1a&viewstamp/api/routing/v1/routing.proto\"\xe0\x01\n\x0cWatchRequest\x12\x15\n\rfrom_revision\x18\x03 \x01(\x04\x12\x30\n\x07\x64omains\x18\x04 \x03(\x0e\x32\x1f.viewstamp.api.routing.v1.Stage\x12\x33\n\x06stream\x18\x01 \x01(\x0b\x32#.viewstamp.api.common.v1.Identifier\x12\x32\n\x05topic\x18\x02 \x01(\x0b\x32#.viewstamp.api.common.v1.Identifier\x12\x1e\n\x16progress_notifications\x18\x05 \x01(\x08\"\xa2\x01\n\x06\x43hange\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12/\n\x06\x64omain\x18\x02 \x01(\x0e\x32\x1f.viewstamp.api.routing.v1.Stage\x12\x30\n\x04kind\x18\x03 \x01(\x0e\x32\".viewstamp.api.watch.v1.ChangeKind\x12\x13\n\x0b\x65ntity_type\x18\x04 \x01(\t\x12\x0e\n\x06\x65ntity\x18\x05 \x01(\x0c\"y\n\rWatchResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12/\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x1e.viewstamp.api.watch.v1.Change*t\n\nChangeKind\x12\x1b\n\x17\x43HANGE_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43HANGE_KIND_CREATED\x10\x01\x12\x17\n\x13\x43HANGE_KIND_UPDATED\x10\x02\x12\x17\n\x13\x43HANGE_KIND_DELETED\x10\x03\x32\x66\n\x0cWatchService\x12V\n\x05Watch\x12$.viewstamp.api.watch.v1.WatchRequest\x1a%.viewstamp.api.watch.v1.WatchResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*viewstamp/api/watch/v1/watch_service.proto\x12\x16viewstamp.api.watch.v1\x1a$viewstamp/api/common/v1/common.proto\x1a&viewstamp/api/routing/v1/routing.proto\"\xbe\x02\n\x0cWatchRequest\x12\x15\n\rfrom_revision\x18\x03 \x01(\x04\x12\x30\n\x07\x64omains\x18\x04 \x03(\x0e\x32\x1f.viewstamp.api.routing.v1.Stage\x12\x33\n\x06stream\x18\x01 \x01(\x0b\x32#.viewstamp.api.common.v1.Identifier\x12\x32\n\x05topic\x18\x02 \x01(\x0b\x32#.viewstamp.api.common.v1.Identifier\x12\x32\n\x05group\x18\x06 \x01(\x0b\x32#.viewstamp.api.common.v1.Identifier\x12\x14\n\x0c\x65ntity_types\x18\x07 \x03(\t\x12\x1e\n\x16progress_notifications\x18\x05 \x01(\x08\x12\x12\n\ncluster_id\x18\x08 \x01(\x0c\"\xf7\x01\n\x06\x43hange\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12/\n\x06\x64omain\x18\x02 \x01(\x0e\x32\x1f.viewstamp.api.routing.v1.Stage\x12\x30\n\x04kind\x18\x03 \x01(\x0e\x32\".viewstamp.api.watch.v1.ChangeKind\x12\x13\n\x0b\x65ntity_type\x18\x04 \x01(\t\x12\x0e\n\x06\x65ntity\x18\x05 \x01(\x0c\x12\x0b\n\x03key\x18\x06 \x01(\x0c\x12\x11\n\tstream_id\x18\x07 \x01(\x04\x12\x10\n\x08topic_id\x18\x08 \x01(\x04\x12\x10\n\x08group_id\x18\t \x01(\x04\x12\x0f\n\x07user_id\x18\n \x01(\x04\"y\n\rWatchResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12/\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x1e.viewstamp.api.watch.v1.Change*t\n\nChangeKind\x12\x1b\n\x17\x43HANGE_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43HANGE_KIND_CREATED\x10\x01\x12\x17\n\x13\x43HANGE_KIND_UPDATED\x10\x02\x12\x17\n\x13\x43HANGE_KIND_DELETED\x10\x03\x32\x66\n\x0cWatchService\x12V\n\x05Watch\x12$.viewstamp.api.watch.v1.WatchRequest\x1a%.viewstamp.api.watch.v1.WatchResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'viewstamp.api.watch.v1.watch_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CHANGEKIND']._serialized_start=663
-  _globals['_CHANGEKIND']._serialized_end=779
+  _globals['_CHANGEKIND']._serialized_start=842
+  _globals['_CHANGEKIND']._serialized_end=958
   _globals['_WATCHREQUEST']._serialized_start=149
-  _globals['_WATCHREQUEST']._serialized_end=373
-  _globals['_CHANGE']._serialized_start=376
-  _globals['_CHANGE']._serialized_end=538
-  _globals['_WATCHRESPONSE']._serialized_start=540
-  _globals['_WATCHRESPONSE']._serialized_end=661
-  _globals['_WATCHSERVICE']._serialized_start=781
-  _globals['_WATCHSERVICE']._serialized_end=883
+  _globals['_WATCHREQUEST']._serialized_end=467
+  _globals['_CHANGE']._serialized_start=470
+  _globals['_CHANGE']._serialized_end=717
+  _globals['_WATCHRESPONSE']._serialized_start=719
+  _globals['_WATCHRESPONSE']._serialized_end=840
+  _globals['_WATCHSERVICE']._serialized_start=960
+  _globals['_WATCHSERVICE']._serialized_end=1062
 # @@protoc_insertion_point(module_scope)

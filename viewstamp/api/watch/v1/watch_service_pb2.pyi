@@ -51,7 +51,7 @@ Global___ChangeKind: _TypeAlias = ChangeKind  # noqa: Y015
 
 @_typing.final
 class WatchRequest(_message.Message):
-    """What to watch."""
+    """What to watch. Filters narrow each other down."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -59,22 +59,35 @@ class WatchRequest(_message.Message):
     DOMAINS_FIELD_NUMBER: _builtins.int
     STREAM_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    ENTITY_TYPES_FIELD_NUMBER: _builtins.int
     PROGRESS_NOTIFICATIONS_FIELD_NUMBER: _builtins.int
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
     from_revision: _builtins.int
     """The first revision wanted; 0 for the next one."""
     progress_notifications: _builtins.bool
-    """Send an empty response now and then that says how far the feed has come."""
+    """Send a response without changes now and then that says how far the feed has come."""
+    cluster_id: _builtins.bytes
+    """The cluster to which `from_revision` belongs, from a header; any if empty."""
     @_builtins.property
     def domains(self) -> _containers.RepeatedScalarFieldContainer[_routing_pb2.Stage.ValueType]:
-        """Only these domains; all if empty."""
+        """Only these domains: users, streams, consumer groups. All if empty."""
 
     @_builtins.property
     def stream(self) -> _common_pb2.Identifier:
-        """Only this stream."""
+        """Only this stream, its topics and their groups."""
 
     @_builtins.property
     def topic(self) -> _common_pb2.Identifier:
-        """Only this topic of it."""
+        """Only this topic of it, and its groups."""
+
+    @_builtins.property
+    def group(self) -> _common_pb2.Identifier:
+        """Only this consumer group of it, and its members."""
+
+    @_builtins.property
+    def entity_types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only these types, by full name as in `Change.entity_type`. All if empty."""
 
     def __init__(
         self,
@@ -83,11 +96,14 @@ class WatchRequest(_message.Message):
         domains: _abc.Iterable[_routing_pb2.Stage.ValueType] | None = ...,
         stream: _common_pb2.Identifier | None = ...,
         topic: _common_pb2.Identifier | None = ...,
+        group: _common_pb2.Identifier | None = ...,
+        entity_types: _abc.Iterable[_builtins.str] | None = ...,
         progress_notifications: _builtins.bool = ...,
+        cluster_id: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["domains", b"domains", "from_revision", b"from_revision", "progress_notifications", b"progress_notifications", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "domains", b"domains", "entity_types", b"entity_types", "from_revision", b"from_revision", "group", b"group", "progress_notifications", b"progress_notifications", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -95,7 +111,9 @@ Global___WatchRequest: _TypeAlias = WatchRequest  # noqa: Y015
 
 @_typing.final
 class Change(_message.Message):
-    """One change."""
+    """One change. A command that changes an entity several times makes one change of it, and so does a
+    transaction.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -104,6 +122,11 @@ class Change(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     ENTITY_TYPE_FIELD_NUMBER: _builtins.int
     ENTITY_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    STREAM_ID_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    USER_ID_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The command's revision."""
     domain: _routing_pb2.Stage.ValueType
@@ -113,7 +136,19 @@ class Change(_message.Message):
     entity_type: _builtins.str
     """Full name of the public message in `entity`, for example viewstamp.api.streams.v1.Topic."""
     entity: _builtins.bytes
-    """The entity after the change, encoded; before it for a delete."""
+    """The entity after the change, encoded; before it for a delete. Fields that other entities decide
+    are not set: the counts of a stream and a group, and the state of a group.
+    """
+    key: _builtins.bytes
+    """The same for all changes of one entity, and for no other entity of its type."""
+    stream_id: _builtins.int
+    """The stream that it is, or is in; 0 for none."""
+    topic_id: _builtins.int
+    """The topic that it is, or is in; 0 for none."""
+    group_id: _builtins.int
+    """The consumer group that it is, or is in; 0 for none."""
+    user_id: _builtins.int
+    """The user that it is, or belongs to. Root has the id 0, and so has everything without a user."""
     def __init__(
         self,
         *,
@@ -122,10 +157,15 @@ class Change(_message.Message):
         kind: Global___ChangeKind.ValueType = ...,
         entity_type: _builtins.str = ...,
         entity: _builtins.bytes = ...,
+        key: _builtins.bytes = ...,
+        stream_id: _builtins.int = ...,
+        topic_id: _builtins.int = ...,
+        group_id: _builtins.int = ...,
+        user_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["domain", b"domain", "entity", b"entity", "entity_type", b"entity_type", "kind", b"kind", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["domain", b"domain", "entity", b"entity", "entity_type", b"entity_type", "group_id", b"group_id", "key", b"key", "kind", b"kind", "revision", b"revision", "stream_id", b"stream_id", "topic_id", b"topic_id", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -133,7 +173,7 @@ Global___Change: _TypeAlias = Change  # noqa: Y015
 
 @_typing.final
 class WatchResponse(_message.Message):
-    """A page of changes."""
+    """Consecutive changes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -145,7 +185,10 @@ class WatchResponse(_message.Message):
 
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Change]:
-        """In revision order; empty for a progress notification."""
+        """In revision order. Changes behind the header's revision belong to the next one, of which more
+        follow. A client that wants whole revisions keeps them until a header says that it is complete,
+        and a watch that begins anew begins behind the last header's revision.
+        """
 
     def __init__(
         self,

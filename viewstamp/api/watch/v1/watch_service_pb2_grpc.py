@@ -47,10 +47,16 @@ class WatchServiceServicer:
     """
 
     def Watch(self, request, context):
-        """Streams changes from a revision on (not built: the cluster answers UNIMPLEMENTED). A watch
-        without a filter needs read permissions everywhere. The cluster authorizes other watches when
-        they open, and ends them when the grants of their user change.
-        Errors: REVISION_COMPACTED with the oldest revision available, PERMISSION_DENIED.
+        """Streams changes from a revision on. Any replica that answers reads serves it, also a backup or
+        a standby. The first message comes at once and has no changes: its header says from where on
+        the feed is complete. The feed never leaves out a change, repeats one, or reverses two.
+
+        A watch of one stream or topic needs permission to read it. Any other watch needs permission to
+        list what it watches everywhere. The watch ends behind the revision at which what its user may
+        do changes (ACCESS_CHANGED): open it again, behind that revision, and the cluster decides anew.
+        Errors: REVISION_COMPACTED with the oldest revision available: list again, and watch from the
+        list's revision. ACCESS_CHANGED, UNAUTHENTICATED when the token expires, PERMISSION_DENIED,
+        STREAM_NOT_FOUND, TOPIC_NOT_FOUND, QUOTA_EXCEEDED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,10 +34,16 @@ class WatchServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> WatchServiceAsyncStub: ...
     Watch: _grpc.UnaryStreamMultiCallable[_watch_service_pb2.WatchRequest, _watch_service_pb2.WatchResponse]
-    """Streams changes from a revision on (not built: the cluster answers UNIMPLEMENTED). A watch
-    without a filter needs read permissions everywhere. The cluster authorizes other watches when
-    they open, and ends them when the grants of their user change.
-    Errors: REVISION_COMPACTED with the oldest revision available, PERMISSION_DENIED.
+    """Streams changes from a revision on. Any replica that answers reads serves it, also a backup or
+    a standby. The first message comes at once and has no changes: its header says from where on
+    the feed is complete. The feed never leaves out a change, repeats one, or reverses two.
+
+    A watch of one stream or topic needs permission to read it. Any other watch needs permission to
+    list what it watches everywhere. The watch ends behind the revision at which what its user may
+    do changes (ACCESS_CHANGED): open it again, behind that revision, and the cluster decides anew.
+    Errors: REVISION_COMPACTED with the oldest revision available: list again, and watch from the
+    list's revision. ACCESS_CHANGED, UNAUTHENTICATED when the token expires, PERMISSION_DENIED,
+    STREAM_NOT_FOUND, TOPIC_NOT_FOUND, QUOTA_EXCEEDED.
     """
 
 @_typing.type_check_only
@@ -46,10 +52,16 @@ class WatchServiceAsyncStub(WatchServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Watch: _aio.UnaryStreamMultiCallable[_watch_service_pb2.WatchRequest, _watch_service_pb2.WatchResponse]  # type: ignore[assignment]
-    """Streams changes from a revision on (not built: the cluster answers UNIMPLEMENTED). A watch
-    without a filter needs read permissions everywhere. The cluster authorizes other watches when
-    they open, and ends them when the grants of their user change.
-    Errors: REVISION_COMPACTED with the oldest revision available, PERMISSION_DENIED.
+    """Streams changes from a revision on. Any replica that answers reads serves it, also a backup or
+    a standby. The first message comes at once and has no changes: its header says from where on
+    the feed is complete. The feed never leaves out a change, repeats one, or reverses two.
+
+    A watch of one stream or topic needs permission to read it. Any other watch needs permission to
+    list what it watches everywhere. The watch ends behind the revision at which what its user may
+    do changes (ACCESS_CHANGED): open it again, behind that revision, and the cluster decides anew.
+    Errors: REVISION_COMPACTED with the oldest revision available: list again, and watch from the
+    list's revision. ACCESS_CHANGED, UNAUTHENTICATED when the token expires, PERMISSION_DENIED,
+    STREAM_NOT_FOUND, TOPIC_NOT_FOUND, QUOTA_EXCEEDED.
     """
 
 class WatchServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -61,10 +73,16 @@ class WatchServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _watch_service_pb2.WatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_watch_service_pb2.WatchResponse], _abc.AsyncIterator[_watch_service_pb2.WatchResponse]]:
-        """Streams changes from a revision on (not built: the cluster answers UNIMPLEMENTED). A watch
-        without a filter needs read permissions everywhere. The cluster authorizes other watches when
-        they open, and ends them when the grants of their user change.
-        Errors: REVISION_COMPACTED with the oldest revision available, PERMISSION_DENIED.
+        """Streams changes from a revision on. Any replica that answers reads serves it, also a backup or
+        a standby. The first message comes at once and has no changes: its header says from where on
+        the feed is complete. The feed never leaves out a change, repeats one, or reverses two.
+
+        A watch of one stream or topic needs permission to read it. Any other watch needs permission to
+        list what it watches everywhere. The watch ends behind the revision at which what its user may
+        do changes (ACCESS_CHANGED): open it again, behind that revision, and the cluster decides anew.
+        Errors: REVISION_COMPACTED with the oldest revision available: list again, and watch from the
+        list's revision. ACCESS_CHANGED, UNAUTHENTICATED when the token expires, PERMISSION_DENIED,
+        STREAM_NOT_FOUND, TOPIC_NOT_FOUND, QUOTA_EXCEEDED.
         """
 
 def add_WatchServiceServicer_to_server(servicer: WatchServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,345 @@
+"""The feed of one replica: what its domains changed lately, read once for all watches.
+
+While somebody watches, one task reads the services again as soon as the log has gone on. Each
+follower has an index into what was read, and is woken for the keys that it follows alone: its own
+stream, or all. So a change costs those who watch it, and nothing waits in a queue. What was read
+is kept up to a few megabytes. A follower that falls further behind is told so, and reads the
+services itself until it has caught up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from coordinator.gateway.change_pages import (
+    ChangePages,
+    ChangeReads,
+    ChangesLostError,
+    Revisions,
+)
+from coordinator.mux import types as mux
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.watch.v1.watch_service_pb2 import Change
+from viewstamp.errors import Refusal
+from viewstamp.limits import (
+    FEED_BYTES_MAX,
+    FEED_INTERVAL_MS,
+    FEED_RETRY_MS,
+    READ_DEADLINE_MS,
+    WATCH_PROGRESS_MS,
+)
+
+# What followers are woken for: everything, a stream, or what a user may do.
+FollowedKey: TypeAlias = tuple[str, int]
+EVERYTHING: Final[FollowedKey] = ("everything", 0)
+# An index that is never kept.
+_GONE: Final = -1
+# Memory of a change beside its encoding, roughly.
+_CHANGE_OVERHEAD_BYTES: Final = 512
+# So many changes are worked through, and then others have the loop.
+CHANGES_AT_ONCE: Final = 1_024
+
+
+def stream_key(stream_id: int) -> FollowedKey:
+    """Return the key of a stream and what is in it."""
+    return "stream", stream_id
+
+
+def access_key(user_id: int) -> FollowedKey:
+    """Return the key of what a user may do."""
+    return "access", user_id
+
+
+@dataclass(frozen=True, slots=True)
+class FeedChange:
+    """A change, encoded once for all who watch it."""
+
+    change: Change
+    encoded: bytes
+
+    @property
+    def is_access(self) -> bool:
+        """Whether it says that what a user may do has changed, and is for no watcher."""
+        return not self.change.entity_type
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Whole revisions: every change up to `complete_revision` that concerns a follower."""
+
+    changes: Sequence[FeedChange]
+    complete_revision: int
+
+
+async def encoded(changes: Sequence[Change]) -> list[FeedChange]:
+    """Return changes with their encodings."""
+    found: list[FeedChange] = []
+    for start in range(0, len(changes), CHANGES_AT_ONCE):
+        if start:
+            await asyncio.sleep(0)
+        part = changes[start : start + CHANGES_AT_ONCE]
+        found += [FeedChange(each, each.SerializeToString()) for each in part]
+    return found
+
+
+class FeedFollower:
+    """One who follows some keys.
+
+    What comes before the change `start`, or before everything if that is None, and behind
+    `quiet_revision` did not concern it.
+    """
+
+    def __init__(self, feed: ChangeFeed, keys: Collection[FollowedKey]) -> None:
+        self.keys = keys
+        self.start: int | None = None
+        self.quiet_revision = 0
+        self._feed = feed
+        self._woken = asyncio.Event()
+        self._refusal: Refusal | None = None
+
+    def follow_from(self, revision: int) -> bool:
+        """Follow from a revision on; return whether the feed still has all since then."""
+        if revision < self._feed.oldest_revision:
+            return False
+        self.start = None
+        self.wake(self._feed.index_of(revision), revision - 1)
+        return True
+
+    def wake(self, index: int, quiet_revision: int) -> None:
+        """Have it take the changes from an index on, unless it has to take earlier ones.
+
+        None up to `quiet_revision` concern it but those.
+        """
+        if self.start is None:
+            self.start, self.quiet_revision = index, quiet_revision
+        self._woken.set()
+
+    def end(self, refusal: Refusal) -> None:
+        """Have it end with a refusal."""
+        self._refusal = refusal
+        self._woken.set()
+
+    async def woken(self) -> None:
+        """Wait until there may be something to take."""
+        await self._woken.wait()
+
+    @property
+    def is_woken(self) -> bool:
+        """Whether there may be something to take."""
+        return self._woken.is_set()
+
+    def take(self) -> Taken | None:
+        """Return what it has not taken, or the first part; None if some of it is not kept.
+
+        After a part it stays woken for the rest. Raises the Refusal that ends it.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        start, self.start = self.start, None
+        self._woken.clear()
+        if start is None:
+            return Taken((), self._feed.complete_revision)
+        taken = self._feed.since(start)
+        if taken is not None and taken.complete_revision < self._feed.complete_revision:
+            self.wake(start + len(taken.changes), taken.complete_revision)
+        return taken
+
+
+class ChangeFeed:
+    """What was read lately, and those who follow it.
+
+    `applied_revision` is how far this replica has come. `fail` is told of a defect.
+    """
+
+    def __init__(
+        self,
+        reads: ChangeReads,
+        applied_revision: Callable[[], int],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self.complete_revision = 0
+        self.oldest_revision = 0
+        self.view = self.op = 0
+        self._reads = reads
+        self._applied_revision = applied_revision
+        self._fail = fail
+        # Values are dictionaries, since sets have no order of their own.
+        self._followers: dict[FollowedKey, dict[FeedFollower, None]] = defaultdict(dict)
+        self._count = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._advanced = asyncio.Event()
+        # Indexes count all changes since the feed began; `_first` of them are gone.
+        self._changes: list[FeedChange] = []
+        self._revisions: list[int] = []
+        self._first = 0
+        self._bytes = 0
+
+    @property
+    def followers(self) -> int:
+        """How many follow it."""
+        return self._count
+
+    def add(self, keys: Collection[FollowedKey]) -> FeedFollower:
+        """Begin to follow; the first follower has the feed begin behind what is applied."""
+        if not self._count:
+            self._begin()
+        self._count += 1
+        follower = FeedFollower(self, keys)
+        for key in keys:
+            self._followers[key][follower] = None
+        return follower
+
+    def remove(self, follower: FeedFollower) -> None:
+        """Stop following; the last follower has the feed end."""
+        for key in follower.keys:
+            del self._followers[key][follower]
+            if not self._followers[key]:
+                del self._followers[key]
+        self._count -= 1
+        if not self._count:
+            for task in self._tasks:
+                task.cancel()
+            self._tasks.clear()
+
+    def end_all(self, refusal: Refusal) -> None:
+        """Have everybody who follows it end with a refusal."""
+        for followers in list(self._followers.values()):
+            for follower in followers:
+                follower.end(refusal)
+
+    def index_of(self, revision: int) -> int:
+        """Return the index of the first change of a revision or of a later one."""
+        return self._first + bisect_left(self._revisions, revision)
+
+    def since(self, index: int) -> Taken | None:
+        """Return the first whole revisions from an index on; None if it is gone."""
+        start = index - self._first
+        if start < 0:
+            return None
+        end = start + CHANGES_AT_ONCE
+        if end < len(self._revisions):
+            end = bisect_right(self._revisions, self._revisions[end - 1], lo=end - 1)
+        if end >= len(self._revisions):
+            return Taken(self._changes[start:], self.complete_revision)
+        return Taken(self._changes[start:end], self._revisions[end] - 1)
+
+    def _begin(self) -> None:
+        self._restart()
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._read()), loop.create_task(self._confirm())]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
+
+    def _restart(self) -> None:
+        """Forget what was read, and begin behind what is applied."""
+        self.complete_revision = self._applied_revision()
+        self.oldest_revision = self.complete_revision + 1
+        self._first += len(self._changes) + 1  # an index from before is gone
+        self._changes.clear()
+        self._revisions.clear()
+        self._bytes = 0
+        self._advanced.set()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    async def _read(self) -> None:
+        """Read for ever; services that do not answer are asked again."""
+        pages = ChangePages(self._reads, self.oldest_revision)
+        while True:
+            pause_ms = 0
+            try:
+                revisions = await pages.next(waits=True)
+                self._take(revisions, await encoded(revisions.changes))
+                pause_ms = 0 if revisions.is_cut_off else FEED_INTERVAL_MS
+            except ChangesLostError:
+                quiet_revision = self.complete_revision
+                self._restart()
+                pages = ChangePages(self._reads, self.oldest_revision)
+                self._wake(list(self._followers), _GONE, quiet_revision)
+            except Refusal:
+                pause_ms = FEED_RETRY_MS
+            await asyncio.sleep(pause_ms / 1000)
+
+    async def _confirm(self) -> None:
+        """Find out now and then that this replica is not cut off, or end all who follow it.
+
+        Without this a replica that hears nobody would look like a cluster in which nothing happens.
+        """
+        while True:
+            await asyncio.sleep(WATCH_PROGRESS_MS / 1000)
+            try:
+                async with asyncio.timeout(READ_DEADLINE_MS / 1000):
+                    await self._come_to(await self._confirmed_revision())
+            except TimeoutError:
+                self.end_all(_cut_off())
+
+    async def _confirmed_revision(self) -> int:
+        """Return a revision that the cluster had when it was asked; during a view change, ask
+        again."""
+        while True:
+            try:
+                read = mux.Read(self._reads.next_token(), (), None, credential_revision=0)
+                reply = await self._reads.start(read, linearizable=True, revision=0)
+            except Refusal:
+                await asyncio.sleep(FEED_RETRY_MS / 1000)
+            else:
+                return reply.first_revision
+
+    async def _come_to(self, revision: int) -> None:
+        while self.complete_revision < revision:
+            self._advanced.clear()
+            await self._advanced.wait()
+
+    def _take(self, revisions: Revisions, changes: Sequence[FeedChange]) -> None:
+        start, quiet_revision = self._first + len(self._changes), self.complete_revision
+        keys: dict[FollowedKey, None] = {}
+        for each in changes:
+            self._bytes += len(each.encoded) + _CHANGE_OVERHEAD_BYTES
+            keys[_key_of(each.change)] = None
+        self._changes += changes
+        self._revisions += [each.change.revision for each in changes]
+        self.complete_revision = revisions.complete_revision
+        self.view, self.op = revisions.view, revisions.op
+        self._advanced.set()
+        self._shrink()
+        if keys:
+            self._wake([EVERYTHING, *keys], start, quiet_revision)
+
+    def _shrink(self) -> None:
+        """Forget the oldest revisions beyond the limit, all but the last one."""
+        gone = 0
+        while self._bytes > FEED_BYTES_MAX and self._revisions[gone] != self._revisions[-1]:
+            revision = self._revisions[gone]
+            while self._revisions[gone] == revision:
+                self._bytes -= len(self._changes[gone].encoded) + _CHANGE_OVERHEAD_BYTES
+                gone += 1
+            self.oldest_revision = revision + 1
+        if gone:
+            del self._changes[:gone], self._revisions[:gone]
+            self._first += gone
+
+    def _wake(self, keys: Sequence[FollowedKey], start: int, quiet_revision: int) -> None:
+        for key in keys:
+            for follower in self._followers.get(key, ()):
+                follower.wake(start, quiet_revision)
+
+
+def _cut_off() -> Refusal:
+    return Refusal(
+        Reason.REASON_NO_QUORUM,
+        f"this replica could not confirm within {READ_DEADLINE_MS} ms that its feed is complete:"
+        " watch at another one, from where this one ended",
+    )
+
+
+def _key_of(change: Change) -> FollowedKey:
+    if not change.entity_type:
+        return access_key(change.user_id)
+    return stream_key(change.stream_id)
