@@ -31,13 +31,14 @@ class Unreached:
     """Why no seed runs some places, and the test that runs them; a path, or a folder of tests.
 
     With `ends` it names the blocks whose last statement matches this pattern, of these places or
-    of all.
+    of all. What `is_rare` may be run by some seeds: no campaign has to leave it out.
     """
 
     reason: str
     test: str
     places: tuple[str, ...] = ()
     ends: str = ""
+    is_rare: bool = False
 
     def explains(self, block: Gap, root: Path) -> bool:
         """Whether this is why no seed runs a block of a file below `root`."""
@@ -101,6 +102,7 @@ def judge(measured: Mapping[str, Any], table: Sequence[Unreached], root: Path = 
     """
     order = sorted(table, key=lambda entry: bool(entry.ends))
     found: dict[Unreached | None, list[Gap]] = defaultdict(list)
+    demanded = [entry for entry in table if not entry.is_rare]
     blocks = list(blocks_of(measured))
     for block in blocks:
         found[next((each for each in order if each.explains(block, root)), None)].append(block)
@@ -108,7 +110,7 @@ def judge(measured: Mapping[str, Any], table: Sequence[Unreached], root: Path = 
         shares_of(measured),
         tuple((entry, together(found[entry])) for entry in table if found[entry]),
         together(found[None]),
-        (*_idle_places(table, blocks), *(e.ends for e in table if e.ends and not found[e])),
+        (*_idle_places(demanded, blocks), *(e.ends for e in demanded if e.ends and not found[e])),
     )
 
 

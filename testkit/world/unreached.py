@@ -1,8 +1,8 @@
 """The lines of `coordinator/` that no seed of the world runs, each with its reason.
 
 `python -m testkit.world.coverage` holds this table against what seeds run. Each line that is not
-run has to be in it, and each place in it has to have such a line. Only what a seed cannot run is
-named here. What a longer campaign may run is not.
+run has to be in it, and each place in it has to have such a line. This file and the next name what
+a seed cannot run. What a longer campaign may run is in `unreached_moments`, if it is rare.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Final
 
 from testkit.world.reached import MODULE, Unreached
 from testkit.world.unreached_beyond import BEYOND_A_RUN
+from testkit.world.unreached_moments import RARE
 
 _APP: Final = "coordinator/app"
 _GATEWAY: Final = "coordinator/gateway"
@@ -158,6 +159,7 @@ TABLE: Final[tuple[Unreached, ...]] = (
             f"{_PEERS}/hello.py _old_build",
             f"{_PEERS}/hello.py judge",
             f"{_PEERS}/hello.py judge_answer",
+            f"{_PEERS}/listener.py Listener._refused",
             f"{_PEERS}/files.py SnapshotFilesServer._check_caller",
             "coordinator/vsr/state.py Configuration.__post_init__",
         ),
@@ -253,6 +255,11 @@ TABLE: Final[tuple[Unreached, ...]] = (
             "coordinator/vsr/replica.py Replica.__repr__",
             f"{_SNAPSHOT}/pinned.py PinnedGeneration.__enter__",
             f"{_SNAPSHOT}/pinned.py PinnedGeneration.__exit__",
+            f"{_JOURNAL}/superblock.py Superblock.close",
+            "coordinator/mux/replies.py ReplyTable._reply_keys",
+            f"{_REPLICA}/kept_errors.py KeptErrors.__getitem__",
+            f"{_REPLICA}/space.py SpaceWatch._bytes_of",
+            "coordinator/vsr/replica.py Replica.is_standby",
         ),
     ),
     Unreached(
@@ -283,6 +290,7 @@ TABLE: Final[tuple[Unreached, ...]] = (
         (
             f"{_SNAPSHOT}/inner_sections.py _replies_without_texts",
             f"{_SNAPSHOT}/inner_sections.py _without_texts",
+            f"{_SNAPSHOT}/inner_sections.py entities_of",
             "coordinator/mux/requests.py SessionsStage._reasons_alone",
             "coordinator/stages/errors.py without_text",
             f"{_GATEWAY}/replies.py command_reply",
@@ -331,5 +339,6 @@ TABLE: Final[tuple[Unreached, ...]] = (
             f"{_APP}/snapshot_repair.py SnapshotRepair._is_mended",
         ),
     ),
+    *RARE,
     *BEYOND_A_RUN,
 )

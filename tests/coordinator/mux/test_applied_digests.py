@@ -197,3 +197,13 @@ def test_the_end_of_a_chain_is_told() -> None:
     assert chain.op_to_tell(10) == 11
     assert chain.op_to_tell(11) == 11
     assert digests(b"", cut_op=10).op_to_tell(10) == 11
+
+
+def test_a_cut_may_be_repeated_right_behind_it() -> None:
+    """The chain is then that of the later one alone."""
+    chain, once = AppliedDigests(4, 1), AppliedDigests(4, 2)
+    chain.begin(4, 2)
+    for each in (chain, once):
+        each.add(5, b"answer")
+    assert chain.at(5) == once.at(5)
+    assert (chain.generation_at(4), chain.generation_at(5)) == (2, 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.mux.runs import RunEntry, split
+from coordinator.mux.runs import RunEntry, reached, split
 from coordinator.mux.types import Route, Stage
 from tests.coordinator.mux.transcript import NAMES, ROUTES
 
@@ -96,6 +96,11 @@ def test_route_refuses_what_the_order_cannot_honour(options: tuple[Stage], messa
     """Options that contradict the order of the stages are refused when they are read."""
     with pytest.raises(ValueError, match=message):
         Route(500, *options)
+
+
+def test_a_transaction_may_reach_every_stage() -> None:
+    """Nobody asks that of one, because it is a run by itself."""
+    assert reached(RunEntry(None)) == frozenset(Stage)
 
 
 def _entry(word: str) -> RunEntry:

@@ -188,3 +188,34 @@ def test_what_follows_a_first_write_that_failed_counts_as_newer(
 
 def _no_room(path: str) -> NoReturn:
     raise OSError(errno.ENOSPC, "No space left on device", path)
+
+
+def test_what_a_crash_left_of_a_first_write_is_removed() -> None:
+    """The file has no name before it is durable, and its first content may be written again."""
+    disk = MemoryStorage()
+    disk.create(f"{PATH}.tmp").sync()
+    SlotFile(disk, PATH).write(FIRST)
+    assert read(disk) == FIRST
+    assert disk.paths() == [PATH]
+
+
+class UnreadableSlot(MemoryStorage):
+    """A disk that cannot read one slot."""
+
+    bad_slot = 0
+
+    def check_read(self, path: str, offset: int, size: int) -> None:
+        """Fail at its sectors."""
+        if offset == self.bad_slot * SLOT_BYTES:
+            raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize(("bad_slot", "found"), [(0, SECOND), (1, FIRST)])
+def test_a_slot_that_cannot_be_read_is_a_damaged_one(bad_slot: int, found: bytes) -> None:
+    """The other one counts."""
+    disk = UnreadableSlot()
+    file = SlotFile(disk, PATH)
+    file.write(FIRST)
+    file.write(SECOND)
+    disk.bad_slot = bad_slot
+    assert read(disk) == found

@@ -170,6 +170,8 @@ def test_a_place_that_names_nothing_is_told(measured: Mapping[str, Any], place: 
     reached = judge(measured, [Unreached("six is rare", "tests/numbers.py", (place,))])
     assert reached.idle_places == (place,)
     assert len(reached.not_named) == 2
+    rare = Unreached("a moment", "tests/numbers.py", (place,), is_rare=True)
+    assert judge(measured, [rare]).idle_places == ()
 
 
 def test_a_measurement_goes_on_where_it_was(tree: Path) -> None:
