@@ -14,7 +14,7 @@ import pytest
 from testkit.plants.verdict import PITFALLS, Verdict, key, markdown
 from testkit.world.guards import ALL
 from testkit.world.observer import CHECKERS
-from testkit.world.plant import ANSWERS, CORE, JUDGES, LIVENESS, WorldPlant, finders, look
+from testkit.world.plant import ANSWERS, CORE, JUDGES, LIVENESS, WATCHES, WorldPlant, finders, look
 from testkit.world.planted_bugs import PLANTS
 from testkit.world.planted_guards import GUARDS
 from testkit.world.run import WorldOutcome
@@ -49,7 +49,7 @@ def test_every_checker_of_the_world_and_every_pitfall_has_a_bug() -> None:
     """No checker and no pitfall is left out or listed twice."""
     names = {checker.__name__ for checker in CHECKERS}
 
-    assert {plant.name for plant in PLANTS} == names | {ANSWERS, JUDGES, LIVENESS}
+    assert {plant.name for plant in PLANTS} == names | {ANSWERS, JUDGES, LIVENESS, WATCHES}
     assert {guard.name for guard in GUARDS} == set(PITFALLS)
     assert len({key(plant) for plant in ALL}) == len(ALL)
 
@@ -59,6 +59,8 @@ FOUND = {
     "r1 ended: DivergedError('two others differ')": ANSWERS,
     "r1 ended: AssertionError('op 3 after op 1')": "the end of a process",
     "key-1: its history is not linearizable": JUDGES,
+    "watcher 1 was shown other changes of 7 than another one": WATCHES,
+    "two watchers were shown different changes of 7": WATCHES,
     "not every call came to an end within 180 s": LIVENESS,
     "the replicas do not agree: {}": LIVENESS,
 }
