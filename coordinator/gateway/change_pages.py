@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from coordinator.gateway.replies import result_of
 from coordinator.mux import types as mux
 from coordinator.replica.batcher import Reply
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.watch.v1.watch_service_pb2 import Change
-from viewstamp.errors import Refusal
-from viewstamp.framing import frame, unframe
+from viewstamp.framing import frame
 from viewstamp.limits import CHANGES_PAGE_MAX, GATEWAY_SESSION_ID
 
 
@@ -135,12 +135,7 @@ def changes_span(stage: mux.Stage, request: domain_pb2.ChangesRequest) -> mux.Re
 
 def page_of(reply: Reply, index: int) -> domain_pb2.ChangesPage:
     """Return the answer to a span that reads changes. Raises the Refusal of the read."""
-    if reply.error is not None:
-        raise Refusal.from_error(reply.error)
-    span = reply.spans[index]
-    if span.errors:
-        raise Refusal.from_error(span.errors[0].error)
-    return domain_pb2.ChangesPage.FromString(unframe(span.results)[0])
+    return domain_pb2.ChangesPage.FromString(result_of(reply, index))
 
 
 def _taken(place: _Place, behind: int) -> list[Change]:

@@ -38,9 +38,14 @@ def with_header(header: common_pb2.ResponseHeader, result: bytes) -> bytes:
 
 def only_result(reply: Reply) -> bytes:
     """Return the result of a request of one command. Raises its Refusal."""
+    return result_of(reply, 0)
+
+
+def result_of(reply: Reply, position: int) -> bytes:
+    """Return the result of the only command or read of a span. Raises its Refusal."""
     if reply.error is not None:
         raise Refusal.from_error(reply.error)
-    span = reply.spans[0]
+    span = reply.spans[position]
     if span.errors:
         raise Refusal.from_error(span.errors[0].error)
     _, start = decode_varint(span.results, 1)

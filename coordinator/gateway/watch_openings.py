@@ -16,6 +16,7 @@ from typing import Final
 from google.protobuf.message import Message
 
 from coordinator.gateway.change_pages import ChangeReads, changes_span, page_of
+from coordinator.gateway.replies import result_of
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.watch_filters import WatchFilter, check_shape, wanted_types
 from coordinator.mux import types as mux
@@ -27,7 +28,7 @@ from viewstamp.api.streams.v1 import streams_service_pb2 as streams_api
 from viewstamp.api.users.v1 import users_service_pb2 as users_api
 from viewstamp.api.watch.v1 import watch_service_pb2 as watch_pb2
 from viewstamp.errors import Refusal
-from viewstamp.framing import decode_varint, frame
+from viewstamp.framing import frame
 from viewstamp.limits import READ_DEADLINE_MS, ROOT_USER_ID
 from viewstamp.tokens import AccessToken
 
@@ -83,14 +84,14 @@ class WatchOpenings:
         types = wanted_types(request, watched)
         questions = _questions(request, types, watched)
         reply = await self._asked(questions, request, principal)
-        ids = [each.ids(_result(reply, index)) for index, each in enumerate(questions)]
+        ids = [each.ids(result_of(reply, index)) for index, each in enumerate(questions)]
         from_revision = request.from_revision or reply.first_revision + 1
         access_revision = page_of(reply, len(questions)).access_revision
         # Root has always been allowed everything.
         is_root = principal.user_id == ROOT_USER_ID
         self._check_kept(request, from_revision, 0 if is_root else access_revision)
-        # Each id is in the answer to one question, and 0 in those to the others.
-        return Opened(WatchFilter(types, *map(max, zip(*ids, strict=True))), from_revision, reply)
+        # Only a watch without a place asks several questions.
+        return Opened(WatchFilter(types, *ids[0]), from_revision, reply)
 
     def _watched(self) -> Mapping[int, Collection[str]]:
         """Return the types by stage. Raises Refusal UNIMPLEMENTED if a service is too old."""
@@ -172,7 +173,7 @@ def _questions(
 ) -> list[_Question]:
     """Return what to ask; at least one question."""
     if request.HasField("group"):
-        return [_topic_question(request), _group_question(request)]
+        return [_group_question(request)]
     if request.HasField("topic"):
         return [_topic_question(request)]
     if request.HasField("stream"):
@@ -210,13 +211,5 @@ def _topic_ids(answer: bytes) -> tuple[int, int, int]:
 
 
 def _group_ids(answer: bytes) -> tuple[int, int, int]:
-    return 0, 0, groups_api.GetConsumerGroupResponse.FromString(answer).group.id
-
-
-def _result(reply: Reply, index: int) -> bytes:
-    """Return the only result of a span. Raises its Refusal."""
-    span = reply.spans[index]
-    if span.errors:
-        raise Refusal.from_error(span.errors[0].error)
-    _, start = decode_varint(span.results, 1)
-    return span.results[start:]
+    group = groups_api.GetConsumerGroupResponse.FromString(answer).group
+    return group.stream_id, group.topic_id, group.id

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 from services.consumer_groups.model import Group, GroupsState, Member
 from services.consumer_groups.queries import group_message, member_view
 from services.runtime.domain import WatchedKind
+from services.runtime.section import id_key
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
 from viewstamp.api.watch.v1.watch_service_pb2 import Change
 from viewstamp.limits import PARTITIONS_PER_TOPIC_MAX
 
-_GROUP_KEY: Final = struct.Struct(">QQQ")  # stream id, topic id, group id
-_MEMBER_KEY: Final = struct.Struct(">QQ")  # group id, session id
 # Memory of a partition's number in a tuple.
 _PARTITION_BYTES: Final = 40
 
@@ -21,7 +19,7 @@ _PARTITION_BYTES: Final = 40
 def _describe_group(change: Change, group: Group, _: object) -> None:
     """Without its state and the count of members, which change with these."""
     _place(change, group)
-    change.key = _GROUP_KEY.pack(group.stream_id, group.topic_id, group.id)
+    change.key = id_key(group.stream_id, group.topic_id, group.id)
     change.entity = group_message(group).SerializeToString(deterministic=True)
 
 
@@ -29,7 +27,7 @@ def _describe_member(change: Change, member: Member, group: Group) -> None:
     """With its partitions as the group knows them: deleted ones leave with a later change."""
     _place(change, group)
     change.user_id = member.user_id
-    change.key = _MEMBER_KEY.pack(member.group_id, member.session_id)
+    change.key = id_key(member.group_id, member.session_id)
     view = member_view(member, PARTITIONS_PER_TOPIC_MAX)
     change.entity = view.SerializeToString(deterministic=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from operator import itemgetter
 from typing import Final
 
@@ -14,7 +13,6 @@ from services.streams.queries import topic_message
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.watch.v1.watch_service_pb2 import Change
 
-_TOPIC_KEY: Final = struct.Struct(">QQ")  # stream id, topic id
 # Memory of a run of partitions, and of a grant with what holds it.
 _RUN_BYTES: Final = 100
 _GRANT_BYTES: Final = 200
@@ -30,7 +28,7 @@ def _describe_stream(change: Change, stream: Stream, _: object) -> None:
 
 def _describe_topic(change: Change, topic: Topic, _: object) -> None:
     change.stream_id, change.topic_id = topic.stream_id, topic.id
-    change.key = _TOPIC_KEY.pack(topic.stream_id, topic.id)
+    change.key = id_key(topic.stream_id, topic.id)
     change.entity = topic_message(topic).SerializeToString(deterministic=True)
 
 

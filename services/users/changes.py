@@ -9,6 +9,7 @@ from services.runtime.domain import WatchedKind
 from services.runtime.section import id_key
 from services.users.model import Token, User, UsersState
 from services.users.queries import token_message, user_with_permissions
+from services.users.section import token_key
 from viewstamp.api.users.v1 import users_pb2
 from viewstamp.api.watch.v1.watch_service_pb2 import Change
 
@@ -24,7 +25,7 @@ def _describe_user(change: Change, user: User, _: object) -> None:
 
 
 def _describe_token(change: Change, token: Token, _: object) -> None:
-    change.user_id, change.key = token.user_id, id_key(token.user_id) + token.name.encode()
+    change.user_id, change.key = token.user_id, token_key((token.user_id, token.name), token)
     change.entity = token_message(token).SerializeToString(deterministic=True)
 
 

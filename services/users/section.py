@@ -118,7 +118,7 @@ def _load_token(state: UsersState, canonical: bytes) -> Projected:
         created_revision=entity.created_revision,
     )
     state.add_token(token)
-    return _token_key(key, token), encode_token(token)
+    return token_key(key, token), encode_token(token)
 
 
 def _load_counters(state: UsersState, canonical: bytes) -> Projected:
@@ -152,7 +152,8 @@ def _encode(entity: Message) -> bytes:
     return entity.SerializeToString(deterministic=True)
 
 
-def _token_key(key: tuple[int, str], token: Token) -> bytes:
+def token_key(key: tuple[int, str], token: Token) -> bytes:
+    """Return the key of a token's entity, from owner and name."""
     user_id, name = key
     return id_key(user_id) + name.encode("utf-8")
 
@@ -172,7 +173,7 @@ SECTION: Final[Section[UsersState]] = Section(
             table=lambda state: state.tokens,
             encode=encode_token,
             load=_load_token,
-            encode_key=_token_key,
+            encode_key=token_key,
         ),
         EntityKind(
             KIND_COUNTERS,
