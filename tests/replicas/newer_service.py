@@ -8,12 +8,9 @@ from __future__ import annotations
 import runpy
 import sys
 
-from services.runtime import machine
-from tests.replicas.odd_coordinator import NEXT_LEVEL
-from viewstamp import limits
+from tests.replicas.odd_coordinator import know_the_next_level
 
 if __name__ == "__main__":
-    for module in (limits, machine):
-        setattr(module, "FEATURE_LEVEL_MAX", NEXT_LEVEL)  # noqa: B010
+    know_the_next_level()
     del sys.argv[0]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

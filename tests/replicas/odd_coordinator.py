@@ -12,12 +12,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from coordinator.app import composition, core
 from coordinator.app.main import main
 from coordinator.peers import peers
 from coordinator.peers.hello import DIGEST_BYTES, WIRE_VERSION
 from coordinator.peers.outbox import Outbox, OutgoingMessage
-from coordinator.replica import bootstrap
 from coordinator.snapshot import values
 from coordinator.vsr.messages import PrepareMessage
 from viewstamp import limits
@@ -39,10 +37,18 @@ def older_wire() -> None:
     setattr(peers, "WIRE_VERSION", WIRE_VERSION - 1)  # noqa: B010
 
 
+def know_the_next_level() -> None:
+    """Let this process know one more feature level, in every module that has been imported.
+
+    A list of modules would miss those that came later, or moved.
+    """
+    for module in [found for found in sys.modules.values() if hasattr(found, "FEATURE_LEVEL_MAX")]:
+        setattr(module, "FEATURE_LEVEL_MAX", NEXT_LEVEL)  # noqa: B010
+
+
 def newer_level() -> None:
     """Know one more feature level, and bootstrap clusters at it; sections are those of the last."""
-    for module in (limits, composition, core, bootstrap, peers):
-        setattr(module, "FEATURE_LEVEL_MAX", NEXT_LEVEL)  # noqa: B010
+    know_the_next_level()
     tasks = {**values.TASKS_BY_FEATURE_LEVEL, NEXT_LEVEL: values.expected_tasks(NEXT_LEVEL - 1)}
     setattr(values, "TASKS_BY_FEATURE_LEVEL", tasks)  # noqa: B010
 
