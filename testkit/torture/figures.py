@@ -65,6 +65,7 @@ def total(rounds: Sequence[RoundFigures]) -> dict[str, Any]:
         "silence_worst_ms": max(silences, default=0),
         "recovery_median_ms": round(median(recoveries)) if recoveries else 0,
         "recovery_worst_ms": max(recoveries, default=0),
+        "revisions_watched": sum(one.watched for one in rounds),
         "snapshots_verified": sum(one.snapshots for one in rounds),
         "findings": [f"seed {one.seed}: {text}" for one in rounds for text in one.findings],
         "took_s": round(sum(one.took_s for one in rounds)),

@@ -11,9 +11,13 @@ from testkit.load.oracle import check_records
 from testkit.load.records import read_records
 from testkit.load.state import LoadState
 from testkit.oracles.cycles import anomalies
+from testkit.oracles.feeds import ShownFeed, ToldChange
 from testkit.oracles.revisions import contradictions
+from testkit.oracles.transactions import Transaction, TransactionOutcome, Written
+from testkit.torture.keys import TOPIC, shown_by
 from testkit.torture.recorder import Recorder
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.api.watch.v1.watch_service_pb2 import Change
 from viewstamp.snapshots.copies import Copies, copy_directories
 from viewstamp.snapshots.generation import Generation
 
@@ -99,3 +103,49 @@ def judge_snapshots(taken: Sequence[TakenGeneration], directories: Sequence[Path
         for number, different in roots.items()
         if len(different) > 1
     ]
+
+
+def judge_watches(feed: ShownFeed, history: Sequence[Transaction]) -> list[str]:
+    """Return what is wrong with what watchers were shown, given what callers were told.
+
+    A revision has everything that one transaction wrote and nothing else of what callers write, at
+    the revision of which its caller was told, and nothing that was refused.
+    """
+    wrote = {write: each for each in history for write in each.writes}
+    at: dict[Written, int] = {}
+    found = feed.violations(_told(history))
+    for revision, changes in sorted(feed.whole().items()):
+        shown = {write for each in changes if (write := shown_by(Change.FromString(each))) in wrote}
+        found += [
+            f"watchers were shown {write} at revision {at[write]} and at {revision}"
+            for write in shown & at.keys()
+        ]
+        at |= dict.fromkeys(shown, revision)
+        for transaction in {id(wrote[write]): wrote[write] for write in shown}.values():
+            found += _wrongly_shown(revision, shown, transaction)
+    return found
+
+
+def _told(history: Sequence[Transaction]) -> list[ToldChange]:
+    return [
+        ToldChange(each.name, each.revision, any(key.startswith(TOPIC) for key, _ in each.writes))
+        for each in history
+        if each.writes and each.revision is not None
+    ]
+
+
+def _wrongly_shown(revision: int, shown: set[Written], transaction: Transaction) -> list[str]:
+    found = []
+    if transaction.outcome is TransactionOutcome.ABORTED:
+        found.append(f"watchers were shown at revision {revision} what was refused: {transaction}")
+    if transaction.revision not in (None, revision):
+        found.append(
+            f"watchers were shown at revision {revision} what was done at another one:"
+            f" {transaction}"
+        )
+    if shown != set(transaction.writes):
+        found.append(
+            f"watchers were shown {sorted(shown)} at revision {revision}, and not what one"
+            f" transaction wrote: {transaction}"
+        )
+    return found

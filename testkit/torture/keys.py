@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import Message
 
@@ -21,10 +21,15 @@ from testkit.oracles.transactions import (
     Written,
 )
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as groups_pb2
+from viewstamp.api.consumer_groups.v1.consumer_groups_pb2 import ConsumerGroup
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
+from viewstamp.api.streams.v1.streams_pb2 import Stream, Topic
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
+from viewstamp.api.users.v1.users_pb2 import User
+from viewstamp.api.watch.v1 import watch_service_pb2 as watch_pb2
 from viewstamp.client import Client
 from viewstamp.client.identifiers import identifier
+from viewstamp.client.watching import decoded
 from viewstamp.limits import PAGE_SIZE_MAX
 
 USERS: Final = 3
@@ -63,6 +68,14 @@ class Calls:
     seen: Callable[[KeyPlace, Any], ReadVersion | ReadList]
 
 
+class ShownPlace(NamedTuple):
+    """How a change tells of a place: its kind, the change's ids, the entity's field of the name."""
+
+    kind: str
+    ids: tuple[str, ...]
+    name: str
+
+
 def write_of(place: KeyPlace, version: str, expected_revision: int | None = None) -> Message:
     """Return the request that writes a version, if the last one is of the expected revision."""
     request: Message = CALLS[place.kind].write(place, version)
@@ -86,6 +99,15 @@ def seen_in(
         tuple(one for one in found if isinstance(one, ReadVersion)),
         tuple(one for one in found if isinstance(one, ReadList)),
     )
+
+
+def shown_by(change: watch_pb2.Change) -> Written | None:
+    """Return the version that a watcher was shown of a place; None of what is no place's kind."""
+    found = SHOWN.get(change.entity_type)
+    if found is None or change.kind == watch_pb2.CHANGE_KIND_DELETED:
+        return None
+    place = KeyPlace(found.kind, tuple(getattr(change, name) for name in found.ids))
+    return Written(place.key, getattr(decoded(change), found.name))
 
 
 async def create_places(client: Client, prefix: str) -> tuple[list[KeyPlace], list[Transaction]]:
@@ -163,5 +185,13 @@ CALLS: Final[Mapping[str, Calls]] = MappingProxyType(
             lambda p: groups_pb2.ListConsumerGroupsRequest(**_of_topic(p), page_size=PAGE_SIZE_MAX),
             _groups_seen,
         ),
+    }
+)
+SHOWN: Final[Mapping[str, ShownPlace]] = MappingProxyType(
+    {
+        User.DESCRIPTOR.full_name: ShownPlace(USER, ("user_id",), "username"),
+        Stream.DESCRIPTOR.full_name: ShownPlace(STREAM, ("stream_id",), "name"),
+        Topic.DESCRIPTOR.full_name: ShownPlace(TOPIC, ("stream_id", "topic_id"), "name"),
+        ConsumerGroup.DESCRIPTOR.full_name: ShownPlace(LIST, ("stream_id", "topic_id"), "name"),
     }
 )

@@ -25,11 +25,13 @@ from testkit.torture.judge import (
     judge_replicas,
     judge_sessions,
     judge_snapshots,
+    judge_watches,
 )
 from testkit.torture.keys import KeyPlace, create_places
 from testkit.torture.readers import PlaceReader, ReplicaReader, TogetherReader
 from testkit.torture.recorder import Recorder
 from testkit.torture.schedule import schedule
+from testkit.torture.watchers import ClusterWatchers
 from testkit.torture.writers import TransactionWriter
 from viewstamp.client import connect
 from viewstamp.client.transport import Endpoint
@@ -63,6 +65,8 @@ class RoundFigures:
     silences_ms: list[int] = field(default_factory=list)
     recovery_ms: int = 0
     snapshots: int = 0
+    # How many revisions watchers were shown, each by itself.
+    watched: int = 0
     findings: list[str] = field(default_factory=list)
     took_s: float = 0.0
 
@@ -75,7 +79,7 @@ class RoundFigures:
 class TortureRound:
     """One round on a running cluster. `run` carries it out and returns its figures.
 
-    `recorder` has the history afterwards.
+    `recorder` has the history afterwards, and `watchers` what they were shown.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class TortureRound:
         self._seconds = seconds
         self._directory = directory
         self.recorder = Recorder()
+        self.watchers = ClusterWatchers(cluster, self.recorder, seed)
         self._records = directory / "acknowledged.jsonl"
 
     async def run(self) -> RoundFigures:
@@ -101,7 +106,9 @@ class TortureRound:
         self.figures.findings += [f"a process ended by itself: {end}" for end in deaths]
         deaths.clear()
         # In a thread: the links between the replicas go through this process.
+        history, feed = self.recorder.history, self.watchers.feed
         self.figures.findings += await asyncio.to_thread(judge_history, self.recorder)
+        self.figures.findings += await asyncio.to_thread(judge_watches, feed, history)
         self._count()
         self.figures.took_s = round(time.monotonic() - started_s, 1)
         if self.figures.findings:
@@ -132,7 +139,7 @@ class TortureRound:
         with RecordFile(self._records) as records:
             token = await self._token()
             load = LoadGenerator(self._cluster.addresses, token, options, records)
-            async with self._callers(places, seed):
+            async with self.watchers.following(RECOVERY_MAX_S), self._callers(places, seed):
                 load.start()
                 try:
                     await injector.run(schedule(seed, self._seconds, REPLICAS))
@@ -221,6 +228,7 @@ class TortureRound:
         figures = self.figures
         figures.counts = dict(Counter(self.recorder.counts))
         figures.transactions = len(self.recorder.history)
+        figures.watched = self.watchers.feed.revisions
         figures.silences_ms = self.recorder.silences_ms(SILENCE_MIN_MS)
         if not self._records.exists():
             return

@@ -26,7 +26,7 @@ from testkit.world.process import WorldProcess
 from testkit.world.replica import CLUSTER_ID, WorldReplica
 from testkit.world.schedule import NS_PER_S
 from testkit.world.wanderers import OPERATOR, WANDERER, Wanderers
-from testkit.world.watchers import Watchers
+from testkit.world.watchers import Watchers, told_changes
 from testkit.world.workload import READS, REGISTER, Demands, Heard, prepare, unseen_alike
 from testkit.world.world import Defect, World
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
@@ -294,7 +294,8 @@ class WorldRun:
             f"a healthy cluster did not answer {call}" for call in self.heard.neglected
         ]
         if not self.may_diverge:
-            self.outcome.violations += self._watchers.feed.violations(self.heard.operations)
+            told = told_changes(self.heard.operations)
+            self.outcome.violations += self._watchers.feed.violations(told)
         self.outcome.branches["revisions shown to watchers"] = self._watchers.feed.revisions
         for key, operations in sorted(history.by_key(self.heard.operations).items()):
             history.demand_sequential_clients(operations)

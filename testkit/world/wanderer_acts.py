@@ -296,6 +296,44 @@ async def number_alone(w: Wanderer) -> None:
             await w.tried(rude(payload, metadata=metadata, timeout=2.0), None)
 
 
+async def command_alone_in_session(w: Wanderer) -> None:
+    """Send commands of a session that has no stream, each twice: they are answered alike.
+
+    Then one of a number that must wait for an earlier one, and the end of the session.
+    """
+    access_token, where = await token(w), await leader(w)
+    nonce = w.random.randbytes(limits.SESSION_NONCE_BYTES)
+    async with where.open() as channel:
+        request = sessions_pb2.RegisterSessionRequest(nonce=nonce)
+        session = await unary(channel, request, access_token=access_token)
+        for number in (1, 2, w.random.choice((2, 3, 5))):
+            command = w.requests.any(kind=MethodKind.COMMAND)
+            told = [
+                await _numbered(w, channel, access_token, session.session_id, number, command)
+                for _ in range(2)
+            ]
+            if None not in told and told[0] != told[1]:
+                w.fail(f"{w.name} got different answers to one unary request: {told}")
+        end = sessions_pb2.EndSessionRequest()
+        await _numbered(w, channel, access_token, session.session_id, 9, end)
+
+
+async def _numbered(
+    w: Wanderer, channel: Any, access_token: str, session_id: int, number: int, command: Message
+) -> bytes | None:
+    """Return the bytes of an answer to a command under a number of a session; None if refused."""
+    metadata = (
+        *bearer(access_token),
+        ("viewstamp-session", str(session_id)),
+        ("viewstamp-request", str(number)),
+        ("viewstamp-acked", str(w.random.choice((0, number - 1)))),
+    )
+    stub: Any = channel.unary_unary(method_of(command).path)
+    call = stub(command.SerializeToString(), metadata=metadata, timeout=2.0)
+    answer: bytes | None = await w.tried(call, None)
+    return answer
+
+
 async def register_often(w: Wanderer) -> None:
     """Register more sessions than a user may have; some nonces are wrong, or come again."""
     where, access_token = await leader(w), await token(w)
@@ -369,6 +407,7 @@ ACTS: Final[tuple[tuple[int, Act], ...]] = (
     (3, repeat),
     (4, misuse_stream),
     (3, number_alone),
+    (2, command_alone_in_session),
     (1, register_often),
     (2, open_twice),
     (1, send_too_much),
