@@ -257,6 +257,12 @@ def _groups() -> dict[str, Case]:
     epoch = driver.machine.state.members.rows[1, 1].member_epoch
     assigned = groups_pb2.AssignRequest(group_id=2, group_epoch=1)
     heartbeat = groups_pb2.HeartbeatConsumerGroupRequest(group=by("alone"), member_epoch=epoch)
+    alive = groups_pb2.KeepAliveConsumerGroupRequest(group=by("alone"), member_epoch=epoch)
+    expired = groups_pb2.ExpireMemberRequest(
+        group_id=2,
+        session_id=2,
+        joined_revision=driver.machine.state.members.rows[2, 2].joined_revision,
+    )
     revoked = groups_pb2.CompleteRevocationRequest(group_id=2, session_id=2, revocation_deadline=1)
     with_topic: dict[str, Any] = {"context": topic, "session": 1}
     own = {
@@ -265,7 +271,7 @@ def _groups() -> dict[str, Case]:
     }
     crowd = {
         name: _fixed(driver, getattr(groups_pb2, f"{name}Request")(group=by("crowd")), **with_topic)
-        for name in ("DeleteConsumerGroup", "GetConsumerGroup")
+        for name in ("DeleteConsumerGroup", "GetConsumerGroup", "UpdateConsumerGroup")
     }
     joined = groups_pb2.JoinConsumerGroupRequest(
         group=by("crowd"), instance_id=long_name(1), rack=long_name(2)
@@ -280,11 +286,13 @@ def _groups() -> dict[str, Case]:
         ),
         "JoinConsumerGroup": _fixed(driver, joined, **with_topic),
         "HeartbeatConsumerGroup": _fixed(driver, heartbeat, **with_topic),
+        "KeepAliveConsumerGroup": _fixed(driver, alive, **with_topic),
         "ListConsumerGroups": _fixed(
             driver, groups_pb2.ListConsumerGroupsRequest(page_size=PAGE_SIZE_MAX), **with_topic
         ),
         "Assign": _fixed(driver, assigned, user=limits.SYSTEM_USER_ID),
         "CompleteRevocation": _fixed(driver, revoked, user=limits.SYSTEM_USER_ID),
+        "ExpireMember": _fixed(driver, expired, user=limits.SYSTEM_USER_ID),
     }
 
 

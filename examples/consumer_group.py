@@ -1,8 +1,7 @@
 """Share the partitions of a topic between two members of a consumer group: ADDRESS PASSWORD_FILE.
 
-A member is a client's session. A heartbeat reports the partitions that the member holds, and
-returns those that it may hold. A partition moves only after the member that holds it has given it
-up.
+A member is a client's session, and `client.groups.member` keeps it alive. A partition moves only
+after the member that holds it has given it up: it does so by asking for the next change.
 """
 
 from __future__ import annotations
@@ -18,34 +17,27 @@ GROUP = ("readers", "events", "workers")
 PARTITIONS = 6
 
 
-class Member:
-    """One member: it confirms its partitions until the group is balanced."""
+class Worker:
+    """Reads the partitions that its member owns, until it is told to end."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
-        self._epoch = 0
-        self.owned: list[int] = []
+        self.member = client.groups.member(*GROUP)
+        self._has_changed = asyncio.Event()
 
-    async def join(self) -> None:
-        """Become a member."""
-        joined = await self._client.groups.join(*GROUP)
-        self._epoch = joined.member_epoch
+    async def run(self) -> None:
+        """Stay in the group, and follow what may be read."""
+        async with self.member:
+            async for _change in self.member:
+                # Here a program begins to read `assigned`, and stops reading `revoked` and `lost`
+                # before it asks for the next change.
+                self._has_changed.set()
 
-    async def heartbeat(self) -> None:
-        """Report the partitions held, without those that must be given up; learn the next ones."""
-        answer = await self._client.groups.heartbeat(
-            *GROUP, member_epoch=self._epoch, owned_partitions=self.owned
-        )
-        self._epoch = answer.member_epoch
-        self.owned = list(answer.owned_partitions)
-
-
-async def balance(members: list[Member]) -> None:
-    """Send heartbeats until the members hold all partitions in equal shares."""
-    share = PARTITIONS // len(members)
-    while any(len(member.owned) != share for member in members):
-        for member in members:
-            await member.heartbeat()
+    async def reads(self, count: int) -> list[int]:
+        """Wait until the member owns so many partitions, and return them."""
+        while len(self.member.owned) != count:
+            self._has_changed.clear()
+            await self._has_changed.wait()
+        return sorted(self.member.owned)
 
 
 async def main(address: str, password_file: str) -> None:
@@ -58,17 +50,16 @@ async def main(address: str, password_file: str) -> None:
         await first.streams.create("readers")
         await first.topics.create("readers", "events", partitions_count=PARTITIONS)
         await first.groups.create(*GROUP)
-        one, two = Member(first), Member(second)
-        await one.join()
-        await balance([one])
-        print("alone:", one.owned)
-        await two.join()
-        await balance([one, two])
-        print("first:", one.owned)
-        print("second:", two.owned)
-        await second.groups.leave(*GROUP)
-        await balance([one])
-        print("alone again:", one.owned)
+        one, two = Worker(first), Worker(second)
+        working = asyncio.create_task(one.run())
+        print("alone:", await one.reads(PARTITIONS))
+        leaving = asyncio.create_task(two.run())
+        print("first:", await one.reads(PARTITIONS // 2))
+        print("second:", await two.reads(PARTITIONS // 2))
+        leaving.cancel()
+        print("alone again:", await one.reads(PARTITIONS))
+        working.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
 
 
 if __name__ == "__main__":

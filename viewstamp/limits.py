@@ -32,6 +32,21 @@ SEGMENT_SIZE_BYTES_MIN: Final = 1 * MIB
 SEGMENT_SIZE_BYTES_MAX: Final = 1024 * MIB
 SEGMENT_SIZE_BYTES_MULTIPLE: Final = 512
 REVOCATION_TIMEOUT_US: Final = 30_000_000
+# A member of a consumer group that shows no life for this long is removed: what a group has that
+# names nothing else, and what it may name. Others need another level than FEATURE_LEVEL_MEMBERS.
+MEMBER_TIMEOUT_US: Final = 45_000_000
+MEMBER_TIMEOUT_MIN_US: Final = 6_000_000
+MEMBER_TIMEOUT_MAX_US: Final = 3_600_000_000
+# Members are to show life this often, and more often while there is something to come. The primary
+# looks this often for those that did not.
+MEMBER_HEARTBEAT_MS: Final = 5_000
+MEMBER_UNSETTLED_HEARTBEAT_MS: Final = 500
+MEMBER_CHECK_INTERVAL_MS: Final = 5_000
+# Signs of life wait so long for others, to be read together.
+MEMBER_GATHERING_MS: Final = 100
+# Members that a primary looks at in one step, and removes in one step.
+MEMBERS_CHECKED_MAX: Final = 16_384
+MEMBERS_EXPIRED_MAX: Final = 1_024
 
 # --- Refusals ---
 # One detail of a refusal. Every name that is allowed fits; a longer name stands in a request that
@@ -136,10 +151,16 @@ FEATURE_LEVEL_BOUNDED: Final = 2
 FEATURE_LEVEL_DESCRIPTION: Final = 3
 # From this level on a record of the journal names the superblock that it was written under.
 FEATURE_LEVEL_NAMED_SUPERBLOCK: Final = 3
+# From this level on members of consumer groups that show no life are removed, those that do not
+# give partitions up in time are, too, and static members keep their places while they are away.
+FEATURE_LEVEL_MEMBERS: Final = 4
 # The highest feature level that this build knows, and at which it bootstraps clusters. The header
 # of every log entry has the level in force, and handlers get it (`Call.feature_level`).
 FEATURE_LEVEL_MAX: Final = max(
-    FEATURE_LEVEL_BOUNDED, FEATURE_LEVEL_DESCRIPTION, FEATURE_LEVEL_NAMED_SUPERBLOCK
+    FEATURE_LEVEL_BOUNDED,
+    FEATURE_LEVEL_DESCRIPTION,
+    FEATURE_LEVEL_NAMED_SUPERBLOCK,
+    FEATURE_LEVEL_MEMBERS,
 )
 # Stages (routing.v1.Stage) that came after level 1, and the level from which on a snapshot has a
 # section of each. Nothing may change such a stage at a lower level, so a missing section is empty.

@@ -45,6 +45,7 @@ class Method:
     since_level: int  # at least 1
     alone: bool
     one_at_a_time: bool
+    at_primary: bool
     request: type[Message]
     response: type[Message]
     name: str = field(init=False, compare=False)
@@ -93,6 +94,7 @@ def _method(descriptor: MethodDescriptor) -> Method | None:
             since_level=max(1, command.since_level),
             alone=command.alone,
             one_at_a_time=command.one_at_a_time,
+            at_primary=True,
             request=request,
             response=response,
         )
@@ -113,6 +115,7 @@ def _method(descriptor: MethodDescriptor) -> Method | None:
             since_level=max(1, query.since_level),
             alone=False,
             one_at_a_time=False,
+            at_primary=query.at_primary,
             request=request,
             response=response,
         )

@@ -29,6 +29,7 @@ from coordinator.base.alarms import Alarms
 from coordinator.base.clock import monotonic_ms, wall_clock_us
 from coordinator.base.errors import HaltedError
 from coordinator.gateway.cluster import ClusterStage, StatusSources
+from coordinator.gateway.member_checks import MemberChecks
 from coordinator.gateway.principal import Authenticator
 from coordinator.gateway.request_runs import mux_route
 from coordinator.gateway.routes import Routes
@@ -110,6 +111,7 @@ class Coordinator:
         self._clients = self._services.clients
         self._stages = {s: self._telemetry.link(s, client) for s, client in self._clients.items()}
         self._timers = SessionTimers(self._mux.sessions.live, self._proposals, monotonic_ms)
+        self._member_checks = MemberChecks(self.driver.mux_effects.ask_proposals, monotonic_ms)
         self._snapshots = self._make_snapshots()
         if files.base is not None:
             files.base.close()  # everything in it was taken over
@@ -185,6 +187,7 @@ class Coordinator:
         )
         self._start(self._space.run())
         self._start(self._timers.run())
+        self._start(self._member_checks.run())
         self._snapshots.start()
         driver.start(self._files.start)
         if self.members is not None:
@@ -457,7 +460,7 @@ class Coordinator:
             ask_proposals=driver.mux_effects.ask_proposals,
             writer=self._writer,
             proposals=self._proposals,
-            timers=self._timers,
+            timers=(self._timers, self._member_checks),
             snapshots=self._snapshots.orchestrator,
             replayed=self._snapshots.replayed,
             streams=face.submit,

@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -67,7 +67,7 @@ class LeadSnapshots(Protocol):
 
 
 class LeadTimers(Protocol):
-    """The timers after which the primary ends idle sessions."""
+    """Timers by which the primary ends what is idle or silent."""
 
     def begin(self) -> None:
         """Begin every timer anew."""
@@ -114,7 +114,7 @@ class LeadershipPorts:
     ask_proposals: Callable[[], None]
     writer: StatusFollower
     proposals: LeadProposals
-    timers: LeadTimers
+    timers: Sequence[LeadTimers]
     snapshots: LeadSnapshots
     replayed: Callable[[], Coroutine[Any, Any, None]]
     streams: ClientStreams
@@ -206,7 +206,8 @@ class Leadership:
         """Propose nothing more: another replica is, or will be, the primary, and gets the
         clients."""
         self._ports.proposals.deactivate()
-        self._ports.timers.stop()
+        for timers in self._ports.timers:
+            timers.stop()
         self._ports.snapshots.deactivate()
         self._ports.streams.end_all(
             Refusal(
@@ -232,7 +233,8 @@ class Leadership:
         ports = self._ports
         if ports.is_primary():
             ports.proposals.activate()
-            ports.timers.begin()
+            for timers in ports.timers:
+                timers.begin()
             ports.ask_proposals()
             ports.snapshots.activate()
         ports.start(ports.replayed())

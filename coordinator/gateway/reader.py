@@ -52,7 +52,10 @@ class MuxReader:
             caller_address=address,
         )
         return self._reads.start(
-            read, linearizable=consistency.linearizable, revision=consistency.at_least_revision
+            read,
+            linearizable=consistency.linearizable,
+            revision=consistency.at_least_revision,
+            gather=all(span.method.at_primary for span in spans),
         )
 
     def late(self, deadline_ms: int) -> Refusal | None:

@@ -110,6 +110,8 @@ class ReadStarter:
 
         Raises Refusal, for example for a user with too many under way.
         """
+        if any(span.method.at_primary for span in spans):
+            consistency = LINEARIZABLE  # one that leads no more must not say that it heard somebody
         user_id = share_of(address) if principal is None else principal.user_id
         count = sum(span.count for span in spans)
         shares = self._shares

@@ -200,7 +200,8 @@ class UnaryCalls:
 
         A backup may not know a session that was just registered, and must not report it as ended.
         """
-        if self._routes.public(path).kind is not MethodKind.QUERY:
+        method = self._routes.public(path)
+        if method.kind is not MethodKind.QUERY or method.at_primary:
             return False
         is_strict = consistency_of_metadata(metadata).linearizable
         return not (is_strict and any(key == SESSION_KEY for key, _ in metadata))

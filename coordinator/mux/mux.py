@@ -42,6 +42,7 @@ from coordinator.mux.types import (
     Stage,
     StageBatch,
     StageReply,
+    Tenure,
 )
 from viewstamp import limits
 from viewstamp.machine.freezing import Entity
@@ -244,9 +245,9 @@ class Mux:
                 self._settle(run)
         return self._finish()
 
-    def poke_proposals(self) -> list[MuxEffect]:
-        """Have every domain service repeat its pending proposals."""
-        run = ProposalsRun(ProposalsItem(), self._op, self.feature_level)
+    def poke_proposals(self, tenure: Tenure | None = None) -> list[MuxEffect]:
+        """Have every domain service repeat its pending proposals, or tell what has been silent."""
+        run = ProposalsRun(ProposalsItem(tenure), self._op, self.feature_level)
         self._queue(run)
         self._advance([run])
         return self._finish()

@@ -247,8 +247,18 @@ class RevertItem:
 
 
 @dataclass(frozen=True, slots=True)
+class Tenure:
+    """How long this replica has led: `elapsed_ms` as it counts, in the tenure of a number."""
+
+    number: int
+    elapsed_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProposalsItem:
-    """Repeat every pending proposal."""
+    """Repeat every pending proposal; with a tenure, tell what has been silent in it."""
+
+    tenure: Tenure | None = None
 
 
 Item: TypeAlias = (

@@ -1,8 +1,8 @@
 """What replicas must agree on: a digest over the limits that decide how a command is applied.
 
 Every whole number in `viewstamp.limits` counts, unless it is a duration in milliseconds (no machine
-sees those), names a feature level, or is listed here with its reason. So a new limit must agree
-until it is listed here.
+decides by those), names a feature level, or is listed here with its reason. So a new limit must
+agree until it is listed here.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ LOCAL_LIMITS: Final = frozenset(
         "REFUSAL_TEXT_BYTES_MAX",
         "REFUSAL_METADATA_BYTES_MAX",
         "REPLY_TEXTS_BYTES_MAX",
+        # The primary decides what it proposes.
+        "MEMBERS_CHECKED_MAX",
+        "MEMBERS_EXPIRED_MAX",
         # Memory, queues and threads.
         "STAGE_UNANSWERED_BYTES_MAX",
         "ITEM_LOG_BYTES_MAX",
@@ -105,6 +108,9 @@ LOCAL_LIMITS: Final = frozenset(
         # All builds with the level have one value, because the value is part of the level: another
         # value needs another level.
         "DESCRIPTION_BYTES_MAX",
+        "MEMBER_TIMEOUT_US",
+        "MEMBER_TIMEOUT_MIN_US",
+        "MEMBER_TIMEOUT_MAX_US",
         # Files of one replica: replicas compare digests, whatever the layering.
         "SNAPSHOT_COPIES",
         "ENCODE_SLICE_US",

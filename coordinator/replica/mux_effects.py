@@ -57,9 +57,9 @@ class MuxEffects:
         self._forget_reads(stage)
         self.lead(lambda: self._mux.fail_reads(stage, error))
 
-    def ask_proposals(self) -> None:
-        """Have every stage repeat its pending proposals."""
-        self.lead(self._mux.poke_proposals)
+    def ask_proposals(self, tenure: mux_types.Tenure | None = None) -> None:
+        """Have every stage repeat its pending proposals, or tell what has been silent."""
+        self.lead(lambda: self._mux.poke_proposals(tenure))
 
     def lead(self, effects: Callable[[], Sequence[mux_types.MuxEffect]]) -> None:
         """Ask for effects, and carry them out after those that wait."""

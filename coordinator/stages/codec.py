@@ -305,6 +305,14 @@ def _query_item(item: mux.QueryItem) -> domain_pb2.Item:
     )
 
 
+def _proposals_item(item: mux.ProposalsItem) -> domain_pb2.Item:
+    encoded = domain_pb2.ProposalsItem()
+    if item.tenure is not None:
+        encoded.tenure.number = item.tenure.number
+        encoded.tenure.elapsed_ms = item.tenure.elapsed_ms
+    return domain_pb2.Item(proposals=encoded)
+
+
 _ENCODERS: Final[dict[type[Any], Callable[[Any], domain_pb2.Item]]] = {
     mux.CommandItem: _command_item,
     mux.ResolveItem: _resolve_item,
@@ -314,7 +322,7 @@ _ENCODERS: Final[dict[type[Any], Callable[[Any], domain_pb2.Item]]] = {
     mux.SavepointItem: lambda _: domain_pb2.Item(savepoint=domain_pb2.SavepointItem()),
     mux.KeepItem: lambda _: domain_pb2.Item(keep=domain_pb2.KeepItem()),
     mux.RevertItem: lambda _: domain_pb2.Item(revert=domain_pb2.RevertItem()),
-    mux.ProposalsItem: lambda _: domain_pb2.Item(proposals=domain_pb2.ProposalsItem()),
+    mux.ProposalsItem: _proposals_item,
 }
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from services.consumer_groups.assignors import ASSIGNORS
-from services.consumer_groups.membership import propose_revocation
-from services.consumer_groups.model import Group, GroupsState, Member
+from services.consumer_groups.membership import propose_revocation, with_partitions
+from services.consumer_groups.model import US_PER_MS, Group, GroupsState, Member
 from services.runtime.domain import Call
 from viewstamp import limits
 
@@ -41,12 +41,31 @@ def assign(state: GroupsState, group: Group, call: Call) -> None:
     state.groups.put(group.id, group._replace(assignment_epoch=group.group_epoch))
 
 
-def assignment_number(owned: Sequence[int], revoking: Sequence[int]) -> int:
-    """Return a number that stands for a member's partitions, never 0."""
-    numbers = (len(owned), *owned, *revoking)
-    encoded = struct.pack(f"<{len(numbers)}I", *numbers)
+def assignment_number(member: Member, owned: Sequence[int], revoking: Sequence[int]) -> int:
+    """Return a number that stands for those of a member's partitions that it is told, never 0.
+
+    From FEATURE_LEVEL_MEMBERS on no number comes back after a change, not even with the partitions:
+    a late answer must not look like the newest one. The counts differ where deleted partitions are
+    not told any more, although the member has not lost them yet.
+    """
+    if member.assignment_revision:
+        encoded = struct.pack("<3Q", member.assignment_revision, len(owned), len(revoking))
+    else:
+        numbers = (len(owned), *owned, *revoking)
+        encoded = struct.pack(f"<{len(numbers)}I", *numbers)
     digest = hashlib.blake2b(encoded, digest_size=ASSIGNMENT_NUMBER_BYTES).digest()
     return int.from_bytes(digest, "little") or 1
+
+
+def revocation_timeout_us(member: Member, call: Call) -> int:
+    """Return how long a member has to give partitions up, in microseconds of log time.
+
+    It may not have heard of it. By then it was not answered for its own timeout and has stopped by
+    itself, unless its clock runs slower by more than a tenth.
+    """
+    if not call.removes_members:
+        return limits.REVOCATION_TIMEOUT_US
+    return max(limits.REVOCATION_TIMEOUT_US, member.timeout_ms * US_PER_MS * 11 // 10)
 
 
 def waiting_of(members: Sequence[Member]) -> dict[int, int]:
@@ -71,7 +90,8 @@ def _holders(
     """Return the session that holds each partition, or None."""
     holders: list[int | None] = [None] * partitions_count
     for member, partitions in zip(members, held, strict=True):
-        for partition in partitions:
+        # Who is away reads nothing, so nobody has to wait for it.
+        for partition in () if member.is_away else partitions:
             holders[partition] = member.session_id
     return holders
 
@@ -83,16 +103,16 @@ def _move(
     if target == member.target and owned == member.owned and not member.revoking:
         return
     aimed = set(target)
-    held = sorted((*member.owned, *member.revoking))
+    held = () if member.is_away else sorted((*member.owned, *member.revoking))
     revoking = tuple(partition for partition in held if partition not in aimed)
     deadline = member.revocation_deadline
     is_news = not set(revoking) <= set(member.revoking)
     if is_news:  # Each partition is left its full time, so the deadline begins anew.
-        deadline = call.timestamp + limits.REVOCATION_TIMEOUT_US
+        deadline = call.timestamp + revocation_timeout_us(member, call)
     elif not revoking:
         deadline = 0
-    member = member._replace(
-        owned=owned, revoking=revoking, target=target, revocation_deadline=deadline
+    member = with_partitions(member, call, owned, revoking)._replace(
+        target=target, revocation_deadline=deadline
     )
     state.put_member(member)
     if is_news:

@@ -26,7 +26,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from services.consumer_groups.membership import end_membership, raise_group_epoch
+from services.consumer_groups.membership import (
+    end_membership,
+    raise_group_epoch,
+    with_partitions,
+)
 from services.consumer_groups.model import Chore, Group, GroupsState, Member
 from services.runtime.cost import Allowance
 from services.runtime.domain import Call
@@ -259,7 +263,7 @@ def _change_partitions(state: GroupsState, group: Group, chore: Chore, call: Cal
     copied = 0
     if chore.lowest_count < group.partitions_count:
         for member in state.members_of(group.id):
-            copied += _truncate(state, member, chore.lowest_count)
+            copied += _truncate(state, member, chore.lowest_count, call)
     changed = group._replace(
         partitions_count=chore.partitions_count, modified_revision=chore.revision
     )
@@ -267,14 +271,13 @@ def _change_partitions(state: GroupsState, group: Group, chore: Chore, call: Cal
     return copied // _COPIED_PER_ROW
 
 
-def _truncate(state: GroupsState, member: Member, partitions_count: int) -> int:
+def _truncate(state: GroupsState, member: Member, partitions_count: int, call: Call) -> int:
     """Take partitions from the count on from a member; return how many others were copied."""
     held = (member.owned, member.revoking, member.target)
     owned, revoking, target = kept = [below(partitions, partitions_count) for partitions in held]
     deadline = member.revocation_deadline if revoking else 0
-    state.put_member(
-        member._replace(owned=owned, revoking=revoking, target=target, revocation_deadline=deadline)
-    )
+    changed = with_partitions(member, call, owned, revoking)
+    state.put_member(changed._replace(target=target, revocation_deadline=deadline))
     return sum(len(new) for new, old in zip(kept, held, strict=True) if new is not old)
 
 

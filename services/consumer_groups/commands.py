@@ -11,6 +11,7 @@ from services.consumer_groups import membership
 from services.consumer_groups.assignment import assign, assignment_number
 from services.consumer_groups.chores import below, sweep
 from services.consumer_groups.lookup import (
+    check_epoch,
     find_group,
     find_member,
     kept_partitions,
@@ -20,6 +21,7 @@ from services.consumer_groups.lookup import (
 from services.consumer_groups.model import (
     FIRST_GROUP_EPOCH,
     NEXT_GROUP_ID,
+    US_PER_MS,
     Group,
     GroupsState,
     Member,
@@ -73,10 +75,32 @@ def create_consumer_group(
         created_at=call.timestamp,
         created_revision=call.revision,
         modified_revision=call.revision,
+        member_timeout_ms=_member_timeout_ms(request.member_timeout_ms, call),
     )
     state.counters.put(NEXT_GROUP_ID, group.id + 1)
     state.insert_group(group)
     return api.CreateConsumerGroupResponse(group_id=group.id)
+
+
+def update_consumer_group(
+    state: GroupsState, request: api.UpdateConsumerGroupRequest, call: Call
+) -> bytes:
+    """Change how a group divides partitions, and how long its members may be silent."""
+    group = find_group(state, request, call)
+    if request.HasField("expected_revision"):
+        _check_revision(group, request.expected_revision)
+    changed = group
+    if request.HasField("member_timeout_ms"):
+        timeout_ms = _member_timeout_ms(request.member_timeout_ms, call)
+        changed = changed._replace(member_timeout_ms=timeout_ms)
+    if request.assignor:
+        changed = changed._replace(assignor=_stored_assignor(request.assignor))
+    if changed != group:
+        changed = changed._replace(modified_revision=call.revision)
+        state.groups.put(group.id, changed)
+    if changed.assignor != group.assignor:
+        membership.raise_group_epoch(state, changed, call)
+    return b""
 
 
 def delete_consumer_group(
@@ -98,7 +122,7 @@ def join_consumer_group(
     session_id = require_session(call)
     group = find_group(state, request, call)
     member = state.member(group.id, session_id)
-    if member is None:
+    if member is None or (member.is_away and member.instance_id == request.instance_id):
         member = _admit(state, group, session_id, request, call)
     elif (member.instance_id, member.rack) != (request.instance_id, request.rack):
         raise _joined_differently(member)
@@ -108,13 +132,17 @@ def join_consumer_group(
 def leave_consumer_group(
     state: GroupsState, request: api.LeaveConsumerGroupRequest, call: Call
 ) -> bytes:
-    """End the calling session's membership, a static one too."""
+    """End the calling session's membership, or let a static member leave its place for a while."""
     session_id = require_session(call)
     group = find_group(state, request, call)
     member = find_member(state, group, session_id)
-    held = len(member.owned) + len(member.revoking)
-    call.charge(_ROWS_PER_MEMBERSHIP + held // _PARTITIONS_PER_ROW + _release_rows(group))
-    membership.end_membership(state, member, call)
+    call.charge(_end_rows(group, member))
+    if call.removes_members and request.keep_place:
+        if not member.instance_id:
+            raise Refusal.of(Reason.REASON_INVALID_OPTION, "keep_place", group_id=group.id)
+        membership.go_away(state, member, call)
+    else:
+        membership.end_membership(state, member, call)
     return b""
 
 
@@ -132,8 +160,8 @@ def heartbeat_consumer_group(
     group = find_group(state, request, call)
     member = find_member(state, group, session_id)
     epoch = request.member_epoch
-    if epoch not in (member.member_epoch, member.previous_member_epoch):
-        raise _fenced(member, epoch)
+    check_epoch(member, epoch)
+    state.liveness.heard((group.id, session_id))
     told = len(member.owned) + len(member.revoking) + len(request.owned_partitions)
     if told >= _PARTITIONS_PER_ROW:
         call.charge(told // _PARTITIONS_PER_ROW)
@@ -146,7 +174,7 @@ def heartbeat_consumer_group(
         released = [partition for partition in member.revoking if partition not in still_held]
         if released:
             call.charge(_release_rows(group))
-            member = membership.give_up(state, member, released)
+            member = membership.give_up(state, member, released, call)
     if not member.revoking and member.member_epoch != group.assignment_epoch:
         # The epoch that the member names stays valid until it names a newer one, so that no number
         # of lost replies can fence it.
@@ -159,11 +187,14 @@ def _has_heard(
     state: GroupsState, request: api.HeartbeatConsumerGroupRequest, member: Member, call: Call
 ) -> bool:
     """Return whether unnamed partitions were given up, and not merely never heard of."""
-    if not call.is_bounded or not request.known_assignment:
+    if not call.is_bounded:
         return True  # it names all that it holds
+    if not request.known_assignment:
+        # Later levels want to know: whoever lost the last answer still reads what it told before.
+        return not call.removes_members
     kept = kept_partitions(state, topic_of(call))
-    number = assignment_number(below(member.owned, kept), below(member.revoking, kept))
-    return number == request.known_assignment
+    owned, revoking = below(member.owned, kept), below(member.revoking, kept)
+    return assignment_number(member, owned, revoking) == request.known_assignment
 
 
 def _heartbeat_answer(
@@ -174,7 +205,7 @@ def _heartbeat_answer(
     owned, revoking = below(member.owned, kept), below(member.revoking, kept)
     answer = api.HeartbeatConsumerGroupResponse(member_epoch=member.member_epoch)
     if call.is_bounded:
-        answer.assignment = assignment_number(owned, revoking)
+        answer.assignment = assignment_number(member, owned, revoking)
         is_known = request.known_assignment == answer.assignment
         if is_known or len(owned) + len(revoking) > limits.HEARTBEAT_PARTITIONS_MAX:
             answer.partitions_omitted = True
@@ -203,7 +234,10 @@ def assign_target(state: GroupsState, request: api.AssignRequest, call: Call) ->
 def complete_revocation(
     state: GroupsState, request: api.CompleteRevocationRequest, call: Call
 ) -> bytes:
-    """Take overdue partitions from a member; a no-op if the deadline changed."""
+    """End the membership of who gives partitions up too late; a no-op if the deadline changed.
+
+    Below FEATURE_LEVEL_MEMBERS it loses the partitions alone, and may still read them.
+    """
     member = state.member(request.group_id, request.session_id)
     deadline = request.revocation_deadline
     if member is None or not member.revoking or member.revocation_deadline != deadline:
@@ -212,21 +246,43 @@ def complete_revocation(
         membership.propose_revocation(member, call)
         return b""
     group = state.groups.rows[member.group_id]
-    if call.afford(len(member.revoking) // _PARTITIONS_PER_ROW + _release_rows(group)):
-        membership.give_up(state, member, member.revoking)
-    else:
+    rows = len(member.revoking) // _PARTITIONS_PER_ROW + _release_rows(group)
+    if not call.afford(_end_rows(group, member) if call.removes_members else rows):
         membership.propose_revocation(member, call, put_off_revision=call.revision)
+    elif call.removes_members:
+        membership.end_membership(state, member, call)
+    else:
+        membership.give_up(state, member, member.revoking, call)
+    return b""
+
+
+def expire_member(state: GroupsState, request: api.ExpireMemberRequest, call: Call) -> bytes:
+    """Remove a member that shows no life or was away for too long; a no-op if it is another one."""
+    member = state.member(request.group_id, request.session_id)
+    if member is None or member.joined_revision != request.joined_revision:
+        return b""
+    if member.absence_deadline != request.absence_deadline:
+        return b""
+    if call.timestamp < member.absence_deadline:
+        membership.propose_expiry(member, call)
+        return b""
+    if call.afford(_end_rows(state.groups.rows[member.group_id], member)):
+        membership.end_membership(state, member, call)
+    else:
+        membership.propose_expiry(member, call, put_off_revision=call.revision)
     return b""
 
 
 COMMANDS: Final[Mapping[str, CommandHandler[GroupsState]]] = {
     "CreateConsumerGroup": create_consumer_group,
+    "UpdateConsumerGroup": update_consumer_group,
     "DeleteConsumerGroup": delete_consumer_group,
     "JoinConsumerGroup": join_consumer_group,
     "LeaveConsumerGroup": leave_consumer_group,
     "HeartbeatConsumerGroup": heartbeat_consumer_group,
     "Assign": assign_target,
     "CompleteRevocation": complete_revocation,
+    "ExpireMember": expire_member,
     "Sweep": sweep,
 }
 
@@ -240,45 +296,59 @@ def _admit(
 ) -> Member:
     """Add a member, or give an instance's place to the new session; return the member.
 
-    Everybody who may join may also take over a place: an instance id is a name, not a secret.
+    A place can be taken over once its member has left it for a while, and by the same user. Below
+    FEATURE_LEVEL_MEMBERS it can be taken over by everybody who may join, at any time.
     """
     if request.instance_id:
         _check_name("instance_id", request.instance_id, Reason.REASON_INVALID_OPTION)
     if request.rack:
         _check_name("rack", request.rack, Reason.REASON_INVALID_OPTION)
-    assert call.user_id is not None, "a command always has a principal"
     if request.instance_id:
         former_id = state.instances.rows.get((group.id, request.instance_id))
         if former_id is not None:
             former = state.members.rows[group.id, former_id]
+            if call.removes_members and not (former.is_away and former.user_id == call.user_id):
+                raise _unreleased(former)
             successor = former._replace(
-                session_id=session_id, user_id=call.user_id, rack=request.rack
+                session_id=session_id,
+                user_id=_principal(call),
+                rack=request.rack,
+                absence_deadline=0,
+                member_timeout_ms=group.member_timeout_ms,
             )
             # Not by the waiting members: a replica's knowledge of them, and their number, may be
             # outdated.
             call.charge(group.partitions_count // _PARTITIONS_PER_ROW)
             membership.take_over(state, former, successor, call)
             return successor
-    member = _newcomer(group, session_id, call.user_id, request, call.revision)
+    member = _newcomer(group, session_id, request, call)
     state.insert_member(member)
     membership.raise_group_epoch(state, group, call)
     return member
 
 
 def _newcomer(
-    group: Group,
-    session_id: int,
-    user_id: int,
-    request: api.JoinConsumerGroupRequest,
-    revision: int,
+    group: Group, session_id: int, request: api.JoinConsumerGroupRequest, call: Call
 ) -> Member:
     """Return a member that has reached the present assignment, which gives it nothing."""
-    epoch = group.assignment_epoch
+    epoch, revision = group.assignment_epoch, call.revision
     # By position, since names would double the time, and whole crowds join at once.
     return Member(
-        group.id, session_id, user_id, request.instance_id, request.rack, epoch, epoch,
-        (), (), (), 0, revision,
+        group.id, session_id, _principal(call), request.instance_id, request.rack, epoch, epoch,
+        (), (), (), 0, revision, 0, revision if call.removes_members else 0,
+        group.member_timeout_ms,
     )  # fmt: skip
+
+
+def _principal(call: Call) -> int:
+    assert call.user_id is not None, "a command always has a principal"
+    return call.user_id
+
+
+def _end_rows(group: Group, member: Member) -> int:
+    """Return the highest cost of the end of a membership."""
+    held = len(member.owned) + len(member.revoking)
+    return _ROWS_PER_MEMBERSHIP + held // _PARTITIONS_PER_ROW + _release_rows(group)
 
 
 def _release_rows(group: Group) -> int:
@@ -291,6 +361,18 @@ def _stored_assignor(requested: int) -> int:
     if assignor is not None:
         return assignor
     raise Refusal.of(Reason.REASON_INVALID_OPTION, "assignor", assignor=requested)
+
+
+def _member_timeout_ms(requested: int, call: Call) -> int:
+    """Return what to store; 0 for the default. Raises Refusal INVALID_OPTION."""
+    if not call.removes_members or not requested:
+        return 0
+    low, high = limits.MEMBER_TIMEOUT_MIN_US // US_PER_MS, limits.MEMBER_TIMEOUT_MAX_US // US_PER_MS
+    if low <= requested <= high:
+        return requested
+    raise Refusal.of(
+        Reason.REASON_INVALID_OPTION, "member_timeout_ms", requested=requested, low=low, high=high
+    )
 
 
 def _check_name(field: str, name: str, reason: Reason.ValueType) -> None:
@@ -330,12 +412,10 @@ def _joined_differently(member: Member) -> Refusal:
     )
 
 
-def _fenced(member: Member, epoch: int) -> Refusal:
+def _unreleased(member: Member) -> Refusal:
     return Refusal.of(
-        Reason.REASON_FENCED_MEMBER_EPOCH,
+        Reason.REASON_UNRELEASED_INSTANCE_ID,
+        instance_id=member.instance_id,
         session_id=member.session_id,
-        epoch=epoch,
         group_id=member.group_id,
-        member_epoch=member.member_epoch,
-        previous_member_epoch=member.previous_member_epoch,
     )

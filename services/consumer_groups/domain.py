@@ -8,7 +8,7 @@ from services.consumer_groups.changes import WATCHED
 from services.consumer_groups.commands import COMMANDS
 from services.consumer_groups.effects import EFFECTS
 from services.consumer_groups.model import GroupsState
-from services.consumer_groups.proposals import proposals
+from services.consumer_groups.proposals import proposals, silent
 from services.consumer_groups.queries import QUERIES
 from services.consumer_groups.section import SECTION
 from services.runtime.domain import Domain
@@ -24,5 +24,6 @@ DOMAIN: Final[Domain[GroupsState]] = Domain(
     effects=EFFECTS,
     section=SECTION,
     proposals=proposals,
+    silent=silent,
     watched=WATCHED,
 )

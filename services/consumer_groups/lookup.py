@@ -53,11 +53,25 @@ def find_group(state: GroupsState, request: NamesGroup, call: Call) -> Group:
 
 
 def find_member(state: GroupsState, group: Group, session_id: int) -> Member:
-    """Return the session's place in the group. Raises NOT_A_MEMBER."""
+    """Return the session's place in the group, unless it is away. Raises NOT_A_MEMBER."""
     member = state.member(group.id, session_id)
-    if member is not None:
+    if member is not None and not member.is_away:
         return member
     raise Refusal.of(Reason.REASON_NOT_A_MEMBER, session_id=session_id, group_id=group.id)
+
+
+def check_epoch(member: Member, epoch: int) -> None:
+    """Raise FENCED_MEMBER_EPOCH unless a member may name an epoch: its own, or the one before."""
+    if epoch in (member.member_epoch, member.previous_member_epoch):
+        return
+    raise Refusal.of(
+        Reason.REASON_FENCED_MEMBER_EPOCH,
+        session_id=member.session_id,
+        epoch=epoch,
+        group_id=member.group_id,
+        member_epoch=member.member_epoch,
+        previous_member_epoch=member.previous_member_epoch,
+    )
 
 
 def _group_not_found(identifier: Identifier, kind: str, topic: TopicContext) -> Refusal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from services.consumer_groups.model import Group, GroupsState, Member, contains
+from services.consumer_groups.model import US_PER_MS, Group, GroupsState, Member, contains
 from services.runtime.domain import Call
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
 from viewstamp.routing import methods_of_file
@@ -12,6 +12,7 @@ from viewstamp.routing import methods_of_file
 _CODES = {method.name: method.code for method in methods_of_file(api.DESCRIPTOR)}
 ASSIGN_CODE = _CODES["Assign"]
 COMPLETE_REVOCATION_CODE = _CODES["CompleteRevocation"]
+EXPIRE_MEMBER_CODE = _CODES["ExpireMember"]
 
 
 def is_assign_pending(group: Group) -> bool:
@@ -42,6 +43,18 @@ def propose_revocation(member: Member, call: Call, put_off_revision: int = 0) ->
     call.propose(COMPLETE_REVOCATION_CODE, request, due=deadline)
 
 
+def propose_expiry(member: Member, call: Call, put_off_revision: int = 0) -> None:
+    """Ask that a member is removed: when its absence is over, or now if it shows no life."""
+    request = api.ExpireMemberRequest(
+        group_id=member.group_id,
+        session_id=member.session_id,
+        joined_revision=member.joined_revision,
+        absence_deadline=member.absence_deadline,
+        put_off_revision=put_off_revision,
+    )
+    call.propose(EXPIRE_MEMBER_CODE, request, due=member.absence_deadline)
+
+
 def raise_group_epoch(state: GroupsState, group: Group, call: Call, by: int = 1) -> None:
     """Raise the group's epoch by `by` changes; ask for a target unless one was asked for already.
 
@@ -60,23 +73,46 @@ def raise_group_epoch(state: GroupsState, group: Group, call: Call, by: int = 1)
 def end_membership(state: GroupsState, member: Member, call: Call) -> None:
     """Remove a member; give its partitions to those who wait for them, or free them."""
     state.remove_member(member)
-    release(state, member.group_id, (*member.owned, *member.revoking))
+    release(state, member.group_id, (*member.owned, *member.revoking), call)
     raise_group_epoch(state, state.groups.rows[member.group_id], call)
 
 
-def give_up(state: GroupsState, member: Member, partitions: Iterable[int]) -> Member:
+def go_away(state: GroupsState, member: Member, call: Call) -> None:
+    """Let a static member leave its place for a while: it reads nothing any more.
+
+    What it had to give up goes to those who wait, and the rest waits for its return.
+    """
+    if member.revoking:
+        member = give_up(state, member, member.revoking, call)
+    deadline = call.timestamp + member.timeout_ms * US_PER_MS
+    member = member._replace(absence_deadline=deadline)
+    state.leave_place(member)
+    propose_expiry(member, call)
+
+
+def with_partitions(
+    member: Member, call: Call, owned: tuple[int, ...], revoking: tuple[int, ...]
+) -> Member:
+    """Return a member with other partitions, and with a number that stands for these alone."""
+    if (owned, revoking) == (member.owned, member.revoking):
+        return member
+    revision = call.revision if call.removes_members else 0
+    return member._replace(owned=owned, revoking=revoking, assignment_revision=revision)
+
+
+def give_up(state: GroupsState, member: Member, partitions: Iterable[int], call: Call) -> Member:
     """Take revoking partitions from a member, give them to those who wait; return the new row."""
     lost = set(partitions)
     revoking = tuple(partition for partition in member.revoking if partition not in lost)
-    member = member._replace(
-        revoking=revoking, revocation_deadline=member.revocation_deadline if revoking else 0
+    member = with_partitions(member, call, member.owned, revoking)._replace(
+        revocation_deadline=member.revocation_deadline if revoking else 0
     )
     state.put_member(member)
-    release(state, member.group_id, sorted(lost))
+    release(state, member.group_id, sorted(lost), call)
     return member
 
 
-def release(state: GroupsState, group_id: int, partitions: Iterable[int]) -> None:
+def release(state: GroupsState, group_id: int, partitions: Iterable[int], call: Call) -> None:
     """Give partitions without a holder to the members whose targets name them."""
     waiting = state.waiting.rows.get(group_id)
     if waiting is None:
@@ -87,7 +123,7 @@ def release(state: GroupsState, group_id: int, partitions: Iterable[int]) -> Non
         if session_id is not None:
             gains.setdefault(session_id, []).append(partition)
     for session_id in sorted(gains):
-        _give(state, state.member(group_id, session_id), gains[session_id])
+        _give(state, state.member(group_id, session_id), gains[session_id], call)
 
 
 def take_over(state: GroupsState, member: Member, successor: Member, call: Call) -> None:
@@ -104,10 +140,11 @@ def take_over(state: GroupsState, member: Member, successor: Member, call: Call)
         propose_revocation(successor, call)
 
 
-def _give(state: GroupsState, member: Member | None, partitions: Iterable[int]) -> None:
+def _give(state: GroupsState, member: Member | None, partitions: Iterable[int], call: Call) -> None:
     """Let a member own those of the partitions that its target names."""
     if member is None:
         return
     given = [partition for partition in partitions if contains(member.target, partition)]
     if given:
-        state.put_member(member._replace(owned=tuple(sorted((*member.owned, *given)))))
+        owned = tuple(sorted((*member.owned, *given)))
+        state.put_member(with_partitions(member, call, owned, member.revoking))

@@ -6,10 +6,13 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from services.consumer_groups.liveness import Liveness
 from viewstamp.api.consumer_groups.v1.consumer_groups_pb2 import CHORE_KIND_PARTITIONS
+from viewstamp.limits import MEMBER_TIMEOUT_US
 from viewstamp.machine.tables import Table, TableIndex, UndoLog
 
 FIRST_GROUP_ID: Final = 1
+US_PER_MS: Final = 1_000
 # Clients that forget to name an epoch send 0, so no group ever has it.
 FIRST_GROUP_EPOCH: Final = 1
 # The only key of the counters table.
@@ -29,8 +32,15 @@ class Group(NamedTuple):
     partitions_count: int
     created_at: int  # microseconds since 1970
     created_revision: int
-    # Creation and changes of the partitions; members come and go without a change to the group.
+    # Creation, updates and changes of the partitions; members come and go without a change to the
+    # group.
     modified_revision: int
+    member_timeout_ms: int = 0  # 0 for the default, as in all groups of lower feature levels
+
+    @property
+    def timeout_ms(self) -> int:
+        """How long members that join now may be silent."""
+        return self.member_timeout_ms or MEMBER_TIMEOUT_US // US_PER_MS
 
 
 class Member(NamedTuple):
@@ -48,6 +58,22 @@ class Member(NamedTuple):
     target: tuple[int, ...]
     revocation_deadline: int  # log time in microseconds; 0 exactly if nothing is being revoked
     joined_revision: int  # of the place: a session that takes it over keeps it
+    # Log time in microseconds until which the place is kept while nobody has it; 0 if somebody has.
+    absence_deadline: int = 0
+    # Of the last change of what is owned or revoking; 0 below FEATURE_LEVEL_MEMBERS.
+    assignment_revision: int = 0
+    # Its group's when it joined: who does not know of another one stops reading in time.
+    member_timeout_ms: int = 0
+
+    @property
+    def timeout_ms(self) -> int:
+        """How long it may be silent."""
+        return self.member_timeout_ms or MEMBER_TIMEOUT_US // US_PER_MS
+
+    @property
+    def is_away(self) -> bool:
+        """Whether a static member has left its place for a while, and reads nothing."""
+        return self.absence_deadline > 0
 
 
 class Chore(NamedTuple):
@@ -81,7 +107,7 @@ class GroupsState:
 
     __slots__ = (
         "groups", "members", "counters", "names", "topic_groups", "group_members",
-        "instances", "session_groups", "user_sessions", "waiting", "chores",
+        "instances", "session_groups", "user_sessions", "waiting", "chores", "liveness",
     )  # fmt: skip
 
     def __init__(self, undo: UndoLog) -> None:
@@ -101,6 +127,8 @@ class GroupsState:
         # itself never changes between two targets, so an entry may be outdated: readers check the
         # member's target.
         self.waiting: Table[int, Mapping[int, int]] = Table(undo)
+        # No part of what replicas agree on.
+        self.liveness = Liveness()
 
     def next_group_id(self) -> int:
         """Return the id that the next group gets."""
@@ -151,21 +179,35 @@ class GroupsState:
         self.group_members.add(group_id, session_id)
         if member.instance_id:
             self.instances.put((group_id, member.instance_id), session_id)
+        if not member.is_away:
+            self._add_to_session(group_id, session_id, user_id)
+
+    def remove_member(self, member: Member) -> None:
+        """Remove a place and free its partitions, without giving them to anybody."""
+        group_id, session_id = member.group_id, member.session_id
+        self.members.delete((group_id, session_id))
+        self.liveness.forget((group_id, session_id))
+        self.group_members.take(group_id, session_id)
+        if group_id not in self.group_members:
+            self.set_waiting(group_id, {})
+        if member.instance_id:
+            self.instances.delete((group_id, member.instance_id))
+        if not member.is_away:
+            self._take_from_session(group_id, session_id, member.user_id)
+
+    def leave_place(self, member: Member) -> None:
+        """Replace the row of a member that is away from now on: no session has its place."""
+        self.put_member(member)
+        self._take_from_session(member.group_id, member.session_id, member.user_id)
+
+    def _add_to_session(self, group_id: int, session_id: int, user_id: int) -> None:
         self.session_groups.add(session_id, group_id)
         # Counted, so that the last one is known without a look at the others.
         places = self.user_sessions.rows.get(user_id)
         count = 0 if places is None else places.rows.get(session_id, 0)
         self.user_sessions.add(user_id, session_id, count + 1)
 
-    def remove_member(self, member: Member) -> None:
-        """Remove a place and free its partitions, without giving them to anybody."""
-        group_id, session_id, user_id = member.group_id, member.session_id, member.user_id
-        self.members.delete((group_id, session_id))
-        self.group_members.take(group_id, session_id)
-        if group_id not in self.group_members:
-            self.set_waiting(group_id, {})
-        if member.instance_id:
-            self.instances.delete((group_id, member.instance_id))
+    def _take_from_session(self, group_id: int, session_id: int, user_id: int) -> None:
         self.session_groups.take(session_id, group_id)
         places = self.user_sessions.rows[user_id]
         count = places.rows[session_id]

@@ -8,6 +8,7 @@ from services.consumer_groups.chores import propose_sweep
 from services.consumer_groups.membership import (
     is_assign_pending,
     propose_assign,
+    propose_expiry,
     propose_revocation,
 )
 from services.consumer_groups.model import GroupsState
@@ -16,20 +17,23 @@ from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2
 
 
+def silent(
+    state: GroupsState, tenure: domain_service_pb2.Tenure
+) -> Iterable[domain_service_pb2.Proposal]:
+    """Return an ExpireMember for some of the members that were silent for too long."""
+    call = _call()
+    for member in state.liveness.silent(state, tenure):
+        propose_expiry(member, call)
+    return call.proposals
+
+
 def proposals(state: GroupsState) -> Iterable[domain_service_pb2.Proposal]:
-    """Return an Assign for every group behind, and a CompleteRevocation for every deadline.
+    """Return an Assign for every group behind, and what completes or ends at every deadline.
 
     And a Sweep if chores are left. If one is under way, the primary drops this one, or has it
     follow instead of the next; then the turn of chores begins with the lowest again.
     """
-    call = Call(
-        revision=0,
-        timestamp=0,
-        user_id=limits.SYSTEM_USER_ID,
-        credential_revision=0,
-        session_id=limits.GATEWAY_SESSION_ID,
-        feature_level=0,  # nothing is decided here
-    )
+    call = _call()
     for group_id in state.groups.sorted_keys():
         group = state.groups.rows[group_id]
         if is_assign_pending(group):
@@ -37,6 +41,20 @@ def proposals(state: GroupsState) -> Iterable[domain_service_pb2.Proposal]:
         for member in state.members_of(group_id):
             if member.revocation_deadline:
                 propose_revocation(member, call)
+            if member.is_away:
+                propose_expiry(member, call)
     if state.chores:
         propose_sweep(call)
     return call.proposals
+
+
+def _call() -> Call:
+    """Return what collects proposals; nothing is decided here."""
+    return Call(
+        revision=0,
+        timestamp=0,
+        user_id=limits.SYSTEM_USER_ID,
+        credential_revision=0,
+        session_id=limits.GATEWAY_SESSION_ID,
+        feature_level=0,
+    )

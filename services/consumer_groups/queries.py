@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 from services.consumer_groups.assignment import assignment_number
 from services.consumer_groups.chores import below
 from services.consumer_groups.lookup import (
+    check_epoch,
     find_group,
     find_member,
     kept_partitions,
@@ -84,25 +85,63 @@ def sync_consumer_group(
         member_epoch=member.member_epoch,
         owned_partitions=owned[start:stop],
         revoking_partitions=revoking[max(0, start - split) : max(0, stop - split)],
-        assignment=assignment_number(owned, revoking),
+        assignment=assignment_number(member, owned, revoking),
         next_page_token=pages.id_token(stop) if stop < split + len(revoking) else "",
     )
+
+
+def keep_alive_consumer_group(
+    state: GroupsState, request: api.KeepAliveConsumerGroupRequest, call: Call
+) -> Message:
+    """Note that a member shows life, and tell it what it should hold, unless it knows that."""
+    session_id = require_session(call)
+    group = find_group(state, request, call)
+    member = find_member(state, group, session_id)
+    check_epoch(member, request.member_epoch)
+    state.liveness.heard((group.id, session_id))
+    kept = kept_partitions(state, topic_of(call))
+    owned, revoking = below(member.owned, kept), below(member.revoking, kept)
+    must_heartbeat = bool(member.revoking) or member.member_epoch != group.assignment_epoch
+    is_settled = (
+        not must_heartbeat and not is_assign_pending(group) and member.owned == member.target
+    )
+    settled_ms, unsettled_ms = limits.MEMBER_HEARTBEAT_MS, limits.MEMBER_UNSETTLED_HEARTBEAT_MS
+    answer = api.KeepAliveConsumerGroupResponse(
+        member_epoch=member.member_epoch,
+        assignment=assignment_number(member, owned, revoking),
+        must_heartbeat=must_heartbeat,
+        interval_ms=settled_ms if is_settled else unsettled_ms,
+        timeout_ms=member.timeout_ms,
+    )
+    is_known = request.known_assignment == answer.assignment
+    if is_known or len(owned) + len(revoking) > limits.HEARTBEAT_PARTITIONS_MAX:
+        answer.partitions_omitted = True
+        return answer
+    answer.owned_partitions.extend(owned)
+    answer.revoking_partitions.extend(revoking)
+    return answer
 
 
 QUERIES: Final[Mapping[str, QueryHandler[GroupsState]]] = {
     "GetConsumerGroup": get_consumer_group,
     "ListConsumerGroups": list_consumer_groups,
     "SyncConsumerGroup": sync_consumer_group,
+    "KeepAliveConsumerGroup": keep_alive_consumer_group,
 }
 
 
 def group_state(group: Group, members: Sequence[Member]) -> entities.GroupState.ValueType:
-    """Return the state of a group. It is stable once every member knows its present assignment."""
+    """Return the state of a group. It is stable once every member knows its present assignment.
+
+    Members that are away have nothing to learn.
+    """
     if not members:
         return entities.GROUP_STATE_EMPTY
     if is_assign_pending(group):
         return entities.GROUP_STATE_ASSIGNING
     for member in members:
+        if member.is_away:
+            continue
         if member.member_epoch != group.assignment_epoch:
             return entities.GROUP_STATE_RECONCILING
         if member_state(member) != entities.MEMBER_STATE_STABLE:
@@ -112,6 +151,8 @@ def group_state(group: Group, members: Sequence[Member]) -> entities.GroupState.
 
 def member_state(member: Member) -> entities.MemberState.ValueType:
     """Return the state of a member."""
+    if member.is_away:
+        return entities.MEMBER_STATE_AWAY
     if member.revoking:
         return entities.MEMBER_STATE_UNREVOKED_PARTITIONS
     if member.owned != member.target:
@@ -143,6 +184,7 @@ def group_message(group: Group) -> entities.ConsumerGroup:
         created_at=group.created_at,
         created_revision=group.created_revision,
         modified_revision=group.modified_revision,
+        member_timeout_ms=group.timeout_ms,
     )
 
 
@@ -157,6 +199,7 @@ def member_view(member: Member, kept: int) -> entities.Member:
         previous_member_epoch=member.previous_member_epoch,
         state=member_state(member),
         joined_revision=member.joined_revision,
+        member_timeout_ms=member.timeout_ms,
     )
     if _told(member) > limits.PARTITIONS_PAGE_MAX:
         view.partitions_omitted = True

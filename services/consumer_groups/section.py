@@ -61,6 +61,9 @@ def encode_member(member: Member) -> bytes:
             target_partitions=member.target,
             revocation_deadline=member.revocation_deadline,
             joined_revision=member.joined_revision,
+            absence_deadline=member.absence_deadline,
+            assignment_revision=member.assignment_revision,
+            member_timeout_ms=member.member_timeout_ms,
         )
     )
 
@@ -92,6 +95,9 @@ def decode_member(canonical: bytes) -> Member:
         target=tuple(entity.target_partitions),
         revocation_deadline=entity.revocation_deadline,
         joined_revision=entity.joined_revision,
+        absence_deadline=entity.absence_deadline,
+        assignment_revision=entity.assignment_revision,
+        member_timeout_ms=entity.member_timeout_ms,
     )
 
 
@@ -131,6 +137,8 @@ def _load_member(state: GroupsState, canonical: bytes) -> Projected:
         raise SectionError(f"{place} has the instance id {member.instance_id!r} of another")
     if bool(member.revoking) != bool(member.revocation_deadline):
         raise SectionError(f"{place} has a revocation without a deadline, or the reverse")
+    if member.is_away and (member.revoking or not member.instance_id):
+        raise SectionError(f"{place} is away, and has no instance id or partitions to give up")
     state.insert_member(member)
     return _MEMBER_KEY.pack(member.group_id, member.session_id), encode_member(member)
 

@@ -52,6 +52,11 @@ class Call:
         """Whether answers are kept short at the level in force."""
         return self.feature_level >= limits.FEATURE_LEVEL_BOUNDED
 
+    @property
+    def removes_members(self) -> bool:
+        """Whether members that are silent or late are removed at the level in force."""
+        return self.feature_level >= limits.FEATURE_LEVEL_MEMBERS
+
     def charge(self, rows: int) -> None:
         """Pay for the rows to touch, before anything is changed. Raises Refusal COST_EXCEEDED.
 
@@ -186,6 +191,10 @@ class Domain(Generic[State]):
     effects: Mapping[str, EffectHandler[State]]
     section: Section[State]
     proposals: Callable[[State], Iterable[domain_service_pb2.Proposal]]
+    # Ends of what has been silent, while the primary leads.
+    silent: Callable[[State, domain_service_pb2.Tenure], Iterable[domain_service_pb2.Proposal]] = (
+        lambda state, tenure: ()
+    )
     resolve: ResolveHandler[State] | None = None
     resolve_grants: GrantsResolver[State] | None = None
     # By RPC name of a command, where a faster way through many of them pays.
@@ -196,3 +205,11 @@ class Domain(Generic[State]):
     watched: Sequence[WatchedKind[State]] = ()
     # Gets the id of the cluster to serve, before anything is applied.
     opened: Callable[[bytes], None] = lambda cluster_id: None
+
+    def proposals_for(
+        self, item: domain_service_pb2.ProposalsItem, state: State
+    ) -> Iterable[domain_service_pb2.Proposal]:
+        """Return what an item asks for: all that is pending, or ends of what has been silent."""
+        if item.HasField("tenure"):
+            return self.silent(state, item.tenure)
+        return self.proposals(state)

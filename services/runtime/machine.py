@@ -473,7 +473,7 @@ class Machine(Generic[State]):
 
     def _all_proposals(self, item: pb.ProposalsItem, outcome: pb.Outcome) -> None:
         outcome.done.SetInParent()
-        self._proposals.extend(self.domain.proposals(self.state))
+        self._proposals.extend(self.domain.proposals_for(item, self.state))
 
     def _cut(self, item: pb.CutItem, outcome: pb.Outcome) -> None:
         outcome.done.SetInParent()

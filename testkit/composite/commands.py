@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
+from testkit.composite.group_views import assignment
 from testkit.composite.model import CODES, METHODS, Model
 from testkit.composite.world import GLOBAL_FLAGS, STREAM_FLAGS, TOPIC_FLAGS
 from viewstamp.api.common.v1.common_pb2 import Identifier
@@ -17,14 +18,18 @@ BAD_NAMES: Final = ("", "x" * 256, "tab\there", "\x7f")
 GROUP_NAMES: Final = ("g", "h")
 TOKEN_NAMES: Final = ("one", "two")
 SECOND_US: Final = 1_000_000
+TIMEOUTS_MS: Final = (0, 6_000, 6_000, 6_001, 30_000, 3_600_000, 1, 5_999, 3_600_001)
 NOT_A_MESSAGE: Final = b"\xff"
 NOT_UTF8_IN_FIELD_3: Final = b"\x1a\x01\xff"
 _MEMBERS_ONLY: Final = frozenset(
-    {"LeaveConsumerGroup", "HeartbeatConsumerGroup", "SyncConsumerGroup"}
-)
+    {
+        "LeaveConsumerGroup", "HeartbeatConsumerGroup", "SyncConsumerGroup",
+        "KeepAliveConsumerGroup",
+    }
+)  # fmt: skip
 _ON_GROUPS: Final = _MEMBERS_ONLY | {
-    "JoinConsumerGroup", "DeleteConsumerGroup", "GetConsumerGroup", "CreatePartitions",
-    "DeletePartitions",
+    "JoinConsumerGroup", "UpdateConsumerGroup", "DeleteConsumerGroup", "GetConsumerGroup",
+    "CreatePartitions", "DeletePartitions",
 }  # fmt: skip
 
 
@@ -37,6 +42,8 @@ class CommandWriter:
         self.model = model
         self.timestamp = 1_000_000 * SECOND_US
         self._hashes = 0
+        # Numbers of assignments that members were told, for heartbeats that come late.
+        self._told: dict[tuple[int, int], list[int]] = {}
 
     def item(self, name: str, user_id: int, session_id: int) -> bytes:
         """Return one encoded command."""
@@ -60,6 +67,8 @@ class CommandWriter:
         groups = world.groups()
         if name in _MEMBERS_ONLY and not self.chance(8):
             groups = [place for place in groups if session_id in place[2].members] or groups
+        elif name == "JoinConsumerGroup" and self.chance(2):
+            groups = [place for place in groups if _away(place[2])] or groups
         if groups and (name in _ON_GROUPS or self.chance(3)):
             place: tuple[Any, Any, Any] = self.pick(groups)
             return place
@@ -224,7 +233,11 @@ class CommandWriter:
         request.assignor = self.pick((0, 1, 2, 2, 3))
 
     def fill_instance_id(self, request: Any, context: dict[str, Any]) -> None:
-        """Choose an instance id: few, so that places are taken over."""
+        """Choose an instance id: few, so that places are asked for, above all those kept."""
+        away = _away(context["group"])
+        if away and not self.chance(3):
+            request.instance_id = self.pick(away).instance
+            return
         request.instance_id = "\x01" if self.chance(20) else self.pick(("", "i", "j"))
 
     def fill_rack(self, request: Any, context: dict[str, Any]) -> None:
@@ -244,6 +257,25 @@ class CommandWriter:
         if member is not None:
             held = member.owned | (member.revoking if self.chance(3) else set())
             request.owned_partitions.extend(sorted(held))
+
+    def fill_known_assignment(self, request: Any, context: dict[str, Any]) -> None:
+        """Know the newest partitions, older ones, or none."""
+        member = self._member(context)
+        if member is not None:
+            told = self._told.setdefault((context["group"].id, member.session_id), [])
+            told.append(assignment(member))
+            request.known_assignment = self.pick((told[-1], told[-1], told[-1], self.pick(told), 0))
+
+    def fill_keep_place(self, request: Any, context: dict[str, Any]) -> None:
+        """Keep the place, mostly if one may."""
+        member = self._member(context)
+        is_static = member is not None and member.instance
+        request.keep_place = not self.chance(3) if is_static else self.chance(3)
+
+    def fill_member_timeout_ms(self, request: Any, context: dict[str, Any]) -> None:
+        """Choose for how long members may be silent, mostly briefly."""
+        if self.chance(2):
+            request.member_timeout_ms = self.pick(TIMEOUTS_MS)
 
     def _member(self, context: dict[str, Any]) -> Any:
         group = context.get("group")
@@ -274,6 +306,11 @@ class CommandWriter:
             identifier.name = self.pick(names)
 
 
+def _away(group: Any) -> list[Any]:
+    """Return the members of a group that are away."""
+    return [member for member in group.members.values() if member.absent_until] if group else []
+
+
 Filler = Callable[[CommandWriter, Any, dict[str, Any]], None]
 # (command, field) or ("", field) -> how it is filled; the order of fields is the message's.
 _FILLERS: Final[dict[tuple[str, str], Filler]] = {
@@ -298,6 +335,9 @@ _FILLERS: Final[dict[tuple[str, str], Filler]] = {
     ("", "rack"): CommandWriter.fill_rack,
     ("", "member_epoch"): CommandWriter.fill_member_epoch,
     ("", "owned_partitions"): CommandWriter.fill_owned_partitions,
+    ("", "known_assignment"): CommandWriter.fill_known_assignment,
+    ("", "keep_place"): CommandWriter.fill_keep_place,
+    ("", "member_timeout_ms"): CommandWriter.fill_member_timeout_ms,
     ("ChangePassword", "user"): CommandWriter.fill_own_user,
     ("DeleteUserToken", "user"): CommandWriter.fill_own_user,
     ("DeleteUserToken", "name"): CommandWriter.fill_token_name,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from coordinator.mux.types import ReadAnswered, RequestReply, SpanReply
@@ -25,18 +24,6 @@ def check_reply(reply: RequestReply, expected: ModelAnswer) -> None:
     assert len(reply.spans) == len(expected.spans), f"{where}: {len(reply.spans)} spans"
     for code, span, outcomes in zip(expected.codes, reply.spans, expected.spans, strict=True):
         check_span(code, span, outcomes, where)
-
-
-def reasons_alone(answer: ModelAnswer) -> ModelAnswer:
-    """Return the answer to a request without the details of its refusals."""
-    return replace(
-        answer,
-        spans=[[_reason_alone(outcome) for outcome in outcomes] for outcomes in answer.spans],
-    )
-
-
-def _reason_alone(outcome: Outcome) -> Outcome:
-    return CompositeRefused(outcome.reason) if isinstance(outcome, CompositeRefused) else outcome
 
 
 def check_read(codes: list[int], answered: ReadAnswered, expected: list[list[Outcome]]) -> None:

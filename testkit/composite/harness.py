@@ -26,6 +26,7 @@ from coordinator.mux.types import (
     RequestReply,
     SendBatch,
     Stage,
+    Tenure,
 )
 from coordinator.stages import codec
 from services.runtime.handlers import description_of
@@ -43,8 +44,8 @@ from viewstamp.format.digest import StateDigest
 DOMAINS: Final = all_domains()
 RESTARTING: Final = Refusal(Reason.REASON_DOMAIN_RESTARTING, "the service is restarting")
 
-# One log entry: its time, and its body as the journal holds it.
-Entry = tuple[int, bytes]
+# One log entry: its time, its body as the journal holds it, and its feature level.
+Entry = tuple[int, bytes, int]
 
 
 def routes() -> dict[int, Any]:
@@ -154,14 +155,14 @@ class CompositeReplica:
 
     def commit(self, entry: Entry) -> None:
         """Take in the next log entry."""
-        timestamp, body = entry
+        timestamp, body, level = entry
         requests = decode_requests(body)
         prepare = CommittedPrepare(
             op=self.mux.op + 1,
             view=1,
             first_revision=self.mux.revision + 1,
             timestamp=timestamp,
-            feature_level=limits.FEATURE_LEVEL_MAX,
+            feature_level=level,
             requests=requests,
         )
         self._carry_out(self.mux.commit(prepare))
@@ -174,6 +175,10 @@ class CompositeReplica:
         """Forget all proposals and ask for them anew, as a new primary does."""
         self.proposals.clear()
         self._carry_out(self.mux.poke_proposals())
+
+    def ask_for_silent(self, tenure: Tenure) -> None:
+        """Ask which members were silent for too long, as the primary does from time to time."""
+        self._carry_out(self.mux.poke_proposals(tenure))
 
     @property
     def has_room(self) -> bool:
@@ -239,6 +244,11 @@ class CompositeReplica:
         return {Stage.SESSIONS: sessions.to_bytes(), **digests}
 
 
-def entry(timestamp: int, requests: Sequence[log_pb2.LoggedRequest]) -> Entry:
+def entry(
+    timestamp: int,
+    requests: Sequence[log_pb2.LoggedRequest],
+    level: int = limits.FEATURE_LEVEL_MAX,
+) -> Entry:
     """Return a log entry."""
-    return timestamp, log_pb2.PrepareBody(requests=requests).SerializeToString(deterministic=True)
+    body = log_pb2.PrepareBody(requests=requests).SerializeToString(deterministic=True)
+    return timestamp, body, level

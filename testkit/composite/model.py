@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -32,7 +32,7 @@ from viewstamp.api.sessions.v1 import sessions_service_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2
 from viewstamp.api.users.v1 import users_service_pb2
-from viewstamp.limits import FEATURE_LEVEL_BOUNDED, FEATURE_LEVEL_MAX
+from viewstamp.limits import FEATURE_LEVEL_MAX
 from viewstamp.routing import Method, methods_of_file
 
 METHODS: Final[dict[int, Method]] = {
@@ -110,7 +110,7 @@ class Model:
     ) -> list[ModelAnswer]:
         """Apply one prepare; return an answer per request."""
         self.op += 1
-        self.world.is_bounded = feature_level >= FEATURE_LEVEL_BOUNDED
+        self.world.level = feature_level
         checked = [self._request(timestamp, request) for request in requests]
         for session_id in self._begun:
             self.windows[session_id] = Window()
@@ -187,8 +187,15 @@ class Model:
             answer.error = CompositeRefused("REQUEST_TOO_OLD")
         elif request.spans and answer.error is None:
             window.last_applied = request.number
-            window.replies[request.number] = answer
+            window.replies[request.number] = self._kept(answer)
         return answer
+
+    def _kept(self, answer: ModelAnswer) -> ModelAnswer:
+        """Return an answer as a duplicate finds it: details of refusals are not kept at level 1."""
+        if self.world.is_bounded:
+            return answer
+        spans = [[_reason_alone(outcome) for outcome in outcomes] for outcomes in answer.spans]
+        return replace(answer, spans=spans)
 
     # --- Commands ---
 
@@ -263,12 +270,12 @@ class Model:
         if name == "EndSession":
             if not call.session_id:
                 raise CompositeRefused("SESSION_REQUIRED")
-            self._end_session(call.session_id)
+            self._end_session(call.session_id, call)
             return {}
         if name == "ExpireSession":
             session = self.world.sessions.get(request.session_id)
             if session is not None and session.last_number <= request.last_request_number:
-                self._end_session(session.id)
+                self._end_session(session.id, call)
             return {}
         raise AssertionError(f"{name} is no command on sessions")
 
@@ -283,9 +290,9 @@ class Model:
         self._begun = [*self._begun, call.revision]
         return {"session_id": call.revision}
 
-    def _end_session(self, session_id: int) -> None:
+    def _end_session(self, session_id: int, call: Call) -> None:
         del self.world.sessions[session_id]
-        model_groups.drop_members(self.world, lambda member: member.session_id == session_id)
+        model_groups.drop_members(self.world, lambda member: member.session_id == session_id, call)
 
     def _transaction(self, parts: Sequence[Any], call: Call) -> dict[str, Any]:
         """Apply parts in order, on a copy that replaces the world if all went well."""
@@ -302,6 +309,10 @@ class Model:
                 raise CompositeRefused(refused.reason, **refused.details, part=index) from refused
             results.append((part.code, result))
         return {"results": results}
+
+
+def _reason_alone(outcome: Outcome) -> Outcome:
+    return CompositeRefused(outcome.reason) if isinstance(outcome, CompositeRefused) else outcome
 
 
 def of_error(error: errors_pb2.Error) -> CompositeRefused:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any, Final
 
+from testkit.composite.group_views import (
+    TIMEOUT_MS,
+    assignment,
+    duties,
+    group_view,
+    member_view,
+    news,
+)
 from testkit.composite.world import (
     SEEING,
     Call,
@@ -22,9 +29,10 @@ from testkit.composite.world import (
 
 UNIFORM, RANGE = 1, 2
 REVOCATION_TIMEOUT_US = 30_000_000
-# Group states, then member states, as in the protos.
-EMPTY, ASSIGNING, RECONCILING, STABLE = 1, 2, 3, 4
-MEMBER_STABLE, UNREVOKED, UNRELEASED = 1, 2, 3
+# What a group may say of how long its members may be silent.
+TIMEOUT_MS_MIN, TIMEOUT_MS_MAX = 6_000, 3_600_000
+# How soon a member should show life again: while nothing is to come, and while something is.
+CALM_MS, BUSY_MS = 5_000, 500
 
 
 def create_group(
@@ -32,10 +40,10 @@ def create_group(
 ) -> dict[str, Any]:
     """Create a group."""
     check_name(request.name, "INVALID_GROUP_NAME", 1, 255)
-    if request.assignor not in (0, UNIFORM, RANGE):
-        raise CompositeRefused("INVALID_OPTION")
+    _check_assignor(request)
     if find(topic.groups, request.name) is not None:
         raise CompositeRefused("GROUP_EXISTS", name=request.name, topic_id=topic.id)
+    timeout_ms = _timeout_ms(world, request)
     group = Group(
         id=world.next_group_id,
         name=request.name,
@@ -44,10 +52,27 @@ def create_group(
         created_at=call.timestamp,
         created=call.revision,
         modified=call.revision,
+        timeout_ms=timeout_ms,
     )
     world.next_group_id += 1
     topic.groups[group.id] = group
     return {"group_id": group.id}
+
+
+def update_group(
+    world: CompositeModelState, topic: Topic, request: Any, call: Call
+) -> dict[str, Any]:
+    """Change what is named of a group; another assignor means other targets."""
+    group = _group(topic, request)
+    check_expected(request, group)
+    _check_assignor(request)
+    timeout_ms = _timeout_ms(world, request)
+    if request.HasField("member_timeout_ms") and timeout_ms != group.timeout_ms:
+        group.timeout_ms, group.modified = timeout_ms, call.revision
+    if request.assignor and request.assignor != group.assignor:
+        group.assignor, group.modified = request.assignor, call.revision
+        _raise_epoch(group)
+    return {}
 
 
 def delete_group(
@@ -67,8 +92,9 @@ def join_group(
     _check_session(call)
     group = _group(topic, request)
     member = group.members.get(call.session_id)
-    if member is None:
-        member = _admit(group, request, call)
+    is_back = member is not None and member.absent_until and member.instance == request.instance_id
+    if member is None or is_back:
+        member = _admit(world, group, request, call)
     elif (member.instance, member.rack) != (request.instance_id, request.rack):
         raise CompositeRefused("INVALID_OPTION")
     return {"member_epoch": member.epoch}
@@ -77,10 +103,18 @@ def join_group(
 def leave_group(
     world: CompositeModelState, topic: Topic, request: Any, call: Call
 ) -> dict[str, Any]:
-    """End the session's membership."""
+    """End the session's membership, or keep its place for a while."""
     _check_session(call)
     group = _group(topic, request)
-    _end(group, _member(group, call))
+    member = _member(group, call)
+    if not (world.removes_members and request.keep_place):
+        _end(world, group, member, call)
+        return {}
+    if not member.instance:
+        raise CompositeRefused("INVALID_OPTION")
+    world.turns |= {"kept"} | ({"kept while revoking"} if member.revoking else set())
+    _give_up(world, group, member, member.revoking, call)
+    member.absent_until = call.timestamp + 1_000 * (member.timeout_ms or TIMEOUT_MS)
     return {}
 
 
@@ -89,14 +123,12 @@ def heartbeat(world: CompositeModelState, topic: Topic, request: Any, call: Call
     _check_session(call)
     group = _group(topic, request)
     member = _member(group, call)
-    if request.member_epoch not in (member.epoch, member.previous_epoch):
-        raise CompositeRefused("FENCED_MEMBER_EPOCH", member_epoch=member.epoch)
-    if request.member_epoch == member.epoch:
-        _give_up(group, member, member.revoking - set(request.owned_partitions))
+    _check_epoch(member, request)
+    if request.member_epoch == member.epoch and _knows(world, member, request):
+        _give_up(world, group, member, member.revoking - set(request.owned_partitions), call)
     if not member.revoking and member.epoch != group.assigned_epoch:
         member.epoch, member.previous_epoch = group.assigned_epoch, request.member_epoch
-    duties = _duties(member)
-    return duties if world.is_bounded else duties | {"assignment": 0}
+    return news(member, request) if world.is_bounded else duties(member) | {"assignment": 0}
 
 
 def assign(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
@@ -105,27 +137,45 @@ def assign(world: CompositeModelState, request: Any, call: Call) -> dict[str, An
     if group is None or group.epoch != request.group_epoch:
         return {}
     if group.members and group.assigned_epoch != group.epoch:
-        _set_targets(group, call)
+        _set_targets(world, group, call)
         group.assigned_epoch = group.epoch
     return {}
 
 
 def complete_revocation(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
-    """Take from a member what it has not given up in time."""
+    """Remove a member that has not given up in time; below level 4 it loses these partitions."""
     group = _by_id(world, request.group_id)
     member = group.members.get(request.session_id) if group is not None else None
     if group is None or member is None or not member.revoking:
         return {}
-    if member.deadline == request.revocation_deadline and call.timestamp >= member.deadline:
-        _give_up(group, member, member.revoking)
+    if member.deadline != request.revocation_deadline or call.timestamp < member.deadline:
+        return {}
+    if world.removes_members:
+        world.turns.add("removed for revocation")
+        _end(world, group, member, call)
+    else:
+        world.turns.add("revoked")
+        _give_up(world, group, member, member.revoking, call)
+    return {}
+
+
+def expire_member(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
+    """Remove a member of which the primary heard nothing, or that was away for too long."""
+    group = _by_id(world, request.group_id)
+    member = group.members.get(request.session_id) if group is not None else None
+    if group is None or member is None or member.joined != request.joined_revision:
+        return {}
+    if member.absent_until == request.absence_deadline and call.timestamp >= member.absent_until:
+        world.turns.add("expired away" if member.absent_until else "expired silent")
+        _end(world, group, member, call)
     return {}
 
 
 def get_group(world: CompositeModelState, topic: Topic, request: Any, call: Call) -> dict[str, Any]:
     """Read a group with members."""
     group = _group(topic, request)
-    members = [_member_view(group.members[key]) for key in sorted(group.members)]
-    return {"group": {**_group_view(world, topic, group), "members": members}}
+    members = [member_view(group.members[key]) for key in sorted(group.members)]
+    return {"group": {**group_view(world, topic, group), "members": members}}
 
 
 def list_groups(
@@ -133,7 +183,7 @@ def list_groups(
 ) -> dict[str, Any]:
     """Read all groups of a topic, without members."""
     groups = [topic.groups[key] for key in sorted(topic.groups)]
-    return {"groups": [_group_view(world, topic, group) for group in groups]}
+    return {"groups": [group_view(world, topic, group) for group in groups]}
 
 
 def sync_group(
@@ -141,7 +191,25 @@ def sync_group(
 ) -> dict[str, Any]:
     """Read what the session owns."""
     _check_session(call)
-    return _duties(_member(_group(topic, request), call))
+    return duties(_member(_group(topic, request), call))
+
+
+def keep_alive(
+    world: CompositeModelState, topic: Topic, request: Any, call: Call
+) -> dict[str, Any]:
+    """Read what a heartbeat would tell, and whether the member has to send one."""
+    _check_session(call)
+    group = _group(topic, request)
+    member = _member(group, call)
+    _check_epoch(member, request)
+    must_heartbeat = bool(member.revoking) or member.epoch != group.assigned_epoch
+    is_busy = must_heartbeat or group.epoch != group.assigned_epoch
+    return {
+        **news(member, request),
+        "must_heartbeat": must_heartbeat,
+        "interval_ms": BUSY_MS if is_busy or member.owned != member.target else CALM_MS,
+        "timeout_ms": member.timeout_ms or TIMEOUT_MS,
+    }
 
 
 # What streams demands of the caller before the domain sees the request.
@@ -149,6 +217,7 @@ READ, MANAGE = tuple(sorted(SEEING)), ("manage_streams", "manage_topics")
 Handler = Callable[[CompositeModelState, Topic, Any, Call], dict[str, Any]]
 ON_TOPICS: Final[dict[str, tuple[tuple[str, ...], Handler]]] = {
     "CreateConsumerGroup": (MANAGE, create_group),
+    "UpdateConsumerGroup": (MANAGE, update_group),
     "DeleteConsumerGroup": (MANAGE, delete_group),
     "JoinConsumerGroup": (READ, join_group),
     "LeaveConsumerGroup": (READ, leave_group),
@@ -156,30 +225,36 @@ ON_TOPICS: Final[dict[str, tuple[tuple[str, ...], Handler]]] = {
     "GetConsumerGroup": (READ, get_group),
     "ListConsumerGroups": (READ, list_groups),
     "SyncConsumerGroup": (READ, sync_group),
+    "KeepAliveConsumerGroup": (READ, keep_alive),
 }
 INTERNAL: Final[dict[str, Callable[[CompositeModelState, Any, Call], dict[str, Any]]]] = {
     "Assign": assign,
     "CompleteRevocation": complete_revocation,
+    "ExpireMember": expire_member,
 }
 
 
 # --- What commands of other domains mean ---
 
 
-def drop_members(world: CompositeModelState, is_leaving: Callable[[Member], bool]) -> None:
-    """Let members leave all their groups."""
+def drop_members(
+    world: CompositeModelState, is_leaving: Callable[[Member], bool], call: Call
+) -> None:
+    """Let members leave all their groups. Who is away is in no session, and stays so."""
     for _, _, group in world.groups():
-        for member in [m for m in group.members.values() if is_leaving(m)]:
-            _end(group, member)
+        present = [member for member in group.members.values() if not member.absent_until]
+        for member in [m for m in present if is_leaving(m)]:
+            _end(world, group, member, call)
 
 
-def repartition(group: Group, count: int, call: Call) -> None:
+def repartition(world: CompositeModelState, group: Group, count: int, call: Call) -> None:
     """Let a group lose partitions that are gone, and note the new number."""
     group.partitions_count, group.modified = count, call.revision
     _raise_epoch(group)
     for member in group.members.values():
-        for partitions in (member.owned, member.revoking, member.target):
-            partitions.intersection_update(range(count))
+        left = set(range(count))
+        member.target &= left
+        _hold(world, member, member.owned & left, member.revoking & left, call)
         if not member.revoking:
             member.deadline = 0
 
@@ -187,29 +262,74 @@ def repartition(group: Group, count: int, call: Call) -> None:
 # --- Membership ---
 
 
-def _admit(group: Group, request: Any, call: Call) -> Member:
+def _check_assignor(request: Any) -> None:
+    if request.assignor not in (0, UNIFORM, RANGE):
+        raise CompositeRefused("INVALID_OPTION")
+
+
+def _timeout_ms(world: CompositeModelState, request: Any) -> int:
+    """Return the timeout to keep; 0 for the default."""
+    timeout_ms: int = request.member_timeout_ms if world.removes_members else 0
+    if timeout_ms and not TIMEOUT_MS_MIN <= timeout_ms <= TIMEOUT_MS_MAX:
+        raise CompositeRefused("INVALID_OPTION")
+    return timeout_ms
+
+
+def _knows(world: CompositeModelState, member: Member, request: Any) -> bool:
+    """Return whether what a heartbeat leaves out was given up, and not merely unheard of."""
+    if not world.is_bounded:
+        return True
+    if not request.known_assignment:
+        return not world.removes_members
+    is_told = bool(request.known_assignment == assignment(member))
+    if member.revoking:
+        world.turns.add("told" if is_told else "outdated")
+    return is_told
+
+
+def _admit(world: CompositeModelState, group: Group, request: Any, call: Call) -> Member:
     if request.instance_id:
         check_name(request.instance_id, "INVALID_OPTION", 1, 255)
     if request.rack:
         check_name(request.rack, "INVALID_OPTION", 1, 255)
     for former in list(group.members.values()):
         if request.instance_id and former.instance == request.instance_id:
-            del group.members[former.session_id]
-            former.session_id, former.user_id = call.session_id, call.user_id
-            former.rack = request.rack
-            group.members[call.session_id] = former
-            return former
+            return _taken_over(world, group, former, request, call)
     epoch = group.assigned_epoch
     instance, rack = request.instance_id, request.rack
     member = Member(call.session_id, call.user_id, instance, rack, epoch, epoch, call.revision)
+    member.changed = call.revision if world.removes_members else 0
+    member.timeout_ms = group.timeout_ms
     group.members[call.session_id] = member
     _raise_epoch(group)
     return member
 
 
-def _end(group: Group, member: Member) -> None:
+def _taken_over(
+    world: CompositeModelState, group: Group, former: Member, request: Any, call: Call
+) -> Member:
+    """Give a place to another session; from level 4 on only one that waits for its user."""
+    is_waiting = former.absent_until > 0 and former.user_id == call.user_id
+    if world.removes_members and not is_waiting:
+        world.turns.add("refused to others" if former.absent_until else "refused while present")
+        raise CompositeRefused("UNRELEASED_INSTANCE_ID", session_id=former.session_id)
+    world.turns.add(
+        "back"
+        if former.session_id == call.session_id
+        else "resumed"
+        if world.removes_members
+        else "taken over"
+    )
+    del group.members[former.session_id]
+    former.session_id, former.user_id = call.session_id, call.user_id
+    former.rack, former.timeout_ms, former.absent_until = request.rack, group.timeout_ms, 0
+    group.members[call.session_id] = former
+    return former
+
+
+def _end(world: CompositeModelState, group: Group, member: Member, call: Call) -> None:
     del group.members[member.session_id]
-    _give(group, member.owned | member.revoking)
+    _give(world, group, member.owned | member.revoking, call)
     _raise_epoch(group)
 
 
@@ -220,22 +340,32 @@ def _raise_epoch(group: Group) -> None:
         group.assigned_epoch = group.epoch
 
 
-def _give_up(group: Group, member: Member, partitions: set[int]) -> None:
-    lost = set(partitions)
-    member.revoking -= lost
+def _hold(
+    world: CompositeModelState, member: Member, owned: set[int], revoking: set[int], call: Call
+) -> None:
+    """Let a member hold these partitions; from level 4 on, note when it held others before."""
+    if (member.owned, member.revoking) != (owned, revoking):
+        member.owned, member.revoking = owned, revoking
+        member.changed = call.revision if world.removes_members else 0
+
+
+def _give_up(
+    world: CompositeModelState, group: Group, member: Member, lost: set[int], call: Call
+) -> None:
+    _hold(world, member, member.owned, member.revoking - lost, call)
     if not member.revoking:
         member.deadline = 0
-    _give(group, lost)
+    _give(world, group, lost, call)
 
 
-def _give(group: Group, free: set[int]) -> None:
+def _give(world: CompositeModelState, group: Group, free: set[int], call: Call) -> None:
     """Give free partitions to the members for which they are meant."""
     for member in group.members.values():
-        member.owned |= free & member.target
+        _hold(world, member, member.owned | (free & member.target), member.revoking, call)
 
 
-def _set_targets(group: Group, call: Call) -> None:
-    """Share the partitions anew; what another still holds must be given up first."""
+def _set_targets(world: CompositeModelState, group: Group, call: Call) -> None:
+    """Share the partitions anew; what another still reads must be given up first."""
     members = sorted(group.members.values(), key=lambda m: (m.joined, m.session_id))
     everything = range(group.partitions_count)
     targets = _uniform(members, everything) if group.assignor == UNIFORM else None
@@ -243,16 +373,23 @@ def _set_targets(group: Group, call: Call) -> None:
         size, longer = divmod(len(everything), len(members))
         ends = [size * (i + 1) + min(i + 1, longer) for i in range(len(members))]
         targets = [set(range(start, end)) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
-    holders = {p: m for m in members for p in m.owned | m.revoking}
+    # Who is away reads nothing, and so gives up at once what is not meant for it any more.
+    reading = {m.session_id: set() if m.absent_until else m.owned | m.revoking for m in members}
     for member, target in zip(members, targets, strict=True):
-        held = member.owned | member.revoking
-        revoking = held - target
+        others = [reading[m.session_id] for m in members if m is not member]
+        revoking = reading[member.session_id] - target
         if revoking - member.revoking:
-            member.deadline = call.timestamp + REVOCATION_TIMEOUT_US
+            member.deadline = call.timestamp + _revocation_us(world, member)
         elif not revoking:
             member.deadline = 0
-        member.owned = {p for p in target if holders.get(p) in (None, member)}
-        member.revoking, member.target = revoking, target
+        _hold(world, member, target.difference(*others), revoking, call)
+        member.target = target
+
+
+def _revocation_us(world: CompositeModelState, member: Member) -> int:
+    """Return how long a member may take to give up: from level 4 on till it has stopped anyway."""
+    silent_us = 1_000 * (member.timeout_ms or TIMEOUT_MS) if world.removes_members else 0
+    return max(REVOCATION_TIMEOUT_US, silent_us + silent_us // 10)
 
 
 def _uniform(members: list[Member], everything: range) -> list[set[int]]:
@@ -285,84 +422,15 @@ def _group(topic: Topic, request: Any) -> Group:
 
 def _member(group: Group, call: Call) -> Member:
     member = group.members.get(call.session_id)
-    if member is None:
+    if member is None or member.absent_until:
         raise CompositeRefused("NOT_A_MEMBER", session_id=call.session_id, group_id=group.id)
     return member
 
 
+def _check_epoch(member: Member, request: Any) -> None:
+    if request.member_epoch not in (member.epoch, member.previous_epoch):
+        raise CompositeRefused("FENCED_MEMBER_EPOCH", member_epoch=member.epoch)
+
+
 def _by_id(world: CompositeModelState, group_id: int) -> Group | None:
     return next((group for _, _, group in world.groups() if group.id == group_id), None)
-
-
-# --- Views ---
-
-
-def _duties(member: Member) -> dict[str, Any]:
-    return {
-        "member_epoch": member.epoch,
-        "owned_partitions": sorted(member.owned),
-        "revoking_partitions": sorted(member.revoking),
-        "assignment": _assignment(member),
-    }
-
-
-def _assignment(member: Member) -> int:
-    """Return the number that stands for a member's partitions."""
-    numbers = [len(member.owned), *sorted(member.owned), *sorted(member.revoking)]
-    encoded = b"".join(number.to_bytes(4, "little") for number in numbers)
-    return int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "little")
-
-
-def _member_state(member: Member) -> int:
-    if member.revoking:
-        return UNREVOKED
-    return MEMBER_STABLE if member.owned == member.target else UNRELEASED
-
-
-def _group_state(group: Group) -> int:
-    if not group.members:
-        return EMPTY
-    if group.epoch != group.assigned_epoch:
-        return ASSIGNING
-    is_stable = all(
-        member.epoch == group.assigned_epoch and _member_state(member) == MEMBER_STABLE
-        for member in group.members.values()
-    )
-    return STABLE if is_stable else RECONCILING
-
-
-def _member_view(member: Member) -> dict[str, Any]:
-    return {
-        "session_id": member.session_id,
-        "user_id": member.user_id,
-        "instance_id": member.instance,
-        "rack": member.rack,
-        "member_epoch": member.epoch,
-        "previous_member_epoch": member.previous_epoch,
-        "state": _member_state(member),
-        "owned_partitions": sorted(member.owned),
-        "revoking_partitions": sorted(member.revoking),
-        "target_partitions": sorted(member.target),
-        "joined_revision": member.joined,
-        "partitions_omitted": False,
-    }
-
-
-def _group_view(world: CompositeModelState, topic: Topic, group: Group) -> dict[str, Any]:
-    stream_id = next(key for key, stream in world.streams.items() if topic.id in stream.topics)
-    return {
-        "id": group.id,
-        "stream_id": stream_id,
-        "topic_id": topic.id,
-        "name": group.name,
-        "assignor": group.assignor,
-        "state": _group_state(group),
-        "group_epoch": group.epoch,
-        "assignment_epoch": group.assigned_epoch,
-        "partitions_count": group.partitions_count,
-        "members_count": len(group.members),
-        "members": [],
-        "created_at": group.created_at,
-        "created_revision": group.created,
-        "modified_revision": group.modified,
-    }

@@ -122,7 +122,7 @@ def create_partitions(world: CompositeModelState, request: Any, call: Call) -> d
     _, topic = _changing_topic(world, request, call)
     count = _requested(request.partitions_count)
     topic.partitions += [call.revision] * count
-    return _repartitioned(topic, call)
+    return _repartitioned(world, topic, call)
 
 
 def delete_partitions(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def delete_partitions(world: CompositeModelState, request: Any, call: Call) -> d
     if count > len(topic.partitions):
         raise CompositeRefused("INVALID_PARTITIONS_COUNT")
     topic.partitions = topic.partitions[: len(topic.partitions) - count]
-    return _repartitioned(topic, call)
+    return _repartitioned(world, topic, call)
 
 
 def get_stream(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
@@ -227,10 +227,10 @@ def _requested(count: int) -> int:
     return count
 
 
-def _repartitioned(topic: Topic, call: Call) -> dict[str, Any]:
+def _repartitioned(world: CompositeModelState, topic: Topic, call: Call) -> dict[str, Any]:
     topic.modified = call.revision
     for group in topic.groups.values():
-        repartition(group, len(topic.partitions), call)
+        repartition(world, group, len(topic.partitions), call)
     return {"partitions_count": len(topic.partitions)}
 
 

@@ -108,7 +108,7 @@ def change_password(world: CompositeModelState, request: Any, call: Call) -> dic
     if world.is_bounded and not request.keep_tokens:
         user.tokens.clear()
     if world.is_bounded and not request.keep_sessions:
-        _end_sessions(world, user.id, None, 0)
+        _end_sessions(world, user.id, None, 0, call)
     return {}
 
 
@@ -174,7 +174,7 @@ def end_user_sessions(world: CompositeModelState, request: Any, call: Call) -> d
     user = _whose(world, request, caller)
     _check_root(caller, user)
     one = request.session_id if request.HasField("session_id") else None
-    _end_sessions(world, user.id, one, call.session_id)
+    _end_sessions(world, user.id, one, call.session_id, call)
     return {}
 
 
@@ -253,10 +253,12 @@ def _lose_power(world: CompositeModelState, user_id: int, call: Call) -> None:
     world.floors[user_id] = call.revision
     for session_id in [s.id for s in world.sessions.values() if s.user_id == user_id]:
         del world.sessions[session_id]
-    drop_members(world, lambda member: member.user_id == user_id)
+    drop_members(world, lambda member: member.user_id == user_id, call)
 
 
-def _end_sessions(world: CompositeModelState, user_id: int, one: int | None, kept: int) -> None:
+def _end_sessions(
+    world: CompositeModelState, user_id: int, one: int | None, kept: int, call: Call
+) -> None:
     """End sessions of a user with their memberships: one, or all, but not one that is kept."""
 
     def ends(session_id: int, owner: int) -> bool:
@@ -264,7 +266,7 @@ def _end_sessions(world: CompositeModelState, user_id: int, one: int | None, kep
 
     for session_id in [s.id for s in world.sessions.values() if ends(s.id, s.user_id)]:
         del world.sessions[session_id]
-    drop_members(world, lambda member: ends(member.session_id, member.user_id))
+    drop_members(world, lambda member: ends(member.session_id, member.user_id), call)
 
 
 def _end_minted(world: CompositeModelState, user: User, call: Call) -> None:

@@ -173,6 +173,7 @@ def _groups(model: Model) -> Iterator[tuple[tuple[Any, ...], Any]]:
             "created_at": group.created_at,
             "created_revision": group.created,
             "modified_revision": group.modified,
+            "member_timeout_ms": group.timeout_ms,
         }
         yield (Stage.CONSUMER_GROUPS, 1, _key(stream.id, topic.id, group.id)), entity
         for member in group.members.values():
@@ -189,6 +190,9 @@ def _groups(model: Model) -> Iterator[tuple[tuple[Any, ...], Any]]:
                 "target_partitions": sorted(member.target),
                 "revocation_deadline": member.deadline,
                 "joined_revision": member.joined,
+                "absence_deadline": member.absent_until,
+                "assignment_revision": member.changed,
+                "member_timeout_ms": member.timeout_ms,
             }
             yield (Stage.CONSUMER_GROUPS, 2, _key(group.id, member.session_id)), entity
     if model.world.next_group_id > 1:

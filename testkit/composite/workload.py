@@ -18,6 +18,7 @@ from testkit.composite.commands import (
     USER_NAMES,
     CommandWriter,
 )
+from testkit.composite.group_views import assignment
 from testkit.composite.model import CODES, DOMAIN_COMMANDS, METHODS, NONCE_BYTES, SYSTEM_USER, Model
 from testkit.composite.world import FROM_TOKEN
 from viewstamp.api.errors.v1 import errors_pb2
@@ -50,11 +51,14 @@ WEIGHTS: Final[Mapping[str, int]] = {
     "CreatePartitions": 3,
     "DeletePartitions": 2,
     "CreateConsumerGroup": 5,
+    "UpdateConsumerGroup": 2,
     "DeleteConsumerGroup": 2,
     "JoinConsumerGroup": 12,
     "LeaveConsumerGroup": 3,
     "HeartbeatConsumerGroup": 8,
 }
+# How much log time passes between two prepares: sometimes enough for a deadline.
+STEPS_US: Final = (1, 1, 1, 1, SECOND_US, SECOND_US, 31 * SECOND_US, 50 * SECOND_US)
 _ALL_OF_STREAMS: Final = {"global": {"manage_streams": True}}
 _OF_MEMBERS: Final = (
     "HeartbeatConsumerGroup", "HeartbeatConsumerGroup", "HeartbeatConsumerGroup",
@@ -107,20 +111,27 @@ class CompositeWorkload:
         self.writer.timestamp += SECOND_US
         return self.writer.timestamp, [_request(0, 0, 0, spans)]
 
-    def joining(self) -> tuple[int, list[log_pb2.LoggedRequest]]:
-        """Return a prepare in which users get grants of topics, and every session joins a group."""
+    def joining(self, half: int) -> tuple[int, list[log_pb2.LoggedRequest]]:
+        """Return a prepare in which users get grants of topics, and half the sessions join groups.
+
+        `half` is 0 or 1.
+        """
         self.learn()
         grants = [self._grants_of_topics(user_id) for user_id in range(1, len(USER_NAMES) + 1)]
         requests = [_request(0, 0, 0, [_span(CODES["UpdatePermissions"], grants, 0, 1)])]
         name = "JoinConsumerGroup"
-        for session in self.model.world.sessions.values():
+        for session in list(self.model.world.sessions.values())[half::2]:
             place = {"stream": {"name": "a"}, "topic": {"name": "a"}}
-            whom = {"group": {"name": self._pick(GROUP_NAMES)}, "instance_id": self._pick("ijkl")}
+            whom = {
+                "group": {"name": self._pick(GROUP_NAMES)},
+                "instance_id": self._pick(("", *"ijklmn")),
+            }
             item = _encoded(name, {**place, **whom})
             stamp = self._stamps[session.user_id][-1]
             span = _span(CODES[name], [item], session.user_id, stamp)
             requests.append(_request(session.id, 1, 0, [span]))
-        return self.writer.timestamp + 1, requests
+        self.writer.timestamp += 1
+        return self.writer.timestamp, requests
 
     def _grants_of_topics(self, user_id: int) -> bytes:
         """Return a command that gives a user grants of each topic, and now and then of streams."""
@@ -136,7 +147,7 @@ class CompositeWorkload:
         self, proposals: dict[tuple[int, bytes], int]
     ) -> tuple[int, list[log_pb2.LoggedRequest]]:
         """Return the log time and the requests of the next prepare; take from `proposals`."""
-        self.writer.timestamp += self._pick((1, 1, 1, 1, SECOND_US, SECOND_US, 31 * SECOND_US))
+        self.writer.timestamp += self._pick(STEPS_US)
         self.learn()
         numbers = {s.id: s.last_number for s in self.model.world.sessions.values()}
         requests = [self._request(numbers) for _ in range(self.random.randrange(1, 5))]
@@ -153,12 +164,53 @@ class CompositeWorkload:
         if kind <= 5 or not numbers:
             user = self._user_id()
             request = _request(0, 0, 0, self.spans(user, 0, is_mixed=True))
-        elif kind == 6:
+        elif kind <= 9 and self._members():
+            request = self._about_a_member(numbers)
+        elif kind == 10:
             request = _request(self._session_id(), 0, self.random.randrange(6), [])
         else:
             request = self._in_session(numbers)
         self._sent.append(request)
         return request
+
+    def _members(self) -> list[tuple[Any, Any, Any, Any]]:
+        """Return all members with where they are."""
+        groups = self.model.world.groups()
+        return [(*place, member) for place in groups for member in place[2].members.values()]
+
+    def _about_a_member(self, numbers: dict[int, int]) -> log_pb2.LoggedRequest:
+        """Let a member keep its place, heed what it was told, or be asked for its place.
+
+        All is spelled well, so that it happens often.
+        """
+        members = self._members()
+        late = [place for place in members if place[3].revoking]
+        away = [place for place in members if place[3].absent_until]
+        stream, topic, group, member = self._pick(self._pick((late, away, members)) or members)
+        place = {"stream": stream, "topic": topic, "group": group}
+        fields: dict[str, Any] = {what: {"id": named.id} for what, named in place.items()}
+        session_id, name = member.session_id, "HeartbeatConsumerGroup"
+        if member.absent_until or (member.instance and self._chance(4)):
+            session_id, name = self._pick(list(numbers)), "JoinConsumerGroup"
+            fields["instance_id"] = member.instance
+        elif member.instance and self._chance(4 if member.revoking else 2):
+            name = "LeaveConsumerGroup"
+            fields["keep_place"] = True
+        else:
+            fields |= self._heed(member)
+        user = self.model.world.sessions[session_id].user_id
+        number = numbers[session_id] = numbers[session_id] + 1
+        span = _span(CODES[name], [_encoded(name, fields)], user, self._stamps.get(user, [1])[-1])
+        return _request(session_id, number, 0, [span])
+
+    def _heed(self, member: Any) -> dict[str, Any]:
+        """Return what a member says that has given up all it must, and knows what it was told."""
+        known = assignment(member)
+        return {
+            "member_epoch": member.epoch,
+            "owned_partitions": sorted(member.owned),
+            "known_assignment": self._pick((known, known ^ 1, 0, 0)),
+        }
 
     def _in_session(self, numbers: dict[int, int]) -> log_pb2.LoggedRequest:
         session_id = self._session_id()
@@ -187,7 +239,7 @@ class CompositeWorkload:
         self, proposals: dict[tuple[int, bytes], int]
     ) -> tuple[int, list[log_pb2.LoggedRequest]]:
         """Return a prepare of all that is proposed, after every deadline."""
-        self.writer.timestamp += 1000 * SECOND_US
+        self.writer.timestamp += 4000 * SECOND_US
         pending = list(proposals)
         proposals.clear()
         spans = [_span(code, [payload], SYSTEM_USER, 0) for code, payload in pending]
@@ -218,13 +270,20 @@ class CompositeWorkload:
         if kind < self._sessions_in_30 + self._transactions_in_30:
             items = [self._transaction(user_id, session_id) for _ in range(self._pick((1, 1, 2)))]
             return self._spoiled(_span(CODES["Transact"], items, user_id, stamp))
-        if kind == 29:
+        if kind >= 28:
             return self._any_internal(user_id)
-        name = self._pick(self._deck)
+        name = self._command()
         if session_id and self._chance(3):
             name = self._member_command(session_id)
         items = [self.writer.item(name, user_id, session_id) for _ in range(count)]
         return self._spoiled(_span(CODES[name], items, user_id, stamp))
+
+    def _command(self) -> str:
+        """Return a command that the level in force knows."""
+        level = self.model.world.level
+        names = [name for name in self._deck if METHODS[CODES[name]].since_level <= level]
+        chosen: str = self._pick(names or ["HeartbeatConsumerGroup"])
+        return chosen
 
     def _member_command(self, session_id: int) -> str:
         """Return a command of a member if the session is one, else one that makes it one."""
@@ -258,7 +317,7 @@ class CompositeWorkload:
             return rubbish
         request: Any = METHODS[CODES["Transact"]].request()
         for part in range(self._pick((1, 2, 2, 3, 4))):
-            name = self._pick(self._deck)
+            name = self._command()
             if part == 0 and self._chance(6):
                 name = self._pick(("DeleteUser", "UpdateUser"))
             code = CODES[name]
@@ -276,6 +335,8 @@ class CompositeWorkload:
         session = self.model.world.sessions.get(self._session_id())
         groups = self.model.world.groups()
         group = self._pick(groups)[2] if groups else None
+        if group is not None and group.members and self._chance(2):
+            return self._removal(group)
         name = self._pick(("ExpireSession", "ExpireSession", "Assign", "Found"))
         fields: dict[str, dict[str, Any]] = {
             "ExpireSession": {
@@ -294,13 +355,29 @@ class CompositeWorkload:
             span.user_id, span.credential_revision = user_id, self.stamp(user_id)
         return span
 
+    def _removal(self, group: Any) -> log_pb2.LoggedSpan:
+        """Return a removal of a member for silence, absence or lateness, due or not, or of another.
+
+        The numbers in it are right or wrong.
+        """
+        member = self._pick(list(group.members.values()))
+        fields = {"group_id": group.id, "session_id": member.session_id}
+        if self._chance(3) or self.model.world.level < METHODS[CODES["ExpireMember"]].since_level:
+            deadline = max(0, member.deadline - self._chance(3))
+            return self._internal("CompleteRevocation", fields | {"revocation_deadline": deadline})
+        fields["joined_revision"] = member.joined - self._chance(3)
+        fields["absence_deadline"] = 0 if self._chance(4) else member.absent_until
+        return self._internal("ExpireMember", fields | {"put_off_revision": self._pick((0, 0, 9))})
+
     def _internal(self, name: str, fields: dict[str, Any]) -> log_pb2.LoggedSpan:
         return _span(CODES[name], [_encoded(name, fields)], SYSTEM_USER, 0)
 
     def reader(self) -> tuple[int, int, int]:
         """Return who reads: user, stamp, session."""
         self.learn()
-        session = self.model.world.sessions.get(self._session_id())
+        members = [place[3].session_id for place in self._members()]
+        session_id = self._pick(members) if members and self._chance(2) else self._session_id()
+        session = self.model.world.sessions.get(session_id)
         if session is not None and self._chance(2):
             return session.user_id, self.stamp(session.user_id), session.id
         user_id = self._user_id()

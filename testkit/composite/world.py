@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from viewstamp.api.common.v1.common_pb2 import Identifier
 from viewstamp.api.errors.v1 import errors_pb2
+from viewstamp.limits import FEATURE_LEVEL_BOUNDED, FEATURE_LEVEL_MAX, FEATURE_LEVEL_MEMBERS
 
 # Where a grant holds: () everywhere, (stream id,), or (stream id, topic id).
 Scope = tuple[int, ...]
@@ -132,6 +133,7 @@ class Group:
     modified: int
     epoch: int = 1
     assigned_epoch: int = 1
+    timeout_ms: int = 0  # of members that join now and then show no life; 0 for the default
     members: dict[int, Member] = field(default_factory=dict)
 
 
@@ -150,6 +152,11 @@ class Member:
     revoking: set[int] = field(default_factory=set)
     target: set[int] = field(default_factory=set)
     deadline: int = 0
+    # Until when the place is kept for a member that is away; 0 if it is not.
+    absent_until: int = 0
+    # When it was told of other partitions the last time; 0 below level 4.
+    changed: int = 0
+    timeout_ms: int = 0  # what its group had when it came; 0 for the default
 
 
 @dataclass
@@ -177,8 +184,20 @@ class CompositeModelState:
     next_stream_id: int = 1
     next_topic_id: int = 1
     next_group_id: int = 1
-    # Whether FEATURE_LEVEL_BOUNDED is in force: below it fewer credentials end.
-    is_bounded: bool = True
+    # The level in force.
+    level: int = FEATURE_LEVEL_MAX
+    # What has become of members so far, for those who must know whether it happens at all.
+    turns: set[str] = field(default_factory=set)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether all credentials end that should; and heartbeats say what they know."""
+        return self.level >= FEATURE_LEVEL_BOUNDED
+
+    @property
+    def removes_members(self) -> bool:
+        """Whether silent and late members are removed, and places are kept."""
+        return self.level >= FEATURE_LEVEL_MEMBERS
 
     # --- Who may do what ---
 

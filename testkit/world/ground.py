@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from testkit.world.branches import Branches
     from testkit.world.clients import Clients
     from testkit.world.mail import Mail
+    from testkit.world.members import Members
     from testkit.world.options import WorldOptions
     from testkit.world.process import WorldProcess
     from testkit.world.replica import WorldReplica
@@ -50,6 +51,7 @@ class Ground:
         victims: Sequence[int],
         branches: Branches,
         mail: Mail,
+        members: Members,
         options: WorldOptions,
     ) -> None:
         self.world = world
@@ -57,6 +59,7 @@ class Ground:
         self.clients = clients
         self.branches = branches
         self.mail = mail
+        self._members = members
         self.options = options
         self.voters = [replica for replica in replicas if not replica.is_standby]
         self.random = Random(0)
@@ -85,6 +88,12 @@ class Ground:
     def client(self) -> WorldProcess | None:
         """Return a client that lives."""
         living = [each for each in self.clients.processes if each.is_alive]
+        return self.random.choice(living) if living else None
+
+    def caller(self) -> WorldProcess | None:
+        """Return a client or a member of a group that lives."""
+        callers = (*self.clients.processes, *self._members.processes)
+        living = [each for each in callers if each.is_alive]
         return self.random.choice(living) if living else None
 
     def later(

@@ -38,7 +38,7 @@ class NetworkFaults:
 
     def _cut_client(self) -> bool:
         """Cut a client off from one replica, or from all."""
-        client = self._ground.client()
+        client = self._ground.caller()
         if client is None:
             return False
         hosts = self._hosts()

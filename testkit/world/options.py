@@ -42,6 +42,7 @@ _LIMITS: Final[tuple[tuple[str, ...], ...]] = (
 )
 _WANDERERS: Final = (0, 0, 1, 2)
 _WATCHERS: Final = (0, 0, 1, 2)
+_MEMBERS: Final = (0, 0, 2, 3)
 _WATCHED_ONE_IN: Final = 3
 _OPERATORS: Final = (0, 0, 1)
 _TRANSPORTS: Final = (GRPCIO, WIRE, WIRE)
@@ -91,6 +92,8 @@ class WorldOptions:
     """Clients that do what only root does."""
     watchers: int = 0
     """Clients that follow every change."""
+    members: int = 0
+    """Programs in one consumer group."""
     is_watched: bool = False
     """Whether coordinators have telemetry and an audit log."""
     faults: Sequence[str] = KINDS
@@ -137,6 +140,7 @@ def draw(seed: int) -> WorldOptions:
         wanderers=wanderers,
         operators=operators,
         watchers=Random(f"watchers {seed}").choice(_WATCHERS),
+        members=Random(f"members {seed}").choice(_MEMBERS),
         is_watched=is_watched,
         standbys=standbys if replicas > 1 else 0,
         clients=random.randint(2, 4),

@@ -22,6 +22,7 @@ LIVENESS: Final = "Liveness"
 BROKE: Final = "the world broke"
 ANSWERS: Final = "AnswersAgree"
 WATCHES: Final = "WatchesAgree"
+MEMBERS: Final = "MembersReadApart"
 # What a violation says, and who says so; the first that fits counts.
 _SAID: Final = (
     (CORE, CORE),
@@ -32,6 +33,7 @@ _SAID: Final = (
     ("did not answer", LIVENESS),
     (" within ", LIVENESS),
     ("watcher", WATCHES),
+    (" read partition ", MEMBERS),
     ("not linearizable", JUDGES),
     ("key-", JUDGES),
     ("log time", "LogTimeIsNotAhead"),

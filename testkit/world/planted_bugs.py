@@ -21,6 +21,7 @@ from coordinator.replica.ports import Progress
 from coordinator.snapshot.generation_writer import GenerationWriter, StoredGenerations
 from coordinator.snapshot.work import LocalCut
 from coordinator.vsr import Prepare
+from services.consumer_groups.liveness import Liveness, MemberKey
 from services.runtime.changes import RecentChanges, Touched
 from services.streams.model import Topic, TopicKey, TopicTable
 from testkit.plants.core_bugs import (
@@ -39,8 +40,9 @@ from testkit.plants.core_bugs import (
     vote_with_a_hole,
     write_without_sync,
 )
-from testkit.world.plant import ANSWERS, JUDGES, LIVENESS, WATCHES, WorldPlant
+from testkit.world.plant import ANSWERS, JUDGES, LIVENESS, MEMBERS, WATCHES, WorldPlant
 from testkit.world.planted_guards import MOVES, QUIET, under
+from viewstamp.client.membership import GroupMember
 from viewstamp.limits import FEATURE_LEVEL_MAX
 
 
@@ -146,6 +148,23 @@ def follow_without_catching_up(patch: Patch) -> None:
     patch.setattr(FeedFollower, "follow_from", follow_from)
 
 
+def read_unheard(patch: Patch) -> None:
+    """A member that was not answered for its timeout goes on reading."""
+    patch.setattr(GroupMember, "is_heard", property(lambda _: True))
+
+
+def remove_the_living(patch: Patch) -> None:
+    """A service takes members for silent after a quarter of their timeout."""
+    real = Liveness.is_silent
+
+    def is_silent(self: Liveness, key: MemberKey, timeout_ms: int) -> bool:
+        return real(self, key, timeout_ms // 4)
+
+    patch.setattr(Liveness, "is_silent", is_silent)
+
+
+# Members hear nobody for longer than their timeout, or stand still.
+APART: Final = under("pause_client", "cut_client", members=3, seconds=6, lasts_ms_max=3_000)
 # An old primary is cut off so long that some clients write elsewhere, and others stay with it.
 PARTED: Final = under(
     *("isolate", "cut_client"), clients=4, callers=2, keys=1, lasts_ms_max=5_000, pauses_ms=(10, 30)
@@ -185,5 +204,7 @@ PLANTS: Final = (
     WorldPlant(ANSWERS, answer_by_process, QUIET, seed=1),
     WorldPlant(WATCHES, note_every_fourth_change_late, replace(QUIET, watchers=1), seed=1),
     WorldPlant(WATCHES, follow_without_catching_up, under("kill", watchers=2), seed=1),
+    WorldPlant(MEMBERS, read_unheard, APART, seed=1),
+    WorldPlant(MEMBERS, remove_the_living, APART, seed=1),
     WorldPlant("SnapshotsAgree", differ_in_snapshots, replace(QUIET, seconds=4), seed=1),
 )

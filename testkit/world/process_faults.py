@@ -99,7 +99,7 @@ class ProcessFaults:
         return self._pause_process(self._service())
 
     def _pause_client(self) -> bool:
-        return self._pause_process(self._ground.client())
+        return self._pause_process(self._ground.caller())
 
     def _pause_process(self, process: WorldProcess | None) -> bool:
         """Stop a process at any await for a while."""

@@ -20,6 +20,7 @@ from testkit.world.clients import Access, Clients
 from testkit.world.faults import Faults
 from testkit.world.ground import Ground, victims_of
 from testkit.world.mail import Mail
+from testkit.world.members import Members, short_times
 from testkit.world.observer import CLOCK_AHEAD_US_MAX, Observer
 from testkit.world.options import WorldOptions
 from testkit.world.process import WorldProcess
@@ -122,6 +123,7 @@ class WorldRun:
         self._clients = Clients(self.world, options, self.heard, failed, demands)
         self._wanderers = Wanderers(self.world, self.outcome.violations.append)
         self._watchers = Watchers(self.world, failed, self._last_told)
+        self._members = Members(self.world, failed)
         self.replicas: list[WorldReplica] = []
         self.may_diverge = False
         """Whether a story has changed the state of a replica, or its answers."""
@@ -129,7 +131,7 @@ class WorldRun:
 
     def run(self) -> WorldOutcome:
         """Run, judge, and return what it came to."""
-        with self._pipelines(), self.world.running():
+        with self._pipelines(), short_times(), self.world.running():
             try:
                 self._go_through()
             except Broken as broken:
@@ -174,6 +176,7 @@ class WorldRun:
         self._wanderers.begin(access, WANDERER, options.wanderers, wanderer_acts.ACTS)
         self._wanderers.begin(access, OPERATOR, options.operators, operator_acts.ACTS)
         self._watchers.begin(access, options.watchers)
+        self._members.begin(access, options.members)
         must_settle = self._course.go(self, faults)
         self.outcome.faults = faults.counts
         if must_settle:
@@ -185,7 +188,14 @@ class WorldRun:
         options, world = self.options, self.world
         victims = victims_of(options.replicas, options.standbys, Random(f"victims {world.seed}"))
         ground = Ground(
-            world, self.replicas, self._clients, victims, self._branches, self.mail, options
+            world,
+            self.replicas,
+            self._clients,
+            victims,
+            self._branches,
+            self.mail,
+            self._members,
+            options,
         )
         ground.lasts_ms_max = options.lasts_ms_max
         return Faults(ground, options.planned(world.seed))
@@ -197,8 +207,10 @@ class WorldRun:
         self._clients.end()
         self._wanderers.end()
         self._watchers.end()
+        self._members.end()
+        everybody = (self._clients, self._wanderers, self._watchers, self._members)
         is_over = self._must(
-            lambda: all(who.are_over for who in (self._clients, self._wanderers, self._watchers)),
+            lambda: all(who.are_over for who in everybody),
             _SETTLE_LIMIT_NS,
             "not every call came to an end",
         )
@@ -297,6 +309,8 @@ class WorldRun:
             told = told_changes(self.heard.operations)
             self.outcome.violations += self._watchers.feed.violations(told)
         self.outcome.branches["revisions shown to watchers"] = self._watchers.feed.revisions
+        self.outcome.violations += self._members.read.violations()
+        self.outcome.branches["partitions read by members"] = len(self._members.read.readings)
         for key, operations in sorted(history.by_key(self.heard.operations).items()):
             history.demand_sequential_clients(operations)
             known = _known(operations)

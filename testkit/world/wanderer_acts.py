@@ -142,13 +142,18 @@ async def be_member(w: Wanderer) -> None:
     a, b, c = (w.random.choice("ab") for _ in range(3))
     group = (a, b, c)
     await _make(w, *group)
-    await w.client.groups.join(*group, instance_id=w.random.choice(("", "", "i")))
+    instance_id = w.random.choice(("", "", "i"))
+    await w.client.groups.join(*group, instance_id=instance_id)
     for _ in range(w.random.randint(1, 4)):
         told = await w.client.groups.sync(*group)
         owned = list(told.owned_partitions)[:_PARTITIONS_OWNED_MAX]
-        epoch = told.member_epoch - w.requests.chance(8)
-        beat = w.client.groups.heartbeat(*group, member_epoch=epoch, owned_partitions=owned)
+        epoch, known = told.member_epoch - w.requests.chance(8), told.assignment
+        beat = w.client.groups.heartbeat(
+            *group, member_epoch=epoch, owned_partitions=owned, known_assignment=known
+        )
         await w.tried(beat, None)
+        living = w.client.groups.keep_alive(*group, member_epoch=epoch, known_assignment=known)
+        await w.tried(living, None)
         offsets = dict.fromkeys(owned, w.random.randint(0, 100))
         storing = w.client.groups.commit_offsets(
             *group, offsets, member_epoch=epoch, allow_out_of_range=True
@@ -156,7 +161,7 @@ async def be_member(w: Wanderer) -> None:
         await w.tried(storing, None)
         await w.tried(w.client.groups.fetch_offsets(*group), None)
     if w.requests.chance(2):
-        await w.client.groups.leave(*group)
+        await w.client.groups.leave(*group, keep_place=w.requests.chance(2))
 
 
 async def list_all(w: Wanderer) -> None:

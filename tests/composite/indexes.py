@@ -18,7 +18,9 @@ Entity = tuple[int, bytes, bytes]
 SECTIONS: Final = {stage: domain.section for stage, domain in all_domains().items()}
 # Left out: caches, indexes that may be outdated on purpose, and counters, which are entities and
 # may be at their default.
-NOT_COMPARED: Final = frozenset({"undo", "options_pool", "contexts", "waiting", "counters"})
+NOT_COMPARED: Final = frozenset(
+    {"undo", "options_pool", "contexts", "waiting", "counters", "liveness"}
+)
 
 
 def check_indexes(stage: Stage, state: Any, entities: Iterable[Entity]) -> None:

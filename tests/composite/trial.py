@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from coordinator.mux.catalog_types import SnapshotState
 from coordinator.mux.stage import SERVICE_STAGES
-from coordinator.mux.types import Read, ReadSpan, Stage
+from coordinator.mux.types import Read, ReadSpan, Stage, Tenure
 from testkit.composite.comparison import check_read, check_reply
 from testkit.composite.cuts import begin, decide
 from testkit.composite.harness import CompositeReplica, CompositeService, Entry, entry
@@ -20,13 +20,19 @@ from testkit.composite.views import facts_of_model, facts_of_sections
 from testkit.composite.workload import CompositeWorkload
 from testkit.composite.world import Call, CompositeRefused
 from tests.composite.indexes import check_indexes, check_session_indexes
+from viewstamp import limits
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.framing import frame_all
 
 READS = (
     "GetUser", "WhoAmI", "GetStream", "ListStreams", "GetTopic", "ListTopics", "CheckAccess",
-    "GetConsumerGroup", "ListConsumerGroups", "SyncConsumerGroup",
+    "GetConsumerGroup", "ListConsumerGroups", "SyncConsumerGroup", "KeepAliveConsumerGroup",
 )  # fmt: skip
+# Feature levels at which histories begin. All of them end at the highest.
+LEVELS = (*range(1, limits.FEATURE_LEVEL_MAX), *[limits.FEATURE_LEVEL_MAX] * 9)
+CHECK_AFTER_MS = (0, limits.MEMBER_CHECK_INTERVAL_MS, limits.MEMBER_TIMEOUT_MAX_US // 1_000)
+# Members that never send a heartbeat are removed one by one, each after another target.
+ROUNDS_TO_REST = 60
 
 
 @dataclass
@@ -46,6 +52,8 @@ class CompositeTrial:
     def __post_init__(self) -> None:
         """Found the cluster."""
         self.workload = CompositeWorkload(self.random, self.model)
+        self.level = LEVELS[self.random.randrange(len(LEVELS))]
+        self.elapsed_ms = 0
         # A second set of machines gets only the recorded batches: no reads, no restarts.
         self.mirrors = {stage: CompositeService(stage) for stage in SERVICE_STAGES}
         self.commit(self.workload.writer.timestamp, [self.workload.bootstrap()])
@@ -54,8 +62,15 @@ class CompositeTrial:
         """Apply this many random prepares, then complete all pending work."""
         if self.random.randrange(4):
             self.commit(*self.workload.furnishing())
-            self.commit(*self.workload.joining())
-        for _ in range(prepares):
+            self.commit(*self.workload.joining(0))
+            for _ in range(2):  # the first targets are outdated by the second member
+                self.commit(*self.workload.drain(self.replica.proposals))
+            # Who comes later must wait for what others give up.
+            self.commit(*self.workload.joining(1))
+        raised_before = self.random.randrange(prepares)
+        for number in range(prepares):
+            if number == raised_before:
+                self.level = limits.FEATURE_LEVEL_MAX
             self.commit(*self.workload.prepare(self.replica.proposals))
             self.look()
             self.disturb()
@@ -65,8 +80,8 @@ class CompositeTrial:
 
     def commit(self, timestamp: int, requests: list[log_pb2.LoggedRequest]) -> None:
         """Apply a prepare to both; replies and state must be equal."""
-        expected = self.model.commit(timestamp, requests)
-        self.log.append(entry(timestamp, requests))
+        expected = self.model.commit(timestamp, requests, self.level)
+        self.log.append(entry(timestamp, requests, self.level))
         self.replica.commit(self.log[-1])
         self.replica.settle()
         replies = self.replica.replies[self.model.op]
@@ -127,8 +142,16 @@ class CompositeTrial:
             if group.epoch != group.assigned_epoch:
                 assert group.id in groups_told, f"nobody asked for a target of group {group.id}"
             for member in group.members.values():
-                timer = ("CompleteRevocation", group.id, member.session_id, member.deadline, 0)
-                assert told.get(timer, 0) == member.deadline, f"{timer} was not proposed"
+                place = (group.id, member.session_id)
+                timers = (
+                    (("CompleteRevocation", *place, member.deadline, 0), member.deadline),
+                    (
+                        ("ExpireMember", *place, member.joined, member.absent_until, 0),
+                        member.absent_until,
+                    ),
+                )
+                for timer, due in timers:
+                    assert not due or told.get(timer) == due, f"{timer} was not proposed"
 
     def look(self) -> None:
         """Send a few reads behind the last prepare; the answers must be the model's."""
@@ -161,16 +184,17 @@ class CompositeTrial:
         self.token += 1
         user_id, stamp, session_id = self.workload.reader()
         call = Call(self.model.revision, 0, user_id, stamp, session_id)
+        known = [name for name in READS if METHODS[CODES[name]].since_level <= self.level]
         spans, expected = [], []
         for _ in range(self.random.randrange(1, 3)):
-            name = READS[self.random.randrange(len(READS))]
+            name = known[self.random.randrange(len(known))]
             items = [self.workload.query(name, user_id, session_id) for _ in range(2)]
             spans.append(ReadSpan(CODES[name], len(items), frame_all(items)))
             expected.append([self.model.read(CODES[name], item, call) for item in items])
         return Read(self.token, tuple(spans), user_id, stamp, session_id), expected
 
     def disturb(self) -> None:
-        """Sometimes restart a service, or make another replica the primary."""
+        """Sometimes restart a service, lead with another replica, or look for silent members."""
         choice = self.random.randrange(12)
         if choice < len(SERVICE_STAGES):
             self.replica.restart(SERVICE_STAGES[choice])
@@ -180,6 +204,10 @@ class CompositeTrial:
             self.replica.become_primary()
             self.replica.settle()
             self.check_proposals()
+        elif choice <= len(SERVICE_STAGES) + 2 and self.level == limits.FEATURE_LEVEL_MAX:
+            self.elapsed_ms += CHECK_AFTER_MS[self.random.randrange(len(CHECK_AFTER_MS))]
+            self.replica.ask_for_silent(Tenure(1, self.elapsed_ms))
+            self.replica.settle()
 
     def cut(self) -> None:
         """Cut all stages here. Decide now or later; adopt the generation, or do not."""
@@ -218,7 +246,7 @@ class CompositeTrial:
         self.workload.writer.timestamp += 1
         self.model.op += 1
         self.model.revision += 1
-        self.log.append(entry(self.workload.writer.timestamp, [request]))
+        self.log.append(entry(self.workload.writer.timestamp, [request], self.level))
         self.replica.commit(self.log[-1])
         self.replica.settle()
         (reply,) = self.replica.replies[self.model.op]
@@ -227,7 +255,7 @@ class CompositeTrial:
 
     def come_to_rest(self) -> None:
         """Execute all proposals until none is left, then check that no work is pending."""
-        for _ in range(20):
+        for _ in range(ROUNDS_TO_REST):
             if not self.replica.proposals:
                 break
             self.commit(*self.workload.drain(self.replica.proposals))
@@ -261,6 +289,7 @@ def check_at_rest(model: Model) -> None:
         assert group.partitions_count == len(topic.partitions), f"group {group.id} is out of date"
         for member in members:
             assert (member.owned, member.revoking) == (member.target, set()), member
+            assert not member.absent_until, f"a place is kept for ever: {member}"
         owned = sorted(partition for member in members for partition in member.owned)
         assert not members or owned == list(range(group.partitions_count)), f"group {group.id}"
         sizes = {len(member.owned) for member in members}

@@ -24,6 +24,7 @@ EXEMPT: Final = {
     "watch_blocking": API,
     "Groups.commit_offsets": API,
     "Groups.fetch_offsets": API,
+    "Groups.keep_alive": API,
     "Groups.leave": API,
     "Groups.reset_offsets": API,
     "RawSession.submit_request": API,

@@ -40,6 +40,15 @@ MEMBER_COLUMNS = (
 )
 
 
+MemberTimeout = Annotated[
+    int,
+    typer.Option(
+        help="A member that shows no life for this long is removed, in ms: 6,000 to 3,600,000; 0"
+        " for the default of 45,000."
+    ),
+]
+
+
 class AssignorName(Enum):
     """How partitions are assigned to members."""
 
@@ -56,6 +65,7 @@ def create(
     assignor: Annotated[
         AssignorName, typer.Option(help="How partitions are assigned to members.")
     ] = AssignorName.uniform,
+    member_timeout_ms: MemberTimeout = 0,
     dry_run: DryRun = False,
 ) -> None:
     """Create a group on a topic."""
@@ -65,11 +75,49 @@ def create(
     response = run(
         context,
         lambda client: client.groups.create(
-            entity(stream), entity(topic), name, assignor=number, validate_only=dry_run
+            entity(stream),
+            entity(topic),
+            name,
+            assignor=number,
+            member_timeout_ms=member_timeout_ms,
+            validate_only=dry_run,
         ),
     )
     sentence = f"created group {name!r} with id {response.group_id}"
     done(settings_of(context), response, sentence, dry_run=dry_run)
+
+
+@app.command()
+def update(
+    context: typer.Context,
+    stream: StreamArgument,
+    topic: TopicArgument,
+    group: GroupArgument,
+    assignor: Annotated[
+        AssignorName | None, typer.Option(help="How partitions are assigned from now on.")
+    ] = None,
+    member_timeout_ms: MemberTimeout | None = None,
+    expected_revision: ExpectedRevision = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Change how a group assigns partitions, and how long its members may be silent."""
+    from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
+
+    name = "UNSPECIFIED" if assignor is None else assignor.value.upper()
+    number = consumer_groups_pb2.Assignor.Value(f"ASSIGNOR_{name}")
+    bound = guards(expected_revision, dry_run=dry_run)
+    response = run(
+        context,
+        lambda client: client.groups.update(
+            entity(stream),
+            entity(topic),
+            entity(group),
+            assignor=number,
+            member_timeout_ms=member_timeout_ms,
+            **bound,
+        ),
+    )
+    done(settings_of(context), response, f"updated group {group}", dry_run=dry_run)
 
 
 @app.command()

@@ -9,6 +9,7 @@ from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as service_pb2
 from viewstamp.client.consistency import LINEARIZABLE, Consistency
 from viewstamp.client.identifiers import Answer, Facade, Guards, group_name, pages, topic_name
+from viewstamp.client.membership import GroupMember
 
 
 class Groups(Facade):
@@ -23,11 +24,37 @@ class Groups(Facade):
         assignor: consumer_groups_pb2.Assignor.ValueType = (
             consumer_groups_pb2.ASSIGNOR_UNSPECIFIED
         ),
+        member_timeout_ms: int = 0,
         validate_only: bool = False,
     ) -> Answer[service_pb2.CreateConsumerGroupResponse]:
-        """Create a group, by default with the uniform assignor."""
+        """Create a group, by default with the uniform assignor and a timeout of 45 s."""
         request = service_pb2.CreateConsumerGroupRequest(
-            **topic_name(stream, topic), name=name, assignor=assignor, validate_only=validate_only
+            **topic_name(stream, topic),
+            name=name,
+            assignor=assignor,
+            member_timeout_ms=member_timeout_ms,
+            validate_only=validate_only,
+        )
+        return self._client.call(request)
+
+    def update(
+        self,
+        stream: int | str,
+        topic: int | str,
+        group: int | str,
+        *,
+        assignor: consumer_groups_pb2.Assignor.ValueType = (
+            consumer_groups_pb2.ASSIGNOR_UNSPECIFIED
+        ),
+        member_timeout_ms: int | None = None,
+        **guards: Unpack[Guards],
+    ) -> Answer[service_pb2.UpdateConsumerGroupResponse]:
+        """Change how a group divides partitions, and how long its members may be silent."""
+        request = service_pb2.UpdateConsumerGroupRequest(
+            **group_name(stream, topic, group),
+            assignor=assignor,
+            member_timeout_ms=member_timeout_ms,
+            **guards,
         )
         return self._client.call(request)
 
@@ -55,11 +82,42 @@ class Groups(Facade):
         )
         return self._client.call(request)
 
+    def member(
+        self,
+        stream: int | str,
+        topic: int | str,
+        group: int | str,
+        *,
+        instance_id: str = "",
+        rack: str = "",
+    ) -> GroupMember:
+        """Return a membership that keeps itself alive, for `async with` and `async for`."""
+        return GroupMember(self._client, group_name(stream, topic, group), instance_id, rack)
+
     def leave(
-        self, stream: int | str, topic: int | str, group: int | str
+        self, stream: int | str, topic: int | str, group: int | str, *, keep_place: bool = False
     ) -> Answer[service_pb2.LeaveConsumerGroupResponse]:
-        """End this client's membership."""
-        request = service_pb2.LeaveConsumerGroupRequest(**group_name(stream, topic, group))
+        """End this client's membership; a static member may keep its place for a while."""
+        request = service_pb2.LeaveConsumerGroupRequest(
+            **group_name(stream, topic, group), keep_place=keep_place
+        )
+        return self._client.call(request)
+
+    def keep_alive(
+        self,
+        stream: int | str,
+        topic: int | str,
+        group: int | str,
+        *,
+        member_epoch: int,
+        known_assignment: int = 0,
+    ) -> Answer[service_pb2.KeepAliveConsumerGroupResponse]:
+        """Show that the member is alive; return what it should hold, unless it knows that."""
+        request = service_pb2.KeepAliveConsumerGroupRequest(
+            **group_name(stream, topic, group),
+            member_epoch=member_epoch,
+            known_assignment=known_assignment,
+        )
         return self._client.call(request)
 
     def heartbeat(
@@ -70,12 +128,17 @@ class Groups(Facade):
         *,
         member_epoch: int,
         owned_partitions: Iterable[int],
+        known_assignment: int = 0,
     ) -> Answer[service_pb2.HeartbeatConsumerGroupResponse]:
-        """Report the partitions that the member still holds; return those that it should hold."""
+        """Report the partitions that the member still holds; return those that it should hold.
+
+        Nothing counts as given up unless `known_assignment` is the `assignment` of the last answer.
+        """
         request = service_pb2.HeartbeatConsumerGroupRequest(
             **group_name(stream, topic, group),
             member_epoch=member_epoch,
             owned_partitions=sorted(owned_partitions),
+            known_assignment=known_assignment,
         )
         return self._client.call(request)
 

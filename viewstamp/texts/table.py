@@ -216,6 +216,19 @@ GROUPS: Final[Texts] = {
         "Session {session_id} is a member of consumer group {group_id} already, as instance "
         "{instance_id!n} on rack {rack!n}; leave the group before joining it differently."
     ),
+    (Reason.REASON_INVALID_OPTION, "keep_place"): (
+        "Only a static member keeps its place in consumer group {group_id}; join with an instance "
+        "id, or leave without keep_place."
+    ),
+    (Reason.REASON_INVALID_OPTION, "member_timeout_ms"): (
+        "Members may not be silent for {requested} ms; choose {low} to {high}, or 0 for the "
+        "default."
+    ),
+    (Reason.REASON_UNRELEASED_INSTANCE_ID, ""): (
+        "Session {session_id} has the place of instance {instance_id!n} in consumer group "
+        "{group_id}; let it leave with keep_place, as the same user, or wait until it is removed "
+        "for silence."
+    ),
     (Reason.REASON_FENCED_MEMBER_EPOCH, ""): (
         "Session {session_id} names member epoch {epoch} in consumer group {group_id}, where it is "
         "at {member_epoch} (or {previous_member_epoch}, if a reply was lost); give up all "

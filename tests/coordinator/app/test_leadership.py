@@ -111,7 +111,7 @@ class LeadershipTrial:
             ask_proposals=self.ask_proposals,
             writer=self.members,
             proposals=self.proposals,
-            timers=FakeLeadPart("timers", self.said),
+            timers=(FakeLeadPart("timers", self.said),),
             snapshots=FakeLeadPart("snapshots", self.said),
             replayed=self.replayed,
             streams=FakeClientStreams("streams", self.said),

@@ -6,12 +6,14 @@ it, the state must survive a reload and no partition may have two holders.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf.message import Message
 
+from services.consumer_groups.assignment import assignment_number
+from services.consumer_groups.chores import below
 from services.consumer_groups.domain import DOMAIN
 from services.consumer_groups.model import Group, GroupsState, Member
 from services.consumer_groups.section import SECTION
@@ -31,11 +33,14 @@ CODES: dict[int, Method] = {m.code: m for m in METHODS.values()}
 STREAM, TOPIC = 7, 9
 USER = 3
 GROUP_NAME = "readers"
+# The last level at which members are not removed, and places can be taken from them.
+LEVEL_BEFORE = limits.FEATURE_LEVEL_MEMBERS - 1
 
 
 def dump(state: GroupsState) -> dict[str, Any]:
     """Return everything that the tables hold, nested tables too."""
-    return {name: _rows(getattr(state, name)) for name in GroupsState.__slots__ if name != "undo"}
+    tables = [name for name in GroupsState.__slots__ if name != "liveness"]
+    return {name: _rows(getattr(state, name)) for name in tables}
 
 
 def _rows(table: Table[Any, Any]) -> dict[Any, Any]:
@@ -56,6 +61,8 @@ class GroupsHarness:
     pending: list[pb.Proposal] = field(default_factory=list)
     applied: dict[str, int] = field(default_factory=dict)
     is_checking: bool = True
+    level: int = limits.FEATURE_LEVEL_MAX
+    op: int = 0  # commands of one op share what a prepare may cost
 
     @property
     def state(self) -> GroupsState:
@@ -117,13 +124,26 @@ class GroupsHarness:
         ).SerializeToString()
 
     def create(
-        self, name: str = GROUP_NAME, *, range_assignor: bool = False, topic: int = TOPIC
+        self,
+        name: str = GROUP_NAME,
+        *,
+        range_assignor: bool = False,
+        timeout_ms: int = 0,
+        topic: int = TOPIC,
     ) -> int:
         """Create a group and return its id."""
         assignor = views.ASSIGNOR_RANGE if range_assignor else views.ASSIGNOR_UNSPECIFIED
-        request = api.CreateConsumerGroupRequest(name=name, assignor=assignor)
+        request = api.CreateConsumerGroupRequest(
+            name=name, assignor=assignor, member_timeout_ms=timeout_ms
+        )
         group_id: int = self.command("CreateConsumerGroup", request, topic=topic).group_id
         return group_id
+
+    def update(self, **fields: Any) -> None:
+        """Change the group."""
+        request = api.UpdateConsumerGroupRequest(**fields)
+        request.group.name = GROUP_NAME
+        self.command("UpdateConsumerGroup", request)
 
     def join(
         self,
@@ -141,22 +161,47 @@ class GroupsHarness:
         epoch: int = answer.member_epoch
         return epoch
 
-    def leave(self, session: int, *, name: str = GROUP_NAME) -> None:
-        """Leave the group."""
-        request = api.LeaveConsumerGroupRequest()
+    def leave(self, session: int, *, name: str = GROUP_NAME, keep_place: bool = False) -> None:
+        """Leave the group, for good or for a while."""
+        request = api.LeaveConsumerGroupRequest(keep_place=keep_place)
         request.group.name = name
         self.command("LeaveConsumerGroup", request, session=session)
 
     def heartbeat(
-        self, session: int, epoch: int, owned: Sequence[int] = (), *, name: str = GROUP_NAME
+        self,
+        session: int,
+        epoch: int,
+        owned: Sequence[int] = (),
+        *,
+        known: int | None = None,
+        name: str = GROUP_NAME,
     ) -> api.HeartbeatConsumerGroupResponse:
-        """Send a heartbeat and return its answer."""
-        request = api.HeartbeatConsumerGroupRequest(member_epoch=epoch, owned_partitions=owned)
+        """Send a heartbeat of a member that knows an assignment, by default the present one.
+
+        The answer has the partitions in any case.
+        """
+        number = self.assignment(session, name) if known is None else known
+        request = api.HeartbeatConsumerGroupRequest(
+            member_epoch=epoch, owned_partitions=owned, known_assignment=number
+        )
         request.group.name = name
         answer: api.HeartbeatConsumerGroupResponse = self.command(
             "HeartbeatConsumerGroup", request, session=session
         )
+        if known is None and answer.partitions_omitted:
+            kept = self._kept(self.member(session, name))
+            answer.owned_partitions.extend(kept[0])
+            answer.revoking_partitions.extend(kept[1])
         return answer
+
+    def assignment(self, session: int, name: str = GROUP_NAME) -> int:
+        """Return the number of what a member would be told now; 0 if it is none."""
+        member = self.state.member(self.group(name).id, session)
+        return 0 if member is None else assignment_number(member, *self._kept(member))
+
+    def _kept(self, member: Member) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        count = self.state.kept_partitions(STREAM, TOPIC, self.partitions_count)
+        return below(member.owned, count), below(member.revoking, count)
 
     def truthful(self, session: int) -> api.HeartbeatConsumerGroupResponse:
         """Send the heartbeat of a member that knows everything it was told."""
@@ -196,7 +241,7 @@ class GroupsHarness:
             session_id=session,
             contexts=frame(self.context(topic)),
         )
-        batch = pb.Batch(feature_level=limits.FEATURE_LEVEL_MAX, items=[pb.Item(query=item)])
+        batch = pb.Batch(feature_level=self.level, items=[pb.Item(query=item)])
         outcome = self.machine.apply(batch).reply.outcomes[0].query
         return _answer(method, outcome)
 
@@ -260,6 +305,18 @@ class GroupsHarness:
         )
         self.command("CompleteRevocation", request, user=limits.SYSTEM_USER_ID)
 
+    def expire(self, session: int, **fields: int) -> None:
+        """Sequence an ExpireMember that the test made up: by default, that a member is silent."""
+        member = self.state.member(self.group().id, session)
+        values = {
+            "group_id": self.group().id,
+            "session_id": session,
+            "joined_revision": 0 if member is None else member.joined_revision,
+            **fields,
+        }
+        request = api.ExpireMemberRequest(**values)
+        self.command("ExpireMember", request, user=limits.SYSTEM_USER_ID)
+
     def all_proposals(self) -> list[pb.Proposal]:
         """Return the proposals for a new primary."""
         return list(DOMAIN.proposals(self.state))
@@ -270,7 +327,8 @@ class GroupsHarness:
             before = dump(self.state)
             self.propose_all()
             for member in self.members():
-                self.truthful(member.session_id)
+                if not member.is_away:
+                    self.truthful(member.session_id)
             if dump(self.state) == before:
                 return
 
@@ -316,9 +374,8 @@ class GroupsHarness:
         assert not reply.proposals
 
     def _apply(self, items: Sequence[pb.Item]) -> pb.BatchReply:
-        batch = pb.Batch(
-            sequence=self.machine.sequence + 1, feature_level=limits.FEATURE_LEVEL_MAX, items=items
-        )
+        sequence = self.machine.sequence + 1
+        batch = pb.Batch(sequence=sequence, op=self.op, feature_level=self.level, items=items)
         return self.machine.apply(batch).reply
 
 
@@ -332,12 +389,23 @@ def refused(action: Callable[[], object]) -> str:
     raise AssertionError("the action was not refused")
 
 
-def settled(sessions: Sequence[int], partitions_count: int = 12) -> GroupsHarness:
+def settled(
+    sessions: Sequence[int], partitions_count: int = 12, level: int = limits.FEATURE_LEVEL_MAX
+) -> GroupsHarness:
     """Return a harness with one group of these members, every partition owned."""
-    harness = GroupsHarness(partitions_count=partitions_count)
+    return settled_instances(dict.fromkeys(sessions, ""), partitions_count, level)
+
+
+def settled_instances(
+    instances: Mapping[int, str],
+    partitions_count: int = 12,
+    level: int = limits.FEATURE_LEVEL_MAX,
+) -> GroupsHarness:
+    """Return such a harness of members with instance ids, by session."""
+    harness = GroupsHarness(partitions_count=partitions_count, level=level)
     harness.create()
-    for session in sessions:
-        harness.join(session)
+    for session, instance_id in instances.items():
+        harness.join(session, instance_id)
     harness.settle()
     return harness
 
@@ -356,6 +424,7 @@ def _check_single_holder(state: GroupsState, group_id: int) -> None:
     assert all(partition < count for partition in held)
     for member in state.members_of(group_id):
         assert set(member.owned) <= set(member.target)
+        assert not (member.is_away and member.revoking)
         assert not set(member.revoking) & set(member.target)
 
 

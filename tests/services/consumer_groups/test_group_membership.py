@@ -150,47 +150,6 @@ def test_last_leaver_leaves_an_empty_group() -> None:
     assert harness.all_proposals() == []
 
 
-def test_instance_takes_its_place_over() -> None:
-    """A static member's new session keeps partitions, epochs and age without a new target."""
-    harness = GroupsHarness()
-    harness.create()
-    harness.join(11, "one")
-    harness.join(12, "two")
-    harness.settle()
-    former, group = harness.member(11), harness.group()
-    assert harness.join(21, "one", user=4, rack="r") == former.member_epoch
-    expected = former._replace(session_id=21, user_id=4, rack="r")
-    assert harness.member(21) == expected
-    assert (harness.group(), harness.pending) == (group, [])
-    assert harness.members_of_session(11) == []
-    assert harness.members_of_user(4) == [expected]
-
-
-def test_taken_over_place_still_waits() -> None:
-    """The successor gets the partitions that its predecessor waited for."""
-    harness = settled([11], partitions_count=4)
-    harness.join(12, "two")
-    harness.propose_all()
-    harness.join(22, "two")
-    harness.truthful(11)
-    assert harness.member(22).owned == (2, 3)
-
-
-def test_taken_over_place_still_has_to_release() -> None:
-    """The successor inherits the revocation, and its deadline is proposed for it."""
-    harness = GroupsHarness(partitions_count=4)
-    harness.create()
-    harness.join(11, "one")
-    harness.settle()
-    harness.join(12)
-    harness.propose_all()
-    harness.join(21, "one")
-    harness.now = harness.member(21).revocation_deadline
-    harness.propose_all()
-    assert harness.member(21).revoking == ()
-    assert harness.member(12).owned == (2, 3)
-
-
 def test_thousand_joins_compute_few_targets() -> None:
     """All joins between two Assigns share one proposal."""
     harness = GroupsHarness(partitions_count=2000, is_checking=False)
@@ -266,6 +225,7 @@ def test_range_gives_contiguous_partitions_in_the_order_of_joins() -> None:
     harness.join(20)
     harness.settle()
     assert (harness.member(30).owned, harness.member(20).owned) == ((0, 1, 2), (3, 4))
+    harness.leave(30, keep_place=True)
     harness.join(40, "first")
     harness.change_partitions(6)
     harness.settle()

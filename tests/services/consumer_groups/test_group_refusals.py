@@ -12,6 +12,7 @@ from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
 from viewstamp.errors import Refusal
 
 ON_A_GROUP = (
+    "UpdateConsumerGroup",
     "DeleteConsumerGroup",
     "JoinConsumerGroup",
     "LeaveConsumerGroup",
@@ -89,8 +90,16 @@ def test_successor_fences_its_predecessor() -> None:
     harness = GroupsHarness()
     harness.create()
     harness.join(11, "one")
+    harness.leave(11, keep_place=True)
     harness.join(21, "one")
     assert refused(lambda: harness.heartbeat(11, 1)) == "NOT_A_MEMBER"
+
+
+def test_only_static_members_keep_places() -> None:
+    """A member without instance id cannot leave for a while, and stays a member."""
+    harness = settled([11])
+    assert refused(lambda: harness.leave(11, keep_place=True)) == "INVALID_OPTION"
+    assert [member.session_id for member in harness.members()] == [11]
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 256, "ü" * 128])

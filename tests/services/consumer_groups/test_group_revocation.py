@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from tests.services.consumer_groups.harness import GroupsHarness, settled
+import pytest
+
+from tests.services.consumer_groups.harness import (
+    GroupsHarness,
+    refused,
+    settled,
+    settled_instances,
+)
 from viewstamp import limits
 
 
@@ -14,25 +21,73 @@ def revoking() -> GroupsHarness:
     return harness
 
 
-def test_deadline_is_the_assign_plus_the_timeout() -> None:
-    """The member has 30 seconds of log time from the Assign on."""
-    harness = revoking()
-    assert harness.member(11).revocation_deadline == harness.now + limits.REVOCATION_TIMEOUT_US
+@pytest.mark.parametrize(
+    ("timeout_ms", "time_us"),
+    [
+        (0, 49_500_000),
+        (6_000, 30_000_000),
+        (27_272, 30_000_000),
+        (27_273, 30_000_300),
+        (3_600_000, 3_960_000_000),
+    ],
+)
+def test_deadline_is_the_assign_plus_the_timeout(timeout_ms: int, time_us: int) -> None:
+    """From the Assign on a member has its own timeout and a tenth, or 30 seconds if that is less.
 
-
-def test_deadline_takes_partitions() -> None:
-    """After the deadline the partitions go to the waiting members, though the owner is silent."""
-    harness = revoking()
-    harness.now = harness.member(11).revocation_deadline
+    So whoever could not be told has stopped by itself before.
+    """
+    harness = GroupsHarness(partitions_count=4)
+    harness.create(timeout_ms=timeout_ms)
+    harness.join(11)
+    harness.settle()
+    harness.join(12)
     harness.propose_all()
-    old, new = harness.member(11), harness.member(12)
-    assert (old.owned, old.revoking, old.revocation_deadline) == ((0, 1), (), 0)
-    assert new.owned == (2, 3)
+    deadline = harness.now + time_us
+    assert harness.member(11).revocation_deadline == deadline
+    assert [proposal.due for proposal in harness.pending] == [deadline]
+
+
+def test_deadline_removes_the_member() -> None:
+    """After the deadline the silent owner is out, and who waited has what it held back."""
+    harness = revoking()
+    epoch = harness.group().group_epoch
+    harness.now = harness.member(11).revocation_deadline
+    assert harness.propose_next()
+    assert [member.session_id for member in harness.members()] == [12]
+    assert (harness.member(12).owned, harness.group().group_epoch) == ((2, 3), epoch + 1)
+    assert harness.members_of_session(11) == []
+    harness.propose_all()
+    assert harness.member(12).owned == (0, 1, 2, 3)
     assert harness.pending == []
 
 
+def test_who_was_late_hears_of_it() -> None:
+    """A member that gave up too late is no member any more, and may join again."""
+    harness = revoking()
+    epoch = harness.member(11).member_epoch
+    harness.now = harness.member(11).revocation_deadline
+    harness.propose_all()
+    assert refused(lambda: harness.heartbeat(11, epoch, [0, 1])) == "NOT_A_MEMBER"
+    harness.join(11)
+    harness.settle()
+    assert [len(member.owned) for member in harness.members()] == [2, 2]
+
+
+def test_a_static_member_is_removed_too() -> None:
+    """A static member that gives up too late has no place that waits for it."""
+    harness = settled_instances({11: "one"}, partitions_count=4)
+    harness.join(12)
+    harness.propose_all()
+    harness.now = harness.member(11).revocation_deadline
+    harness.propose_all()
+    assert harness.owners() == dict.fromkeys(range(4), 12)
+    joined = harness.revision + 1
+    harness.join(13, "one")
+    assert harness.member(13).joined_revision == joined
+
+
 def test_deadline_is_in_time() -> None:
-    """A completion at its deadline, to the microsecond, takes the partitions."""
+    """A completion at its deadline, to the microsecond, removes the member."""
     harness = revoking()
     (proposal,) = harness.pending
     harness.pending.clear()
@@ -40,7 +95,7 @@ def test_deadline_is_in_time() -> None:
     harness.now = proposal.due - 1
     harness.sequence(proposal)
     assert harness.now == proposal.due
-    assert (harness.member(11).revoking, harness.member(12).owned) == ((), (2, 3))
+    assert harness.owners() == {2: 12, 3: 12}
 
 
 def test_early_completion_is_proposed_again() -> None:
@@ -49,7 +104,9 @@ def test_early_completion_is_proposed_again() -> None:
     (proposal,) = harness.pending
     harness.pending.clear()
     digest = harness.digest()
+    harness.now = proposal.due - 2
     harness.sequence(proposal)
+    assert harness.now == proposal.due - 1
     assert harness.digest() == digest
     assert harness.pending == [proposal]
 
@@ -90,7 +147,7 @@ def test_news_begin_the_time_anew() -> None:
     assert harness.member(11).revoking == (1, 2, 3)
     harness.now = member.revocation_deadline
     harness.propose_all()
-    assert harness.member(11).revoking == ()
+    assert [member.session_id for member in harness.members()] == [12, 13, 14]
 
 
 def test_assign_without_news_keeps_the_deadline() -> None:

@@ -58,16 +58,36 @@ MEMBER_BYTES = (
 )
 
 
+# Fields of feature level 4, at the end of what was there before.
+GROUP_OF_MEMBERS = GROUP._replace(member_timeout_ms=6_000)
+MEMBER_AWAY = MEMBER._replace(
+    revoking=(),
+    revocation_deadline=0,
+    absence_deadline=1_700_000_045_000_000,
+    assignment_revision=130,
+    member_timeout_ms=6_000,
+)
+GROUP_OF_MEMBERS_BYTES = GROUP_BYTES + "60f02e"
+MEMBER_AWAY_BYTES = (
+    "0803104d180222036f6e652a01723004380342040001ab025205000104ab02606e"
+    "68c0cab3d6c1c4820370820178f02e"
+)
+
+
 def test_golden_bytes() -> None:
     """The canonical encodings are pinned: digests of all replicas and builds depend on them."""
     assert encode_group(GROUP).hex() == GROUP_BYTES
     assert encode_member(MEMBER).hex() == MEMBER_BYTES
+    assert encode_group(GROUP_OF_MEMBERS).hex() == GROUP_OF_MEMBERS_BYTES
+    assert encode_member(MEMBER_AWAY).hex() == MEMBER_AWAY_BYTES
 
 
 def test_entities_decode_to_what_they_were() -> None:
     """No field is lost on the way through the encoding."""
-    assert decode_group(encode_group(GROUP)) == GROUP
-    assert decode_member(encode_member(MEMBER)) == MEMBER
+    for group in (GROUP, GROUP_OF_MEMBERS):
+        assert decode_group(encode_group(group)) == group
+    for member in (MEMBER, MEMBER_AWAY):
+        assert decode_member(encode_member(member)) == member
 
 
 def load(undo: UndoLog, section: list[Entity]) -> GroupsState:
@@ -79,13 +99,16 @@ def load(undo: UndoLog, section: list[Entity]) -> GroupsState:
 
 
 def busy() -> GroupsHarness:
-    """Return a harness in the middle of everything: waiting, revoking, pending, static members."""
+    """Return a harness in the middle of everything: waiting, revoking, pending, static and away."""
     harness = settled([11], partitions_count=4)
     harness.join(12, "two")
     harness.propose_all()
     harness.create("second")
     harness.create("elsewhere", topic=2)
     harness.join(11, name="second", user=4)
+    harness.join(13, "three", name="second")
+    harness.leave(13, name="second", keep_place=True)
+    harness.update(member_timeout_ms=6_000)
     return harness
 
 
@@ -93,7 +116,7 @@ def test_entities_are_ordered_by_kind_and_key() -> None:
     """The section is written in ascending order of kind and key, counters included."""
     section = list(SECTION.entities(busy().state))
     assert section == sorted(section)
-    assert [kind for kind, _, _ in section] == [1, 1, 1, 2, 2, 2, 3]
+    assert [kind for kind, _, _ in section] == [1, 1, 1, 2, 2, 2, 2, 3]
     assert section[0][1] == bytes(7) + b"\x07" + bytes(7) + b"\x02" + bytes(7) + b"\x03"
     assert section[3][1] == bytes(7) + b"\x01" + bytes(7) + b"\x0b"
     assert section[-1] == (COUNTERS_KIND, b"", b"\x08\x04")
@@ -123,8 +146,12 @@ def test_reloaded_machine_goes_on_alike() -> None:
     assert second.machine.undo.entries == []
     for harness in (first, second):
         harness.truthful(11)
+        harness.leave(12, keep_place=True)
         harness.join(22, "two")
         harness.settle()
+        assert harness.propose_next() is False
+        harness.now = harness.member(13, "second").absence_deadline
+        harness.propose_all()
     assert first.digest() == second.digest()
 
 
@@ -182,6 +209,16 @@ DAMAGE: dict[str, tuple[Callable[[], list[Entity]], str]] = {
     ),
     "no deadline": (lambda: _section(_member(revocation_deadline=0)), "without a deadline"),
     "deadline alone": (lambda: _section(_member(revoking=())), "without a deadline"),
+    "away without instance": (
+        lambda: _section(
+            _member(instance_id="", revoking=(), revocation_deadline=0, absence_deadline=1)
+        ),
+        "is away, and has no instance id or partitions to give up",
+    ),
+    "away and revoking": (
+        lambda: _section(_member(absence_deadline=1)),
+        "is away, and has no instance id or partitions to give up",
+    ),
     "two holders": (
         lambda: _section(_member(session_id=78, instance_id="", target=())),
         "partition 0",

@@ -98,7 +98,18 @@ def complete(harness: GroupsHarness) -> None:
 def late(harness: GroupsHarness) -> None:
     """Let session 1 have partitions that it does not give up in time."""
     assigning(harness)
-    harness.now += limits.REVOCATION_TIMEOUT_US
+    harness.now = harness.member(1).revocation_deadline
+
+
+def leave_place(harness: GroupsHarness) -> None:
+    """Let session 1 leave its place in group 2 for a while."""
+    harness.leave(1, name="others", keep_place=True)
+
+
+def overdue(harness: GroupsHarness) -> None:
+    """Let session 1 be away from its place in group 2 for too long."""
+    leave_place(harness)
+    harness.now = harness.member(1, "others").absence_deadline
 
 
 def back_and_forth(harness: GroupsHarness) -> None:
@@ -141,9 +152,39 @@ COMMAND_ROWS: Final[dict[str, tuple[str, Doing, Doing, list[Told]]]] = {
     ),
     "a place that is taken over": (
         "JoinConsumerGroup",
-        nothing,
+        leave_place,
         lambda harness: harness.join(4, "static", name="others"),
         [("deleted", 2, 1), ("created", 2, 4)],
+    ),
+    "an own place again": (
+        "JoinConsumerGroup",
+        leave_place,
+        lambda harness: harness.join(1, "static", name="others"),
+        [("updated", 2, 1)],
+    ),
+    "a place that is left for a while": (
+        "LeaveConsumerGroup",
+        nothing,
+        leave_place,
+        [("updated", 2, 1)],
+    ),
+    "a group with another assignor": (
+        "UpdateConsumerGroup",
+        nothing,
+        lambda harness: harness.update(assignor=views.ASSIGNOR_RANGE),
+        [GROUP],
+    ),
+    "a group with another timeout": (
+        "UpdateConsumerGroup",
+        nothing,
+        lambda harness: harness.update(member_timeout_ms=6_000),
+        [GROUP],
+    ),
+    "a group without a change": (
+        "UpdateConsumerGroup",
+        nothing,
+        lambda harness: harness.update(assignor=views.ASSIGNOR_UNIFORM, member_timeout_ms=0),
+        [],
     ),
     "a member leaves": (
         "LeaveConsumerGroup",
@@ -180,9 +221,27 @@ COMMAND_ROWS: Final[dict[str, tuple[str, Doing, Doing, list[Told]]]] = {
         "CompleteRevocation",
         late,
         complete,
-        [("updated", 1, 1), ("updated", 1, 3)],
+        [("deleted", 1, 1), ("updated", 1, 3), GROUP],
     ),
     "a revocation that is early": ("CompleteRevocation", assigning, complete, []),
+    "a member that is silent": (
+        "ExpireMember",
+        nothing,
+        lambda harness: harness.expire(2),
+        [("deleted", 1, 2), GROUP],
+    ),
+    "a member that was away for too long": (
+        "ExpireMember",
+        overdue,
+        lambda harness: harness.propose_next(),
+        [("deleted", 2, 1), ("updated", 2, 0)],
+    ),
+    "a member that is not silent any more": (
+        "ExpireMember",
+        nothing,
+        lambda harness: harness.expire(2, joined_revision=1),
+        [],
+    ),
     "a sweep without chores": ("Sweep", nothing, sweep_of_nothing, []),
 }
 

@@ -32,6 +32,7 @@ class Fed:
     level: int = limits.FEATURE_LEVEL_BOUNDED
     revision: int = 1
     context: bytes = b""
+    begun: int = 1_000  # log time of revision 0, microseconds
     reply: pb.BatchReply = field(default_factory=pb.BatchReply)
 
     def __post_init__(self) -> None:
@@ -65,7 +66,7 @@ class Fed:
             user_id=user,
             credential_revision=1 << 40,
             session_id=session,
-            timestamp=1_000 + self.revision,
+            timestamp=self.begun + self.revision,
             contexts=frame(self.context) * len(requests) if self.context else b"",
         )
         self.revision += len(requests)
@@ -120,9 +121,9 @@ def streams() -> Fed:
     return fed
 
 
-def groups(partitions_count: int = 10) -> Fed:
+def groups(partitions_count: int = 10, level: int = limits.FEATURE_LEVEL_BOUNDED) -> Fed:
     """Return a machine of consumer groups whose commands all concern one topic."""
-    fed = Fed(GROUPS)
+    fed = Fed(GROUPS, level)
     fed.context = effects_pb2.TopicContext(
         stream_id=STREAM, topic_id=TOPIC, partitions_count=partitions_count, created_revision=1
     ).SerializeToString()

@@ -34,11 +34,11 @@ def create(fed: Fed, count: int) -> None:
     assert set(fed.commands("CreateConsumerGroup", requests)) == {""}
 
 
-def join(fed: Fed, group_ids: Sequence[int], session: int = SESSION) -> None:
+def join(fed: Fed, group_ids: Sequence[int], session: int = SESSION, instance: str = "") -> None:
     """Let a session join groups, and give them targets."""
     requests = []
     for group_id in group_ids:
-        requests.append(api.JoinConsumerGroupRequest())
+        requests.append(api.JoinConsumerGroupRequest(instance_id=instance))
         requests[-1].group.id = group_id
     assert set(fed.commands("JoinConsumerGroup", requests, session=session)) == {""}
     run(fed, fed.reply.proposals)
@@ -295,11 +295,12 @@ EVENTS = st.lists(
 )
 
 
-@given(EVENTS)
+@pytest.mark.parametrize("level", [limits.FEATURE_LEVEL_BOUNDED, limits.FEATURE_LEVEL_MEMBERS])
+@given(events=EVENTS)
 @settings(max_examples=30, deadline=None)
-def test_steps_end_where_one_leap_does(events: list[tuple[str, int, int]]) -> None:
+def test_steps_end_where_one_leap_does(level: int, events: list[tuple[str, int, int]]) -> None:
     """Effects left to sweeps make the state that they make at once, indexes and all."""
-    at_once, in_steps = world(), world()
+    at_once, in_steps = world(level), world(level)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(limits, "PREPARE_CASCADE_ROWS_MAX", 10)
         patched.setattr(limits, "SWEEP_ROWS_MAX", 20)
@@ -310,19 +311,28 @@ def test_steps_end_where_one_leap_does(events: list[tuple[str, int, int]]) -> No
     assert dump(in_steps.machine.state) == dump(at_once.machine.state)
 
 
-def world() -> Fed:
-    """Return groups on three topics, with members of four sessions of two users."""
-    fed = groups(4)
+def world(level: int) -> Fed:
+    """Return groups on three topics, with members of four sessions of two users.
+
+    The last session keeps its places in the first groups and goes, if places are kept.
+    """
+    fed = groups(4, level)
     for topic_id in (1, 2, 3):
         fed.context = context(topic_id, 4)
         create(fed, 3)
         for session in range(7, 11):
             requests = []
             for offset in (1, 2):
-                requests.append(api.JoinConsumerGroupRequest())
+                requests.append(api.JoinConsumerGroupRequest(instance_id=f"i{session}"))
                 requests[-1].group.id = 3 * (topic_id - 1) + offset
             fed.commands("JoinConsumerGroup", requests, session=session, user=1 + session % 2)
             run(fed, fed.reply.proposals)
+        leave = api.LeaveConsumerGroupRequest(keep_place=True)
+        leave.group.id = 3 * topic_id - 2
+        fed.commands("LeaveConsumerGroup", [leave], session=10, user=1)
+    members = fed.machine.state.members.rows.values()
+    away = [member for member in members if member.is_away]
+    assert len(away) == (3 if level >= limits.FEATURE_LEVEL_MEMBERS else 0)
     return fed
 
 
@@ -353,11 +363,18 @@ def happen(fed: Fed, events: list[tuple[str, int, int]]) -> list[pb.Proposal]:
 
 
 def dump(state: GroupsState) -> dict[str, Any]:
-    """Return all rows without epochs: a group that hears of a change again counts it again."""
-    found = {name: rows(getattr(state, name)) for name in GroupsState.__slots__ if name != "undo"}
+    """Return all rows without epochs: a group that hears of a change again counts it again.
+
+    And without the revisions at which members heard.
+    """
+    tables = [name for name in GroupsState.__slots__ if name != "liveness"]
+    found = {name: rows(getattr(state, name)) for name in tables}
     found["groups"] = {
         key: (g._replace(group_epoch=0, assignment_epoch=0, modified_revision=0))
         for key, g in state.groups.rows.items()
+    }
+    found["members"] = {
+        key: member._replace(assignment_revision=0) for key, member in state.members.rows.items()
     }
     del found["waiting"]
     return found

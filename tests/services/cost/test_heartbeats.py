@@ -16,11 +16,12 @@ from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 # Stages whose answers make one reply.
 STAGES = 3
 LEVEL_BEFORE = limits.FEATURE_LEVEL_BOUNDED - 1
+LEVELS = [limits.FEATURE_LEVEL_BOUNDED, limits.FEATURE_LEVEL_MEMBERS]
 
 
-def member_of(partitions_count: int) -> Fed:
+def member_of(partitions_count: int, level: int = limits.FEATURE_LEVEL_BOUNDED) -> Fed:
     """Return a machine with one member that owns all partitions of the topic."""
-    fed = groups(partitions_count)
+    fed = groups(partitions_count, level)
     create(fed, 1)
     join(fed, [1])
     return fed
@@ -41,9 +42,10 @@ def beat(fed: Fed, **fields: Any) -> api.HeartbeatConsumerGroupResponse:
     return answer
 
 
-def test_partitions_are_told_until_they_are_known() -> None:
+@pytest.mark.parametrize("level", LEVELS)
+def test_partitions_are_told_until_they_are_known(level: int) -> None:
     """A member that names its last answer gets no partitions again, until they change."""
-    fed = member_of(6)
+    fed = member_of(6, level)
     first = beat(fed, member_epoch=1)
     assert list(first.owned_partitions) == list(range(6)) and first.assignment
     epoch, number = first.member_epoch, first.assignment
@@ -83,7 +85,37 @@ def test_level_before_is_answered_as_before() -> None:
     )
 
 
-@pytest.mark.parametrize("level", [LEVEL_BEFORE, limits.FEATURE_LEVEL_BOUNDED])
+def alive(fed: Fed, **fields: Any) -> api.KeepAliveConsumerGroupResponse:
+    """Let the member show life without a command, and return the answer."""
+    request = api.KeepAliveConsumerGroupRequest(**fields)
+    request.group.id = 1
+    encoded = query(fed, "KeepAliveConsumerGroup", request)
+    return api.KeepAliveConsumerGroupResponse.FromString(encoded)
+
+
+@pytest.mark.parametrize(("limit", "is_told"), [(6, True), (5, False)])
+def test_who_shows_life_is_told_as_much_as_by_a_heartbeat(
+    monkeypatch: pytest.MonkeyPatch, limit: int, is_told: bool
+) -> None:
+    """A sign of life is answered like a heartbeat, at the limit of partitions and after it."""
+    monkeypatch.setattr(limits, "HEARTBEAT_PARTITIONS_MAX", limit)
+    fed = member_of(6, limits.FEATURE_LEVEL_MEMBERS)
+    told = beat(fed, member_epoch=1)
+    answer = alive(fed, member_epoch=told.member_epoch)
+    assert answer.partitions_omitted is told.partitions_omitted is not is_told
+    assert list(answer.owned_partitions) == list(told.owned_partitions)
+    assert answer.assignment == told.assignment
+
+
+def test_who_shows_life_is_told_until_it_knows() -> None:
+    """A sign of life that names the last answer is answered without partitions."""
+    fed = member_of(6, limits.FEATURE_LEVEL_MEMBERS)
+    told = beat(fed, member_epoch=1)
+    known = alive(fed, member_epoch=told.member_epoch, known_assignment=told.assignment)
+    assert known.partitions_omitted and not known.owned_partitions
+
+
+@pytest.mark.parametrize("level", [LEVEL_BEFORE, *LEVELS])
 def test_many_heartbeats_of_a_large_member(level: int) -> None:
     """8,190 heartbeats of a member with 5,000 partitions fit one message, and an entity before."""
     fed = member_of(5_000)

@@ -24,7 +24,7 @@ from viewstamp.api.users.v1 import users_service_pb2 as users_api
 LONG = "n" * 3_000
 EXAMPLES = 5
 # Items with the name of their command, and how often it stands in each.
-Spans = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 1_500)), min_size=1, max_size=5)
+Spans = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 1_500)), min_size=1, max_size=5)
 
 
 def check(fed: Fed, kinds: list[tuple[str, Message]], drawn: list[tuple[int, int]]) -> None:
@@ -90,21 +90,25 @@ def test_of_streams(drawn: list[tuple[int, int]]) -> None:
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(Spans)
-def test_of_consumer_groups(drawn: list[tuple[int, int]]) -> None:
-    """Heartbeats that are answered at length, joins under long names, deletions."""
-    fed = groups(3_000)
+@given(Spans, st.sampled_from([limits.FEATURE_LEVEL_BOUNDED, limits.FEATURE_LEVEL_MEMBERS]))
+def test_of_consumer_groups(drawn: list[tuple[int, int]], level: int) -> None:
+    """Heartbeats that are answered at length, joins under long names, kept places, deletions."""
+    fed = groups(3_000, level)
     create(fed, 2)
-    join(fed, [1, 2])
+    join(fed, [1, 2], instance="i")
+    change = groups_api.UpdateConsumerGroupRequest(member_timeout_ms=6_000)
+    away = groups_api.LeaveConsumerGroupRequest(keep_place=True)
     leave, unknown = groups_api.LeaveConsumerGroupRequest(), groups_api.JoinConsumerGroupRequest()
-    again, gone = groups_api.JoinConsumerGroupRequest(), groups_api.DeleteConsumerGroupRequest()
-    leave.group.id = again.group.id = 1
+    again = groups_api.JoinConsumerGroupRequest(instance_id="i")
+    gone = groups_api.DeleteConsumerGroupRequest()
+    leave.group.id = again.group.id = away.group.id = change.group.id = 1
     gone.group.id = 2
     unknown.group.name = LONG
     epoch = fed.machine.state.members.rows[1, 7].member_epoch
     kinds: list[tuple[str, Any]] = [
         ("HeartbeatConsumerGroup", heartbeat(member_epoch=epoch)), ("LeaveConsumerGroup", leave),
         ("JoinConsumerGroup", again), ("DeleteConsumerGroup", gone), ("JoinConsumerGroup", unknown),
+        ("LeaveConsumerGroup", away), ("UpdateConsumerGroup", change),
     ]  # fmt: skip
     check(fed, kinds, drawn)
 

@@ -288,6 +288,13 @@ def proposals(state: EchoState) -> Iterator[pb.Proposal]:
         yield pb.Proposal(code=EXPIRE, request=name.encode())
 
 
+def silent(state: EchoState, tenure: pb.Tenure) -> Iterator[pb.Proposal]:
+    """Yield one proposal per word that is shorter than the tenure is long."""
+    for name in state.words.sorted_keys():
+        if len(name) < tenure.elapsed_ms:
+            yield pb.Proposal(code=EXPIRE, request=name.encode(), due=tenure.number)
+
+
 DOMAIN: Final[Domain[EchoState]] = Domain(
     stage=routing_pb2.STAGE_STREAMS,
     files=[FILE],
@@ -297,6 +304,7 @@ DOMAIN: Final[Domain[EchoState]] = Domain(
     effects={"user_deleted": user_deleted},
     section=SECTION,
     proposals=proposals,
+    silent=silent,
     resolve=resolve,
     resolve_grants=resolve_grants,
     normalizers={"Hide": normalize_hide},

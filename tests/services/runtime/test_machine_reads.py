@@ -275,6 +275,19 @@ def test_all_proposals_are_told_on_demand(harness: MachineHarness) -> None:
     assert not harness.apply().reply.proposals
 
 
+def test_the_silent_are_told_on_demand(harness: MachineHarness) -> None:
+    """A primary gets what has been silent for as long as it leads, and nothing that is pending."""
+    harness.apply(command(PUT, put_request("ab"), put_request("a")))
+    for elapsed_ms, expected in ((0, []), (2, [b"a"]), (3, [b"a", b"ab"])):
+        item = pb.Item(
+            proposals=pb.ProposalsItem(tenure=pb.Tenure(number=7, elapsed_ms=elapsed_ms))
+        )
+        reply = harness.machine.apply(batch(0, item)).reply
+        assert [p.request for p in reply.proposals] == expected
+        assert {p.due for p in reply.proposals} <= {7}
+    assert not harness.apply().reply.proposals
+
+
 def hide_span(*secrets: str | bytes, **fields: Any) -> pb.NormalizeRequest:
     """Return a normalize request for these secrets."""
     items = [s if isinstance(s, bytes) else message("HideRequest", secret=s) for s in secrets]

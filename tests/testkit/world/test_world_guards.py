@@ -14,7 +14,17 @@ import pytest
 from testkit.plants.verdict import PITFALLS, Verdict, key, markdown
 from testkit.world.guards import ALL
 from testkit.world.observer import CHECKERS
-from testkit.world.plant import ANSWERS, CORE, JUDGES, LIVENESS, WATCHES, WorldPlant, finders, look
+from testkit.world.plant import (
+    ANSWERS,
+    CORE,
+    JUDGES,
+    LIVENESS,
+    MEMBERS,
+    WATCHES,
+    WorldPlant,
+    finders,
+    look,
+)
 from testkit.world.planted_bugs import PLANTS
 from testkit.world.planted_guards import GUARDS
 from testkit.world.run import WorldOutcome
@@ -49,7 +59,13 @@ def test_every_checker_of_the_world_and_every_pitfall_has_a_bug() -> None:
     """No checker and no pitfall is left out or listed twice."""
     names = {checker.__name__ for checker in CHECKERS}
 
-    assert {plant.name for plant in PLANTS} == names | {ANSWERS, JUDGES, LIVENESS, WATCHES}
+    assert {plant.name for plant in PLANTS} == names | {
+        ANSWERS,
+        JUDGES,
+        LIVENESS,
+        MEMBERS,
+        WATCHES,
+    }
     assert {guard.name for guard in GUARDS} == set(PITFALLS)
     assert len({key(plant) for plant in ALL}) == len(ALL)
 
@@ -61,6 +77,7 @@ FOUND = {
     "key-1: its history is not linearizable": JUDGES,
     "watcher 1 was shown other changes of 7 than another one": WATCHES,
     "two watchers were shown different changes of 7": WATCHES,
+    "member m1 read partition 2 at 7 ns, and m2 until 8 ns": MEMBERS,
     "not every call came to an end within 180 s": LIVENESS,
     "the replicas do not agree: {}": LIVENESS,
 }

@@ -176,6 +176,26 @@ def test_groups_are_created_and_shown(viewstamp: CommandLine) -> None:
     assert removed.out.startswith("deleted group billing")
 
 
+def test_groups_are_updated(viewstamp: CommandLine) -> None:
+    """Assignor and timeout change alone or together, and stay as they are if they are not named."""
+    group = ("orders", "payments", "billing")
+    viewstamp("stream", "create", "orders")
+    viewstamp("topic", "create", "orders", "payments")
+    viewstamp("group", "create", *group, "--member-timeout-ms", "10000")
+
+    def shown() -> tuple[str, int]:
+        data = viewstamp("group", "get", *group, "--json").data
+        return data["assignor"], data["member_timeout_ms"]
+
+    assert shown() == ("uniform", 10_000)
+    assert viewstamp("group", "update", *group, "--assignor", "range").code == 0
+    assert shown() == ("range", 10_000)
+    tried = viewstamp("group", "update", *group, "--member-timeout-ms", "20000", "--dry-run")
+    assert (tried.code, shown()) == (0, ("range", 10_000))
+    viewstamp("group", "update", *group, "--member-timeout-ms", "20000")
+    assert shown() == ("range", 20_000)
+
+
 def test_user_is_created_with_permissions(viewstamp: CommandLine) -> None:
     """The three permission options become one set of permissions."""
     said = viewstamp(

@@ -19,6 +19,7 @@ from viewstamp.api.streams.v1 import streams_pb2, streams_service_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.api.users.v1 import users_pb2, users_service_pb2
 from viewstamp.errors import Refusal
+from viewstamp.limits import MEMBER_TIMEOUT_US
 from viewstamp.routing import Method
 
 PAGE_SIZE = 100
@@ -116,8 +117,17 @@ class Domain:
     def _CreateConsumerGroup(self, request: Any) -> Any:  # noqa: N802 - named as the RPC
         group = consumer_groups_pb2.ConsumerGroup(id=self._take_id(), name=request.name)
         group.assignor = request.assignor or consumer_groups_pb2.ASSIGNOR_UNIFORM
+        group.member_timeout_ms = request.member_timeout_ms or MEMBER_TIMEOUT_US // 1_000
         self.groups[request.name] = group
         return groups_service_pb2.CreateConsumerGroupResponse(group_id=group.id)
+
+    def _UpdateConsumerGroup(self, request: Any) -> Any:  # noqa: N802 - named as the RPC
+        group = self.groups[request.group.name]
+        if not request.validate_only:
+            group.assignor = request.assignor or group.assignor
+            if request.HasField("member_timeout_ms"):
+                group.member_timeout_ms = request.member_timeout_ms
+        return groups_service_pb2.UpdateConsumerGroupResponse()
 
     def _ListConsumerGroups(self, request: Any) -> Any:  # noqa: N802 - named as the RPC
         page, token = _page(list(self.groups.values()), request)

@@ -89,6 +89,10 @@ class _MemberStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MemberSta
     """The member still has to give up partitions."""
     MEMBER_STATE_UNRELEASED_PARTITIONS: _MemberState.ValueType  # 3
     """The member waits for partitions that other members have not released."""
+    MEMBER_STATE_AWAY: _MemberState.ValueType  # 4
+    """A static member has left its place for a while. Its partitions wait for it, and nobody reads
+    them.
+    """
 
 class MemberState(_MemberState, metaclass=_MemberStateEnumTypeWrapper):
     """The state of a member, as in KIP-848."""
@@ -101,6 +105,10 @@ MEMBER_STATE_UNREVOKED_PARTITIONS: MemberState.ValueType  # 2
 """The member still has to give up partitions."""
 MEMBER_STATE_UNRELEASED_PARTITIONS: MemberState.ValueType  # 3
 """The member waits for partitions that other members have not released."""
+MEMBER_STATE_AWAY: MemberState.ValueType  # 4
+"""A static member has left its place for a while. Its partitions wait for it, and nobody reads
+them.
+"""
 Global___MemberState: _TypeAlias = MemberState  # noqa: Y015
 
 class _ChoreKind:
@@ -153,6 +161,7 @@ class Member(_message.Message):
     TARGET_PARTITIONS_FIELD_NUMBER: _builtins.int
     JOINED_REVISION_FIELD_NUMBER: _builtins.int
     PARTITIONS_OMITTED_FIELD_NUMBER: _builtins.int
+    MEMBER_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.int
     """The client session."""
     user_id: _builtins.int
@@ -171,6 +180,10 @@ class Member(_message.Message):
     """Revision of its join."""
     partitions_omitted: _builtins.bool
     """Whether the answer leaves the partitions out, because they are more than a page may hold."""
+    member_timeout_ms: _builtins.int
+    """It is removed once it has shown no life for this long, milliseconds: what its group had when it
+    joined.
+    """
     @_builtins.property
     def owned_partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The partitions that the member may read now, ascending."""
@@ -198,10 +211,11 @@ class Member(_message.Message):
         target_partitions: _abc.Iterable[_builtins.int] | None = ...,
         joined_revision: _builtins.int = ...,
         partitions_omitted: _builtins.bool = ...,
+        member_timeout_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_id", b"instance_id", "joined_revision", b"joined_revision", "member_epoch", b"member_epoch", "owned_partitions", b"owned_partitions", "partitions_omitted", b"partitions_omitted", "previous_member_epoch", b"previous_member_epoch", "rack", b"rack", "revoking_partitions", b"revoking_partitions", "session_id", b"session_id", "state", b"state", "target_partitions", b"target_partitions", "user_id", b"user_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_id", b"instance_id", "joined_revision", b"joined_revision", "member_epoch", b"member_epoch", "member_timeout_ms", b"member_timeout_ms", "owned_partitions", b"owned_partitions", "partitions_omitted", b"partitions_omitted", "previous_member_epoch", b"previous_member_epoch", "rack", b"rack", "revoking_partitions", b"revoking_partitions", "session_id", b"session_id", "state", b"state", "target_partitions", b"target_partitions", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -227,6 +241,7 @@ class ConsumerGroup(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     CREATED_REVISION_FIELD_NUMBER: _builtins.int
     MODIFIED_REVISION_FIELD_NUMBER: _builtins.int
+    MEMBER_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Never reused."""
     stream_id: _builtins.int
@@ -253,6 +268,8 @@ class ConsumerGroup(_message.Message):
     """Revision of the creating command."""
     modified_revision: _builtins.int
     """Revision of the last command that changed the group itself."""
+    member_timeout_ms: _builtins.int
+    """A member that shows no life for this long is removed, milliseconds."""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]:
         """By ascending session id; not in lists."""
@@ -274,10 +291,11 @@ class ConsumerGroup(_message.Message):
         created_at: _builtins.int = ...,
         created_revision: _builtins.int = ...,
         modified_revision: _builtins.int = ...,
+        member_timeout_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_epoch", b"assignment_epoch", "assignor", b"assignor", "created_at", b"created_at", "created_revision", b"created_revision", "group_epoch", b"group_epoch", "id", b"id", "members", b"members", "members_count", b"members_count", "modified_revision", b"modified_revision", "name", b"name", "partitions_count", b"partitions_count", "state", b"state", "stream_id", b"stream_id", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_epoch", b"assignment_epoch", "assignor", b"assignor", "created_at", b"created_at", "created_revision", b"created_revision", "group_epoch", b"group_epoch", "id", b"id", "member_timeout_ms", b"member_timeout_ms", "members", b"members", "members_count", b"members_count", "modified_revision", b"modified_revision", "name", b"name", "partitions_count", b"partitions_count", "state", b"state", "stream_id", b"stream_id", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -300,6 +318,7 @@ class ConsumerGroupEntity(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     CREATED_REVISION_FIELD_NUMBER: _builtins.int
     MODIFIED_REVISION_FIELD_NUMBER: _builtins.int
+    MEMBER_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """The id."""
     stream_id: _builtins.int
@@ -322,6 +341,8 @@ class ConsumerGroupEntity(_message.Message):
     """Revision of creation."""
     modified_revision: _builtins.int
     """Revision of the last change."""
+    member_timeout_ms: _builtins.int
+    """How long a member may be silent, milliseconds; 0 for 45,000."""
     def __init__(
         self,
         *,
@@ -336,10 +357,11 @@ class ConsumerGroupEntity(_message.Message):
         created_at: _builtins.int = ...,
         created_revision: _builtins.int = ...,
         modified_revision: _builtins.int = ...,
+        member_timeout_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_epoch", b"assignment_epoch", "assignor", b"assignor", "created_at", b"created_at", "created_revision", b"created_revision", "group_epoch", b"group_epoch", "id", b"id", "modified_revision", b"modified_revision", "name", b"name", "partitions_count", b"partitions_count", "stream_id", b"stream_id", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_epoch", b"assignment_epoch", "assignor", b"assignor", "created_at", b"created_at", "created_revision", b"created_revision", "group_epoch", b"group_epoch", "id", b"id", "member_timeout_ms", b"member_timeout_ms", "modified_revision", b"modified_revision", "name", b"name", "partitions_count", b"partitions_count", "stream_id", b"stream_id", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -363,6 +385,9 @@ class MemberEntity(_message.Message):
     TARGET_PARTITIONS_FIELD_NUMBER: _builtins.int
     REVOCATION_DEADLINE_FIELD_NUMBER: _builtins.int
     JOINED_REVISION_FIELD_NUMBER: _builtins.int
+    ABSENCE_DEADLINE_FIELD_NUMBER: _builtins.int
+    ASSIGNMENT_REVISION_FIELD_NUMBER: _builtins.int
+    MEMBER_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     group_id: _builtins.int
     """Its group."""
     session_id: _builtins.int
@@ -381,6 +406,16 @@ class MemberEntity(_message.Message):
     """Log time in microseconds by which the revocation must be done; 0 if none is due."""
     joined_revision: _builtins.int
     """Revision of its join."""
+    absence_deadline: _builtins.int
+    """Log time in microseconds until which the place of a static member that is away is kept; 0 if
+    its session has it.
+    """
+    assignment_revision: _builtins.int
+    """Revision at which its owned or revoking partitions changed last; 0 if that was below feature
+    level 4.
+    """
+    member_timeout_ms: _builtins.int
+    """How long it may be silent, milliseconds; 0 for 45,000."""
     @_builtins.property
     def owned_partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ascending."""
@@ -408,10 +443,13 @@ class MemberEntity(_message.Message):
         target_partitions: _abc.Iterable[_builtins.int] | None = ...,
         revocation_deadline: _builtins.int = ...,
         joined_revision: _builtins.int = ...,
+        absence_deadline: _builtins.int = ...,
+        assignment_revision: _builtins.int = ...,
+        member_timeout_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "instance_id", b"instance_id", "joined_revision", b"joined_revision", "member_epoch", b"member_epoch", "owned_partitions", b"owned_partitions", "previous_member_epoch", b"previous_member_epoch", "rack", b"rack", "revocation_deadline", b"revocation_deadline", "revoking_partitions", b"revoking_partitions", "session_id", b"session_id", "target_partitions", b"target_partitions", "user_id", b"user_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absence_deadline", b"absence_deadline", "assignment_revision", b"assignment_revision", "group_id", b"group_id", "instance_id", b"instance_id", "joined_revision", b"joined_revision", "member_epoch", b"member_epoch", "member_timeout_ms", b"member_timeout_ms", "owned_partitions", b"owned_partitions", "previous_member_epoch", b"previous_member_epoch", "rack", b"rack", "revocation_deadline", b"revocation_deadline", "revoking_partitions", b"revoking_partitions", "session_id", b"session_id", "target_partitions", b"target_partitions", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

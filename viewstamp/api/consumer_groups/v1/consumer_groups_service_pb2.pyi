@@ -30,11 +30,16 @@ class CreateConsumerGroupRequest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     ASSIGNOR_FIELD_NUMBER: _builtins.int
+    MEMBER_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """1 to 255 bytes of UTF-8 without control characters, unique on the topic."""
     assignor: _consumer_groups_pb2.Assignor.ValueType
     """How the group divides partitions; uniform if unspecified."""
+    member_timeout_ms: _builtins.int
+    """A member that shows no life for this long is removed: 6,000 to 3,600,000 ms; 0 means 45,000.
+    Ignored below feature level 4, as members are not removed there.
+    """
     validate_only: _builtins.bool
     """Check the command and answer as if it had taken effect, but change nothing."""
     @_builtins.property
@@ -52,11 +57,12 @@ class CreateConsumerGroupRequest(_message.Message):
         topic: _common_pb2.Identifier | None = ...,
         name: _builtins.str = ...,
         assignor: _consumer_groups_pb2.Assignor.ValueType = ...,
+        member_timeout_ms: _builtins.int = ...,
         validate_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignor", b"assignor", "name", b"name", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignor", b"assignor", "member_timeout_ms", b"member_timeout_ms", "name", b"name", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -89,6 +95,89 @@ class CreateConsumerGroupResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CreateConsumerGroupResponse: _TypeAlias = CreateConsumerGroupResponse  # noqa: Y015
+
+@_typing.final
+class UpdateConsumerGroupRequest(_message.Message):
+    """Request of UpdateConsumerGroup. What is not set stays as it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    ASSIGNOR_FIELD_NUMBER: _builtins.int
+    MEMBER_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    assignor: _consumer_groups_pb2.Assignor.ValueType
+    """How the group divides partitions from now on. Another one leads to a new target."""
+    member_timeout_ms: _builtins.int
+    """How long members that join from now on may be silent: 6,000 to 3,600,000 ms; 0 means 45,000."""
+    expected_revision: _builtins.int
+    """If set, the command fails unless it equals the entity's modified_revision."""
+    validate_only: _builtins.bool
+    """Check the command and answer as if it had taken effect, but change nothing."""
+    @_builtins.property
+    def stream(self) -> _common_pb2.Identifier:
+        """The stream, by id or name."""
+
+    @_builtins.property
+    def topic(self) -> _common_pb2.Identifier:
+        """The topic, by id or name."""
+
+    @_builtins.property
+    def group(self) -> _common_pb2.Identifier:
+        """The group, by id or name."""
+
+    def __init__(
+        self,
+        *,
+        stream: _common_pb2.Identifier | None = ...,
+        topic: _common_pb2.Identifier | None = ...,
+        group: _common_pb2.Identifier | None = ...,
+        assignor: _consumer_groups_pb2.Assignor.ValueType = ...,
+        member_timeout_ms: _builtins.int | None = ...,
+        expected_revision: _builtins.int | None = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "_member_timeout_ms", b"_member_timeout_ms", "expected_revision", b"expected_revision", "group", b"group", "member_timeout_ms", b"member_timeout_ms", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "_member_timeout_ms", b"_member_timeout_ms", "assignor", b"assignor", "expected_revision", b"expected_revision", "group", b"group", "member_timeout_ms", b"member_timeout_ms", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    _WhichOneofReturnType__member_timeout_ms: _TypeAlias = _typing.Literal["member_timeout_ms"]  # noqa: Y015
+    _WhichOneofArgType__member_timeout_ms: _TypeAlias = _typing.Literal["_member_timeout_ms", b"_member_timeout_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__member_timeout_ms) -> _WhichOneofReturnType__member_timeout_ms | None: ...
+
+Global___UpdateConsumerGroupRequest: _TypeAlias = UpdateConsumerGroupRequest  # noqa: Y015
+
+@_typing.final
+class UpdateConsumerGroupResponse(_message.Message):
+    """Response of UpdateConsumerGroup."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """The cluster, and the view, op and revision of this answer."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateConsumerGroupResponse: _TypeAlias = UpdateConsumerGroupResponse  # noqa: Y015
 
 @_typing.final
 class DeleteConsumerGroupRequest(_message.Message):
@@ -173,7 +262,9 @@ class JoinConsumerGroupRequest(_message.Message):
     RACK_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
-    """For static membership: a later join with the same id replaces this member. Empty for none."""
+    """For static membership: who joins with it after the member left with keep_place gets its place,
+    with all its partitions. Empty for none.
+    """
     rack: _builtins.str
     """Where the client runs; empty if unknown."""
     validate_only: _builtins.bool
@@ -245,7 +336,12 @@ class LeaveConsumerGroupRequest(_message.Message):
     STREAM_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
+    KEEP_PLACE_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    keep_place: _builtins.bool
+    """For a static member that stops reading and will be back: its partitions wait for it for the
+    group's member timeout. Ignored below feature level 4.
+    """
     validate_only: _builtins.bool
     """Check the command and answer as if it had taken effect, but change nothing."""
     @_builtins.property
@@ -266,11 +362,12 @@ class LeaveConsumerGroupRequest(_message.Message):
         stream: _common_pb2.Identifier | None = ...,
         topic: _common_pb2.Identifier | None = ...,
         group: _common_pb2.Identifier | None = ...,
+        keep_place: _builtins.bool = ...,
         validate_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "keep_place", b"keep_place", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -316,7 +413,8 @@ class HeartbeatConsumerGroupRequest(_message.Message):
     """The epoch that the member has reached."""
     known_assignment: _builtins.int
     """The `assignment` of the last answer or page; 0 for none. If it is still current, the answer
-    leaves the partitions out. If it is not, no partition counts as given up.
+    leaves the partitions out. If it is not, no partition counts as given up; nor with 0, from
+    feature level 4 on.
     """
     @_builtins.property
     def stream(self) -> _common_pb2.Identifier:
@@ -559,6 +657,116 @@ class ListConsumerGroupsResponse(_message.Message):
 Global___ListConsumerGroupsResponse: _TypeAlias = ListConsumerGroupsResponse  # noqa: Y015
 
 @_typing.final
+class KeepAliveConsumerGroupRequest(_message.Message):
+    """Request of KeepAliveConsumerGroup."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    MEMBER_EPOCH_FIELD_NUMBER: _builtins.int
+    KNOWN_ASSIGNMENT_FIELD_NUMBER: _builtins.int
+    member_epoch: _builtins.int
+    """The epoch that the member has reached."""
+    known_assignment: _builtins.int
+    """The `assignment` of the last answer or page; 0 for none. If it is still current, the answer
+    leaves the partitions out.
+    """
+    @_builtins.property
+    def stream(self) -> _common_pb2.Identifier:
+        """The stream, by id or name."""
+
+    @_builtins.property
+    def topic(self) -> _common_pb2.Identifier:
+        """The topic, by id or name."""
+
+    @_builtins.property
+    def group(self) -> _common_pb2.Identifier:
+        """The group, by id or name."""
+
+    def __init__(
+        self,
+        *,
+        stream: _common_pb2.Identifier | None = ...,
+        topic: _common_pb2.Identifier | None = ...,
+        group: _common_pb2.Identifier | None = ...,
+        member_epoch: _builtins.int = ...,
+        known_assignment: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "known_assignment", b"known_assignment", "member_epoch", b"member_epoch", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeepAliveConsumerGroupRequest: _TypeAlias = KeepAliveConsumerGroupRequest  # noqa: Y015
+
+@_typing.final
+class KeepAliveConsumerGroupResponse(_message.Message):
+    """Response of KeepAliveConsumerGroup."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    MEMBER_EPOCH_FIELD_NUMBER: _builtins.int
+    OWNED_PARTITIONS_FIELD_NUMBER: _builtins.int
+    REVOKING_PARTITIONS_FIELD_NUMBER: _builtins.int
+    ASSIGNMENT_FIELD_NUMBER: _builtins.int
+    PARTITIONS_OMITTED_FIELD_NUMBER: _builtins.int
+    MUST_HEARTBEAT_FIELD_NUMBER: _builtins.int
+    INTERVAL_MS_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    member_epoch: _builtins.int
+    """The member's epoch."""
+    assignment: _builtins.int
+    """A number that stands for the partitions, never 0. It is another one after each change."""
+    partitions_omitted: _builtins.bool
+    """Whether the answer leaves the partitions out: `assignment` is the known one, or there are more
+    than 16,384 partitions. In the second case SyncConsumerGroup returns them in pages.
+    """
+    must_heartbeat: _builtins.bool
+    """Whether the member has something to tell by HeartbeatConsumerGroup: what it has given up, or
+    that it has heard of its new epoch.
+    """
+    interval_ms: _builtins.int
+    """Show life again after so long, milliseconds."""
+    timeout_ms: _builtins.int
+    """The member is removed once it has shown no life for so long, milliseconds."""
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """The cluster, and the view, op and revision of this answer."""
+
+    @_builtins.property
+    def owned_partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The partitions that the member may read now, ascending."""
+
+    @_builtins.property
+    def revoking_partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The partitions that the member must give up, ascending."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+        member_epoch: _builtins.int = ...,
+        owned_partitions: _abc.Iterable[_builtins.int] | None = ...,
+        revoking_partitions: _abc.Iterable[_builtins.int] | None = ...,
+        assignment: _builtins.int = ...,
+        partitions_omitted: _builtins.bool = ...,
+        must_heartbeat: _builtins.bool = ...,
+        interval_ms: _builtins.int = ...,
+        timeout_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "header", b"header", "interval_ms", b"interval_ms", "member_epoch", b"member_epoch", "must_heartbeat", b"must_heartbeat", "owned_partitions", b"owned_partitions", "partitions_omitted", b"partitions_omitted", "revoking_partitions", b"revoking_partitions", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeepAliveConsumerGroupResponse: _TypeAlias = KeepAliveConsumerGroupResponse  # noqa: Y015
+
+@_typing.final
 class AssignRequest(_message.Message):
     """Request of Assign."""
 
@@ -611,6 +819,68 @@ class AssignResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AssignResponse: _TypeAlias = AssignResponse  # noqa: Y015
+
+@_typing.final
+class ExpireMemberRequest(_message.Message):
+    """Request of ExpireMember."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    JOINED_REVISION_FIELD_NUMBER: _builtins.int
+    ABSENCE_DEADLINE_FIELD_NUMBER: _builtins.int
+    PUT_OFF_REVISION_FIELD_NUMBER: _builtins.int
+    group_id: _builtins.int
+    """The group."""
+    session_id: _builtins.int
+    """The member."""
+    joined_revision: _builtins.int
+    """Revision of its join."""
+    absence_deadline: _builtins.int
+    """The deadline of its absence that has passed, log time in microseconds; 0 if it is not away."""
+    put_off_revision: _builtins.int
+    """The revision at which it was put off, so that it differs from the command before; 0 at first."""
+    def __init__(
+        self,
+        *,
+        group_id: _builtins.int = ...,
+        session_id: _builtins.int = ...,
+        joined_revision: _builtins.int = ...,
+        absence_deadline: _builtins.int = ...,
+        put_off_revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absence_deadline", b"absence_deadline", "group_id", b"group_id", "joined_revision", b"joined_revision", "put_off_revision", b"put_off_revision", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpireMemberRequest: _TypeAlias = ExpireMemberRequest  # noqa: Y015
+
+@_typing.final
+class ExpireMemberResponse(_message.Message):
+    """Response of ExpireMember."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """The cluster, and the view, op and revision of this answer."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpireMemberResponse: _TypeAlias = ExpireMemberResponse  # noqa: Y015
 
 @_typing.final
 class CompleteRevocationRequest(_message.Message):

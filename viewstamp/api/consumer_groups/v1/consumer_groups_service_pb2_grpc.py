@@ -43,6 +43,11 @@ class ConsumerGroupsServiceStub:
                 request_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.CreateConsumerGroupRequest.SerializeToString,
                 response_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.CreateConsumerGroupResponse.FromString,
                 _registered_method=True)
+        self.UpdateConsumerGroup = channel.unary_unary(
+                '/viewstamp.api.consumer_groups.v1.ConsumerGroupsService/UpdateConsumerGroup',
+                request_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.UpdateConsumerGroupRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.UpdateConsumerGroupResponse.FromString,
+                _registered_method=True)
         self.DeleteConsumerGroup = channel.unary_unary(
                 '/viewstamp.api.consumer_groups.v1.ConsumerGroupsService/DeleteConsumerGroup',
                 request_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.DeleteConsumerGroupRequest.SerializeToString,
@@ -93,6 +98,11 @@ class ConsumerGroupsServiceStub:
                 request_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.SyncConsumerGroupRequest.SerializeToString,
                 response_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.SyncConsumerGroupResponse.FromString,
                 _registered_method=True)
+        self.KeepAliveConsumerGroup = channel.unary_unary(
+                '/viewstamp.api.consumer_groups.v1.ConsumerGroupsService/KeepAliveConsumerGroup',
+                request_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.KeepAliveConsumerGroupRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.KeepAliveConsumerGroupResponse.FromString,
+                _registered_method=True)
 
 
 class ConsumerGroupsServiceServicer:
@@ -104,7 +114,17 @@ class ConsumerGroupsServiceServicer:
 
     def CreateConsumerGroup(self, request, context):
         """Creates a group on a topic. Needs manage_topic.
-        Errors: GROUP_EXISTS, INVALID_GROUP_NAME, INVALID_OPTION (unknown assignor).
+        Errors: GROUP_EXISTS, INVALID_GROUP_NAME, INVALID_OPTION (unknown assignor, or a timeout out of
+        range).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateConsumerGroup(self, request, context):
+        """Changes how a group divides partitions, and how long its members may be silent. Needs
+        manage_topic.
+        Errors: GROUP_NOT_FOUND, INVALID_OPTION (unknown assignor, or a timeout out of range).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -122,23 +142,27 @@ class ConsumerGroupsServiceServicer:
         """Makes the calling session a member. A session that joins again stays the same member. Needs
         read_topic.
         Errors: GROUP_NOT_FOUND, SESSION_REQUIRED, INVALID_OPTION (a bad instance id or rack, or
-        another one than at the first join).
+        another one than at the first join), UNRELEASED_INSTANCE_ID (another member has the instance
+        id: it must leave, keeping its place for you or not, or show no life for the group's timeout).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LeaveConsumerGroup(self, request, context):
-        """Ends the calling session's membership. Needs read_topic.
-        Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, SESSION_REQUIRED.
+        """Ends the calling session's membership, or lets a static member leave its place for a while.
+        Needs read_topic.
+        Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, SESSION_REQUIRED, INVALID_OPTION (keep_place without an
+        instance id).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def HeartbeatConsumerGroup(self, request, context):
-        """Tells which partitions the member still holds, and returns those that it should hold. A member
-        that sends heartbeats stays in the group. Needs read_topic.
+        """Tells which partitions the member still holds, and returns those that it should hold. It also
+        shows life, but each is an entry of the log: while there is nothing to tell, use
+        KeepAliveConsumerGroup. Needs read_topic.
         Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, FENCED_MEMBER_EPOCH, SESSION_REQUIRED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -197,6 +221,16 @@ class ConsumerGroupsServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def KeepAliveConsumerGroup(self, request, context):
+        """Shows that the calling session's member is alive, without an entry of the log, and returns what
+        it should hold. Only the primary answers. A member that shows no life for the timeout of its
+        group is removed. Needs read_topic: whoever lost it cannot show life, and is removed.
+        Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, FENCED_MEMBER_EPOCH, SESSION_REQUIRED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ConsumerGroupsServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -204,6 +238,11 @@ def add_ConsumerGroupsServiceServicer_to_server(servicer, server):
                     servicer.CreateConsumerGroup,
                     request_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.CreateConsumerGroupRequest.FromString,
                     response_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.CreateConsumerGroupResponse.SerializeToString,
+            ),
+            'UpdateConsumerGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateConsumerGroup,
+                    request_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.UpdateConsumerGroupRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.UpdateConsumerGroupResponse.SerializeToString,
             ),
             'DeleteConsumerGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteConsumerGroup,
@@ -255,6 +294,11 @@ def add_ConsumerGroupsServiceServicer_to_server(servicer, server):
                     request_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.SyncConsumerGroupRequest.FromString,
                     response_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.SyncConsumerGroupResponse.SerializeToString,
             ),
+            'KeepAliveConsumerGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.KeepAliveConsumerGroup,
+                    request_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.KeepAliveConsumerGroupRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.KeepAliveConsumerGroupResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'viewstamp.api.consumer_groups.v1.ConsumerGroupsService', rpc_method_handlers)
@@ -287,6 +331,33 @@ class ConsumerGroupsService:
             '/viewstamp.api.consumer_groups.v1.ConsumerGroupsService/CreateConsumerGroup',
             viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.CreateConsumerGroupRequest.SerializeToString,
             viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.CreateConsumerGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateConsumerGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.consumer_groups.v1.ConsumerGroupsService/UpdateConsumerGroup',
+            viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.UpdateConsumerGroupRequest.SerializeToString,
+            viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.UpdateConsumerGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -567,6 +638,33 @@ class ConsumerGroupsService:
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def KeepAliveConsumerGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.consumer_groups.v1.ConsumerGroupsService/KeepAliveConsumerGroup',
+            viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.KeepAliveConsumerGroupRequest.SerializeToString,
+            viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.KeepAliveConsumerGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class ConsumerGroupsInternalServiceStub:
     """Commands that only the primary proposes.
@@ -588,6 +686,11 @@ class ConsumerGroupsInternalServiceStub:
                 request_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.CompleteRevocationRequest.SerializeToString,
                 response_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.CompleteRevocationResponse.FromString,
                 _registered_method=True)
+        self.ExpireMember = channel.unary_unary(
+                '/viewstamp.api.consumer_groups.v1.ConsumerGroupsInternalService/ExpireMember',
+                request_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ExpireMemberRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ExpireMemberResponse.FromString,
+                _registered_method=True)
         self.Sweep = channel.unary_unary(
                 '/viewstamp.api.consumer_groups.v1.ConsumerGroupsInternalService/Sweep',
                 request_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.SweepRequest.SerializeToString,
@@ -607,8 +710,18 @@ class ConsumerGroupsInternalServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CompleteRevocation(self, request, context):
-        """Takes partitions from a member that has not released them within 30 seconds. Does nothing if
-        the member has released them, or if a later deadline is in force.
+        """Removes a member that has not released partitions within 30 seconds, or within its timeout and
+        a tenth if that is longer (below feature level 4 it loses these partitions alone, after 30
+        seconds). Does nothing if the member has released them, or if a later
+        deadline is in force.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExpireMember(self, request, context):
+        """Removes a member that has shown no life for the timeout of its group, or a static member that
+        was away for so long. Does nothing if it came back, or joined anew.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -635,6 +748,11 @@ def add_ConsumerGroupsInternalServiceServicer_to_server(servicer, server):
                     servicer.CompleteRevocation,
                     request_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.CompleteRevocationRequest.FromString,
                     response_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.CompleteRevocationResponse.SerializeToString,
+            ),
+            'ExpireMember': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExpireMember,
+                    request_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ExpireMemberRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ExpireMemberResponse.SerializeToString,
             ),
             'Sweep': grpc.unary_unary_rpc_method_handler(
                     servicer.Sweep,
@@ -697,6 +815,33 @@ class ConsumerGroupsInternalService:
             '/viewstamp.api.consumer_groups.v1.ConsumerGroupsInternalService/CompleteRevocation',
             viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.CompleteRevocationRequest.SerializeToString,
             viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.CompleteRevocationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExpireMember(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.consumer_groups.v1.ConsumerGroupsInternalService/ExpireMember',
+            viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ExpireMemberRequest.SerializeToString,
+            viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ExpireMemberResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,7 +39,13 @@ class ConsumerGroupsServiceStub:
     def __new__(cls, channel: _aio.Channel) -> ConsumerGroupsServiceAsyncStub: ...
     CreateConsumerGroup: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.CreateConsumerGroupRequest, _consumer_groups_service_pb2.CreateConsumerGroupResponse]
     """Creates a group on a topic. Needs manage_topic.
-    Errors: GROUP_EXISTS, INVALID_GROUP_NAME, INVALID_OPTION (unknown assignor).
+    Errors: GROUP_EXISTS, INVALID_GROUP_NAME, INVALID_OPTION (unknown assignor, or a timeout out of
+    range).
+    """
+    UpdateConsumerGroup: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.UpdateConsumerGroupRequest, _consumer_groups_service_pb2.UpdateConsumerGroupResponse]
+    """Changes how a group divides partitions, and how long its members may be silent. Needs
+    manage_topic.
+    Errors: GROUP_NOT_FOUND, INVALID_OPTION (unknown assignor, or a timeout out of range).
     """
     DeleteConsumerGroup: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.DeleteConsumerGroupRequest, _consumer_groups_service_pb2.DeleteConsumerGroupResponse]
     """Deletes a group with its members. Needs manage_topic.
@@ -49,15 +55,19 @@ class ConsumerGroupsServiceStub:
     """Makes the calling session a member. A session that joins again stays the same member. Needs
     read_topic.
     Errors: GROUP_NOT_FOUND, SESSION_REQUIRED, INVALID_OPTION (a bad instance id or rack, or
-    another one than at the first join).
+    another one than at the first join), UNRELEASED_INSTANCE_ID (another member has the instance
+    id: it must leave, keeping its place for you or not, or show no life for the group's timeout).
     """
     LeaveConsumerGroup: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.LeaveConsumerGroupRequest, _consumer_groups_service_pb2.LeaveConsumerGroupResponse]
-    """Ends the calling session's membership. Needs read_topic.
-    Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, SESSION_REQUIRED.
+    """Ends the calling session's membership, or lets a static member leave its place for a while.
+    Needs read_topic.
+    Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, SESSION_REQUIRED, INVALID_OPTION (keep_place without an
+    instance id).
     """
     HeartbeatConsumerGroup: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.HeartbeatConsumerGroupRequest, _consumer_groups_service_pb2.HeartbeatConsumerGroupResponse]
-    """Tells which partitions the member still holds, and returns those that it should hold. A member
-    that sends heartbeats stays in the group. Needs read_topic.
+    """Tells which partitions the member still holds, and returns those that it should hold. It also
+    shows life, but each is an entry of the log: while there is nothing to tell, use
+    KeepAliveConsumerGroup. Needs read_topic.
     Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, FENCED_MEMBER_EPOCH, SESSION_REQUIRED.
     """
     GetConsumerGroup: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.GetConsumerGroupRequest, _consumer_groups_service_pb2.GetConsumerGroupResponse]
@@ -87,6 +97,12 @@ class ConsumerGroupsServiceStub:
     Needs read_topic.
     Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, SESSION_REQUIRED.
     """
+    KeepAliveConsumerGroup: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.KeepAliveConsumerGroupRequest, _consumer_groups_service_pb2.KeepAliveConsumerGroupResponse]
+    """Shows that the calling session's member is alive, without an entry of the log, and returns what
+    it should hold. Only the primary answers. A member that shows no life for the timeout of its
+    group is removed. Needs read_topic: whoever lost it cannot show life, and is removed.
+    Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, FENCED_MEMBER_EPOCH, SESSION_REQUIRED.
+    """
 
 @_typing.type_check_only
 class ConsumerGroupsServiceAsyncStub(ConsumerGroupsServiceStub):
@@ -99,7 +115,13 @@ class ConsumerGroupsServiceAsyncStub(ConsumerGroupsServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateConsumerGroup: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.CreateConsumerGroupRequest, _consumer_groups_service_pb2.CreateConsumerGroupResponse]  # type: ignore[assignment]
     """Creates a group on a topic. Needs manage_topic.
-    Errors: GROUP_EXISTS, INVALID_GROUP_NAME, INVALID_OPTION (unknown assignor).
+    Errors: GROUP_EXISTS, INVALID_GROUP_NAME, INVALID_OPTION (unknown assignor, or a timeout out of
+    range).
+    """
+    UpdateConsumerGroup: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.UpdateConsumerGroupRequest, _consumer_groups_service_pb2.UpdateConsumerGroupResponse]  # type: ignore[assignment]
+    """Changes how a group divides partitions, and how long its members may be silent. Needs
+    manage_topic.
+    Errors: GROUP_NOT_FOUND, INVALID_OPTION (unknown assignor, or a timeout out of range).
     """
     DeleteConsumerGroup: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.DeleteConsumerGroupRequest, _consumer_groups_service_pb2.DeleteConsumerGroupResponse]  # type: ignore[assignment]
     """Deletes a group with its members. Needs manage_topic.
@@ -109,15 +131,19 @@ class ConsumerGroupsServiceAsyncStub(ConsumerGroupsServiceStub):
     """Makes the calling session a member. A session that joins again stays the same member. Needs
     read_topic.
     Errors: GROUP_NOT_FOUND, SESSION_REQUIRED, INVALID_OPTION (a bad instance id or rack, or
-    another one than at the first join).
+    another one than at the first join), UNRELEASED_INSTANCE_ID (another member has the instance
+    id: it must leave, keeping its place for you or not, or show no life for the group's timeout).
     """
     LeaveConsumerGroup: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.LeaveConsumerGroupRequest, _consumer_groups_service_pb2.LeaveConsumerGroupResponse]  # type: ignore[assignment]
-    """Ends the calling session's membership. Needs read_topic.
-    Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, SESSION_REQUIRED.
+    """Ends the calling session's membership, or lets a static member leave its place for a while.
+    Needs read_topic.
+    Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, SESSION_REQUIRED, INVALID_OPTION (keep_place without an
+    instance id).
     """
     HeartbeatConsumerGroup: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.HeartbeatConsumerGroupRequest, _consumer_groups_service_pb2.HeartbeatConsumerGroupResponse]  # type: ignore[assignment]
-    """Tells which partitions the member still holds, and returns those that it should hold. A member
-    that sends heartbeats stays in the group. Needs read_topic.
+    """Tells which partitions the member still holds, and returns those that it should hold. It also
+    shows life, but each is an entry of the log: while there is nothing to tell, use
+    KeepAliveConsumerGroup. Needs read_topic.
     Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, FENCED_MEMBER_EPOCH, SESSION_REQUIRED.
     """
     GetConsumerGroup: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.GetConsumerGroupRequest, _consumer_groups_service_pb2.GetConsumerGroupResponse]  # type: ignore[assignment]
@@ -147,6 +173,12 @@ class ConsumerGroupsServiceAsyncStub(ConsumerGroupsServiceStub):
     Needs read_topic.
     Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, SESSION_REQUIRED.
     """
+    KeepAliveConsumerGroup: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.KeepAliveConsumerGroupRequest, _consumer_groups_service_pb2.KeepAliveConsumerGroupResponse]  # type: ignore[assignment]
+    """Shows that the calling session's member is alive, without an entry of the log, and returns what
+    it should hold. Only the primary answers. A member that shows no life for the timeout of its
+    group is removed. Needs read_topic: whoever lost it cannot show life, and is removed.
+    Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, FENCED_MEMBER_EPOCH, SESSION_REQUIRED.
+    """
 
 class ConsumerGroupsServiceServicer(metaclass=_abc_1.ABCMeta):
     """Groups of sessions that share the partitions of a topic, as in KIP-848. The cluster first looks
@@ -162,7 +194,19 @@ class ConsumerGroupsServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_consumer_groups_service_pb2.CreateConsumerGroupResponse, _abc.Awaitable[_consumer_groups_service_pb2.CreateConsumerGroupResponse]]:
         """Creates a group on a topic. Needs manage_topic.
-        Errors: GROUP_EXISTS, INVALID_GROUP_NAME, INVALID_OPTION (unknown assignor).
+        Errors: GROUP_EXISTS, INVALID_GROUP_NAME, INVALID_OPTION (unknown assignor, or a timeout out of
+        range).
+        """
+
+    @_abc_1.abstractmethod
+    def UpdateConsumerGroup(
+        self,
+        request: _consumer_groups_service_pb2.UpdateConsumerGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_consumer_groups_service_pb2.UpdateConsumerGroupResponse, _abc.Awaitable[_consumer_groups_service_pb2.UpdateConsumerGroupResponse]]:
+        """Changes how a group divides partitions, and how long its members may be silent. Needs
+        manage_topic.
+        Errors: GROUP_NOT_FOUND, INVALID_OPTION (unknown assignor, or a timeout out of range).
         """
 
     @_abc_1.abstractmethod
@@ -184,7 +228,8 @@ class ConsumerGroupsServiceServicer(metaclass=_abc_1.ABCMeta):
         """Makes the calling session a member. A session that joins again stays the same member. Needs
         read_topic.
         Errors: GROUP_NOT_FOUND, SESSION_REQUIRED, INVALID_OPTION (a bad instance id or rack, or
-        another one than at the first join).
+        another one than at the first join), UNRELEASED_INSTANCE_ID (another member has the instance
+        id: it must leave, keeping its place for you or not, or show no life for the group's timeout).
         """
 
     @_abc_1.abstractmethod
@@ -193,8 +238,10 @@ class ConsumerGroupsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _consumer_groups_service_pb2.LeaveConsumerGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_consumer_groups_service_pb2.LeaveConsumerGroupResponse, _abc.Awaitable[_consumer_groups_service_pb2.LeaveConsumerGroupResponse]]:
-        """Ends the calling session's membership. Needs read_topic.
-        Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, SESSION_REQUIRED.
+        """Ends the calling session's membership, or lets a static member leave its place for a while.
+        Needs read_topic.
+        Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, SESSION_REQUIRED, INVALID_OPTION (keep_place without an
+        instance id).
         """
 
     @_abc_1.abstractmethod
@@ -203,8 +250,9 @@ class ConsumerGroupsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _consumer_groups_service_pb2.HeartbeatConsumerGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_consumer_groups_service_pb2.HeartbeatConsumerGroupResponse, _abc.Awaitable[_consumer_groups_service_pb2.HeartbeatConsumerGroupResponse]]:
-        """Tells which partitions the member still holds, and returns those that it should hold. A member
-        that sends heartbeats stays in the group. Needs read_topic.
+        """Tells which partitions the member still holds, and returns those that it should hold. It also
+        shows life, but each is an entry of the log: while there is nothing to tell, use
+        KeepAliveConsumerGroup. Needs read_topic.
         Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, FENCED_MEMBER_EPOCH, SESSION_REQUIRED.
         """
 
@@ -271,6 +319,18 @@ class ConsumerGroupsServiceServicer(metaclass=_abc_1.ABCMeta):
         Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, SESSION_REQUIRED.
         """
 
+    @_abc_1.abstractmethod
+    def KeepAliveConsumerGroup(
+        self,
+        request: _consumer_groups_service_pb2.KeepAliveConsumerGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_consumer_groups_service_pb2.KeepAliveConsumerGroupResponse, _abc.Awaitable[_consumer_groups_service_pb2.KeepAliveConsumerGroupResponse]]:
+        """Shows that the calling session's member is alive, without an entry of the log, and returns what
+        it should hold. Only the primary answers. A member that shows no life for the timeout of its
+        group is removed. Needs read_topic: whoever lost it cannot show life, and is removed.
+        Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, FENCED_MEMBER_EPOCH, SESSION_REQUIRED.
+        """
+
 def add_ConsumerGroupsServiceServicer_to_server(servicer: ConsumerGroupsServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class ConsumerGroupsInternalServiceStub:
@@ -283,8 +343,14 @@ class ConsumerGroupsInternalServiceStub:
     Assign: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.AssignRequest, _consumer_groups_service_pb2.AssignResponse]
     """Computes the target assignment of a group. Does nothing if the group epoch has changed since."""
     CompleteRevocation: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.CompleteRevocationRequest, _consumer_groups_service_pb2.CompleteRevocationResponse]
-    """Takes partitions from a member that has not released them within 30 seconds. Does nothing if
-    the member has released them, or if a later deadline is in force.
+    """Removes a member that has not released partitions within 30 seconds, or within its timeout and
+    a tenth if that is longer (below feature level 4 it loses these partitions alone, after 30
+    seconds). Does nothing if the member has released them, or if a later
+    deadline is in force.
+    """
+    ExpireMember: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.ExpireMemberRequest, _consumer_groups_service_pb2.ExpireMemberResponse]
+    """Removes a member that has shown no life for the timeout of its group, or a static member that
+    was away for so long. Does nothing if it came back, or joined anew.
     """
     Sweep: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.SweepRequest, _consumer_groups_service_pb2.SweepResponse]
     """Works off chores, one step at a time: the work that effects left because their log entry had no
@@ -300,8 +366,14 @@ class ConsumerGroupsInternalServiceAsyncStub(ConsumerGroupsInternalServiceStub):
     Assign: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.AssignRequest, _consumer_groups_service_pb2.AssignResponse]  # type: ignore[assignment]
     """Computes the target assignment of a group. Does nothing if the group epoch has changed since."""
     CompleteRevocation: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.CompleteRevocationRequest, _consumer_groups_service_pb2.CompleteRevocationResponse]  # type: ignore[assignment]
-    """Takes partitions from a member that has not released them within 30 seconds. Does nothing if
-    the member has released them, or if a later deadline is in force.
+    """Removes a member that has not released partitions within 30 seconds, or within its timeout and
+    a tenth if that is longer (below feature level 4 it loses these partitions alone, after 30
+    seconds). Does nothing if the member has released them, or if a later
+    deadline is in force.
+    """
+    ExpireMember: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.ExpireMemberRequest, _consumer_groups_service_pb2.ExpireMemberResponse]  # type: ignore[assignment]
+    """Removes a member that has shown no life for the timeout of its group, or a static member that
+    was away for so long. Does nothing if it came back, or joined anew.
     """
     Sweep: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.SweepRequest, _consumer_groups_service_pb2.SweepResponse]  # type: ignore[assignment]
     """Works off chores, one step at a time: the work that effects left because their log entry had no
@@ -326,8 +398,20 @@ class ConsumerGroupsInternalServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _consumer_groups_service_pb2.CompleteRevocationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_consumer_groups_service_pb2.CompleteRevocationResponse, _abc.Awaitable[_consumer_groups_service_pb2.CompleteRevocationResponse]]:
-        """Takes partitions from a member that has not released them within 30 seconds. Does nothing if
-        the member has released them, or if a later deadline is in force.
+        """Removes a member that has not released partitions within 30 seconds, or within its timeout and
+        a tenth if that is longer (below feature level 4 it loses these partitions alone, after 30
+        seconds). Does nothing if the member has released them, or if a later
+        deadline is in force.
+        """
+
+    @_abc_1.abstractmethod
+    def ExpireMember(
+        self,
+        request: _consumer_groups_service_pb2.ExpireMemberRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_consumer_groups_service_pb2.ExpireMemberResponse, _abc.Awaitable[_consumer_groups_service_pb2.ExpireMemberResponse]]:
+        """Removes a member that has shown no life for the timeout of its group, or a static member that
+        was away for so long. Does nothing if it came back, or joined anew.
         """
 
     @_abc_1.abstractmethod

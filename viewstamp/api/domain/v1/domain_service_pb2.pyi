@@ -590,7 +590,7 @@ class Item(_message.Message):
 
     @_builtins.property
     def proposals(self) -> Global___ProposalsItem:
-        """Tell every pending proposal anew (a new primary asks once)."""
+        """Tell every pending proposal anew (a new primary asks once), or what has been silent."""
 
     def __init__(
         self,
@@ -992,20 +992,55 @@ Global___RevertItem: _TypeAlias = RevertItem  # noqa: Y015
 
 @_typing.final
 class ProposalsItem(_message.Message):
-    """Asks for every pending proposal."""
+    """Asks for every pending proposal, or for the ends of what has been silent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    TENURE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tenure(self) -> Global___Tenure:
+        """Set in the second case."""
+
     def __init__(
         self,
+        *,
+        tenure: Global___Tenure | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tenure", b"tenure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tenure", b"tenure"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ProposalsItem: _TypeAlias = ProposalsItem  # noqa: Y015
+
+@_typing.final
+class Tenure(_message.Message):
+    """How long a primary has led. Nothing counts as silent for longer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    ELAPSED_MS_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Another one for each time that a replica leads."""
+    elapsed_ms: _builtins.int
+    """As the primary counts it, in steps of at most MEMBER_CHECK_INTERVAL_MS: while it stood still it
+    heard nobody. Milliseconds.
+    """
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        elapsed_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["elapsed_ms", b"elapsed_ms", "number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Tenure: _TypeAlias = Tenure  # noqa: Y015
 
 @_typing.final
 class ApplyResponse(_message.Message):

@@ -143,6 +143,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """
     REASON_FEATURE_LEVEL_UNSUPPORTED: _Reason.ValueType  # 110
     """FAILED_PRECONDITION: not every replica is known to support the feature level."""
+    REASON_UNRELEASED_INSTANCE_ID: _Reason.ValueType  # 113
+    """FAILED_PRECONDITION: another member of the group has the instance id."""
     REASON_NO_OTHER_REPLICA: _Reason.ValueType  # 112
     """FAILED_PRECONDITION: the cluster has one replica, and nobody to hand over to."""
     REASON_REVISION_MISMATCH: _Reason.ValueType  # 120
@@ -297,6 +299,8 @@ REASON_FEATURE_LEVEL_REQUIRED: Reason.ValueType  # 109
 """
 REASON_FEATURE_LEVEL_UNSUPPORTED: Reason.ValueType  # 110
 """FAILED_PRECONDITION: not every replica is known to support the feature level."""
+REASON_UNRELEASED_INSTANCE_ID: Reason.ValueType  # 113
+"""FAILED_PRECONDITION: another member of the group has the instance id."""
 REASON_NO_OTHER_REPLICA: Reason.ValueType  # 112
 """FAILED_PRECONDITION: the cluster has one replica, and nobody to hand over to."""
 REASON_REVISION_MISMATCH: Reason.ValueType  # 120

@@ -25,21 +25,21 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&viewstamp/api/routing/v1/routing.proto\x12\x18viewstamp.api.routing.v1\x1a google/protobuf/descriptor.proto\"g\n\x07Resolve\x12.\n\x05stage\x18\x01 \x01(\x0e\x32\x1f.viewstamp.api.routing.v1.Stage\x12,\n\x04gate\x18\x02 \x01(\x0e\x32\x1e.viewstamp.api.routing.v1.Gate\"\xb0\x02\n\x0e\x43ommandOptions\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12.\n\x05owner\x18\x02 \x01(\x0e\x32\x1f.viewstamp.api.routing.v1.Stage\x12\x32\n\x07resolve\x18\x03 \x01(\x0b\x32!.viewstamp.api.routing.v1.Resolve\x12\x11\n\tnormalize\x18\x04 \x01(\x08\x12\x37\n\x0e\x65mits_backward\x18\x05 \x03(\x0e\x32\x1f.viewstamp.api.routing.v1.Stage\x12\x13\n\x0bsets_grants\x18\x06 \x01(\x08\x12\x10\n\x08internal\x18\x07 \x01(\x08\x12\x13\n\x0bsince_level\x18\x08 \x01(\r\x12\r\n\x05\x61lone\x18\t \x01(\x08\x12\x15\n\rone_at_a_time\x18\n \x01(\x08\"\xa5\x01\n\x0cQueryOptions\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12.\n\x05owner\x18\x02 \x01(\x0e\x32\x1f.viewstamp.api.routing.v1.Stage\x12\x32\n\x07resolve\x18\x03 \x01(\x0b\x32!.viewstamp.api.routing.v1.Resolve\x12\x0e\n\x06public\x18\x04 \x01(\x08\x12\x13\n\x0bsince_level\x18\x05 \x01(\r*\x84\x01\n\x05Stage\x12\x15\n\x11STAGE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTAGE_SESSIONS\x10\x01\x12\x0f\n\x0bSTAGE_USERS\x10\x02\x12\x11\n\rSTAGE_STREAMS\x10\x03\x12\x19\n\x15STAGE_CONSUMER_GROUPS\x10\x04\x12\x11\n\rSTAGE_CATALOG\x10\x05*\xa5\x01\n\x04Gate\x12\x14\n\x10GATE_UNSPECIFIED\x10\x00\x12\x15\n\x11GATE_READ_SERVERS\x10\x01\x12\x17\n\x13GATE_MANAGE_SERVERS\x10\x02\x12\x13\n\x0fGATE_READ_TOPIC\x10\x03\x12\x15\n\x11GATE_MANAGE_TOPIC\x10\x04\x12\x16\n\x12GATE_POLL_MESSAGES\x10\x05\x12\x13\n\x0fGATE_READ_USERS\x10\x06:[\n\x07\x63ommand\x12\x1e.google.protobuf.MethodOptions\x18\xd5\x8d\x03 \x01(\x0b\x32(.viewstamp.api.routing.v1.CommandOptions:W\n\x05query\x12\x1e.google.protobuf.MethodOptions\x18\xd6\x8d\x03 \x01(\x0b\x32&.viewstamp.api.routing.v1.QueryOptionsb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&viewstamp/api/routing/v1/routing.proto\x12\x18viewstamp.api.routing.v1\x1a google/protobuf/descriptor.proto\"g\n\x07Resolve\x12.\n\x05stage\x18\x01 \x01(\x0e\x32\x1f.viewstamp.api.routing.v1.Stage\x12,\n\x04gate\x18\x02 \x01(\x0e\x32\x1e.viewstamp.api.routing.v1.Gate\"\xb0\x02\n\x0e\x43ommandOptions\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12.\n\x05owner\x18\x02 \x01(\x0e\x32\x1f.viewstamp.api.routing.v1.Stage\x12\x32\n\x07resolve\x18\x03 \x01(\x0b\x32!.viewstamp.api.routing.v1.Resolve\x12\x11\n\tnormalize\x18\x04 \x01(\x08\x12\x37\n\x0e\x65mits_backward\x18\x05 \x03(\x0e\x32\x1f.viewstamp.api.routing.v1.Stage\x12\x13\n\x0bsets_grants\x18\x06 \x01(\x08\x12\x10\n\x08internal\x18\x07 \x01(\x08\x12\x13\n\x0bsince_level\x18\x08 \x01(\r\x12\r\n\x05\x61lone\x18\t \x01(\x08\x12\x15\n\rone_at_a_time\x18\n \x01(\x08\"\xb9\x01\n\x0cQueryOptions\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12.\n\x05owner\x18\x02 \x01(\x0e\x32\x1f.viewstamp.api.routing.v1.Stage\x12\x32\n\x07resolve\x18\x03 \x01(\x0b\x32!.viewstamp.api.routing.v1.Resolve\x12\x0e\n\x06public\x18\x04 \x01(\x08\x12\x13\n\x0bsince_level\x18\x05 \x01(\r\x12\x12\n\nat_primary\x18\x06 \x01(\x08*\x84\x01\n\x05Stage\x12\x15\n\x11STAGE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTAGE_SESSIONS\x10\x01\x12\x0f\n\x0bSTAGE_USERS\x10\x02\x12\x11\n\rSTAGE_STREAMS\x10\x03\x12\x19\n\x15STAGE_CONSUMER_GROUPS\x10\x04\x12\x11\n\rSTAGE_CATALOG\x10\x05*\xa5\x01\n\x04Gate\x12\x14\n\x10GATE_UNSPECIFIED\x10\x00\x12\x15\n\x11GATE_READ_SERVERS\x10\x01\x12\x17\n\x13GATE_MANAGE_SERVERS\x10\x02\x12\x13\n\x0fGATE_READ_TOPIC\x10\x03\x12\x15\n\x11GATE_MANAGE_TOPIC\x10\x04\x12\x16\n\x12GATE_POLL_MESSAGES\x10\x05\x12\x13\n\x0fGATE_READ_USERS\x10\x06:[\n\x07\x63ommand\x12\x1e.google.protobuf.MethodOptions\x18\xd5\x8d\x03 \x01(\x0b\x32(.viewstamp.api.routing.v1.CommandOptions:W\n\x05query\x12\x1e.google.protobuf.MethodOptions\x18\xd6\x8d\x03 \x01(\x0b\x32&.viewstamp.api.routing.v1.QueryOptionsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'viewstamp.api.routing.v1.routing_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STAGE']._serialized_start=683
-  _globals['_STAGE']._serialized_end=815
-  _globals['_GATE']._serialized_start=818
-  _globals['_GATE']._serialized_end=983
+  _globals['_STAGE']._serialized_start=703
+  _globals['_STAGE']._serialized_end=835
+  _globals['_GATE']._serialized_start=838
+  _globals['_GATE']._serialized_end=1003
   _globals['_RESOLVE']._serialized_start=102
   _globals['_RESOLVE']._serialized_end=205
   _globals['_COMMANDOPTIONS']._serialized_start=208
   _globals['_COMMANDOPTIONS']._serialized_end=512
   _globals['_QUERYOPTIONS']._serialized_start=515
-  _globals['_QUERYOPTIONS']._serialized_end=680
+  _globals['_QUERYOPTIONS']._serialized_end=700
 # @@protoc_insertion_point(module_scope)

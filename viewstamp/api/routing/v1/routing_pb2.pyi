@@ -208,6 +208,7 @@ class QueryOptions(_message.Message):
     RESOLVE_FIELD_NUMBER: _builtins.int
     PUBLIC_FIELD_NUMBER: _builtins.int
     SINCE_LEVEL_FIELD_NUMBER: _builtins.int
+    AT_PRIMARY_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     """The number that stands for the method on the wire."""
     owner: Global___Stage.ValueType
@@ -216,6 +217,10 @@ class QueryOptions(_message.Message):
     """Needs no token."""
     since_level: _builtins.int
     """The feature level from which on the method is served; 0 and 1: always."""
+    at_primary: _builtins.bool
+    """Only the primary answers it, at the newest revision: it shows the primary that its caller is
+    alive.
+    """
     @_builtins.property
     def resolve(self) -> Global___Resolve:
         """A stage that resolves names and authorizes first, at the same position."""
@@ -228,10 +233,11 @@ class QueryOptions(_message.Message):
         resolve: Global___Resolve | None = ...,
         public: _builtins.bool = ...,
         since_level: _builtins.int = ...,
+        at_primary: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resolve", b"resolve"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "owner", b"owner", "public", b"public", "resolve", b"resolve", "since_level", b"since_level"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_primary", b"at_primary", "code", b"code", "owner", b"owner", "public", b"public", "resolve", b"resolve", "since_level", b"since_level"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,162 @@
+"""Members that show no life are told to the primary, in time and in steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.consumer_groups import liveness
+from services.consumer_groups.domain import DOMAIN
+from tests.services.consumer_groups.harness import GROUP_NAME, GroupsHarness, refused, settled
+from viewstamp import limits
+from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
+from viewstamp.api.domain.v1.domain_service_pb2 import Tenure
+
+STEP_MS = limits.MEMBER_CHECK_INTERVAL_MS
+TIMEOUT_MS = limits.MEMBER_TIMEOUT_US // 1_000
+STEPS_TO_SILENCE = TIMEOUT_MS // STEP_MS + 1
+
+
+class Primary:
+    """Counts how long it has led, and asks for the silent members of a harness."""
+
+    def __init__(self, harness: GroupsHarness, number: int = 1) -> None:
+        self.harness = harness
+        self.number = number
+        self.elapsed_ms = 0
+
+    def check(self, steps: int = 1) -> list[int]:
+        """Check so many times; return the sessions that the last check proposes to remove."""
+        for _ in range(steps):
+            self.elapsed_ms += STEP_MS
+            tenure = Tenure(number=self.number, elapsed_ms=self.elapsed_ms)
+            found = list(DOMAIN.silent(self.harness.state, tenure))
+        self.harness.pending += found
+        return [api.ExpireMemberRequest.FromString(each.request).session_id for each in found]
+
+
+def keep_alive(
+    harness: GroupsHarness, session: int, epoch: int | None = None, known: int = 0
+) -> api.KeepAliveConsumerGroupResponse:
+    """Let a member show life, in its epoch unless the test names another."""
+    named = harness.member(session).member_epoch if epoch is None else epoch
+    request = api.KeepAliveConsumerGroupRequest(member_epoch=named, known_assignment=known)
+    request.group.name = GROUP_NAME
+    answer: api.KeepAliveConsumerGroupResponse = harness.query(
+        "KeepAliveConsumerGroup", request, session=session
+    )
+    return answer
+
+
+def test_a_silent_member_is_removed() -> None:
+    """Only who showed no life for the timeout and one interval is removed; others get its share."""
+    harness = settled([11, 12], partitions_count=4)
+    primary = Primary(harness)
+    primary.check()
+    for _ in range(STEPS_TO_SILENCE - 1):
+        keep_alive(harness, 12)
+        assert primary.check() == []
+    keep_alive(harness, 12)
+    assert primary.check() == [11]
+    harness.settle()
+    assert [(m.session_id, m.owned) for m in harness.members()] == [(12, (0, 1, 2, 3))]
+
+
+@pytest.mark.parametrize("sign", ["keep alive", "heartbeat", "join"])
+def test_signs_of_life(sign: str) -> None:
+    """A call of its own, a heartbeat in the log and a new join each give the full time anew."""
+    harness = settled([11])
+    primary = Primary(harness)
+    primary.check(STEPS_TO_SILENCE)
+    if sign == "keep alive":
+        keep_alive(harness, 11)
+    elif sign == "heartbeat":
+        harness.truthful(11)
+    else:
+        harness.leave(11)
+        harness.join(11)
+    # A member that is new counts from the next check on.
+    assert primary.check(STEPS_TO_SILENCE - (sign != "join")) == []
+    assert primary.check() == [11]
+
+
+def test_what_is_taken_back_leaves_nothing() -> None:
+    """A join that is only validated is remembered by nobody, and a member that is gone is not."""
+    harness = settled([11])
+    Primary(harness).check()
+    request = api.JoinConsumerGroupRequest(validate_only=True)
+    request.group.name = GROUP_NAME
+    harness.command("JoinConsumerGroup", request, session=12)
+    harness.leave(11)
+    assert harness.state.liveness.count == 0
+
+
+def test_a_new_primary_gives_everybody_the_full_time() -> None:
+    """What was heard or missed in an earlier tenure, or by an earlier process, counts no more."""
+    harness = settled([11])
+    Primary(harness).check(STEPS_TO_SILENCE)
+    second = Primary(harness, number=2)
+    second.elapsed_ms = 10 * TIMEOUT_MS
+    assert second.check(STEPS_TO_SILENCE) == []
+    restarted = Primary(harness, number=2)
+    assert restarted.check(STEPS_TO_SILENCE) == []
+    assert restarted.check() == [11]
+
+
+def test_a_group_may_have_another_timeout() -> None:
+    """The timeout of its group decides how long a member may be silent."""
+    harness = GroupsHarness()
+    request = api.CreateConsumerGroupRequest(name=GROUP_NAME, member_timeout_ms=10_000)
+    harness.command("CreateConsumerGroup", request)
+    harness.join(11)
+    primary = Primary(harness)
+    assert primary.check(10_000 // STEP_MS + 1) == []
+    assert keep_alive(harness, 11).timeout_ms == 10_000
+    assert primary.check(10_000 // STEP_MS) == []
+    assert primary.check() == [11]
+
+
+def test_members_are_looked_at_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check looks at some members and removes some; the next ones go on behind these."""
+    monkeypatch.setattr(liveness, "MEMBERS_CHECKED_MAX", 4)
+    monkeypatch.setattr(liveness, "MEMBERS_EXPIRED_MAX", 3)
+    harness = GroupsHarness()
+    harness.create()
+    for session in range(1, 8):
+        harness.join(session)
+    primary = Primary(harness)
+    assert primary.check(STEPS_TO_SILENCE) == []
+    found = [primary.check() for _ in range(3)]
+    assert found == [[1, 2, 3], [4, 5, 6], [7]]
+
+
+def test_what_a_member_is_told() -> None:
+    """The answer has what the member should hold, unless it knows, and whether to say something."""
+    harness = settled([11], partitions_count=4)
+    answer = keep_alive(harness, 11)
+    assert (answer.must_heartbeat, list(answer.owned_partitions)) == (False, [0, 1, 2, 3])
+    assert answer.timeout_ms == TIMEOUT_MS
+    again = keep_alive(harness, 11, known=answer.assignment)
+    assert (again.partitions_omitted, list(again.owned_partitions)) == (True, [])
+    harness.join(12)
+    harness.propose_all()
+    news = keep_alive(harness, 11, known=answer.assignment)
+    assert (news.must_heartbeat, list(news.revoking_partitions)) == (True, [2, 3])
+    harness.truthful(11)
+    assert not keep_alive(harness, 11).must_heartbeat
+
+
+def test_who_cannot_show_life() -> None:
+    """No member, one of an old epoch and a caller without a session are refused."""
+    harness = settled([11])
+    assert refused(lambda: keep_alive(harness, 12, epoch=1)) == "NOT_A_MEMBER"
+    assert refused(lambda: keep_alive(harness, 0, epoch=1)) == "SESSION_REQUIRED"
+    assert refused(lambda: keep_alive(harness, 11, epoch=99)) == "FENCED_MEMBER_EPOCH"
+
+
+def test_signs_of_life_are_no_state() -> None:
+    """A read leaves the digest and the section as they are."""
+    harness = settled([11])
+    digest = harness.digest()
+    keep_alive(harness, 11)
+    Primary(harness).check()
+    assert harness.digest() == digest

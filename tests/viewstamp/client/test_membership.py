@@ -1,0 +1,228 @@
+"""A member stays in its group by itself, and its program never reads what others may read.
+
+The members below talk to the real state machine, whose answers may be lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+
+from tests.services.consumer_groups.harness import GROUP_NAME, GroupsHarness
+from viewstamp import limits
+from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.client.errors import ClientClosed, TimedOut
+from viewstamp.client.identifiers import group_name
+from viewstamp.client.membership import AssignmentChange, GroupMember
+from viewstamp.errors import Refusal
+
+QUERIES = ("KeepAliveConsumerGroup", "SyncConsumerGroup")
+PATIENCE_S = 10.0
+NAME = group_name("s", "t", GROUP_NAME)
+
+
+class GroupCluster:
+    """A group with a primary that proposes what is due, and a clock that the test sets."""
+
+    def __init__(self, partitions_count: int = 4) -> None:
+        self.harness = GroupsHarness(partitions_count=partitions_count, is_checking=False)
+        self.harness.create()
+        self.now_s = 0.0
+        self.sessions = 0
+
+    def client(self) -> SessionClient:
+        """Return a client with a session of its own."""
+        self.sessions += 1
+        return SessionClient(self, self.sessions)
+
+    @asynccontextmanager
+    async def member(self, client: SessionClient, instance: str = "") -> AsyncIterator[GroupMember]:
+        """Join, and leave behind the block."""
+        member = GroupMember(client, NAME, instance, clock_s=lambda: self.now_s)
+        async with member:
+            yield member
+
+
+class SessionClient:
+    """Sends requests of one session, unless `failure` has something to raise."""
+
+    def __init__(self, cluster: GroupCluster, session: int) -> None:
+        self.session = session
+        self.failure: Callable[[Message], None] = lambda request: None
+        self.sent: list[Message] = []
+        self._cluster = cluster
+
+    async def call(self, request: Message, **_: Any) -> Any:
+        """Answer by the state machine. Raises Refusal, and what the test wants."""
+        await asyncio.sleep(0)
+        self.failure(request)
+        self.sent.append(request)
+        harness, name = self._cluster.harness, type(request).__name__.removesuffix("Request")
+        if name in QUERIES:
+            return harness.query(name, request, session=self.session)
+        answer = harness.command(name, request, session=self.session)
+        harness.propose_all()
+        return answer
+
+    def heartbeats(self) -> list[api.HeartbeatConsumerGroupRequest]:
+        """The heartbeats that were sent as commands."""
+        return [each for each in self.sent if isinstance(each, api.HeartbeatConsumerGroupRequest)]
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let members show life every few milliseconds."""
+    monkeypatch.setattr(limits, "MEMBER_HEARTBEAT_MS", 2)
+    monkeypatch.setattr(limits, "MEMBER_UNSETTLED_HEARTBEAT_MS", 1)
+
+
+async def change_of(member: GroupMember) -> AssignmentChange:
+    """Return the next change, which must come soon."""
+    async with asyncio.timeout(PATIENCE_S):
+        return await anext(member)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until something holds, which must be soon."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+
+
+async def test_a_partition_moves_when_its_reader_has_stopped() -> None:
+    """What is revoked stays with its reader until the reader asks for the next change."""
+    cluster = GroupCluster()
+    async with cluster.member(cluster.client()) as one:
+        assert await change_of(one) == AssignmentChange(assigned=(0, 1, 2, 3))
+        async with cluster.member(cluster.client()) as two:
+            assert await change_of(one) == AssignmentChange(revoked=(2, 3))
+            assert one.owned == {0, 1}
+            assert two.owned == set()
+            next_change = asyncio.create_task(anext(one))
+            assert await change_of(two) == AssignmentChange(assigned=(2, 3))
+        async with asyncio.timeout(PATIENCE_S):
+            assert await next_change == AssignmentChange(assigned=(2, 3))
+        assert one.owned == {0, 1, 2, 3}
+
+
+async def test_a_quiet_member_sends_no_commands() -> None:
+    """Once everything is known, only reads show that the member is alive."""
+    cluster = GroupCluster()
+    client = cluster.client()
+    async with cluster.member(client) as one:
+        await change_of(one)
+        await until(lambda: one.member_epoch == cluster.harness.group().assignment_epoch)
+        known, sent = len(client.heartbeats()), len(client.sent)
+        await until(lambda: len(client.sent) > sent + 20)
+        assert len(client.heartbeats()) == known
+
+
+async def test_a_removed_member_loses_everything_and_joins_again() -> None:
+    """Who was removed is told that all is lost, even if it gets the same partitions again."""
+    cluster = GroupCluster()
+    client = cluster.client()
+    async with cluster.member(client) as one:
+        await change_of(one)
+        cluster.harness.leave(client.session)
+        change = await change_of(one)
+        assert change.lost == (0, 1, 2, 3)
+        if not change.assigned:
+            change = await change_of(one)
+        assert change.assigned == (0, 1, 2, 3)
+
+
+async def test_an_unheard_member_stops_by_itself() -> None:
+    """Without an answer for the timeout the member owns nothing; answers bring it back."""
+    cluster = GroupCluster()
+    client = cluster.client()
+    async with cluster.member(client) as one:
+        await change_of(one)
+
+        def cut_off(request: Message) -> None:
+            raise TimedOut("no answer")
+
+        client.failure = cut_off
+        cluster.now_s += limits.MEMBER_TIMEOUT_US / 1e6 - 1
+        assert one.owned == {0, 1, 2, 3}
+        cluster.now_s += 1
+        assert one.owned == frozenset()
+        assert await change_of(one) == AssignmentChange(lost=(0, 1, 2, 3))
+        client.failure = lambda request: None
+        assert await change_of(one) == AssignmentChange(assigned=(0, 1, 2, 3))
+
+
+async def test_a_static_member_comes_back_to_its_partitions() -> None:
+    """The next process of an instance gets the place, and nothing moves meanwhile."""
+    cluster = GroupCluster()
+    async with cluster.member(cluster.client()) as other:
+        await change_of(other)
+        client = cluster.client()
+        async with cluster.member(client, "static") as first:
+            await change_of(other)
+            asyncio.create_task(anext(other))  # noqa: RUF006 - it says that it has stopped
+            assert (await change_of(first)).assigned == (2, 3)
+        epoch = cluster.harness.group().group_epoch
+        async with cluster.member(cluster.client(), "static") as second:
+            assert (await change_of(second)).assigned == (2, 3)
+            assert cluster.harness.group().group_epoch == epoch
+
+
+async def test_an_instance_waits_for_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that starts before the one before has ended joins once the place is free."""
+    monkeypatch.setattr("viewstamp.client.membership.TAKEN_PAUSE_S", 0.001)
+    cluster = GroupCluster()
+    old, new = cluster.client(), cluster.client()
+    async with cluster.member(old, "static") as first:
+        await change_of(first)
+        successor = GroupMember(new, NAME, "static", clock_s=lambda: cluster.now_s)
+        joining = asyncio.create_task(successor.__aenter__())
+        await asyncio.sleep(0.02)
+        assert not joining.done()
+    async with asyncio.timeout(PATIENCE_S):
+        await joining
+        assert (await anext(successor)).assigned == (0, 1, 2, 3)
+        await successor.__aexit__()
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        Refusal(Reason.REASON_GROUP_NOT_FOUND, "gone"),
+        Refusal(Reason.REASON_PERMISSION_DENIED, "not any more"),
+        Refusal(Reason.REASON_SESSION_EVICTED, "evicted"),
+        ClientClosed("closed"),
+    ],
+    ids=["deleted", "denied", "evicted", "closed"],
+)
+async def test_what_cannot_go_on_ends_the_iteration(failure: Exception) -> None:
+    """The program hears that all is lost, and then why."""
+    cluster = GroupCluster()
+    client = cluster.client()
+    async with cluster.member(client) as one:
+        await change_of(one)
+
+        def fail(request: Message) -> None:
+            raise failure
+
+        client.failure = fail
+        assert await change_of(one) == AssignmentChange(lost=(0, 1, 2, 3))
+        with pytest.raises(type(failure)):
+            await change_of(one)
+        assert one.owned == frozenset()
+
+
+async def test_many_partitions_come_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member of more partitions than an answer names reads them page by page."""
+    monkeypatch.setattr(limits, "HEARTBEAT_PARTITIONS_MAX", 4)
+    monkeypatch.setattr(limits, "PARTITIONS_PAGE_MAX", 3)
+    cluster = GroupCluster(partitions_count=10)
+    async with cluster.member(cluster.client()) as one:
+        assert (await change_of(one)).assigned == tuple(range(10))
+        async with cluster.member(cluster.client()):
+            assert (await change_of(one)).revoked == tuple(range(5, 10))

@@ -1,0 +1,307 @@
+"""`client.groups.member`: a place in a consumer group that keeps itself alive.
+
+A task shows life for the member, learns its partitions, and joins again when the cluster has
+removed it. The program iterates over what changes. By asking for the next change it says that it
+has stopped reading what the last one took away.
+
+A member that was not answered for its group's timeout stops by itself: the cluster may have removed
+it, and others may read its partitions. It counts from the moment at which the last call that was
+answered was sent, the cluster from a later one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as service_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.client.errors import ClientClosed, ClientError
+from viewstamp.client.identifiers import FacadeClient, GroupName
+from viewstamp.client.verdicts import Backoff, RetryVerdict, told_delay_s, verdict_on
+from viewstamp.errors import Refusal
+
+logger = logging.getLogger(__name__)
+
+# The cluster has removed the member, or has never heard of its epoch: join again.
+_REMOVED: Final = frozenset({Reason.REASON_NOT_A_MEMBER, Reason.REASON_FENCED_MEMBER_EPOCH})
+# Nobody can join at the moment: the place of the instance is taken.
+_NOT_YET: Final = frozenset({Reason.REASON_UNRELEASED_INSTANCE_ID})
+# Before the first answer has told more.
+_FIRST_TIMEOUT_S: Final = 45.0
+_FIRST_INTERVAL_S: Final = 5.0
+TAKEN_PAUSE_S: Final = 1.0
+_MS_PER_S: Final = 1_000
+# A call is given this much even if the member has not been answered for its timeout.
+_CALL_MIN_S: Final = 1.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentChange:
+    """What a member may read from now on, and what it may not; partitions are ascending.
+
+    It may read `assigned`. It must stop reading `revoked`, and asks for the next change when it
+    has: within 30 seconds (or its timeout, if that is longer), or the cluster removes it. Others
+    may read `lost` already.
+    """
+
+    assigned: tuple[int, ...] = ()
+    revoked: tuple[int, ...] = ()
+    lost: tuple[int, ...] = ()
+
+
+class _Told(Protocol):
+    """The answer to a heartbeat, and to a sign of life."""
+
+    member_epoch: int
+    assignment: int
+    partitions_omitted: bool
+
+    @property
+    def owned_partitions(self) -> Any: ...
+
+    @property
+    def revoking_partitions(self) -> Any: ...
+
+
+class GroupMember:
+    """One membership, as `async with` and `async for`; made by `client.groups.member`.
+
+    Its errors come from the iteration: Refusal (GROUP_NOT_FOUND, PERMISSION_DENIED, the end of the
+    session, ...), ClientClosed. Entering raises them, too. Leaving the block leaves the group; with
+    an instance id the place is kept for the group's timeout.
+    """
+
+    def __init__(
+        self,
+        client: FacadeClient,
+        name: GroupName,
+        instance_id: str = "",
+        rack: str = "",
+        clock_s: Callable[[], float] | None = None,
+    ) -> None:
+        self._client = client
+        self._name = name
+        self._instance_id = instance_id
+        self._rack = rack
+        self._clock_s = clock_s or time.monotonic
+        self._epoch = self._assignment = 0
+        self._timeout_s, self._interval_s = _FIRST_TIMEOUT_S, _FIRST_INTERVAL_S
+        self._heard_s = 0.0
+        # What the cluster said last; what the program reads; what of that it must hear was lost.
+        self._owned: frozenset[int] = frozenset()
+        self._revoking: frozenset[int] = frozenset()
+        self._reading: frozenset[int] = frozenset()
+        self._lost: frozenset[int] = frozenset()
+        self._revoked: frozenset[int] = frozenset()  # by the last change that the program has
+        self._news = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._staying: asyncio.Task[None] | None = None
+
+    @property
+    def owned(self) -> frozenset[int]:
+        """The partitions that may be read at this moment."""
+        return (self._reading & self._owned) - self._lost if self.is_heard else frozenset()
+
+    @property
+    def member_epoch(self) -> int:
+        """The epoch that the member has reached."""
+        return self._epoch
+
+    async def __aenter__(self) -> GroupMember:
+        """Join, once the place of the instance is free. Raises Refusal, ClientError."""
+        await self._join()
+        self._staying = asyncio.create_task(self._stay())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Leave the group, unless that is not possible any more."""
+        if self._staying is not None:
+            self._staying.cancel()
+            await asyncio.gather(self._staying, return_exceptions=True)
+        if self._failure is not None:
+            return
+        keep = bool(self._instance_id)
+        try:
+            request = service_pb2.LeaveConsumerGroupRequest(**self._name, keep_place=keep)
+            await self._client.call(request)
+        except (Refusal, ClientError) as error:
+            logger.info("a member could not leave, and will be removed: %s", error)
+
+    def __aiter__(self) -> GroupMember:
+        return self
+
+    async def __anext__(self) -> AssignmentChange:
+        """Say that what was revoked is not read any more; wait for the next change, and return it.
+
+        Raises the errors of the class.
+        """
+        if self._revoked:
+            self._reading, self._revoked = self._reading - self._revoked, frozenset()
+            self._wake.set()
+        while (change := self._change()) == AssignmentChange():
+            if self._failure is not None:
+                raise self._failure
+            self._news.clear()
+            await self._news.wait()
+        self._reading = (self._reading - self._lost) | frozenset(change.assigned)
+        self._lost, self._revoked = frozenset(), frozenset(change.revoked)
+        return change
+
+    def _change(self) -> AssignmentChange:
+        """Return how what the program may read differs from what it reads."""
+        kept = self._reading - self._lost
+        assigned = self._owned - kept if self.is_heard else ()
+        revoked = kept & self._revoking
+        return AssignmentChange(*(tuple(sorted(each)) for each in (assigned, revoked, self._lost)))
+
+    # --- The task ---
+
+    async def _stay(self) -> None:
+        """Show life until a failure that is final, which the iteration raises."""
+        backoff = Backoff()
+        while True:
+            try:
+                await self._step()
+                backoff.reset()
+                pause_s = self._interval_s
+            except Refusal as refusal:
+                if _is_final(refusal):
+                    self._end(refusal)
+                    return
+                pause_s = max(told_delay_s(refusal), backoff.next_s())
+            except ClientClosed as error:
+                self._end(error)
+                return
+            except (ClientError, TimeoutError) as error:
+                logger.info("a member was not answered: %r", error)
+                pause_s = backoff.next_s()
+            if not self.is_heard:
+                self._lose_all()
+            await self._pause(pause_s)
+
+    async def _step(self) -> None:
+        """Show life once, and tell what the cluster waits for; join again if it was removed."""
+        try:
+            must_heartbeat = await self._keep_alive()
+            if self._revoking - self._reading or (must_heartbeat and not self._revoking):
+                await self._heartbeat()
+        except Refusal as refusal:
+            if refusal.reason not in _REMOVED:
+                raise
+            self._lose_all()
+            await self._join()
+            self._wake.set()
+
+    async def _pause(self, pause_s: float) -> None:
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        self._wake.clear()
+
+    # --- Calls ---
+
+    async def _join(self) -> None:
+        request = service_pb2.JoinConsumerGroupRequest(
+            **self._name, instance_id=self._instance_id, rack=self._rack
+        )
+        while True:
+            sent_s = self._clock_s()
+            try:
+                joined = await self._client.call(request)
+            except Refusal as refusal:
+                if refusal.reason not in _NOT_YET:
+                    raise
+                await asyncio.sleep(TAKEN_PAUSE_S)
+            else:
+                self._epoch, self._assignment, self._heard_s = joined.member_epoch, 0, sent_s
+                return
+
+    async def _keep_alive(self) -> bool:
+        """Show life; return whether the cluster waits for a heartbeat."""
+        request = service_pb2.KeepAliveConsumerGroupRequest(
+            **self._name, member_epoch=self._epoch, known_assignment=self._assignment
+        )
+        sent_s = self._clock_s()
+        answer = await self._in_time(self._client.call(request))
+        self._timeout_s = answer.timeout_ms / _MS_PER_S
+        self._interval_s = answer.interval_ms / _MS_PER_S
+        await self._take(answer, sent_s)
+        return bool(answer.must_heartbeat)
+
+    async def _heartbeat(self) -> None:
+        request = service_pb2.HeartbeatConsumerGroupRequest(
+            **self._name,
+            member_epoch=self._epoch,
+            owned_partitions=sorted(self._revoking & self._reading),
+            known_assignment=self._assignment,
+        )
+        sent_s = self._clock_s()
+        await self._take(await self._in_time(self._client.call(request)), sent_s)
+
+    async def _in_time(self, call: Awaitable[T]) -> T:
+        """Await a call as long as the member may count on its place. Raises TimeoutError."""
+        left_s = self._heard_s + self._timeout_s - self._clock_s()
+        async with asyncio.timeout(max(left_s, _CALL_MIN_S)):
+            return await call
+
+    async def _take(self, answer: _Told, sent_s: float) -> None:
+        """Take in an answer."""
+        self._epoch = answer.member_epoch
+        if answer.assignment != self._assignment:
+            owned, revoking = answer.owned_partitions, answer.revoking_partitions
+            number = answer.assignment
+            if answer.partitions_omitted:
+                owned, revoking, number = await self._in_time(self._synced())
+            self._owned, self._revoking = frozenset(owned), frozenset(revoking)
+            self._assignment = number
+            self._lost |= self._reading - self._owned - self._revoking
+        self._heard_s = sent_s
+        self._news.set()
+
+    async def _synced(self) -> tuple[list[int], list[int], int]:
+        """Return all that the member has, of one assignment, page by page."""
+        owned: list[int] = []
+        revoking: list[int] = []
+        request = service_pb2.SyncConsumerGroupRequest(**self._name)
+        number = 0
+        while True:
+            page = await self._client.call(request)
+            if number not in (0, page.assignment):
+                return await self._synced()
+            number = page.assignment
+            owned += page.owned_partitions
+            revoking += page.revoking_partitions
+            if not page.next_page_token:
+                return owned, revoking, number
+            request.page_token = page.next_page_token
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether it was answered lately enough to count on its place."""
+        return self._clock_s() - self._heard_s < self._timeout_s
+
+    def _lose_all(self) -> None:
+        self._lost |= self._reading
+        self._owned = self._revoking = frozenset()
+        self._assignment = 0
+        self._news.set()
+
+    def _end(self, failure: BaseException) -> None:
+        self._lose_all()
+        self._failure = failure
+
+
+def _is_final(refusal: Refusal) -> bool:
+    if refusal.reason == Reason.REASON_READ_DEADLINE:
+        return False  # the primary lags, or is cut off
+    return verdict_on(refusal) in (RetryVerdict.FINAL, RetryVerdict.ENDED)
