@@ -43,16 +43,21 @@ def test_a_bug_planted_in_the_shipped_programs_is_found(plant: WorldPlant) -> No
     assert verdict.found_by, f"{key(plant)} was not found in {verdict.seeds} seeds"
 
 
+# In about half of them the next primary by number is the first one to be asked.
+STORY_SEEDS = range(1, 13)
+
+
 @pytest.mark.parametrize("plant", [plant for plant in ALL if plant.redundant], ids=key)
 def test_a_story_ends_badly_with_a_bug_that_no_seed_finds(plant: WorldPlant) -> None:
-    """A story shows the use of a guard that no seed needs."""
-    story = WorldStory((STORIES / f"{plant.story}.txt").read_text())
+    """A story shows the use of a guard that no seed needs, whoever happens to be first in it."""
+    story = (STORIES / f"{plant.story}.txt").read_text()
 
     with pytest.MonkeyPatch.context() as planting:
         plant.bug(planting)
-        outcome = story.play()
+        played = (WorldStory(f"seed {seed}\n{story}").play() for seed in STORY_SEEDS)
+        ends_badly = any(not outcome.is_good for outcome in played)
 
-    assert not outcome.is_good
+    assert ends_badly
 
 
 def test_every_checker_of_the_world_and_every_pitfall_has_a_bug() -> None:
