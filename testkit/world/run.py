@@ -131,7 +131,8 @@ class WorldRun:
 
     def run(self) -> WorldOutcome:
         """Run, judge, and return what it came to."""
-        with self._pipelines(), short_times(), self.world.running():
+        times = short_times() if self.options.members else nullcontext()
+        with self._pipelines(), times, self.world.running():
             try:
                 self._go_through()
             except Broken as broken:

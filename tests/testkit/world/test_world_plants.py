@@ -76,10 +76,10 @@ PLANTED = (
         reads_do_not_wait,
         ("pause_service", "slow_service", "isolate"),
         "linearizable",
-        seeds=6,
+        seeds=30,
         every_ms=(100, 800),
     ),
-    Planted(commands_are_numbered_anew, ("kill", "lose"), "linearizable", seeds=8),
+    Planted(commands_are_numbered_anew, ("kill", "lose"), "linearizable", seeds=30),
     Planted(writes_are_not_awaited, ("blackout",), "linearizable", seeds=8),
     Planted(disks_lie, ("blackout",), "agree", seeds=2),
 )
