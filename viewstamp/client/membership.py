@@ -35,9 +35,11 @@ _NOT_YET: Final = frozenset({Reason.REASON_UNRELEASED_INSTANCE_ID})
 _FIRST_TIMEOUT_S: Final = 45.0
 _FIRST_INTERVAL_S: Final = 5.0
 TAKEN_PAUSE_S: Final = 1.0
+# Between two joins of a member that is removed again and again.
+_REJOIN_PAUSE_S: Final = 0.05
 _MS_PER_S: Final = 1_000
-# A call is given this much even if the member has not been answered for its timeout.
-_CALL_MIN_S: Final = 1.0
+# A call is given this much while the member has not been answered for its timeout.
+_CALL_UNHEARD_S: Final = 1.0
 
 T = TypeVar("T")
 
@@ -183,9 +185,11 @@ class GroupMember:
             except (ClientError, TimeoutError) as error:
                 logger.info("a member was not answered: %r", error)
                 pause_s = backoff.next_s()
-            if not self.is_heard:
-                self._lose_all()
-            await self._pause(pause_s)
+            except Exception as error:
+                # Else the program would wait for ever, and believe that it owns what it reads.
+                self._end(error)
+                raise
+            await self._pause_and_look(pause_s)
 
     async def _step(self) -> None:
         """Show life once, and tell what the cluster waits for; join again if it was removed."""
@@ -198,7 +202,20 @@ class GroupMember:
                 raise
             self._lose_all()
             await self._join()
+            await asyncio.sleep(_REJOIN_PAUSE_S)
             self._wake.set()
+
+    async def _pause_and_look(self, pause_s: float) -> None:
+        """Pause, and give everything up once the member was not answered for its timeout."""
+        left_s = self._heard_s + self._timeout_s - self._clock_s()
+        if 0 < left_s < pause_s:
+            await self._pause(left_s)
+            pause_s -= left_s
+        if not self.is_heard:
+            self._lose_all()
+        await self._pause(pause_s)
+        if not self.is_heard:
+            self._lose_all()
 
     async def _pause(self, pause_s: float) -> None:
         try:
@@ -251,7 +268,7 @@ class GroupMember:
     async def _in_time(self, call: Awaitable[T]) -> T:
         """Await a call as long as the member may count on its place. Raises TimeoutError."""
         left_s = self._heard_s + self._timeout_s - self._clock_s()
-        async with asyncio.timeout(max(left_s, _CALL_MIN_S)):
+        async with asyncio.timeout(left_s if left_s > 0 else _CALL_UNHEARD_S):
             return await call
 
     async def _take(self, answer: _Told, sent_s: float) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from services.consumer_groups.membership import US_PER_MS
+from services.consumer_groups.model import US_PER_MS
 from tests.services.cost.machines import SESSION, Fed, groups, reasons
 from tests.services.cost.test_cascades import create, join, run
 from tests.services.cost.test_heartbeats import beat

@@ -157,6 +157,22 @@ async def test_an_unheard_member_stops_by_itself() -> None:
         assert await change_of(one) == AssignmentChange(assigned=(0, 1, 2, 3))
 
 
+async def test_a_defect_is_told() -> None:
+    """An error that nobody foresaw ends the iteration, and not only the task behind it."""
+    cluster = GroupCluster()
+    client = cluster.client()
+    async with cluster.member(client) as one:
+        await change_of(one)
+
+        def fail(request: Message) -> None:
+            raise ZeroDivisionError("a defect")
+
+        client.failure = fail
+        assert (await change_of(one)).lost == (0, 1, 2, 3)
+        with pytest.raises(ZeroDivisionError):
+            await change_of(one)
+
+
 async def test_a_static_member_comes_back_to_its_partitions() -> None:
     """The next process of an instance gets the place, and nothing moves meanwhile."""
     cluster = GroupCluster()
