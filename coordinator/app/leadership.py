@@ -190,13 +190,20 @@ class Leadership:
             _log.warning("the supervisor could not be told", extra=fields(error=str(error)))
 
     def _look_at_level(self) -> None:
-        """Once the feature level is raised, have the stages repeat the proposals that it kept
-        out."""
+        """Once the feature level is raised, have the stages repeat the proposals that it kept out.
+
+        Timers begin anew: below the level silence may have had no consequence.
+        """
         level = self._ports.feature_level()
         if level != self._level_in_force:
             self._level_in_force = level
             if self._ports.proposals.active:
+                self._begin_timers()
                 self._ports.ask_proposals()
+
+    def _begin_timers(self) -> None:
+        for timers in self._ports.timers:
+            timers.begin()
 
     def stopped(self) -> None:
         """Note that this replica serves no more clients."""
@@ -233,8 +240,7 @@ class Leadership:
         ports = self._ports
         if ports.is_primary():
             ports.proposals.activate()
-            for timers in ports.timers:
-                timers.begin()
+            self._begin_timers()
             ports.ask_proposals()
             ports.snapshots.activate()
         ports.start(ports.replayed())

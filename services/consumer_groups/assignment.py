@@ -12,6 +12,7 @@ from services.consumer_groups.membership import propose_revocation, with_partiti
 from services.consumer_groups.model import US_PER_MS, Group, GroupsState, Member
 from services.runtime.domain import Call
 from viewstamp import limits
+from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
 
 # A field of type fixed64.
 ASSIGNMENT_NUMBER_BYTES: Final = 8
@@ -55,6 +56,23 @@ def assignment_number(member: Member, owned: Sequence[int], revoking: Sequence[i
         encoded = struct.pack(f"<{len(numbers)}I", *numbers)
     digest = hashlib.blake2b(encoded, digest_size=ASSIGNMENT_NUMBER_BYTES).digest()
     return int.from_bytes(digest, "little") or 1
+
+
+def tell_partitions(
+    answer: api.HeartbeatConsumerGroupResponse | api.KeepAliveConsumerGroupResponse,
+    member: Member,
+    owned: Sequence[int],
+    revoking: Sequence[int],
+    known_assignment: int,
+) -> None:
+    """Number what a member is told of its partitions; name them unless it knows, or too many."""
+    answer.assignment = assignment_number(member, owned, revoking)
+    is_known = known_assignment == answer.assignment
+    if is_known or len(owned) + len(revoking) > limits.HEARTBEAT_PARTITIONS_MAX:
+        answer.partitions_omitted = True
+        return
+    answer.owned_partitions.extend(owned)
+    answer.revoking_partitions.extend(revoking)
 
 
 def revocation_timeout_us(member: Member, call: Call) -> int:

@@ -8,7 +8,7 @@ from typing import Final
 from google.protobuf.message import Message
 
 from services.consumer_groups import membership
-from services.consumer_groups.assignment import assign, assignment_number
+from services.consumer_groups.assignment import assign, assignment_number, tell_partitions
 from services.consumer_groups.chores import below, sweep
 from services.consumer_groups.lookup import (
     check_epoch,
@@ -161,7 +161,7 @@ def heartbeat_consumer_group(
     member = find_member(state, group, session_id)
     epoch = request.member_epoch
     check_epoch(member, epoch)
-    state.liveness.heard((group.id, session_id))
+    state.liveness.heard(member)
     told = len(member.owned) + len(member.revoking) + len(request.owned_partitions)
     if told >= _PARTITIONS_PER_ROW:
         call.charge(told // _PARTITIONS_PER_ROW)
@@ -200,18 +200,15 @@ def _has_heard(
 def _heartbeat_answer(
     state: GroupsState, request: api.HeartbeatConsumerGroupRequest, member: Member, call: Call
 ) -> api.HeartbeatConsumerGroupResponse:
-    """Answer a member's epoch, and its partitions unless it knows them or they are too many."""
+    """Answer a member's epoch and partitions; below FEATURE_LEVEL_BOUNDED all, unnumbered."""
     kept = kept_partitions(state, topic_of(call))
     owned, revoking = below(member.owned, kept), below(member.revoking, kept)
     answer = api.HeartbeatConsumerGroupResponse(member_epoch=member.member_epoch)
     if call.is_bounded:
-        answer.assignment = assignment_number(member, owned, revoking)
-        is_known = request.known_assignment == answer.assignment
-        if is_known or len(owned) + len(revoking) > limits.HEARTBEAT_PARTITIONS_MAX:
-            answer.partitions_omitted = True
-            return answer
-    answer.owned_partitions.extend(owned)
-    answer.revoking_partitions.extend(revoking)
+        tell_partitions(answer, member, owned, revoking, request.known_assignment)
+    else:
+        answer.owned_partitions.extend(owned)
+        answer.revoking_partitions.extend(revoking)
     return answer
 
 

@@ -26,31 +26,38 @@ _BEFORE_ALL: Final = (0, 0)
 class Liveness:
     """When each member was heard last, and how far the present round over all members has come."""
 
-    __slots__ = ("_elapsed_ms", "_heard_ms", "_place", "_tenure")
+    __slots__ = ("_elapsed_ms", "_heard_ms", "_leaving", "_place", "_tenure")
 
     def __init__(self) -> None:
         self._tenure = 0
         self._elapsed_ms = 0
         self._heard_ms: dict[MemberKey, int] = {}
+        # Those whose removal was proposed, with the revisions of their joins.
+        self._leaving: dict[MemberKey, int] = {}
         self._place: MemberKey = _BEFORE_ALL
 
     @property
     def count(self) -> int:
-        """Of how many members it knows when they were heard."""
-        return len(self._heard_ms)
+        """Of how many members it knows when they were heard, or that they leave."""
+        return len(self._heard_ms.keys() | self._leaving.keys())
 
-    def heard(self, key: MemberKey) -> None:
-        """Note that a member has shown life, if a check has seen it.
+    def heard(self, member: Member) -> None:
+        """Note that a member has shown life, if a check has seen it, and none proposed its removal.
 
-        Else the next check gives it the full time anyway. So there is never more than one time for
-        each member, whatever is taken back of commands.
+        Of others the next check gives it the full time anyway. So there is never more than one time
+        for each member, whatever is taken back of commands.
         """
-        if key in self._heard_ms:
+        key = _key(member)
+        if key in self._heard_ms and not self.is_leaving(member):
             self._heard_ms[key] = self._elapsed_ms
 
-    def forget(self, key: MemberKey) -> None:
-        """Forget a member that is gone."""
-        self._heard_ms.pop(key, None)
+    def is_leaving(self, member: Member) -> bool:
+        """Whether the removal of a member was proposed: others may own its partitions soon."""
+        return self._leaving.get(_key(member)) == member.joined_revision
+
+    def forget(self, member: Member) -> None:
+        """Forget when a member that is gone was heard. The next check forgets that it leaves."""
+        self._heard_ms.pop(_key(member), None)
 
     def silent(self, state: GroupsState, tenure: Tenure) -> Iterator[Member]:
         """Yield members that were silent for longer than their groups allow, some at a time.
@@ -58,6 +65,7 @@ class Liveness:
         Each call goes on where the last one ended, so that a step costs a bounded time.
         """
         self._count(tenure)
+        self._drop_gone(state)
         found = 0
         keys = state.members.keys_after(self._place, MEMBERS_CHECKED_MAX)
         for key in keys:
@@ -65,20 +73,31 @@ class Liveness:
                 return
             self._place = key
             member = state.members.rows[key]
-            if not member.is_away and self.is_silent(key, member.timeout_ms):
+            if not member.is_away and self.is_silent(member):
                 found += 1
+                self._leaving[key] = member.joined_revision
                 yield member
         if len(keys) < MEMBERS_CHECKED_MAX:
             self._place = _BEFORE_ALL
+
+    def is_silent(self, member: Member) -> bool:
+        """Whether a member has shown no life for its timeout."""
+        # A member of which nothing is known is given its full time from now on.
+        heard_ms = self._heard_ms.setdefault(_key(member), self._elapsed_ms)
+        return self._elapsed_ms - heard_ms >= member.timeout_ms + MEMBER_CHECK_INTERVAL_MS
 
     def _count(self, tenure: Tenure) -> None:
         if tenure.number != self._tenure or tenure.elapsed_ms < self._elapsed_ms:
             self._tenure = tenure.number
             self._heard_ms.clear()
+            self._leaving.clear()
         self._elapsed_ms = tenure.elapsed_ms
 
-    def is_silent(self, key: MemberKey, timeout_ms: int) -> bool:
-        """Whether a member has shown no life for its timeout."""
-        # A member of which nothing is known is given its full time from now on.
-        heard_ms = self._heard_ms.setdefault(key, self._elapsed_ms)
-        return self._elapsed_ms - heard_ms >= timeout_ms + MEMBER_CHECK_INTERVAL_MS
+    def _drop_gone(self, state: GroupsState) -> None:
+        present = ((key, state.members.rows.get(key)) for key in self._leaving)
+        left = [member for _, member in present if member is not None and self.is_leaving(member)]
+        self._leaving = {_key(member): member.joined_revision for member in left}
+
+
+def _key(member: Member) -> MemberKey:
+    return member.group_id, member.session_id

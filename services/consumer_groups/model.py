@@ -186,7 +186,7 @@ class GroupsState:
         """Remove a place and free its partitions, without giving them to anybody."""
         group_id, session_id = member.group_id, member.session_id
         self.members.delete((group_id, session_id))
-        self.liveness.forget((group_id, session_id))
+        self.liveness.forget(member)
         self.group_members.take(group_id, session_id)
         if group_id not in self.group_members:
             self.set_waiting(group_id, {})

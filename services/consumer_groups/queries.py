@@ -7,7 +7,7 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from services.consumer_groups.assignment import assignment_number
+from services.consumer_groups.assignment import assignment_number, tell_partitions
 from services.consumer_groups.chores import below
 from services.consumer_groups.lookup import (
     check_epoch,
@@ -24,6 +24,8 @@ from viewstamp import limits
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as entities
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
 from viewstamp.api.domain.v1.effects_pb2 import TopicContext
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import Refusal
 from viewstamp.paging import PagedList, page_size
 
 
@@ -93,32 +95,30 @@ def sync_consumer_group(
 def keep_alive_consumer_group(
     state: GroupsState, request: api.KeepAliveConsumerGroupRequest, call: Call
 ) -> Message:
-    """Note that a member shows life, and tell it what it should hold, unless it knows that."""
+    """Note that a member shows life, and tell it what it should hold, unless it knows that.
+
+    Once its removal is proposed it is refused until that is decided: what it was told to own could
+    be another's before it shows life again.
+    """
     session_id = require_session(call)
     group = find_group(state, request, call)
     member = find_member(state, group, session_id)
     check_epoch(member, request.member_epoch)
-    state.liveness.heard((group.id, session_id))
+    if state.liveness.is_leaving(member):
+        raise Refusal.of(Reason.REASON_OVERLOADED, "member_leaves", session_id=session_id)
+    state.liveness.heard(member)
     kept = kept_partitions(state, topic_of(call))
     owned, revoking = below(member.owned, kept), below(member.revoking, kept)
     must_heartbeat = bool(member.revoking) or member.member_epoch != group.assignment_epoch
-    is_settled = (
-        not must_heartbeat and not is_assign_pending(group) and member.owned == member.target
-    )
+    is_settled = not (must_heartbeat or is_assign_pending(group)) and member.owned == member.target
     settled_ms, unsettled_ms = limits.MEMBER_HEARTBEAT_MS, limits.MEMBER_UNSETTLED_HEARTBEAT_MS
     answer = api.KeepAliveConsumerGroupResponse(
         member_epoch=member.member_epoch,
-        assignment=assignment_number(member, owned, revoking),
         must_heartbeat=must_heartbeat,
         interval_ms=settled_ms if is_settled else unsettled_ms,
         timeout_ms=member.timeout_ms,
     )
-    is_known = request.known_assignment == answer.assignment
-    if is_known or len(owned) + len(revoking) > limits.HEARTBEAT_PARTITIONS_MAX:
-        answer.partitions_omitted = True
-        return answer
-    answer.owned_partitions.extend(owned)
-    answer.revoking_partitions.extend(revoking)
+    tell_partitions(answer, member, owned, revoking, request.known_assignment)
     return answer
 
 

@@ -202,6 +202,8 @@ def keep_alive(
     group = _group(topic, request)
     member = _member(group, call)
     _check_epoch(member, request)
+    if (group.id, member.session_id, member.joined) in world.leaving:
+        raise CompositeRefused("OVERLOADED")
     must_heartbeat = bool(member.revoking) or member.epoch != group.assigned_epoch
     is_busy = must_heartbeat or group.epoch != group.assigned_epoch
     return {

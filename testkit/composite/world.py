@@ -188,6 +188,8 @@ class CompositeModelState:
     level: int = FEATURE_LEVEL_MAX
     # What has become of members so far, for those who must know whether it happens at all.
     turns: set[str] = field(default_factory=set)
+    # Members whose removal for silence the primary was told to propose: group, session, join.
+    leaving: set[tuple[int, int, int]] = field(default_factory=set)
 
     @property
     def is_bounded(self) -> bool:

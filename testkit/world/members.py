@@ -17,6 +17,7 @@ from unittest import mock
 
 from coordinator.gateway import member_checks
 from services.consumer_groups import liveness
+from testkit.world.process import telling
 from viewstamp import limits
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.client import Client, connect
@@ -218,7 +219,7 @@ class Members:
             seed = self._world.schedule.random.getrandbits(64)
             program = MemberProgram(name, instance_id, seed, access, self.read)
             self._programs[process] = program
-            process.ended = self._ended(name)
+            process.ended = telling(self._failed, f"member {name}")
             process.run(program.run)
 
     def end(self) -> None:
@@ -235,10 +236,3 @@ class Members:
     def are_over(self) -> bool:
         """Whether each has ended."""
         return not any(process.is_alive for process in self._programs)
-
-    def _ended(self, name: str) -> Callable[[BaseException | None], None]:
-        def ended(error: BaseException | None) -> None:
-            if error is not None:
-                self._failed(f"member {name} failed: {error!r}")
-
-        return ended

@@ -21,7 +21,8 @@ from coordinator.replica.ports import Progress
 from coordinator.snapshot.generation_writer import GenerationWriter, StoredGenerations
 from coordinator.snapshot.work import LocalCut
 from coordinator.vsr import Prepare
-from services.consumer_groups.liveness import Liveness, MemberKey
+from services.consumer_groups.liveness import Liveness
+from services.consumer_groups.model import Member
 from services.runtime.changes import RecentChanges, Touched
 from services.streams.model import Topic, TopicKey, TopicTable
 from testkit.plants.core_bugs import (
@@ -157,8 +158,8 @@ def remove_the_living(patch: Patch) -> None:
     """A service takes members for silent after a quarter of their timeout."""
     real = Liveness.is_silent
 
-    def is_silent(self: Liveness, key: MemberKey, timeout_ms: int) -> bool:
-        return real(self, key, timeout_ms // 4)
+    def is_silent(self: Liveness, member: Member) -> bool:
+        return real(self, member._replace(member_timeout_ms=member.timeout_ms // 4))
 
     patch.setattr(Liveness, "is_silent", is_silent)
 

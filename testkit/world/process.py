@@ -26,6 +26,16 @@ _THREAD_NS: Final = (20 * NS_PER_US, 2_000 * NS_PER_US)
 _DRIFT_PARTS: Final = 1_000_000
 
 
+def telling(failed: Callable[[str], None], who: str) -> Callable[[BaseException | None], None]:
+    """Return what a process calls at its end: it tells of an error, with who has failed."""
+
+    def ended(error: BaseException | None) -> None:
+        if error is not None:
+            failed(f"{who} failed: {error!r}")
+
+    return ended
+
+
 class WorldMachine:
     """A machine: a disk, and a clock that was set once and drifts.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 import grpc.aio
 
+from testkit.world.process import telling
 from testkit.world.requests import Requests
 from testkit.world.watched import WorldTelemetry
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -194,15 +195,8 @@ class Wanderers:
             is_root = prefix == OPERATOR
             wanderer = Wanderer(name, seed, access, self._failed, world.marks, is_root=is_root)
             self._living[process] = wanderer
-            process.ended = self._ended(name)
+            process.ended = telling(self._failed, f"client {name}")
             process.run(lambda wanderer=wanderer: wanderer.run(acts))  # type: ignore[misc]
-
-    def _ended(self, name: str) -> Callable[[BaseException | None], None]:
-        def ended(error: BaseException | None) -> None:
-            if error is not None:
-                self._failed(f"client {name} failed: {error!r}")
-
-        return ended
 
     def end(self) -> None:
         """Let each end after its act."""

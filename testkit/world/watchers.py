@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from testkit.load.watcher import Watcher
 from testkit.oracles.feeds import ShownFeed, ToldChange
 from testkit.oracles.history import Operation
+from testkit.world.process import telling
 from testkit.world.workload import CREATE, DELETE, DONE
 from viewstamp.client import connect
 from viewstamp.limits import ROOT_USERNAME
@@ -62,7 +63,7 @@ class Watchers:
                 random.getrandbits(64), opened, self.feed, self._last_revision, _LIFE_REVISIONS
             )
             self._watching[process] = watcher
-            process.ended = self._ended(name)
+            process.ended = telling(self._failed, f"watcher {name}")
             process.run(watcher.run)
 
     def end(self) -> None:
@@ -74,13 +75,6 @@ class Watchers:
     def are_over(self) -> bool:
         """Whether each has ended."""
         return not any(process.is_alive for process in self._watching)
-
-    def _ended(self, name: str) -> Callable[[BaseException | None], None]:
-        def ended(error: BaseException | None) -> None:
-            if error is not None:
-                self._failed(f"watcher {name} failed: {error!r}")
-
-        return ended
 
 
 def _connecting(access: Access, random: Random) -> Opening:

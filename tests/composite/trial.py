@@ -21,6 +21,7 @@ from testkit.composite.workload import CompositeWorkload
 from testkit.composite.world import Call, CompositeRefused
 from tests.composite.indexes import check_indexes, check_session_indexes
 from viewstamp import limits
+from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as groups_pb2
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.framing import frame_all
 
@@ -164,7 +165,7 @@ class CompositeTrial:
             # These reads are on their way to a service that dies now.
             for _ in range(self.random.randrange(4)):
                 self.replica.step()
-            self.replica.restart(SERVICE_STAGES[self.random.randrange(len(SERVICE_STAGES))])
+            self._restart(SERVICE_STAGES[self.random.randrange(len(SERVICE_STAGES))])
         self.replica.settle()
         for read, expected in asked:
             answered = self.replica.reads[read.token]
@@ -197,7 +198,7 @@ class CompositeTrial:
         """Sometimes restart a service, lead with another replica, or look for silent members."""
         choice = self.random.randrange(12)
         if choice < len(SERVICE_STAGES):
-            self.replica.restart(SERVICE_STAGES[choice])
+            self._restart(SERVICE_STAGES[choice])
             self.replica.settle()
             self.check_state()
         elif choice == len(SERVICE_STAGES):
@@ -206,8 +207,24 @@ class CompositeTrial:
             self.check_proposals()
         elif choice <= len(SERVICE_STAGES) + 2 and self.level == limits.FEATURE_LEVEL_MAX:
             self.elapsed_ms += CHECK_AFTER_MS[self.random.randrange(len(CHECK_AFTER_MS))]
-            self.replica.ask_for_silent(Tenure(1, self.elapsed_ms))
-            self.replica.settle()
+            self._learn_who_leaves(self.replica.ask_for_silent(Tenure(1, self.elapsed_ms)))
+
+    def _restart(self, stage: Stage) -> None:
+        self.replica.restart(stage)
+        if stage == Stage.CONSUMER_GROUPS:
+            self.model.world.leaving.clear()  # it remembers nobody's silence
+
+    def _learn_who_leaves(self, told: list[bytes]) -> None:
+        """Tell the model whom the service takes for silent, and forget those who are gone."""
+        world = self.model.world
+        present = {
+            (group.id, member.session_id, member.joined)
+            for _, _, group in world.groups()
+            for member in group.members.values()
+        }
+        requests = map(groups_pb2.ExpireMemberRequest.FromString, told)
+        world.leaving |= {(r.group_id, r.session_id, r.joined_revision) for r in requests}
+        world.leaving &= present
 
     def cut(self) -> None:
         """Cut all stages here. Decide now or later; adopt the generation, or do not."""

@@ -36,7 +36,7 @@ _FIRST_TIMEOUT_S: Final = 45.0
 _FIRST_INTERVAL_S: Final = 5.0
 TAKEN_PAUSE_S: Final = 1.0
 # Between two joins of a member that is removed again and again.
-_REJOIN_PAUSE_S: Final = 0.05
+REJOIN_PAUSE_S: Final = 0.05
 _MS_PER_S: Final = 1_000
 # A call is given this much while the member has not been answered for its timeout.
 _CALL_UNHEARD_S: Final = 1.0
@@ -77,7 +77,8 @@ class GroupMember:
 
     Its errors come from the iteration: Refusal (GROUP_NOT_FOUND, PERMISSION_DENIED, the end of the
     session, ...), ClientClosed. Entering raises them, too. Leaving the block leaves the group; with
-    an instance id the place is kept for the group's timeout.
+    an instance id the place is kept for the group's timeout. A client is one member of a group: two
+    of these for one group and client would share the partitions without knowing of each other.
     """
 
     def __init__(
@@ -202,28 +203,27 @@ class GroupMember:
                 raise
             self._lose_all()
             await self._join()
-            await asyncio.sleep(_REJOIN_PAUSE_S)
+            await asyncio.sleep(REJOIN_PAUSE_S)
             self._wake.set()
 
     async def _pause_and_look(self, pause_s: float) -> None:
         """Pause, and give everything up once the member was not answered for its timeout."""
-        left_s = self._heard_s + self._timeout_s - self._clock_s()
-        if 0 < left_s < pause_s:
-            await self._pause(left_s)
-            pause_s -= left_s
+        first_s = min(pause_s, max(0.0, self._left_s))
+        if await self._is_woken_within(first_s):
+            return
         if not self.is_heard:
             self._lose_all()
-        await self._pause(pause_s)
-        if not self.is_heard:
-            self._lose_all()
+        await self._is_woken_within(pause_s - first_s)
 
-    async def _pause(self, pause_s: float) -> None:
+    async def _is_woken_within(self, pause_s: float) -> bool:
+        """Pause, unless the program has something to tell; return whether it has."""
         try:
             async with asyncio.timeout(pause_s):
                 await self._wake.wait()
         except TimeoutError:
-            return
+            return False
         self._wake.clear()
+        return True
 
     # --- Calls ---
 
@@ -267,8 +267,7 @@ class GroupMember:
 
     async def _in_time(self, call: Awaitable[T]) -> T:
         """Await a call as long as the member may count on its place. Raises TimeoutError."""
-        left_s = self._heard_s + self._timeout_s - self._clock_s()
-        async with asyncio.timeout(left_s if left_s > 0 else _CALL_UNHEARD_S):
+        async with asyncio.timeout(self._left_s if self.is_heard else _CALL_UNHEARD_S):
             return await call
 
     async def _take(self, answer: _Told, sent_s: float) -> None:
@@ -305,7 +304,12 @@ class GroupMember:
     @property
     def is_heard(self) -> bool:
         """Whether it was answered lately enough to count on its place."""
-        return self._clock_s() - self._heard_s < self._timeout_s
+        return self._left_s > 0
+
+    @property
+    def _left_s(self) -> float:
+        """How long it may still count on its place."""
+        return self._heard_s + self._timeout_s - self._clock_s()
 
     def _lose_all(self) -> None:
         self._lost |= self._reading

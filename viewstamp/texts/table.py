@@ -287,6 +287,10 @@ RUNTIME: Final[Texts] = {
     (Reason.REASON_COMMAND_TOO_LARGE, "answers"): (
         "the answers together exceed {limit} bytes: request less at once"
     ),
+    (Reason.REASON_OVERLOADED, "member_leaves"): (
+        "Session {session_id} showed no life for too long and is being removed from the group; try "
+        "again, and join again once it is no member."
+    ),
     (Reason.REASON_OVERLOADED, "reads"): (
         "The calls before this one took {limit_ms} ms together; send fewer calls at once, and send "
         "the rest again in {retry_delay_ms} ms."

@@ -220,7 +220,10 @@ async def test_a_long_log_is_told_of(
 
 
 async def test_a_raised_level_repeats_the_proposals_of_a_primary(tmp_path: Path) -> None:
-    """Once per raised level the stages of a primary, and of nobody else, are asked again."""
+    """Once per raised level the stages of a primary, and of nobody else, are asked again.
+
+    Timers begin anew with each: below a level silence may have had no consequence.
+    """
     trial = LeadershipTrial(tmp_path)
     trial.feature_level = 1
     trial.leadership.applied(NOTHING_ENDED)
@@ -232,6 +235,7 @@ async def test_a_raised_level_repeats_the_proposals_of_a_primary(tmp_path: Path)
         trial.feature_level = level
         trial.leadership.applied(NOTHING_ENDED)
     assert (asked_by_the_lead, trial.asked_count) == (1, 3)
+    assert trial.said.count("begin timers") == 3
 
 
 def test_what_ended_in_the_log_ends_its_streams(tmp_path: Path) -> None:

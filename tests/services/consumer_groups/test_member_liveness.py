@@ -90,6 +90,40 @@ def test_what_is_taken_back_leaves_nothing() -> None:
     assert harness.state.liveness.count == 0
 
 
+def test_who_comes_back_too_late_has_to_join_again() -> None:
+    """A member whose removal was proposed is told of no partitions: others may own them soon."""
+    harness = settled([11])
+    primary = Primary(harness)
+    primary.check(STEPS_TO_SILENCE)
+    assert primary.check() == [11]
+    assert refused(lambda: keep_alive(harness, 11)) == "OVERLOADED"
+    harness.truthful(11)
+    assert primary.check() == [11]
+    harness.propose_all()
+    assert refused(lambda: keep_alive(harness, 11, epoch=1)) == "NOT_A_MEMBER"
+    primary.check()
+    assert harness.state.liveness.count == 0
+    harness.join(11)
+    assert keep_alive(harness, 11).timeout_ms == TIMEOUT_MS
+
+
+@pytest.mark.parametrize("again", ["a new primary", "a removal that is taken back"])
+def test_who_leaves_until_when(again: str) -> None:
+    """A new primary gives the full time anew; what is taken back of commands changes nothing."""
+    harness = settled([11])
+    primary = Primary(harness)
+    assert primary.check(STEPS_TO_SILENCE + 1) == [11]
+    harness.pending.clear()
+    if again == "a new primary":
+        Primary(harness, number=2).check()
+        assert keep_alive(harness, 11).timeout_ms == TIMEOUT_MS
+    else:
+        request = api.LeaveConsumerGroupRequest(validate_only=True)
+        request.group.name = GROUP_NAME
+        harness.command("LeaveConsumerGroup", request, session=11)
+        assert refused(lambda: keep_alive(harness, 11)) == "OVERLOADED"
+
+
 def test_a_new_primary_gives_everybody_the_full_time() -> None:
     """What was heard or missed in an earlier tenure, or by an earlier process, counts no more."""
     harness = settled([11])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from testkit.torture.cluster import running
-from testkit.torture.judge import judge_history
+from testkit.torture.judge import judge_history, judge_watches
 from testkit.torture.recorder import Recorder
 from testkit.torture.round import TortureRound
 
@@ -29,7 +29,18 @@ async def test_a_short_round_is_good(tmp_path: Path) -> None:
     assert found.transactions >= TRANSACTIONS_MIN
     assert found.requests > 0
     assert found.snapshots > 0
+    assert found.watched > 0
+    assert_lies_about_watches_are_found(one)
     assert_lies_are_found(one.recorder)
+
+
+def assert_lies_about_watches_are_found(one: TortureRound) -> None:
+    """A feed that has lost what a caller was told of is found."""
+    feed, history = one.watchers.feed, one.recorder.history
+    told = {each.revision for each in history if each.writes}
+    life = max(feed.lives, key=lambda each: len(told & each.changes.keys()))
+    del life.changes[max(told & life.changes.keys())]
+    assert any("was not shown" in each for each in judge_watches(feed, history))
 
 
 def assert_lies_are_found(recorder: Recorder) -> None:

@@ -157,6 +157,55 @@ async def test_an_unheard_member_stops_by_itself() -> None:
         assert await change_of(one) == AssignmentChange(assigned=(0, 1, 2, 3))
 
 
+async def test_the_program_hears_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the pause between signs of life, all is lost once the timeout has passed."""
+    monkeypatch.setattr(limits, "MEMBER_HEARTBEAT_MS", 3_600_000)
+    monkeypatch.setattr(limits, "MEMBER_TIMEOUT_MIN_US", 1_000)
+    cluster = GroupCluster()
+    cluster.harness.command(
+        "UpdateConsumerGroup",
+        api.UpdateConsumerGroupRequest(group=NAME["group"], member_timeout_ms=50),
+    )
+    async with GroupMember(cluster.client(), NAME) as one:
+        assert (await change_of(one)).assigned == (0, 1, 2, 3)
+        assert await change_of(one) == AssignmentChange(lost=(0, 1, 2, 3))
+
+
+async def test_what_the_program_tells_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has stopped reading is told at once, though the pause is longer than the timeout."""
+    cluster = GroupCluster()
+    client = cluster.client()
+    async with GroupMember(client, NAME) as one:
+        await change_of(one)
+        async with cluster.member(cluster.client()):
+            assert (await change_of(one)).revoked == (2, 3)
+            monkeypatch.setattr(limits, "MEMBER_UNSETTLED_HEARTBEAT_MS", 3_600_000)
+            await asyncio.sleep(0.05)
+            telling = asyncio.create_task(anext(one))
+            await until(lambda: cluster.harness.member(client.session).revoking == ())
+            telling.cancel()
+
+
+async def test_a_member_that_is_removed_again_and_again_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A member that can join and is none in the next moment does not fill the log."""
+    monkeypatch.setattr("viewstamp.client.membership.REJOIN_PAUSE_S", 3_600)
+    cluster = GroupCluster()
+    client = cluster.client()
+
+    def refuse(request: Message) -> None:
+        if isinstance(request, api.KeepAliveConsumerGroupRequest):
+            raise Refusal(Reason.REASON_NOT_A_MEMBER, "not any more")
+
+    client.failure = refuse
+    async with cluster.member(client):
+        await until(lambda: len(client.sent) == 2)
+        await asyncio.sleep(0.02)
+        joins = [type(each).__name__ for each in client.sent]
+        assert joins == ["JoinConsumerGroupRequest"] * 2
+
+
 async def test_a_defect_is_told() -> None:
     """An error that nobody foresaw ends the iteration, and not only the task behind it."""
     cluster = GroupCluster()
