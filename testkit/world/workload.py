@@ -39,7 +39,7 @@ EXISTS: Final = "exists"
 ABSENT: Final = "absent"
 READS: Final = frozenset({GET})
 # A call has so long; its caller is then told that nobody knows what became of it.
-_PATIENCE_S: Final = (0.2, 1.0, 8.0, 30.0)
+PATIENCES_S: Final = (0.2, 1.0, 8.0, 30.0)
 _DEMANDED_PATIENCE_S: Final = 60.0
 _CONNECT_PATIENCE_S: Final = 120.0
 # Refusals of calls that were not even begun. A healthy cluster has no reason for them.
@@ -196,7 +196,7 @@ class Callers:
 
     async def _connected(self, addresses: list[str], password: str) -> Client:
         self._random.shuffle(addresses)
-        patience_s = self._random.choice(_PATIENCE_S)
+        patience_s = self._random.choice(PATIENCES_S)
         if self._demand is not None:
             patience_s = _DEMANDED_PATIENCE_S
         while True:
