@@ -135,13 +135,28 @@ def _look(storage: Storage, directory: str) -> FoundDirectory:
         return FoundDirectory(directory, None, None, is_empty=not names)
     path = f"{directory}/{IDENTITY_FILE}"
     try:
-        file = storage.open(path)
-        try:
-            identity = decode_identity(file.read(0, IDENTITY_BYTES + 1))
-        finally:
-            file.close()
+        data = _read(storage, path)
+        if not data and _holds_nothing_else(storage, directory, names):
+            return FoundDirectory(directory, None, None, is_empty=True)
+        identity = decode_identity(data)
     except FormatVersionError as error:
         raise FormatVersionError(f"{path}: {error}") from error
     except (FormatError, OSError) as error:
         return FoundDirectory(directory, None, str(error), is_empty=False)
     return FoundDirectory(directory, identity, None, is_empty=False)
+
+
+def _read(storage: Storage, path: str) -> bytes:
+    file = storage.open(path)
+    try:
+        return file.read(0, IDENTITY_BYTES + 1)
+    finally:
+        file.close()
+
+
+def _holds_nothing_else(storage: Storage, directory: str, names: Sequence[str]) -> bool:
+    """Whether a disk lost the content of a new directory's identity, which it had confirmed."""
+    folders = [name for name in names if name in FOLDERS]
+    return len(folders) + 1 == len(names) and not any(
+        storage.names(f"{directory}/{folder}") for folder in folders
+    )

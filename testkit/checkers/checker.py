@@ -39,6 +39,11 @@ class CheckedMachine(Protocol):
         """Whether the superblock on the disk is older than the journal beside it."""
         ...
 
+    @property
+    def has_lied(self) -> bool:
+        """Whether this disk confirmed a sync that it did not do."""
+        ...
+
     def is_excused(self, op: int) -> bool:
         """Whether this disk need not give back an entry that it took."""
         ...

@@ -79,6 +79,8 @@ class ViewsMonotonic(Checker):
     def started(self, replica: int, files: ReplicaFiles, machine: CheckedMachine) -> None:
         superblock = files.start.superblock
         found = (superblock.view, superblock.log_view) if superblock is not None else (0, 0)
+        if machine.has_lied:
+            self.disk_lost(replica)  # the others, or the start, have to refuse what is left
         promised = self._promised.get(replica, (0, 0))
         if found[0] < promised[0] or found[1] < promised[1]:
             raise self.broken(

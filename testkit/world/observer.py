@@ -69,6 +69,11 @@ class ObservedMachine:
         return self.files.superblock.sequence < self.named_superblock
 
     @property
+    def has_lied(self) -> bool:
+        """Whether the disk confirmed a sync that it did not do."""
+        return self._replica.machine.disk.has_lied
+
+    @property
     def has_diverged(self) -> bool:
         """Whether a story has changed the state of the replica, or its answers."""
         return self._replica.has_diverged

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.snapshot.errors import WrongCopyDirectory
 from coordinator.snapshot.identity import IDENTITY_FILE
 from coordinator.snapshot.layout import layer_file
 from coordinator.snapshot.provider import StoredSnapshots
@@ -75,6 +76,27 @@ def test_an_identity_that_is_damaged_in_one_directory_is_written_again() -> None
     storage.flip(f"{A}/{IDENTITY_FILE}", len(whole) - 1)
     assert loaded_state(open_files(storage), 1) == sections.state
     assert storage.content(f"{A}/{IDENTITY_FILE}") == whole
+
+
+def test_new_directories_whose_identities_a_disk_lost_are_taken_into_use() -> None:
+    """Where nothing was kept yet, empty identities are written anew, with or without folders."""
+    storage = memory()
+    open_files(storage).close()
+    before = storage.snapshot()
+    for directory in COPY_DIRECTORIES:
+        storage.replace(f"{directory}/{IDENTITY_FILE}", b"")
+    open_files(storage).close()
+    assert storage.snapshot() == before
+
+
+def test_empty_identities_beside_kept_files_are_damage() -> None:
+    """Where layers were kept and no identity is left, an operator is asked whose they are."""
+    storage = memory()
+    written(storage).files.close()
+    for directory in COPY_DIRECTORIES:
+        storage.replace(f"{directory}/{IDENTITY_FILE}", b"")
+    with pytest.raises(WrongCopyDirectory, match="IDENTITY is damaged"):
+        open_files(storage)
 
 
 def test_a_block_of_a_newer_build_is_looked_for_in_no_other_copy() -> None:
