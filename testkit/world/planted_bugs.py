@@ -171,6 +171,9 @@ PARTED: Final = under(
     *("isolate", "cut_client"), clients=4, callers=2, keys=1, lasts_ms_max=5_000, pauses_ms=(10, 30)
 )
 
+# Whether anybody reads at an old primary what another one has changed is chance.
+RARELY_SEEN: Final = 200
+
 PLANTS: Final = (
     WorldPlant("OneHistory", commit_without_quorum, under(*MOVES)),
     WorldPlant("ExecutedInOrder", hand_over_twice, QUIET, seed=1),
@@ -198,7 +201,7 @@ PLANTS: Final = (
     ),
     WorldPlant(JUDGES, keep_some_topics, QUIET, seed=1),
     WorldPlant("AcknowledgedIsKept", commit_without_quorum, under("isolate")),
-    WorldPlant("ReadsAreLinearizable", read_without_asking, PARTED),
+    WorldPlant("ReadsAreLinearizable", read_without_asking, PARTED, seeds_max=RARELY_SEEN),
     WorldPlant("ReadsAreLinearizable", read_behind_the_primary, under("isolate"), seed=1),
     WorldPlant("LogTimeIsNotAhead", follow_the_own_clock, under("clock", "clock", "step_down")),
     WorldPlant(LIVENESS, never_repeat, under(*MOVES)),

@@ -96,6 +96,12 @@ MOVES: Final = ("isolate", "step_down", "kill")
 LOSSES: Final = ("lost_messages", "poorly_carried", "lose")
 STRUCK: Final = ("forgotten_view", "ambush", "kill_in_step", "slow", "step_down")
 
+# Clients come anew all the time, while what they ask for is lost or the primary hands over.
+REGISTERING: Final = under(
+    *("kill_client", "kill_client", "kill_client", "step_down", "lost_messages"),
+    clients=8, callers=1, seconds=6, every_ms=(50, 300),
+)  # fmt: skip
+
 GUARDS: Final = (
     WorldPlant("P1", truncate_when_behind, under(*MOVES, **LONG)),
     WorldPlant("P2", ignore_later_views, under(*MOVES)),
@@ -170,9 +176,7 @@ GUARDS: Final = (
         ),
         story="p16_isolated_backup_disturbs_nobody",
     ),
-    WorldPlant(
-        "P17", register_twice, under("kill_client", "kill_client", "step_down", "kill", clients=4)
-    ),
+    WorldPlant("P17", register_twice, REGISTERING),
     WorldPlant("P18", fetch_by_op, under("return", "return", "rot", replicas=5)),
     WorldPlant("P19", vote_without_memory, under("cornered", seconds=12, every_ms=SELDOM_MS)),
     WorldPlant("P20", count_snapshots_early, under("blackout", "power")),
