@@ -6,7 +6,7 @@ that a whole request of them is as expensive as it can be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from services.consumer_groups.domain import DOMAIN as GROUPS
 from services.streams.domain import DOMAIN as STREAMS
 from services.users.domain import build_domain
 from viewstamp import limits
-from viewstamp.api.common.v1.common_pb2 import Identifier
+from viewstamp.api.common.v1.common_pb2 import Identifier, PartitionOffset
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as groups_pb2
 from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
@@ -29,12 +29,24 @@ FULL: Final = "full"  # a stream of as many topics as it may hold
 ROOMY: Final = "roomy"
 TORN: Final = "torn"  # a topic whose partitions came in many runs
 TORN_RUNS: Final = 4_000
+WIDE: Final = "wide"  # a topic of as many partitions as it may have, and a group of it
 LISTED: Final = 2_000
 GRANTED_STREAMS: Final = 8_000  # in one command, whose bytes do not allow many more
 GRANTEES: Final = 2_000
 GROUP_PARTITIONS: Final = 100_000
 MEMBERS: Final = 500
 PASSWORD: Final = "a password"
+# One partition of each row of offsets; partitions that are in as many rows as possible; and as many
+# as a page shows.
+ONE_OF_EACH_ROW: Final = range(
+    0, limits.PARTITIONS_PER_TOPIC_MAX, limits.PARTITIONS_PER_OFFSETS_ROW
+)
+FAR_APART: Final = range(
+    0,
+    limits.PARTITIONS_PER_TOPIC_MAX,
+    limits.PARTITIONS_PER_TOPIC_MAX // limits.OFFSETS_PER_REQUEST_MAX + 1,
+)
+ON_A_PAGE: Final = range(limits.OFFSETS_PAGE_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +103,7 @@ def _streams() -> dict[str, Case]:
     }
     of_topic = {
         name: _fixed(driver, _of_topic(getattr(streams_pb2, f"{name}Request")))
-        for name in ("DeleteTopic", "PurgeTopic", "GetTopic")
+        for name in ("PurgeTopic", "GetTopic")
     }
     changes = {
         f"{verb}Partitions": _fixed(
@@ -107,6 +119,7 @@ def _streams() -> dict[str, Case]:
         **of_stream,
         **of_topic,
         **changes,
+        **_watermarks(driver),
         "CreateStream": Case(
             driver, lambda number: streams_pb2.CreateStreamRequest(name=long_name(LISTED + number))
         ),
@@ -126,6 +139,35 @@ def _streams() -> dict[str, Case]:
             driver, streams_pb2.ListTopicsRequest(stream=by(FULL), page_size=PAGE_SIZE_MAX)
         ),
     }
+
+
+def _watermarks(driver: Driver) -> dict[str, Case]:
+    """Return the cases of a topic of which everything is known."""
+    topic: dict[str, Any] = {"stream": by(ROOMY), "topic": by(WIDE)}
+    driver.do(_topic(ROOMY, WIDE))
+    more = streams_pb2.CreatePartitionsRequest(
+        **topic, partitions_count=limits.PARTITIONS_PER_REQUEST_MAX
+    )
+    for _ in range(1, limits.PARTITIONS_PER_TOPIC_MAX // limits.PARTITIONS_PER_REQUEST_MAX):
+        driver.do(more)
+    for partitions in (ONE_OF_EACH_ROW, ON_A_PAGE):
+        told = _offsets(partitions, 1)
+        driver.do(streams_pb2.ReportPartitionEndsRequest(**topic, end_offsets=told))
+    higher = _offsets(FAR_APART, 2)
+    return {
+        "DeleteTopic": _fixed(driver, streams_pb2.DeleteTopicRequest(**topic)),
+        "ReportPartitionEnds": _fixed(
+            driver, streams_pb2.ReportPartitionEndsRequest(**topic, end_offsets=higher)
+        ),
+        "TruncatePartitions": _fixed(
+            driver, streams_pb2.TruncatePartitionsRequest(**topic, start_offsets=higher)
+        ),
+        "ListWatermarks": _fixed(driver, streams_pb2.ListWatermarksRequest(**topic)),
+    }
+
+
+def _offsets(partitions: Iterable[int], offset: int) -> list[PartitionOffset]:
+    return [PartitionOffset(partition=partition, offset=offset) for partition in partitions]
 
 
 def _topic(stream: str, name: str) -> streams_pb2.CreateTopicRequest:
@@ -271,7 +313,7 @@ def _groups() -> dict[str, Case]:
     }
     crowd = {
         name: _fixed(driver, getattr(groups_pb2, f"{name}Request")(group=by("crowd")), **with_topic)
-        for name in ("DeleteConsumerGroup", "GetConsumerGroup", "UpdateConsumerGroup")
+        for name in ("GetConsumerGroup", "UpdateConsumerGroup")
     }
     joined = groups_pb2.JoinConsumerGroupRequest(
         group=by("crowd"), instance_id=long_name(1), rack=long_name(2)
@@ -279,6 +321,7 @@ def _groups() -> dict[str, Case]:
     return {
         **own,
         **crowd,
+        **_group_offsets(driver),
         "CreateConsumerGroup": Case(
             driver,
             lambda number: groups_pb2.CreateConsumerGroupRequest(name=long_name(LISTED + number)),
@@ -293,6 +336,33 @@ def _groups() -> dict[str, Case]:
         "Assign": _fixed(driver, assigned, user=limits.SYSTEM_USER_ID),
         "CompleteRevocation": _fixed(driver, revoked, user=limits.SYSTEM_USER_ID),
         "ExpireMember": _fixed(driver, expired, user=limits.SYSTEM_USER_ID),
+    }
+
+
+def _group_offsets(driver: Driver) -> dict[str, Case]:
+    """Return the cases of a group of a wide topic, with an offset in each row, and none known."""
+    topic = effects_pb2.TopicContext(
+        stream_id=1,
+        topic_id=2,
+        partitions_count=limits.PARTITIONS_PER_TOPIC_MAX,
+        created_revision=1,
+    )
+    driver.do(groups_pb2.CreateConsumerGroupRequest(name=WIDE), context=topic)
+    group = by(WIDE)
+    for partitions in (ONE_OF_EACH_ROW, ON_A_PAGE):
+        committed = groups_pb2.CommitOffsetsRequest(group=group, offsets=_offsets(partitions, 1))
+        driver.do(committed, context=topic)
+    earliest = groups_pb2.OFFSET_RESET_EARLIEST
+    requests = (
+        groups_pb2.CommitOffsetsRequest(group=group, offsets=_offsets(FAR_APART, 2)),
+        groups_pb2.ResetOffsetsRequest(group=group, to=earliest),
+        groups_pb2.DeleteOffsetsRequest(group=group),
+        groups_pb2.FetchOffsetsRequest(group=group),
+        groups_pb2.DeleteConsumerGroupRequest(group=group),
+    )
+    return {
+        type(request).__name__.removesuffix("Request"): _fixed(driver, request, context=topic)
+        for request in requests
     }
 
 

@@ -39,7 +39,6 @@ STALE: Final = "the limits as they are: run `python -m benchmarks.limits --const
 _ONE_ENTITY: Final = "one entity of the coordinator"
 _READ_OF_A_REPLICA: Final = "served by one replica beside the log"
 _BETWEEN_PROCESSES: Final = "between our own processes; not for callers"
-_NOT_BUILT: Final = "not built: refused by the gateway, UNIMPLEMENTED"
 
 # The bound of each method that the coordinator serves itself, by the method's name.
 IN_WORDS: Final = {
@@ -71,8 +70,6 @@ IN_WORDS: Final = {
     **dict.fromkeys(("Describe", "Apply", "Normalize", "ReadSection"), _BETWEEN_PROCESSES),
     **dict.fromkeys(("Exchange", "ReadManifest", "ReadLayer"), _BETWEEN_PROCESSES),
     "Watch": f"{_READ_OF_A_REPLICA}; so many at a time, page by page: CHANGES_PAGE_MAX",
-    **dict.fromkeys(("CommitOffsets", "ResetOffsets", "FetchOffsets"), _NOT_BUILT),
-    **dict.fromkeys(("TruncatePartition", "ReportPartitionEnd"), _NOT_BUILT),
     "ListPartitions": "the runs of one topic: PARTITION_RUNS_PER_TOPIC_MAX",
     "CheckAccess": "one look at a user's permissions",
 }
@@ -80,7 +77,7 @@ IN_WORDS: Final = {
 # The limits on a request of a method, beside the budgets that all commands have.
 LIMITS_OF: Final = {
     "DeleteStream": "TOPICS_PER_STREAM_MAX",
-    "DeleteTopic": "PARTITION_RUNS_PER_TOPIC_MAX",
+    "DeleteTopic": "PARTITIONS_PER_TOPIC_MAX",
     "CreateTopic": "PARTITIONS_PER_REQUEST_MAX",
     "CreatePartitions": "PARTITIONS_PER_REQUEST_MAX, PARTITION_RUNS_PER_TOPIC_MAX",
     "DeletePartitions": "PARTITIONS_PER_REQUEST_MAX, PARTITION_RUNS_PER_TOPIC_MAX",
@@ -90,10 +87,21 @@ LIMITS_OF: Final = {
     "HeartbeatConsumerGroup": "HEARTBEAT_PARTITIONS_MAX",
     "SyncConsumerGroup": "PARTITIONS_PAGE_MAX",
     "GetConsumerGroup": "PARTITIONS_PAGE_MAX",
+    "DeleteConsumerGroup": "PARTITIONS_PER_TOPIC_MAX",
+    **dict.fromkeys(
+        ("CommitOffsets", "TruncatePartitions", "ReportPartitionEnds"), "OFFSETS_PER_REQUEST_MAX"
+    ),
+    **dict.fromkeys(
+        ("ResetOffsets", "DeleteOffsets"), "OFFSETS_PER_REQUEST_MAX, PARTITIONS_PER_TOPIC_MAX"
+    ),
+    "FetchOffsets": "OFFSETS_PAGE_MAX",
+    "ListWatermarks": "OFFSETS_PAGE_MAX",
 }
 _OF_COMMANDS: Final = "COMMAND_ROWS_MAX"
 _OF_READS: Final = "MESSAGE_BYTES_MAX"
 _OF_PAGES: Final = "PAGE_SIZE_MAX"
+# Methods whose pages have a limit of their own.
+_OWN_PAGES: Final = frozenset({"SyncConsumerGroup", "FetchOffsets", "ListWatermarks"})
 
 _SUFFIX_UNITS: Final = {
     "_BYTES": "bytes",
@@ -196,7 +204,7 @@ def _cost_row(method: MethodDescriptor, case: Case | None) -> str:
     largest = case.driver.measure(case.requests(_count(routed, case)), **case.how)
     gc.collect()
     bounds = [LIMITS_OF.get(name, ""), _OF_COMMANDS if is_command else _OF_READS]
-    if "page_size" in method.input_type.fields_by_name:
+    if name not in _OWN_PAGES and "page_size" in method.input_type.fields_by_name:
         bounds.insert(0, _OF_PAGES)
     told = ", ".join(f"{bound}" for bound in bounds if bound)
     kind = routed.kind.value if not routed.internal else "internal"

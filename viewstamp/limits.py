@@ -27,6 +27,15 @@ STREAMS_MAX: Final = 1 << 20
 TOPICS_PER_STREAM_MAX: Final = 4096
 PARTITIONS_PER_REQUEST_MAX: Final = 1000
 PARTITIONS_PER_TOPIC_MAX: Final = 1_000_000
+# The highest offset in a partition: that of a signed number of 64 bits, which clients in all
+# languages have.
+OFFSET_MAX: Final = (1 << 63) - 1
+# Partitions that one command reports offsets of.
+OFFSETS_PER_REQUEST_MAX: Final = 16_384
+# Consecutive partitions whose offsets are one row of the state, and one entity of a snapshot.
+PARTITIONS_PER_OFFSETS_ROW: Final = 128
+# Partitions on one page of FetchOffsets or ListWatermarks.
+OFFSETS_PAGE_MAX: Final = 16_384
 REPLICATION_FACTOR_MAX: Final = 255
 SEGMENT_SIZE_BYTES_MIN: Final = 1 * MIB
 SEGMENT_SIZE_BYTES_MAX: Final = 1024 * MIB
@@ -154,6 +163,8 @@ FEATURE_LEVEL_NAMED_SUPERBLOCK: Final = 3
 # From this level on members of consumer groups that show no life are removed, those that do not
 # give partitions up in time are, too, and static members keep their places while they are away.
 FEATURE_LEVEL_MEMBERS: Final = 4
+# From this level on the data plane reports where the data of partitions begins and ends.
+FEATURE_LEVEL_OFFSETS: Final = 5
 # The highest feature level that this build knows, and at which it bootstraps clusters. The header
 # of every log entry has the level in force, and handlers get it (`Call.feature_level`).
 FEATURE_LEVEL_MAX: Final = max(
@@ -161,6 +172,7 @@ FEATURE_LEVEL_MAX: Final = max(
     FEATURE_LEVEL_DESCRIPTION,
     FEATURE_LEVEL_NAMED_SUPERBLOCK,
     FEATURE_LEVEL_MEMBERS,
+    FEATURE_LEVEL_OFFSETS,
 )
 # Stages (routing.v1.Stage) that came after level 1, and the level from which on a snapshot has a
 # section of each. Nothing may change such a stage at a lower level, so a missing section is empty.

@@ -28,14 +28,20 @@ BEFORE_ALL_NAMES: Final = ""
 
 def page_size(requested: int) -> int:
     """Return how many entries a page has. Raises Refusal MALFORMED_REQUEST above the limit."""
-    if requested > limits.PAGE_SIZE_MAX:
+    return _size(requested, limits.PAGE_SIZE_MAX) or limits.PAGE_SIZE_DEFAULT
+
+
+def offsets_page_size(requested: int) -> int:
+    """Return how many partitions a page has. Raises Refusal MALFORMED_REQUEST above the limit."""
+    return _size(requested, limits.OFFSETS_PAGE_MAX) or limits.OFFSETS_PAGE_MAX
+
+
+def _size(requested: int, limit: int) -> int:
+    if requested > limit:
         raise Refusal.of(
-            Reason.REASON_MALFORMED_REQUEST,
-            "page_size",
-            page_size=requested,
-            limit=limits.PAGE_SIZE_MAX,
+            Reason.REASON_MALFORMED_REQUEST, "page_size", page_size=requested, limit=limit
         )
-    return requested or limits.PAGE_SIZE_DEFAULT
+    return requested
 
 
 class PagedList:

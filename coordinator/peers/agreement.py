@@ -106,11 +106,18 @@ LOCAL_LIMITS: Final = frozenset(
         # Came with FEATURE_LEVEL_DESCRIPTION: builds without that level lack it, must run beside
         # those with it, and never apply a command of the level, since they end when it is raised.
         # All builds with the level have one value, because the value is part of the level: another
-        # value needs another level.
+        # value needs another level. The same is true of those below.
         "DESCRIPTION_BYTES_MAX",
+        # Came with FEATURE_LEVEL_MEMBERS.
         "MEMBER_TIMEOUT_US",
         "MEMBER_TIMEOUT_MIN_US",
         "MEMBER_TIMEOUT_MAX_US",
+        # Came with FEATURE_LEVEL_OFFSETS.
+        "OFFSET_MAX",
+        "OFFSETS_PER_REQUEST_MAX",
+        "PARTITIONS_PER_OFFSETS_ROW",
+        # The replica that answers a read decides how long its page is.
+        "OFFSETS_PAGE_MAX",
         # Files of one replica: replicas compare digests, whatever the layering.
         "SNAPSHOT_COPIES",
         "ENCODE_SLICE_US",

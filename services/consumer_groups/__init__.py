@@ -17,9 +17,13 @@ burst share one computation. A pending Assign is derived (the assignment epoch i
 are members), never stored: a restored machine knows it too. A group whose epoch grows faster than a
 proposal is sequenced gets its target when that ends.
 
-Heartbeats. Every heartbeat is a sequenced command until soft state exists at the primary; one that
-changes nothing writes nothing. A member has one heartbeat in flight, and ignores the answer to a
-heartbeat that it gave up. Members end with Leave, with their session or with their user.
+Heartbeats. A sign of life that has nothing to tell is a read, and soft state of the primary's
+service (`liveness`). A heartbeat that gives partitions up, or learns of an epoch, is a command; a
+member has one in flight, and ignores the answer to one that it gave up. Members end with Leave,
+with their session or their user, by silence, and when they give partitions up too late.
+
+Offsets. A group keeps how far it has read each partition, in rows of 128 (`offsets`). They are
+fenced by epoch and owner, and judged by the watermarks that streams tells of.
 
 Rules of the domain are in `commands`, `effects` and `queries`; `membership` has what commands and
 effects share, `assignment` applies targets that `assignors` compute, `section` is the encoding.

@@ -211,12 +211,12 @@ def _remove_groups(
     if not allowance.take(_sorting_rows(len(groups))):
         return chore
     for group_id in list(groups.sorted_keys()):
-        if not _remove_group(state, state.groups.rows[group_id], allowance):
+        if not _remove_group(state, state.groups.rows[group_id], call, allowance):
             return chore
     return None
 
 
-def _remove_group(state: GroupsState, group: Group, allowance: Allowance) -> bool:
+def _remove_group(state: GroupsState, group: Group, call: Call, allowance: Allowance) -> bool:
     """Remove a group with its members, and return whether the allowance lasted."""
     sessions = state.group_members.rows.get(group.id)
     count = 0 if sessions is None else len(sessions)
@@ -226,6 +226,9 @@ def _remove_group(state: GroupsState, group: Group, allowance: Allowance) -> boo
         if not allowance.take(_ROWS_PER_REMOVED_MEMBER):
             return False  # at least this member is left
         state.remove_member(state.members.rows[group.id, session_id])
+    if call.keeps_offsets:
+        # Only the step that removes the group pays for them: others may have no room beside.
+        allowance.spend(state.offset_rows_max(group))
     state.remove_group(group)
     return True
 
@@ -264,6 +267,8 @@ def _change_partitions(state: GroupsState, group: Group, chore: Chore, call: Cal
     if chore.lowest_count < group.partitions_count:
         for member in state.members_of(group.id):
             copied += _truncate(state, member, chore.lowest_count, call)
+        if call.keeps_offsets:
+            copied += _COPIED_PER_ROW * state.cut_offsets(group, chore.lowest_count)
     changed = group._replace(
         partitions_count=chore.partitions_count, modified_revision=chore.revision
     )

@@ -7,7 +7,7 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from services.consumer_groups import membership
+from services.consumer_groups import membership, offsets
 from services.consumer_groups.assignment import assign, assignment_number, tell_partitions
 from services.consumer_groups.chores import below, sweep
 from services.consumer_groups.lookup import (
@@ -110,7 +110,8 @@ def delete_consumer_group(
     group = find_group(state, request, call)
     if request.HasField("expected_revision"):
         _check_revision(group, request.expected_revision)
-    call.charge(_ROWS_PER_GROUP + _ROWS_PER_REMOVED_MEMBER * state.members_count(group.id))
+    rows = _ROWS_PER_GROUP + _ROWS_PER_REMOVED_MEMBER * state.members_count(group.id)
+    call.charge(rows + (state.offset_rows_max(group) if call.keeps_offsets else 0))
     state.remove_group(group)
     return b""
 
@@ -281,6 +282,7 @@ COMMANDS: Final[Mapping[str, CommandHandler[GroupsState]]] = {
     "CompleteRevocation": complete_revocation,
     "ExpireMember": expire_member,
     "Sweep": sweep,
+    **offsets.COMMANDS,
 }
 
 

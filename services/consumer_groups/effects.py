@@ -10,28 +10,44 @@ from typing import Final
 
 from services.consumer_groups import chores
 from services.consumer_groups.model import GroupsState
+from services.runtime import offset_rows, watermarks
 from services.runtime.domain import Call, EffectHandler
 from viewstamp.api.domain.v1 import effects_pb2
 
 
 def stream_deleted(state: GroupsState, effect: effects_pb2.StreamDeleted, call: Call) -> None:
-    """Drop the groups of all topics of the stream."""
+    """Drop the groups and watermarks of all topics of the stream."""
+    for topic_id, row_count in zip(effect.topic_ids, effect.watermark_rows, strict=False):
+        watermarks.drop(state.watermarks, topic_id, row_count)
     for topic_id in effect.topic_ids:
         chores.topic_gone(state, effect.stream_id, topic_id, call)
 
 
 def topic_deleted(state: GroupsState, effect: effects_pb2.TopicDeleted, call: Call) -> None:
-    """Drop the groups of the topic."""
+    """Drop the groups and watermarks of the topic."""
+    watermarks.drop(state.watermarks, effect.topic_id, effect.watermark_rows)
     chores.topic_gone(state, effect.stream_id, effect.topic_id, call)
 
 
 def partitions_changed(
     state: GroupsState, effect: effects_pb2.PartitionsChanged, call: Call
 ) -> None:
-    """Let the topic's groups lose deleted partitions; their new targets follow by Assign."""
+    """Let the topic's groups lose deleted partitions; their new targets follow by Assign.
+
+    Their watermarks go at once, as those of streams.
+    """
+    if call.keeps_offsets:
+        watermarks.cut(state.watermarks, effect.topic_id, effect.partitions_count)
     chores.partitions_changed(
         state, effect.stream_id, effect.topic_id, effect.partitions_count, call
     )
+
+
+def offsets_reported(state: GroupsState, effect: effects_pb2.OffsetsReported, call: Call) -> None:
+    """Move watermarks as streams has moved them."""
+    changes = offset_rows.by_row((each.partition, each.offset) for each in effect.offsets)
+    move = watermarks.raise_starts if effect.are_starts else watermarks.raise_ends
+    move(state.watermarks, effect.stream_id, effect.topic_id, changes)
 
 
 def user_deleted(state: GroupsState, effect: effects_pb2.UserDeleted, call: Call) -> None:
@@ -67,4 +83,5 @@ EFFECTS: Final[Mapping[str, EffectHandler[GroupsState]]] = {
     "user_deactivated": user_deactivated,
     "user_sessions_ended": user_sessions_ended,
     "session_ended": session_ended,
+    "offsets_reported": offsets_reported,
 }

@@ -64,7 +64,20 @@ def check_epoch(member: Member, epoch: int) -> None:
     """Raise FENCED_MEMBER_EPOCH unless a member may name an epoch: its own, or the one before."""
     if epoch in (member.member_epoch, member.previous_member_epoch):
         return
-    raise Refusal.of(
+    raise _fenced(member, epoch)
+
+
+def check_present_epoch(member: Member, epoch: int) -> None:
+    """Raise FENCED_MEMBER_EPOCH unless an epoch is the one that the member has reached.
+
+    A commit needs no other one, and a late one must not count in a later tenure of a partition.
+    """
+    if epoch != member.member_epoch:
+        raise _fenced(member, epoch)
+
+
+def _fenced(member: Member, epoch: int) -> Refusal:
+    return Refusal.of(
         Reason.REASON_FENCED_MEMBER_EPOCH,
         session_id=member.session_id,
         epoch=epoch,

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from services.consumer_groups.liveness import Liveness
+from services.runtime import offset_rows
+from services.runtime.offset_rows import EMPTY
+from services.runtime.watermarks import WatermarksTable
 from viewstamp.api.consumer_groups.v1.consumer_groups_pb2 import CHORE_KIND_PARTITIONS
 from viewstamp.limits import MEMBER_TIMEOUT_US
 from viewstamp.machine.tables import Table, TableIndex, UndoLog
@@ -76,6 +79,14 @@ class Member(NamedTuple):
         return self.absence_deadline > 0
 
 
+class CommittedOffsets(NamedTuple):
+    """A row of the offsets of a group (`services.runtime.offset_rows`), each plus one."""
+
+    group_id: int
+    number: int  # of the row
+    offsets: bytes
+
+
 class Chore(NamedTuple):
     """What an effect left to do: see `services.consumer_groups.chores`."""
 
@@ -100,14 +111,15 @@ ChoreKey = tuple[int, int, int]
 
 
 class GroupsState:
-    """All tables of the domain. Rows of `groups`, `members`, `counters`, `chores` are the section.
+    """All tables of the domain. Those before the indexes are the section.
 
     Rows with a pending chore may be outdated: readers of partitions ask `kept_partitions`.
     """
 
     __slots__ = (
-        "groups", "members", "counters", "names", "topic_groups", "group_members",
-        "instances", "session_groups", "user_sessions", "waiting", "chores", "liveness",
+        "groups", "members", "counters", "chores", "watermarks", "offsets", "names",
+        "topic_groups", "group_members", "instances", "session_groups", "user_sessions", "waiting",
+        "liveness",
     )  # fmt: skip
 
     def __init__(self, undo: UndoLog) -> None:
@@ -115,6 +127,8 @@ class GroupsState:
         self.members: Table[tuple[int, int], Member] = Table(undo)  # (group id, session id)
         self.counters: Table[str, int] = Table(undo)
         self.chores: Table[ChoreKey, Chore] = Table(undo)
+        self.watermarks: WatermarksTable = Table(undo)  # equal to those of streams
+        self.offsets: Table[tuple[int, int], CommittedOffsets] = Table(undo)  # (group, row number)
         # Indexes: everything below is derived from the rows above.
         self.names: Table[tuple[int, int, str], int] = Table(undo)  # (stream, topic, name)
         self.topic_groups: TableIndex[tuple[int, int], int] = TableIndex(undo)
@@ -145,10 +159,54 @@ class GroupsState:
         """Remove a group with its members."""
         for member in self.members_of(group.id):
             self.remove_member(member)
+        self.drop_offsets(group)
         topic = (group.stream_id, group.topic_id)
         self.groups.delete(group.id)
         self.names.delete((*topic, group.name))
         self.topic_groups.take(topic, group.id)
+
+    def offset_rows_max(self, group: Group) -> int:
+        """Return how many rows of offsets a group may have."""
+        return offset_rows.row_count(group.partitions_count)
+
+    def replace_offsets(self, group_id: int, number: int, changes: Mapping[int, int]) -> None:
+        """Replace offsets of a row, each plus one; 0 forgets it."""
+        row = self.offsets.rows.get((group_id, number))
+        before = EMPTY if row is None else row.offsets
+        self._put_offsets(group_id, number, before, offset_rows.replaced(before, changes))
+
+    def set_offsets(self, group_id: int, number: int, row: bytes) -> None:
+        """Replace a whole row of offsets, each plus one."""
+        before = self.offsets.rows.get((group_id, number))
+        self._put_offsets(group_id, number, EMPTY if before is None else before.offsets, row)
+
+    def cut_offsets(self, group: Group, partitions_count: int) -> int:
+        """Forget the offsets of a group in all but its first partitions; return rows looked at."""
+        number, kept = offset_rows.place(partitions_count)
+        row = self.offsets.rows.get((group.id, number)) if kept else None
+        if row is not None:
+            left = offset_rows.cut(row.offsets, kept)
+            self._put_offsets(group.id, number, row.offsets, left)
+        end = self.offset_rows_max(group)
+        for row_number in range(number + bool(kept), end):
+            if (group.id, row_number) in self.offsets:
+                self.offsets.delete((group.id, row_number))
+        return end - number
+
+    def drop_offsets(self, group: Group) -> None:
+        """Forget all offsets of a group."""
+        if self.offsets.rows:  # never below FEATURE_LEVEL_OFFSETS, where nobody pays for a look
+            self.cut_offsets(group, 0)
+
+    def _put_offsets(self, group_id: int, number: int, before: bytes, row: bytes) -> None:
+        """Replace a row that differs; one without offsets is not kept."""
+        key = (group_id, number)
+        if row == before:
+            return
+        if row:
+            self.offsets.put(key, CommittedOffsets(group_id, number, row))
+        else:
+            self.offsets.delete(key)
 
     def member(self, group_id: int, session_id: int) -> Member | None:
         """Return the session's place in the group, or None."""

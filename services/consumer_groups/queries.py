@@ -19,6 +19,7 @@ from services.consumer_groups.lookup import (
 )
 from services.consumer_groups.membership import is_assign_pending
 from services.consumer_groups.model import Group, GroupsState, Member
+from services.consumer_groups.offsets import fetch_offsets
 from services.runtime.domain import Call, QueryHandler
 from viewstamp import limits
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as entities
@@ -127,6 +128,7 @@ QUERIES: Final[Mapping[str, QueryHandler[GroupsState]]] = {
     "ListConsumerGroups": list_consumer_groups,
     "SyncConsumerGroup": sync_consumer_group,
     "KeepAliveConsumerGroup": keep_alive_consumer_group,
+    "FetchOffsets": fetch_offsets,
 }
 
 

@@ -1,9 +1,10 @@
 """The domain's section: canonical encodings of its entities, both ways.
 
 Kinds: 1 groups (key: stream id, topic id, group id), 2 members (key: group id, session id),
-3 counters (empty key), 4 chores (key: kind, both ids); ids are 8 bytes big-endian. The encoding of
-an entity is its proto's, fields in ascending order, as golden bytes in the tests pin it. Indexes
-are not part of it.
+3 counters (empty key), 4 chores (key: kind, both ids), 5 watermarks (key: topic id, row), 6 offsets
+(key: group id, row). Ids and numbers of rows are 8 bytes big-endian. The encoding of an entity is
+its proto's, fields in ascending order, as golden bytes in the tests pin it. Indexes are not part of
+it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from services.consumer_groups.assignment import waiting_of
 from services.consumer_groups.assignors import ASSIGNORS
 from services.consumer_groups.chores import KINDS_OF_CHORES
 from services.consumer_groups.membership import is_assign_pending
-from services.consumer_groups.model import NEXT_GROUP_ID, Chore, Group, GroupsState, Member
+from services.consumer_groups.model import (
+    NEXT_GROUP_ID,
+    Chore,
+    CommittedOffsets,
+    Group,
+    GroupsState,
+    Member,
+)
+from services.runtime import offset_rows, watermarks
 from services.runtime.section import (
     EntityKind,
     Projected,
@@ -26,6 +35,7 @@ from services.runtime.section import (
     SectionError,
 )
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as entities_pb2
+from viewstamp.limits import OFFSET_MAX, PARTITIONS_PER_OFFSETS_ROW
 from viewstamp.machine.freezing import WHOLE_TABLE_KEY
 
 SECTION_VERSION: Final = 1
@@ -34,7 +44,9 @@ MEMBER_KIND: Final = 2
 COUNTERS_KIND: Final = 3
 # Version 1 has them as well: usually there are none, and then its bytes are the same.
 CHORE_KIND: Final = 4
+OFFSETS_KIND: Final = 6
 
+_OFFSETS_KEY = struct.Struct(">QQ")
 _GROUP_KEY = struct.Struct(">QQQ")
 _MEMBER_KEY = struct.Struct(">QQ")
 _CHORE_KEY = struct.Struct(">QQQ")
@@ -71,6 +83,17 @@ def encode_member(member: Member) -> bytes:
 def encode_chore(chore: Chore) -> bytes:
     """Return the canonical bytes of a chore."""
     return _encode(entities_pb2.ChoreEntity(**chore._asdict()))
+
+
+def encode_offsets(row: CommittedOffsets) -> bytes:
+    """Return the canonical bytes of a row of committed offsets."""
+    return _encode(
+        entities_pb2.CommittedOffsetsEntity(
+            group_id=row.group_id,
+            first_partition=offset_rows.first_partition(row.number),
+            offsets_plus_one=offset_rows.unpack(row.offsets),
+        )
+    )
 
 
 def decode_group(canonical: bytes) -> Group:
@@ -173,6 +196,28 @@ def _check_whole(state: GroupsState) -> Iterator[None]:
         yield
 
 
+def _offsets_key(row: CommittedOffsets) -> bytes:
+    return _OFFSETS_KEY.pack(row.group_id, offset_rows.first_partition(row.number))
+
+
+def _load_offsets(state: GroupsState, canonical: bytes) -> Projected:
+    entity = entities_pb2.CommittedOffsetsEntity.FromString(canonical)
+    number, _ = offset_rows.place(entity.first_partition)
+    offsets = entity.offsets_plus_one
+    is_whole = 0 < len(offsets) <= PARTITIONS_PER_OFFSETS_ROW
+    if not is_whole or max(offsets) > OFFSET_MAX + 1:
+        raise SectionError(
+            f"group {entity.group_id} has too many offsets in row {number}, none, or one beyond the"
+            " highest"
+        )
+    group = state.groups.rows.get(entity.group_id)
+    if group is None or entity.first_partition + len(offsets) > group.partitions_count:
+        raise SectionError(f"there are offsets of group {entity.group_id} in partitions it lacks")
+    row = CommittedOffsets(entity.group_id, number, offset_rows.pack(offsets))
+    state.offsets.put((row.group_id, number), row)
+    return _offsets_key(row), encode_offsets(row)
+
+
 def _check_group(group: Group, members: list[Member]) -> None:
     """Raise SectionError unless each partition has at most one holder and one target."""
     if not members and is_assign_pending(group):
@@ -231,6 +276,15 @@ SECTION: Final[Section[GroupsState]] = Section(
             load=_load_chore,
             encode_key=lambda key, chore: _CHORE_KEY.pack(*key),
         ),
+        watermarks.entity_kind(lambda state: state.watermarks),
+        EntityKind(
+            OFFSETS_KIND,
+            table=lambda state: state.offsets,
+            encode=encode_offsets,
+            load=_load_offsets,
+            encode_key=lambda key, row: _offsets_key(row),
+        ),
     ),
     check=_check_whole,
+    projections={watermarks.PROJECTION: lambda state: watermarks.projected(state.watermarks)},
 )

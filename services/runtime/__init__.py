@@ -12,6 +12,8 @@ section    what goes into a snapshot: kinds of entities, canonical bytes, loadin
 freezing   cuts: what changed since the last snapshot, as references
 installing a section on its way in: merged, migrated, loaded and checked in a new state
 tables     state that can be taken back: every change goes to one undo log
+offset_rows offsets of 128 partitions as one row of a table
+watermarks what two domains know alike of partitions: where their data begins and ends
 domain     what a domain provides: types of handlers, `Call`, `Deferred`, `Normalized`
 handlers   the handlers looked up by method code and checked against the protos
 spans      many framed messages taken apart and joined in bulk; what is malformed, and how

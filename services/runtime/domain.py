@@ -57,6 +57,11 @@ class Call:
         """Whether members that are silent or late are removed at the level in force."""
         return self.feature_level >= limits.FEATURE_LEVEL_MEMBERS
 
+    @property
+    def keeps_offsets(self) -> bool:
+        """Whether offsets of partitions are kept at the level in force."""
+        return self.feature_level >= limits.FEATURE_LEVEL_OFFSETS
+
     def charge(self, rows: int) -> None:
         """Pay for the rows to touch, before anything is changed. Raises Refusal COST_EXCEEDED.
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
+from services.runtime import watermarks
 from services.runtime.domain import Call, CommandHandler
 from services.streams import access as gates
 from services.streams import grants, partitions, refusals
+from services.streams import watermarks as reports
 from services.streams.lookup import authenticate, demand_everywhere, find_stream, find_topic
 from services.streams.model import (
     NEXT_STREAM_ID,
@@ -89,15 +91,23 @@ def delete_stream(state: StreamsState, request: api.DeleteStreamRequest, call: C
     # Searching grants is work too: it is paid for before it is done.
     topic_ids = state.topics.ids(stream.id)
     call.charge(_ROWS_PER_TOPIC * len(topic_ids) + grants.look_rows(state, stream.id))
+    topics = [state.topics.rows[stream.id, topic_id] for topic_id in topic_ids]
+    watermark_rows = [reports.rows_of(topic, call) for topic in topics]
+    call.charge(sum(watermark_rows))
     grant_rows = grants.stream_rows(state, stream.id)
     call.charge(grant_rows)
-    for topic_id in topic_ids:
+    for topic_id, row_count in zip(topic_ids, watermark_rows, strict=True):
+        watermarks.drop(state.watermarks, topic_id, row_count)
         state.topics.delete((stream.id, topic_id))
     state.stream_ids.delete(stream.name)
     state.streams.delete(stream.id)
     grants.drop_stream(state, stream.id)
-    deleted = effects_pb2.StreamDeleted(stream_id=stream.id, topic_ids=topic_ids)
-    rows = limits.EFFECT_ROWS + len(topic_ids) + grant_rows
+    deleted = effects_pb2.StreamDeleted(
+        stream_id=stream.id,
+        topic_ids=topic_ids,
+        watermark_rows=watermark_rows if call.keeps_offsets else (),
+    )
+    rows = limits.EFFECT_ROWS + len(topic_ids) + sum(watermark_rows) + grant_rows
     call.emit(CASCADE, effects_pb2.EffectPayload(stream_deleted=deleted), rows)
     return _EMPTY
 
@@ -157,11 +167,15 @@ def delete_topic(state: StreamsState, request: api.DeleteTopicRequest, call: Cal
     look_rows = grants.look_rows(state, topic.stream_id)
     call.charge(look_rows)
     rows = grants.topic_rows(state, topic.stream_id, topic.id)
-    call.charge(_ROWS_PER_TOPIC + rows)
+    watermark_rows = reports.rows_of(topic, call)
+    call.charge(_ROWS_PER_TOPIC + rows + watermark_rows)
+    watermarks.drop(state.watermarks, topic.id, watermark_rows)
     state.topics.delete((topic.stream_id, topic.id))
     grants.drop_topic(state, topic.stream_id, topic.id)
-    deleted = effects_pb2.TopicDeleted(stream_id=topic.stream_id, topic_id=topic.id)
-    rows += limits.EFFECT_ROWS + look_rows
+    deleted = effects_pb2.TopicDeleted(
+        stream_id=topic.stream_id, topic_id=topic.id, watermark_rows=watermark_rows
+    )
+    rows += limits.EFFECT_ROWS + look_rows + watermark_rows
     call.emit(CASCADE, effects_pb2.EffectPayload(topic_deleted=deleted), rows)
     return _EMPTY
 
@@ -203,6 +217,7 @@ def delete_partitions(
     call.charge(len(topic.runs) // _RUNS_PER_ROW)
     runs = partitions.expanded(topic.runs, existing, topic.created_revision)
     runs = partitions.shortened(runs, count)
+    watermarks.cut(state.watermarks, topic.id, existing - count)
     return _repartition(state, topic, runs, existing - count, call)
 
 
@@ -217,6 +232,7 @@ COMMANDS: Final[Mapping[str, CommandHandler[StreamsState]]] = {
     "PurgeTopic": purge_topic,
     "CreatePartitions": create_partitions,
     "DeletePartitions": delete_partitions,
+    **reports.COMMANDS,
 }
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import repeat
 from typing import Final, NamedTuple
 
+from services.runtime.watermarks import WatermarksTable
 from services.streams.access import Access
 from services.streams.options import Options, OptionsPool
 from services.streams.partitions import PartitionRun
@@ -191,6 +192,7 @@ class StreamsState:
         "streams",
         "stream_ids",
         "topics",
+        "watermarks",
         "access",
         "grantees",
         "counters",
@@ -202,6 +204,7 @@ class StreamsState:
         self.streams: Table[int, Stream] = Table(undo)
         self.stream_ids: Table[str, int] = Table(undo)  # by name
         self.topics = TopicTable(undo)
+        self.watermarks: WatermarksTable = Table(undo)
         self.access: Table[int, Access] = Table(undo)  # by user id
         # Stream id -> the users with grants scoped to it.
         self.grantees: TableIndex[int, int] = TableIndex(undo)

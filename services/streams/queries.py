@@ -14,6 +14,7 @@ from services.streams.lookup import authenticate, demand_everywhere, find_stream
 from services.streams.model import Stream, StreamsState, Topic
 from services.streams.options import to_message as options_message
 from services.streams.partitions import PartitionRun, expanded
+from services.streams.watermarks import list_watermarks
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as api
 from viewstamp.paging import PagedList, page_size
@@ -103,6 +104,7 @@ QUERIES: Final[Mapping[str, QueryHandler[StreamsState]]] = {
     "GetTopic": get_topic,
     "ListTopics": list_topics,
     "ListPartitions": list_partitions,
+    "ListWatermarks": list_watermarks,
     "CheckAccess": check_access,
 }
 

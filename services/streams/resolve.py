@@ -23,6 +23,8 @@ from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.users.v1 import users_pb2
 
+# Field 5 of TopicContext, a bool that is left out if false.
+_CALLER_MANAGES: Final = (b"", b"\x28\x01")
 # Encoded contexts kept; beyond, the cache is emptied and begins anew.
 CONTEXTS_CACHED_MAX: Final = 1 << 16
 # The cost, in rows, of finding the stream or topic of a grant.
@@ -50,6 +52,10 @@ def resolve(state: StreamsState, item: bytes, call: Call, gate: int) -> bytes:
     if demanded is not None:
         named = _parsed(_NamesTopic, item)
         topic = find_topic(state, caller, demanded, named.stream, named.topic)
+        if gate == routing_pb2.GATE_POLL_MESSAGES:
+            rights = caller.in_topic(topic.stream_id, topic.id)
+            manages = bool(rights & gates.CHANGE_TOPIC.mask)
+            return _context(state, topic) + _CALLER_MANAGES[manages]
         return _context(state, topic)
     if gate in SERVER_GATES:
         demand_everywhere(caller, SERVER_GATES[gate])

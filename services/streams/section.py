@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
+from services.runtime import offset_rows, watermarks
 from services.runtime.section import (
     EntityKind,
     Projected,
@@ -181,6 +182,14 @@ def _check_whole(state: StreamsState) -> Iterable[None]:
             raise SectionError(f"there are topics in stream {stream_id}, which is not there")
         if children.ids[-1] >= next_topic:
             raise SectionError(f"topic {children.ids[-1]} has an id that the next topic may get")
+    for row in state.watermarks.rows.values():
+        found = state.topics.rows.get((row.stream_id, row.topic_id))
+        last = offset_rows.first_partition(row.number) + len(offset_rows.unpack(row.ends))
+        if found is None or last > found.partitions_count:
+            raise SectionError(
+                f"there are watermarks of partition {last - 1} of topic {row.topic_id}, which is"
+                " not there"
+            )
     return ()
 
 
@@ -221,7 +230,11 @@ SECTION: Final[Section[StreamsState]] = Section(
             load=_load_counters,
             whole_table=True,
         ),
+        watermarks.entity_kind(lambda state: state.watermarks),
     ),
     check=_check_whole,
-    projections={"access": _access_of_all},
+    projections={
+        "access": _access_of_all,
+        watermarks.PROJECTION: lambda state: watermarks.projected(state.watermarks),
+    },
 )

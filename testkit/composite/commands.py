@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from testkit.composite.group_views import assignment
 from testkit.composite.model import CODES, METHODS, Model
+from testkit.composite.offset_fillers import OFFSET_FILLERS
 from testkit.composite.world import GLOBAL_FLAGS, STREAM_FLAGS, TOPIC_FLAGS
 from viewstamp.api.common.v1.common_pb2 import Identifier
 from viewstamp.api.users.v1 import users_pb2
@@ -27,9 +28,12 @@ _MEMBERS_ONLY: Final = frozenset(
         "KeepAliveConsumerGroup",
     }
 )  # fmt: skip
+_PLACE: Final = ("stream", "topic", "group")
+WITHOUT_MEMBERS: Final = frozenset({"ResetOffsets", "DeleteOffsets"})
 _ON_GROUPS: Final = _MEMBERS_ONLY | {
     "JoinConsumerGroup", "UpdateConsumerGroup", "DeleteConsumerGroup", "GetConsumerGroup",
-    "CreatePartitions", "DeletePartitions",
+    "CreatePartitions", "DeletePartitions", "TruncatePartitions", "ReportPartitionEnds",
+    "CommitOffsets", "ResetOffsets", "DeleteOffsets", "FetchOffsets", "ListWatermarks",
 }  # fmt: skip
 
 
@@ -50,13 +54,24 @@ class CommandWriter:
         if self.chance(60):
             rubbish: bytes = self.pick((NOT_A_MESSAGE, NOT_UTF8_IN_FIELD_3))
             return rubbish
+        place = dict(zip(_PLACE, self._place(name, session_id), strict=True))
+        return self._filled(name, user_id, session_id, place, frozenset())
+
+    def item_about(self, place: dict[str, Any], name: str, user_id: int, session_id: int) -> bytes:
+        """Return one encoded command about a group that it names well."""
+        return self._filled(name, user_id, session_id, place, frozenset(_PLACE))
+
+    def _filled(
+        self, name: str, user_id: int, session_id: int, place: dict[str, Any], given: frozenset[str]
+    ) -> bytes:
+        """Return a request with all fields filled, of a place the ids that are given."""
         request: Any = METHODS[CODES[name]].request()
-        fields = request.DESCRIPTOR.fields_by_name
-        context = {"user_id": user_id, "session_id": session_id}
-        context["stream"], context["topic"], context["group"] = self._place(name, session_id)
-        for field in fields:
+        context = {"user_id": user_id, "session_id": session_id, **place}
+        for field in request.DESCRIPTOR.fields_by_name:
             fill = _FILLERS.get((name, field)) or _FILLERS.get(("", field))
-            if fill is not None and not self.chance(100):
+            if field in given:
+                getattr(request, field).id = place[field].id
+            elif fill is not None and not self.chance(100):
                 fill(self, request, context)
         encoded: bytes = request.SerializeToString(deterministic=True)
         return encoded
@@ -65,10 +80,8 @@ class CommandWriter:
         """Return a stream, a topic in it and a group on the topic, as far as they exist."""
         world = self.model.world
         groups = world.groups()
-        if name in _MEMBERS_ONLY and not self.chance(8):
-            groups = [place for place in groups if session_id in place[2].members] or groups
-        elif name == "JoinConsumerGroup" and self.chance(2):
-            groups = [place for place in groups if _away(place[2])] or groups
+        is_likely = self._likely_groups(name, session_id)
+        groups = [place for place in groups if is_likely(place[2])] or groups
         if groups and (name in _ON_GROUPS or self.chance(3)):
             place: tuple[Any, Any, Any] = self.pick(groups)
             return place
@@ -77,6 +90,20 @@ class CommandWriter:
             return self.pick(topics)  # type: ignore[no-any-return]
         streams = list(world.streams.values())
         return (self.pick(streams) if streams else None), None, None
+
+    def _likely_groups(self, name: str, session_id: int) -> Callable[[Any], bool]:
+        """Return which groups a command is mostly about, where there are any."""
+        if name in _MEMBERS_ONLY and not self.chance(8):
+            return lambda group: session_id in group.members
+        if name == "JoinConsumerGroup" and self.chance(2):
+            return lambda group: bool(_away(group))
+        if name == "CommitOffsets" and self.chance(2):
+            return lambda group: session_id in group.members
+        if name in WITHOUT_MEMBERS and not self.chance(6):
+            return lambda group: not group.members
+        if name == "FetchOffsets" and not self.chance(6):
+            return lambda group: bool(group.offsets)
+        return lambda group: True
 
     def fill_stream(self, request: Any, context: dict[str, Any]) -> None:
         """Name a stream."""
@@ -197,7 +224,7 @@ class CommandWriter:
 
     def fill_partitions_count(self, request: Any, context: dict[str, Any]) -> None:
         """Choose a number of partitions."""
-        request.partitions_count = self.pick((1, 1, 2, 3, 4, 6, 0, 1001))
+        request.partitions_count = self.pick((1, 1, 2, 2, 3, 3, 4, 4, 6, 6, 0, 1001, 126, 126))
 
     def fill_options(self, request: Any, context: dict[str, Any]) -> None:
         """Choose options, rarely wrong ones."""
@@ -348,4 +375,5 @@ _FILLERS: Final[dict[tuple[str, str], Filler]] = {
     ("CreateConsumerGroup", "name"): CommandWriter.fill_group_name,
     ("CreatePersonalAccessToken", "name"): CommandWriter.fill_token_name,
     ("DeletePersonalAccessToken", "name"): CommandWriter.fill_token_name,
+    **OFFSET_FILLERS,
 }

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from testkit.composite import model_groups, model_streams, model_users
+from testkit.composite import model_groups, model_offsets, model_streams, model_users
 from testkit.composite.world import (
     Call,
     CompositeModelState,
@@ -51,8 +51,9 @@ PLAIN: Final = {
     **model_streams.QUERIES,
     **model_groups.INTERNAL,
 }
+ON_TOPICS: Final = {**model_groups.ON_TOPICS, **model_offsets.ON_TOPICS}
 DOMAIN_COMMANDS: Final = frozenset(
-    CODES[name] for name in (*PLAIN, *model_groups.ON_TOPICS) if CODES[name] % 100 < 50
+    CODES[name] for name in (*PLAIN, *ON_TOPICS) if CODES[name] % 100 < 50
 )
 SYSTEM_USER = (1 << 63) - 1
 PARTS_MAX = 128
@@ -366,7 +367,7 @@ def _decide(world: CompositeModelState, code: int, item: bytes, call: Call) -> d
     method = METHODS[code]
     if method.name in PLAIN:
         return PLAIN[method.name](world, _parsed(method.request, item), call)
-    flags, handler = model_groups.ON_TOPICS[method.name]
+    flags, handler = ON_TOPICS[method.name]
     caller = world.caller(call)
     # Stream and topic are read first, from whatever can be read at all.
     named = _parsed(streams_service_pb2.GetTopicRequest, item)

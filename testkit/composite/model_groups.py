@@ -28,6 +28,8 @@ from testkit.composite.world import (
 )
 
 UNIFORM, RANGE = 1, 2
+# Partitions whose offsets are one entity.
+ROW: Final = 128
 REVOCATION_TIMEOUT_US = 30_000_000
 # What a group may say of how long its members may be silent.
 TIMEOUT_MS_MIN, TIMEOUT_MS_MAX = 6_000, 3_600_000
@@ -63,7 +65,7 @@ def update_group(
     world: CompositeModelState, topic: Topic, request: Any, call: Call
 ) -> dict[str, Any]:
     """Change what is named of a group; another assignor means other targets."""
-    group = _group(topic, request)
+    group = named_group(topic, request)
     check_expected(request, group)
     _check_assignor(request)
     timeout_ms = _timeout_ms(world, request)
@@ -79,7 +81,7 @@ def delete_group(
     world: CompositeModelState, topic: Topic, request: Any, call: Call
 ) -> dict[str, Any]:
     """Delete a group with its members."""
-    group = _group(topic, request)
+    group = named_group(topic, request)
     check_expected(request, group)
     del topic.groups[group.id]
     return {}
@@ -89,8 +91,8 @@ def join_group(
     world: CompositeModelState, topic: Topic, request: Any, call: Call
 ) -> dict[str, Any]:
     """Make the session a member, or let it take the place of its instance over."""
-    _check_session(call)
-    group = _group(topic, request)
+    check_session(call)
+    group = named_group(topic, request)
     member = group.members.get(call.session_id)
     is_back = member is not None and member.absent_until and member.instance == request.instance_id
     if member is None or is_back:
@@ -104,9 +106,9 @@ def leave_group(
     world: CompositeModelState, topic: Topic, request: Any, call: Call
 ) -> dict[str, Any]:
     """End the session's membership, or keep its place for a while."""
-    _check_session(call)
-    group = _group(topic, request)
-    member = _member(group, call)
+    check_session(call)
+    group = named_group(topic, request)
+    member = present_member(group, call.session_id)
     if not (world.removes_members and request.keep_place):
         _end(world, group, member, call)
         return {}
@@ -120,9 +122,9 @@ def leave_group(
 
 def heartbeat(world: CompositeModelState, topic: Topic, request: Any, call: Call) -> dict[str, Any]:
     """Release what the member gave up, and let it reach the group's assignment."""
-    _check_session(call)
-    group = _group(topic, request)
-    member = _member(group, call)
+    check_session(call)
+    group = named_group(topic, request)
+    member = present_member(group, call.session_id)
     _check_epoch(member, request)
     if request.member_epoch == member.epoch and _knows(world, member, request):
         _give_up(world, group, member, member.revoking - set(request.owned_partitions), call)
@@ -173,7 +175,7 @@ def expire_member(world: CompositeModelState, request: Any, call: Call) -> dict[
 
 def get_group(world: CompositeModelState, topic: Topic, request: Any, call: Call) -> dict[str, Any]:
     """Read a group with members."""
-    group = _group(topic, request)
+    group = named_group(topic, request)
     members = [member_view(group.members[key]) for key in sorted(group.members)]
     return {"group": {**group_view(world, topic, group), "members": members}}
 
@@ -190,17 +192,17 @@ def sync_group(
     world: CompositeModelState, topic: Topic, request: Any, call: Call
 ) -> dict[str, Any]:
     """Read what the session owns."""
-    _check_session(call)
-    return duties(_member(_group(topic, request), call))
+    check_session(call)
+    return duties(present_member(named_group(topic, request), call.session_id))
 
 
 def keep_alive(
     world: CompositeModelState, topic: Topic, request: Any, call: Call
 ) -> dict[str, Any]:
     """Read what a heartbeat would tell, and whether the member has to send one."""
-    _check_session(call)
-    group = _group(topic, request)
-    member = _member(group, call)
+    check_session(call)
+    group = named_group(topic, request)
+    member = present_member(group, call.session_id)
     _check_epoch(member, request)
     if (group.id, member.session_id, member.joined) in world.leaving:
         raise CompositeRefused("OVERLOADED")
@@ -252,6 +254,9 @@ def drop_members(
 def repartition(world: CompositeModelState, group: Group, count: int, call: Call) -> None:
     """Let a group lose partitions that are gone, and note the new number."""
     group.partitions_count, group.modified = count, call.revision
+    kept = {each: offset for each, offset in group.offsets.items() if each < count}
+    world.turns |= _turns_of_cut(group.offsets.keys() - kept.keys(), count)
+    group.offsets = kept
     _raise_epoch(group)
     for member in group.members.values():
         left = set(range(count))
@@ -259,6 +264,12 @@ def repartition(world: CompositeModelState, group: Group, count: int, call: Call
         _hold(world, member, member.owned & left, member.revoking & left, call)
         if not member.revoking:
             member.deadline = 0
+
+
+def _turns_of_cut(lost: set[int], count: int) -> set[str]:
+    """Return which offsets were lost with partitions: those of the last row that stays, or more."""
+    first_of_next_row = (count + ROW - 1) // ROW * ROW
+    return {"row cut" if each < first_of_next_row else "row dropped" for each in lost}
 
 
 # --- Membership ---
@@ -410,22 +421,25 @@ def _uniform(members: list[Member], everything: range) -> list[set[int]]:
     return targets
 
 
-def _check_session(call: Call) -> None:
+def check_session(call: Call) -> None:
+    """Refuse a caller without a session."""
     if not call.session_id:
         raise CompositeRefused("SESSION_REQUIRED")
 
 
-def _group(topic: Topic, request: Any) -> Group:
+def named_group(topic: Topic, request: Any) -> Group:
+    """Return the group that a request names."""
     group = find(topic.groups, key_of(request.group))
     if group is None:
         raise CompositeRefused("GROUP_NOT_FOUND", topic_id=topic.id)
     return group  # type: ignore[no-any-return]
 
 
-def _member(group: Group, call: Call) -> Member:
-    member = group.members.get(call.session_id)
+def present_member(group: Group, session_id: int) -> Member:
+    """Return the member that a session is, unless it is away."""
+    member = group.members.get(session_id)
     if member is None or member.absent_until:
-        raise CompositeRefused("NOT_A_MEMBER", session_id=call.session_id, group_id=group.id)
+        raise CompositeRefused("NOT_A_MEMBER", session_id=session_id, group_id=group.id)
     return member
 
 

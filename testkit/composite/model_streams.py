@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from testkit.composite.model_groups import repartition
+from testkit.composite.model_pages import page_of
 from testkit.composite.world import (
     SEEING,
     Call,
@@ -132,7 +133,41 @@ def delete_partitions(world: CompositeModelState, request: Any, call: Call) -> d
     if count > len(topic.partitions):
         raise CompositeRefused("INVALID_PARTITIONS_COUNT")
     topic.partitions = topic.partitions[: len(topic.partitions) - count]
+    for offsets in (topic.starts, topic.ends):
+        for partition in [each for each in offsets if each >= len(topic.partitions)]:
+            del offsets[partition]
     return _repartitioned(world, topic, call)
+
+
+def truncate_partitions(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
+    """Move starts, and ends that lie before them."""
+    _, topic = world.topic(world.caller(call), request.stream, request.topic, *CHANGE_TOPIC)
+    for partition, offset in _reported(topic, request.start_offsets):
+        if offset > topic.starts.get(partition, 0):
+            topic.starts[partition] = offset
+            topic.ends[partition] = max(offset, topic.ends.get(partition, 0))
+    return {}
+
+
+def report_partition_ends(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
+    """Move ends."""
+    _, topic = world.topic(world.caller(call), request.stream, request.topic, "send_messages")
+    for partition, offset in _reported(topic, request.end_offsets):
+        topic.ends[partition] = max(offset, topic.ends.get(partition, 0))
+    return {}
+
+
+def list_watermarks(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
+    """Read where the data of partitions begins and ends."""
+    _, topic = world.topic(world.caller(call), request.stream, request.topic, *SEEING)
+    known = [
+        {"partition": each, "start_offset": topic.starts.get(each, 0), "end_offset": end}
+        for each, end in sorted(topic.ends.items())
+    ]
+    page, next_token = page_of("ListWatermarks", topic.id, request, known)
+    if next_token:
+        world.turns.add("watermarks in pages")
+    return {"watermarks": page, "next_page_token": next_token}
 
 
 def get_stream(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
@@ -187,12 +222,15 @@ COMMANDS: Final[dict[str, Callable[[CompositeModelState, Any, Call], dict[str, A
     "PurgeTopic": purge_topic,
     "CreatePartitions": create_partitions,
     "DeletePartitions": delete_partitions,
+    "TruncatePartitions": truncate_partitions,
+    "ReportPartitionEnds": report_partition_ends,
 }
 QUERIES: Final[dict[str, Callable[[CompositeModelState, Any, Call], dict[str, Any]]]] = {
     "GetStream": get_stream,
     "ListStreams": list_streams,
     "GetTopic": get_topic,
     "ListTopics": list_topics,
+    "ListWatermarks": list_watermarks,
     "CheckAccess": check_access,
 }
 
@@ -219,6 +257,17 @@ def _changing_topic(world: CompositeModelState, request: Any, call: Call) -> tup
     stream, topic = world.topic(caller, request.stream, request.topic, *CHANGE_TOPIC)
     check_expected(request, topic)
     return stream, topic
+
+
+def _reported(topic: Topic, offsets: Any) -> list[tuple[int, int]]:
+    told = [(each.partition, each.offset) for each in offsets]
+    if not told:
+        raise CompositeRefused("MALFORMED_REQUEST", offsets_count=0)
+    if any(partition >= len(topic.partitions) for partition, _ in told):
+        raise CompositeRefused("PARTITION_NOT_FOUND")
+    if any(offset >= 1 << 63 for _, offset in told):
+        raise CompositeRefused("OFFSET_OUT_OF_RANGE")
+    return told
 
 
 def _requested(count: int) -> int:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from google.protobuf.message import Message
 
 from coordinator.mux.types import Stage
 from testkit.composite.model import Model
+from testkit.composite.model_groups import ROW
 from testkit.composite.model_streams import ranges
-from testkit.composite.world import GLOBAL_FLAGS, STREAM_FLAGS, TOPIC_FLAGS, Grants
+from testkit.composite.world import (
+    GLOBAL_FLAGS,
+    STREAM_FLAGS,
+    TOPIC_FLAGS,
+    Grants,
+    Group,
+    Stream,
+    Topic,
+)
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.users.v1 import users_pb2
@@ -27,9 +36,12 @@ ENTITIES: Final[dict[tuple[Stage, int], type[Message]]] = {
     (Stage.STREAMS, 2): streams_pb2.TopicEntity,
     (Stage.STREAMS, 3): streams_pb2.AccessEntity,
     (Stage.STREAMS, 4): streams_pb2.StreamsCountersEntity,
+    (Stage.STREAMS, 5): streams_pb2.WatermarksEntity,
     (Stage.CONSUMER_GROUPS, 1): consumer_groups_pb2.ConsumerGroupEntity,
     (Stage.CONSUMER_GROUPS, 2): consumer_groups_pb2.MemberEntity,
     (Stage.CONSUMER_GROUPS, 3): consumer_groups_pb2.ConsumerGroupsCountersEntity,
+    (Stage.CONSUMER_GROUPS, 5): streams_pb2.WatermarksEntity,
+    (Stage.CONSUMER_GROUPS, 6): consumer_groups_pb2.CommittedOffsetsEntity,
 }
 
 
@@ -154,9 +166,44 @@ def _streams(model: Model) -> Iterator[tuple[tuple[Any, ...], Any]]:
                 "purge_generation": topic.purges,
             }
             yield (Stage.STREAMS, 2, _key(stream.id, topic.id)), entity
+            yield from _watermarks(stream, topic)
     if world.next_stream_id > 1:  # counters that never counted are not there
         counters = {"next_stream_id": world.next_stream_id, "next_topic_id": world.next_topic_id}
         yield (Stage.STREAMS, 4, b""), counters
+
+
+def _watermarks(stream: Stream, topic: Topic) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield the watermarks of which anything is known, which two stages keep alike."""
+    starts = _rows(topic.starts)
+    plus_one = {partition: end + 1 for partition, end in topic.ends.items()}
+    for first, ends in _rows(plus_one).items():
+        entity = {
+            "stream_id": stream.id,
+            "topic_id": topic.id,
+            "first_partition": first,
+            "start_offsets": starts.get(first, []),
+            "end_offsets_plus_one": ends,
+        }
+        for stage in (Stage.STREAMS, Stage.CONSUMER_GROUPS):
+            yield (stage, 5, _key(topic.id, first)), entity
+
+
+def _rows(offsets: Mapping[int, int]) -> dict[int, list[int]]:
+    """Return numbers of consecutive partitions by the first, without zeros at the end."""
+    rows: dict[int, list[int]] = {}
+    for partition in sorted(each for each, offset in offsets.items() if offset):
+        row = rows.setdefault(partition - partition % ROW, [])
+        row += [0] * (partition % ROW - len(row))
+        row.append(offsets[partition])
+    return rows
+
+
+def _offsets(group: Group) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield the offsets of a group, each plus one, since 0 stands for none."""
+    plus_one = {partition: offset + 1 for partition, offset in group.offsets.items()}
+    for first, row in _rows(plus_one).items():
+        entity = {"group_id": group.id, "first_partition": first, "offsets_plus_one": row}
+        yield (Stage.CONSUMER_GROUPS, 6, _key(group.id, first)), entity
 
 
 def _groups(model: Model) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -195,5 +242,6 @@ def _groups(model: Model) -> Iterator[tuple[tuple[Any, ...], Any]]:
                 "member_timeout_ms": member.timeout_ms,
             }
             yield (Stage.CONSUMER_GROUPS, 2, _key(group.id, member.session_id)), entity
+        yield from _offsets(group)
     if model.world.next_group_id > 1:
         yield (Stage.CONSUMER_GROUPS, 3, b""), {"next_group_id": model.world.next_group_id}

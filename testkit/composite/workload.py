@@ -6,24 +6,22 @@ not, did, or is spelled wrong.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
 from testkit.composite.commands import (
-    GROUP_NAMES,
-    NAMES,
     NOT_A_MESSAGE,
     SECOND_US,
-    USER_NAMES,
+    WITHOUT_MEMBERS,
     CommandWriter,
 )
 from testkit.composite.group_views import assignment
+from testkit.composite.logged_parts import encoded_request, logged_request, logged_span
 from testkit.composite.model import CODES, DOMAIN_COMMANDS, METHODS, NONCE_BYTES, SYSTEM_USER, Model
 from testkit.composite.world import FROM_TOKEN
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.log.v1 import log_pb2
-from viewstamp.framing import frame_all
 
 REFUSAL: Final = errors_pb2.Error(
     reason=errors_pb2.REASON_INVALID_PASSWORD, message="too short", details=[]
@@ -37,7 +35,7 @@ WEIGHTS: Final[Mapping[str, int]] = {
     "UpdatePermissions": 5,
     "CreatePersonalAccessToken": 3,
     "DeletePersonalAccessToken": 2,
-    "DeleteUserToken": 1,
+    "DeleteUserToken": 3,
     "EndUserSessions": 1,
     "Logout": 1,
     "CreateStream": 5,
@@ -50,19 +48,28 @@ WEIGHTS: Final[Mapping[str, int]] = {
     "PurgeTopic": 1,
     "CreatePartitions": 3,
     "DeletePartitions": 2,
+    "TruncatePartitions": 2,
+    "ReportPartitionEnds": 4,
     "CreateConsumerGroup": 5,
     "UpdateConsumerGroup": 2,
     "DeleteConsumerGroup": 2,
     "JoinConsumerGroup": 12,
     "LeaveConsumerGroup": 3,
     "HeartbeatConsumerGroup": 8,
+    "CommitOffsets": 8,
+    "ResetOffsets": 3,
+    "DeleteOffsets": 2,
 }
 # How much log time passes between two prepares: sometimes enough for a deadline.
 STEPS_US: Final = (1, 1, 1, 1, SECOND_US, SECOND_US, 31 * SECOND_US, 50 * SECOND_US)
-_ALL_OF_STREAMS: Final = {"global": {"manage_streams": True}}
 _OF_MEMBERS: Final = (
     "HeartbeatConsumerGroup", "HeartbeatConsumerGroup", "HeartbeatConsumerGroup",
-    "LeaveConsumerGroup", "JoinConsumerGroup",
+    "LeaveConsumerGroup", "JoinConsumerGroup", "CommitOffsets", "CommitOffsets",
+)  # fmt: skip
+# Those of partitions are known below the level of offsets, too.
+_ABOUT_OFFSETS: Final = (
+    *["CommitOffsets"] * 16, *["ReportPartitionEnds"] * 8, *["ResetOffsets"] * 8,
+    *["TruncatePartitions"] * 3, *["DeleteOffsets"] * 3, "DeletePartitions", "CreatePartitions",
 )  # fmt: skip
 
 
@@ -86,62 +93,7 @@ class CompositeWorkload:
 
     def bootstrap(self) -> log_pb2.LoggedRequest:
         """Return the one request of op 1."""
-        return _request(0, 0, 0, [self._internal("Found", {"root_password_hash": "root"})])
-
-    def furnishing(self) -> tuple[int, list[log_pb2.LoggedRequest]]:
-        """Return a prepare in which root creates a bit of everything."""
-        in_a = {"stream": {"name": "a"}, "topic": {"name": "a"}}
-        nonces = [{"nonce": bytes([nonce]) * NONCE_BYTES} for nonce in range(3)]
-        users = [{"username": name, "password_hash": name} for name in USER_NAMES]
-        contents: list[tuple[str, list[dict[str, Any]]]] = [
-            ("CreateUser", [{**user, "permissions": _ALL_OF_STREAMS} for user in users]),
-            ("CreateStream", [{"name": name} for name in NAMES]),
-            ("CreateTopic", [{"stream": {"name": name}, "name": "a", "partitions_count": 5}
-                             for name in NAMES]),
-            ("CreateConsumerGroup", [{**in_a, "name": name} for name in GROUP_NAMES]),
-            ("RegisterSession", nonces),
-        ]  # fmt: skip
-        spans = [
-            _span(CODES[name], [_encoded(name, fields) for fields in items], 0, 1)
-            for name, items in contents
-        ]
-        for user_id in range(1, 4):
-            items = [_encoded("RegisterSession", fields) for fields in nonces[:2]]
-            spans.append(_span(CODES["RegisterSession"], items, user_id, self.model.revision + 3))
-        self.writer.timestamp += SECOND_US
-        return self.writer.timestamp, [_request(0, 0, 0, spans)]
-
-    def joining(self, half: int) -> tuple[int, list[log_pb2.LoggedRequest]]:
-        """Return a prepare in which users get grants of topics, and half the sessions join groups.
-
-        `half` is 0 or 1.
-        """
-        self.learn()
-        grants = [self._grants_of_topics(user_id) for user_id in range(1, len(USER_NAMES) + 1)]
-        requests = [_request(0, 0, 0, [_span(CODES["UpdatePermissions"], grants, 0, 1)])]
-        name = "JoinConsumerGroup"
-        for session in list(self.model.world.sessions.values())[half::2]:
-            place = {"stream": {"name": "a"}, "topic": {"name": "a"}}
-            whom = {
-                "group": {"name": self._pick(GROUP_NAMES)},
-                "instance_id": self._pick(("", *"ijklmn")),
-            }
-            item = _encoded(name, {**place, **whom})
-            stamp = self._stamps[session.user_id][-1]
-            span = _span(CODES[name], [item], session.user_id, stamp)
-            requests.append(_request(session.id, 1, 0, [span]))
-        self.writer.timestamp += 1
-        return self.writer.timestamp, requests
-
-    def _grants_of_topics(self, user_id: int) -> bytes:
-        """Return a command that gives a user grants of each topic, and now and then of streams."""
-        topics = [{"topic": {"name": "a"}, "read_topic": True}]
-        streams = [
-            {"stream": {"name": name}, "topics": topics, "poll_messages": self._chance(2)}
-            for name in NAMES
-        ]
-        permissions = {**_ALL_OF_STREAMS, "streams": streams}
-        return _encoded("UpdatePermissions", {"user": {"id": user_id}, "permissions": permissions})
+        return logged_request(0, 0, 0, [self._internal("Found", {"root_password_hash": "root"})])
 
     def prepare(
         self, proposals: dict[tuple[int, bytes], int]
@@ -151,6 +103,8 @@ class CompositeWorkload:
         self.learn()
         numbers = {s.id: s.last_number for s in self.model.world.sessions.values()}
         requests = [self._request(numbers) for _ in range(self.random.randrange(1, 5))]
+        if numbers and self.model.world.groups():
+            requests += [self._about_offsets(numbers) for _ in range(self._pick((1, 1, 2, 3)))]
         requests += self._proposed(proposals, is_hurried=self._chance(20))
         return self.writer.timestamp, requests
 
@@ -163,11 +117,11 @@ class CompositeWorkload:
             return again
         if kind <= 5 or not numbers:
             user = self._user_id()
-            request = _request(0, 0, 0, self.spans(user, 0, is_mixed=True))
+            request = logged_request(0, 0, 0, self.spans(user, 0, is_mixed=True))
         elif kind <= 9 and self._members():
             request = self._about_a_member(numbers)
         elif kind == 10:
-            request = _request(self._session_id(), 0, self.random.randrange(6), [])
+            request = logged_request(self._session_id(), 0, self.random.randrange(6), [])
         else:
             request = self._in_session(numbers)
         self._sent.append(request)
@@ -198,10 +152,7 @@ class CompositeWorkload:
             fields["keep_place"] = True
         else:
             fields |= self._heed(member)
-        user = self.model.world.sessions[session_id].user_id
-        number = numbers[session_id] = numbers[session_id] + 1
-        span = _span(CODES[name], [_encoded(name, fields)], user, self._stamps.get(user, [1])[-1])
-        return _request(session_id, number, 0, [span])
+        return self._sent_well(numbers, session_id, name, [encoded_request(name, fields)])
 
     def _heed(self, member: Any) -> dict[str, Any]:
         """Return what a member says that has given up all it must, and knows what it was told."""
@@ -212,6 +163,45 @@ class CompositeWorkload:
             "known_assignment": self._pick((known, known ^ 1, 0, 0)),
         }
 
+    def _about_offsets(self, numbers: dict[int, int]) -> log_pb2.LoggedRequest:
+        """Report, commit or drop offsets of one topic.
+
+        All is spelled well, so that it happens often.
+        """
+        name = self._pick(self._known(_ABOUT_OFFSETS))
+        groups = self.model.world.groups()
+        if name in WITHOUT_MEMBERS and not self._chance(4):
+            groups = [place for place in groups if not place[2].members] or groups
+        place = dict(zip(("stream", "topic", "group"), self._pick(groups), strict=True))
+        session_id = self._pick(self._likely_sessions(place, list(numbers)))
+        user_id = self.model.world.sessions[session_id].user_id
+        count = self._pick((1, 1, 2))
+        items = [self.writer.item_about(place, name, user_id, session_id) for _ in range(count)]
+        return self._sent_well(numbers, session_id, name, items)
+
+    def _likely_sessions(self, place: dict[str, Any], sessions: list[int]) -> list[int]:
+        """Return mostly those sessions that may poll from a topic and send to it, or members."""
+        world = self.model.world
+        scope = (place["stream"].id, place["topic"].id)
+        demanded = {"poll_messages", "send_messages"}
+        able = {user.id for user in world.users.values() if demanded <= world.rights(user, scope)}
+        if not self._chance(4):
+            of_able = [each for each in sessions if world.sessions[each].user_id in able]
+            sessions = of_able or sessions
+        if not self._chance(4):
+            sessions = [each for each in sessions if each in place["group"].members] or sessions
+        return sessions
+
+    def _sent_well(
+        self, numbers: dict[int, int], session_id: int, name: str, items: list[bytes]
+    ) -> log_pb2.LoggedRequest:
+        """Return the next request of a session, with the newest credentials of its user."""
+        user_id = self.model.world.sessions[session_id].user_id
+        number = numbers[session_id] = numbers[session_id] + 1
+        stamp = self._stamps.get(user_id, [1])[-1]
+        span = logged_span(CODES[name], items, user_id, stamp)
+        return logged_request(session_id, number, 0, [span])
+
     def _in_session(self, numbers: dict[int, int]) -> log_pb2.LoggedRequest:
         session_id = self._session_id()
         session = self.model.world.sessions.get(session_id)
@@ -221,7 +211,7 @@ class CompositeWorkload:
         if number == last + 1 and session_id in numbers:
             numbers[session_id] = number
         acked = self._pick((0, 0, 0, last, max(0, last - 2), last + 3))
-        return _request(session_id, max(0, number), acked, self.spans(user, session_id))
+        return logged_request(session_id, max(0, number), acked, self.spans(user, session_id))
 
     def _proposed(
         self, proposals: dict[tuple[int, bytes], int], is_hurried: bool = False
@@ -232,7 +222,8 @@ class CompositeWorkload:
             is_taken = self._chance(2) if due <= self.writer.timestamp else is_hurried
             if is_taken:
                 del proposals[code, payload]
-                requests.append(_request(0, 0, 0, [_span(code, [payload], SYSTEM_USER, 0)]))
+                span = logged_span(code, [payload], SYSTEM_USER, 0)
+                requests.append(logged_request(0, 0, 0, [span]))
         return requests
 
     def drain(
@@ -242,8 +233,8 @@ class CompositeWorkload:
         self.writer.timestamp += 4000 * SECOND_US
         pending = list(proposals)
         proposals.clear()
-        spans = [_span(code, [payload], SYSTEM_USER, 0) for code, payload in pending]
-        return self.writer.timestamp, [_request(0, 0, 0, [span]) for span in spans]
+        spans = [logged_span(code, [payload], SYSTEM_USER, 0) for code, payload in pending]
+        return self.writer.timestamp, [logged_request(0, 0, 0, [span]) for span in spans]
 
     # --- Spans ---
 
@@ -266,30 +257,32 @@ class CompositeWorkload:
         if kind < self._sessions_in_30:
             name = self._pick(("RegisterSession",) * 7 + ("EndSession",))
             items = [self._session_item(name) for _ in range(count)]
-            return self._spoiled(_span(CODES[name], items, user_id, stamp))
+            return self._spoiled(logged_span(CODES[name], items, user_id, stamp))
         if kind < self._sessions_in_30 + self._transactions_in_30:
             items = [self._transaction(user_id, session_id) for _ in range(self._pick((1, 1, 2)))]
-            return self._spoiled(_span(CODES["Transact"], items, user_id, stamp))
+            return self._spoiled(logged_span(CODES["Transact"], items, user_id, stamp))
         if kind >= 28:
             return self._any_internal(user_id)
         name = self._command()
         if session_id and self._chance(3):
             name = self._member_command(session_id)
         items = [self.writer.item(name, user_id, session_id) for _ in range(count)]
-        return self._spoiled(_span(CODES[name], items, user_id, stamp))
+        return self._spoiled(logged_span(CODES[name], items, user_id, stamp))
 
     def _command(self) -> str:
         """Return a command that the level in force knows."""
-        level = self.model.world.level
-        names = [name for name in self._deck if METHODS[CODES[name]].since_level <= level]
-        chosen: str = self._pick(names or ["HeartbeatConsumerGroup"])
+        chosen: str = self._pick(self._known(self._deck) or ["HeartbeatConsumerGroup"])
         return chosen
+
+    def _known(self, names: Sequence[str]) -> list[str]:
+        level = self.model.world.level
+        return [name for name in names if METHODS[CODES[name]].since_level <= level]
 
     def _member_command(self, session_id: int) -> str:
         """Return a command of a member if the session is one, else one that makes it one."""
         groups = self.model.world.groups()
         is_member = any(session_id in group.members for _, _, group in groups)
-        chosen: str = self._pick(_OF_MEMBERS if is_member else ("JoinConsumerGroup",))
+        chosen: str = self._pick(self._known(_OF_MEMBERS) if is_member else ["JoinConsumerGroup"])
         return chosen
 
     def _spoiled(self, span: log_pb2.LoggedSpan) -> log_pb2.LoggedSpan:
@@ -309,7 +302,7 @@ class CompositeWorkload:
         if name != "RegisterSession":
             return b""
         size = NONCE_BYTES - self._chance(20)
-        return _encoded(name, {"nonce": bytes([self.random.randrange(6)]) * size})
+        return encoded_request(name, {"nonce": bytes([self.random.randrange(6)]) * size})
 
     def _transaction(self, user_id: int, session_id: int) -> bytes:
         if self._chance(20):
@@ -370,7 +363,7 @@ class CompositeWorkload:
         return self._internal("ExpireMember", fields | {"put_off_revision": self._pick((0, 0, 9))})
 
     def _internal(self, name: str, fields: dict[str, Any]) -> log_pb2.LoggedSpan:
-        return _span(CODES[name], [_encoded(name, fields)], SYSTEM_USER, 0)
+        return logged_span(CODES[name], [encoded_request(name, fields)], SYSTEM_USER, 0)
 
     def reader(self) -> tuple[int, int, int]:
         """Return who reads: user, stamp, session."""
@@ -423,27 +416,6 @@ class CompositeWorkload:
             stamps = self._stamps.setdefault(user.id, [])
             if user.credential not in stamps:
                 stamps.append(user.credential)
-
-
-def _request(
-    session_id: int, number: int, acked: int, spans: list[log_pb2.LoggedSpan]
-) -> log_pb2.LoggedRequest:
-    return log_pb2.LoggedRequest(session_id=session_id, number=number, acked=acked, spans=spans)
-
-
-def _span(code: int, items: list[bytes], user_id: int, stamp: int) -> log_pb2.LoggedSpan:
-    return log_pb2.LoggedSpan(
-        code=code,
-        count=len(items),
-        items=frame_all(items),
-        user_id=user_id,
-        credential_revision=stamp,
-    )
-
-
-def _encoded(name: str, fields: dict[str, Any]) -> bytes:
-    request = METHODS[CODES[name]].request(**fields)
-    return request.SerializeToString(deterministic=True)
 
 
 assert frozenset(CODES[name] for name in WEIGHTS) == DOMAIN_COMMANDS, "a command never comes"

@@ -118,6 +118,9 @@ class Topic:
     modified: int
     purges: int = 0
     groups: dict[int, Group] = field(default_factory=dict)
+    # By partition: the first offset that remains, and the next one to be written.
+    starts: dict[int, int] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -135,6 +138,8 @@ class Group:
     assigned_epoch: int = 1
     timeout_ms: int = 0  # of members that join now and then show no life; 0 for the default
     members: dict[int, Member] = field(default_factory=dict)
+    # By partition: the next offset to read.
+    offsets: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass

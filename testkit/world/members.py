@@ -2,7 +2,8 @@
 
 Each stays in the group by the real library, through every fault, and reads what its member owns.
 Some are static, end now and then, and come back. At no time may two programs read one partition.
-After all faults every partition must be read.
+After all faults every partition must be read. What they commit has a judge of its own
+(`testkit.world.member_offsets`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from unittest import mock
 
 from coordinator.gateway import member_checks
 from services.consumer_groups import liveness
+from testkit.world.member_offsets import AcknowledgedOffsets, MemberOffsets
 from testkit.world.process import telling
 from viewstamp import limits
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -82,8 +84,9 @@ class Reading:
 class PartitionsRead:
     """What all programs of a run read, and when."""
 
-    def __init__(self, schedule: WorldSchedule) -> None:
+    def __init__(self, schedule: WorldSchedule, acknowledged: AcknowledgedOffsets) -> None:
         self._schedule = schedule
+        self.acknowledged = acknowledged
         self.readings: list[Reading] = []
         self.now: dict[str, frozenset[int]] = {}
         """What each program reads at this moment, as of its last look."""
@@ -109,8 +112,8 @@ class PartitionsRead:
         return {p for owned in self.now.values() for p in owned} == set(range(_PARTITIONS))
 
     def violations(self) -> list[str]:
-        """Return when two programs read one partition."""
-        found = []
+        """Return when two programs read one partition, and who was told too low an offset."""
+        found = list(self.acknowledged.violations)
         last: dict[int, Reading] = {}
         for reading in sorted(self.readings, key=lambda each: (each.begin_ns, each.program)):
             before = last.get(reading.partition)
@@ -161,13 +164,15 @@ class MemberProgram:
         async with client:
             await _make_group(client)
             async with client.groups.member(*_GROUP, instance_id=self._instance_id) as member:
-                await self._stay(member)
+                acknowledged = self._read.acknowledged
+                offsets = MemberOffsets(self._name, client, _GROUP, member, acknowledged)
+                await self._stay(member, offsets)
 
-    async def _stay(self, member: GroupMember) -> None:
-        following = asyncio.create_task(_follow(member))
+    async def _stay(self, member: GroupMember, offsets: MemberOffsets) -> None:
+        tasks = [asyncio.create_task(each) for each in (_follow(member, offsets), offsets.go_on())]
         looks = self._random.randint(*_LIFE_LOOKS) if self._instance_id else 0
         try:
-            while not (following.done() or self._has_ended):
+            while not (self._has_ended or any(each.done() for each in tasks)):
                 self._read.look(self._name, member.owned)
                 self._has_ended = self.is_ending and self._read.all_are_read
                 await asyncio.sleep(_LOOK_AGAIN_S)
@@ -176,15 +181,17 @@ class MemberProgram:
                     break
         finally:
             self._read.look(self._name, ())
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-        if following.done() and not following.cancelled():
-            following.result()
+            for each in tasks:
+                each.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for each in tasks:
+            if not each.cancelled():
+                each.result()
 
 
-async def _follow(member: GroupMember) -> None:
-    async for _ in member:
-        pass
+async def _follow(member: GroupMember, offsets: MemberOffsets) -> None:
+    async for change in member:
+        await offsets.take(change)
 
 
 async def _make_group(client: Client) -> None:
@@ -205,7 +212,7 @@ class Members:
     """The programs of a run. `failed` is told of each that ended by an error."""
 
     def __init__(self, world: World, failed: Callable[[str], None]) -> None:
-        self.read = PartitionsRead(world.schedule)
+        self.read = PartitionsRead(world.schedule, AcknowledgedOffsets(world.marks))
         self._world = world
         self._failed = failed
         self._programs: dict[WorldProcess, MemberProgram] = {}

@@ -11,6 +11,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from coordinator.gateway.infrastructure import REFLECTION
 from testkit.world.wanderer_acts import endpoint
+from testkit.world.wanderer_offsets import change_offsets, report_data
 from testkit.world.wanderers import PASSWORD, Act, Wanderer
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
@@ -193,4 +194,6 @@ ACTS: Final[tuple[tuple[int, Act], ...]] = (
     (2, health),
     (2, reflection),
     (1, ask_replica),
+    (1, report_data),
+    (1, change_offsets),
 )

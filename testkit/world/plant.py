@@ -23,6 +23,7 @@ BROKE: Final = "the world broke"
 ANSWERS: Final = "AnswersAgree"
 WATCHES: Final = "WatchesAgree"
 MEMBERS: Final = "MembersReadApart"
+OFFSETS: Final = "OffsetsAreKept"
 # What a violation says, and who says so; the first that fits counts.
 _SAID: Final = (
     (CORE, CORE),
@@ -34,6 +35,7 @@ _SAID: Final = (
     (" within ", LIVENESS),
     ("watcher", WATCHES),
     (" read partition ", MEMBERS),
+    (" had been committed", OFFSETS),
     ("not linearizable", JUDGES),
     ("key-", JUDGES),
     ("log time", "LogTimeIsNotAhead"),

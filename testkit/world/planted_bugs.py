@@ -21,8 +21,9 @@ from coordinator.replica.ports import Progress
 from coordinator.snapshot.generation_writer import GenerationWriter, StoredGenerations
 from coordinator.snapshot.work import LocalCut
 from coordinator.vsr import Prepare
+from services.consumer_groups import offsets
 from services.consumer_groups.liveness import Liveness
-from services.consumer_groups.model import Member
+from services.consumer_groups.model import GroupsState, Member
 from services.runtime.changes import RecentChanges, Touched
 from services.streams.model import Topic, TopicKey, TopicTable
 from testkit.plants.core_bugs import (
@@ -41,7 +42,7 @@ from testkit.plants.core_bugs import (
     vote_with_a_hole,
     write_without_sync,
 )
-from testkit.world.plant import ANSWERS, JUDGES, LIVENESS, MEMBERS, WATCHES, WorldPlant
+from testkit.world.plant import ANSWERS, JUDGES, LIVENESS, MEMBERS, OFFSETS, WATCHES, WorldPlant
 from testkit.world.planted_guards import MOVES, QUIET, under
 from viewstamp.client.membership import GroupMember
 from viewstamp.limits import FEATURE_LEVEL_MAX
@@ -164,6 +165,23 @@ def remove_the_living(patch: Patch) -> None:
     patch.setattr(Liveness, "is_silent", is_silent)
 
 
+def forget_with_members(patch: Patch) -> None:
+    """A group forgets its offsets when a member ends."""
+    remove = GroupsState.remove_member
+
+    def forget(self: GroupsState, member: Member) -> None:
+        remove(self, member)
+        self.drop_offsets(self.groups.rows[member.group_id])
+
+    patch.setattr(GroupsState, "remove_member", forget)
+
+
+def take_from_everybody(patch: Patch) -> None:
+    """Whoever is a member may commit every partition, at any epoch."""
+    patch.setattr(offsets, "contains", lambda *_: True)
+    patch.setattr(offsets, "check_present_epoch", lambda *_: None)
+
+
 # Members hear nobody for longer than their timeout, or stand still.
 APART: Final = under("pause_client", "cut_client", members=3, seconds=6, lasts_ms_max=3_000)
 # An old primary is cut off so long that some clients write elsewhere, and others stay with it.
@@ -210,5 +228,7 @@ PLANTS: Final = (
     WorldPlant(WATCHES, follow_without_catching_up, under("kill", watchers=2), seed=1),
     WorldPlant(MEMBERS, read_unheard, APART, seed=1),
     WorldPlant(MEMBERS, remove_the_living, APART, seed=1),
+    WorldPlant(OFFSETS, forget_with_members, APART, seed=1),
+    WorldPlant(OFFSETS, take_from_everybody, APART, seed=1),
     WorldPlant("SnapshotsAgree", differ_in_snapshots, replace(QUIET, seconds=4), seed=1),
 )

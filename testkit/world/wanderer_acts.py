@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from typing import Any, Final
 
 from google.protobuf.message import Message
 
+from testkit.world.wanderer_offsets import (
+    change_offsets,
+    commit_for_member,
+    fetch_offsets,
+    make_group,
+    report_data,
+)
 from testkit.world.wanderers import PASSWORD, Act, Wanderer
 from viewstamp import limits
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
@@ -90,19 +96,7 @@ async def call_alone(w: Wanderer) -> None:
 
 async def change_streams(w: Wanderer) -> None:
     """Make what other acts need: streams, topics and groups."""
-    await _make(w, *(w.random.choice("abc") for _ in range(3)))
-
-
-async def _make(w: Wanderer, a: str, b: str, c: str) -> None:
-    making: tuple[Awaitable[Any], ...] = (
-        w.client.streams.create(a),
-        w.client.topics.create(a, b, partitions_count=w.random.randint(1, 4)),
-        w.client.groups.create(a, b, c),
-    )
-    for each in making:
-        answer = await w.tried(each, None)
-        if answer is not None:
-            w.requests.learn(answer)
+    await make_group(w, *(w.random.choice("abc") for _ in range(3)))
 
 
 async def batch(w: Wanderer) -> None:
@@ -141,7 +135,7 @@ async def be_member(w: Wanderer) -> None:
     """Join a group, hold what it gives, store offsets, and mostly leave."""
     a, b, c = (w.random.choice("ab") for _ in range(3))
     group = (a, b, c)
-    await _make(w, *group)
+    await make_group(w, *group)
     instance_id = w.random.choice(("", "", "i"))
     await w.client.groups.join(*group, instance_id=instance_id)
     for _ in range(w.random.randint(1, 4)):
@@ -159,7 +153,10 @@ async def be_member(w: Wanderer) -> None:
             *group, offsets, member_epoch=epoch, allow_out_of_range=True
         )
         await w.tried(storing, None)
-        await w.tried(w.client.groups.fetch_offsets(*group), None)
+        if w.requests.chance(3):
+            where, access_token = endpoint(w), await token(w)
+            await w.tried(commit_for_member(w, where, access_token, group, offsets, epoch), None)
+        await fetch_offsets(w, group)
     if w.requests.chance(2):
         await w.client.groups.leave(*group, keep_place=w.requests.chance(2))
 
@@ -405,6 +402,8 @@ ACTS: Final[tuple[tuple[int, Act], ...]] = (
     (4, transact),
     (2, burst),
     (5, be_member),
+    (4, report_data),
+    (4, change_offsets),
     (3, list_all),
     (1, use_token),
     (1, log_in_badly),

@@ -1,4 +1,4 @@
-"""Arguments that people write: entities, permissions, durations, sizes."""
+"""Arguments that people write: entities, permissions, durations, sizes, offsets."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
+
+from viewstamp import limits
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -42,6 +44,7 @@ _SIZE: Final = re.compile(r"(\d+)(B|KiB|MiB|GiB|TiB)?")
 _SIZE_BYTES: Final = MappingProxyType(
     {None: 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 )
+_OFFSET: Final = re.compile(r"(\d+)=(\d+)")
 # Fields of the permission messages that are not permissions.
 _NO_PERMISSIONS: Final = frozenset({"stream", "topic", "topics"})
 
@@ -106,6 +109,29 @@ def size_bytes(text: str) -> int:
     if match is None:
         raise typer.BadParameter(f"{text!r} is no size: write 512, 64KiB, 10GiB or unlimited")
     return int(match[1]) * _SIZE_BYTES[match[2]]
+
+
+def offsets_by_partition(texts: Sequence[str]) -> dict[int, int]:
+    """Return the offsets of options such as 3=1000, by partition. Raises BadParameter."""
+    offsets: dict[int, int] = {}
+    for text in texts:
+        match = _OFFSET.fullmatch(text)
+        if match is None:
+            raise _bad_offset(f"{text!r} is no offset: write PARTITION=OFFSET, for example 3=1000")
+        partition, offset = int(match[1]), int(match[2])
+        if partition >= limits.PARTITIONS_PER_TOPIC_MAX:
+            highest = limits.PARTITIONS_PER_TOPIC_MAX - 1
+            raise _bad_offset(f"{partition} is no partition: they are numbered 0 to {highest}")
+        if offset > limits.OFFSET_MAX:
+            raise _bad_offset(f"{offset} is no offset: they go from 0 to {limits.OFFSET_MAX}")
+        if partition in offsets:
+            raise _bad_offset(f"partition {partition} has two offsets: give it one")
+        offsets[partition] = offset
+    return offsets
+
+
+def _bad_offset(complaint: str) -> typer.BadParameter:
+    return typer.BadParameter(complaint, param_hint="--offset")
 
 
 def _of_stream(

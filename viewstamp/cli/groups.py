@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from viewstamp import limits
 from viewstamp.cli.calls import collected, run
 from viewstamp.cli.following import WatchedName, follow_list
-from viewstamp.cli.grammar import entity
+from viewstamp.cli.grammar import entity, offsets_by_partition
 from viewstamp.cli.options import (
     DryRun,
     ExpectedRevision,
@@ -23,6 +25,9 @@ from viewstamp.cli.options import (
 )
 from viewstamp.cli.output import done, plain, print_table, show, show_list
 from viewstamp.cli.settings import settings_of
+
+if TYPE_CHECKING:
+    from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
 
 app = typer.Typer(
     help="Manage consumer groups of topics.", no_args_is_help=True, rich_markup_mode="markdown"
@@ -38,6 +43,7 @@ MEMBER_COLUMNS = (
     "revoking_partitions",
     "target_partitions",
 )
+OFFSET_COLUMNS = ("partition", "offset", "start_offset", "end_offset", "lag")
 
 
 MemberTimeout = Annotated[
@@ -47,6 +53,16 @@ MemberTimeout = Annotated[
         " for the default of 45,000."
     ),
 ]
+Partitions = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--partition",
+        min=0,
+        max=limits.PARTITIONS_PER_TOPIC_MAX - 1,
+        metavar="PARTITION",
+        help="Of this partition alone; may be repeated.",
+    ),
+]
 
 
 class AssignorName(Enum):
@@ -54,6 +70,13 @@ class AssignorName(Enum):
 
     uniform = "uniform"
     range = "range"
+
+
+class ResetTarget(Enum):
+    """Where a group is to read on."""
+
+    earliest = "earliest"
+    latest = "latest"
 
 
 @app.command()
@@ -180,3 +203,142 @@ def get(
     if found.members:
         members = [plain(member) for member in found.members]
         print_table(MEMBER_COLUMNS, members, "members")
+
+
+@app.command()
+def offsets(
+    context: typer.Context, stream: StreamArgument, topic: TopicArgument, group: GroupArgument
+) -> None:
+    """Show how far a group has read, and how far it lags behind what was reported as written.
+
+    Partitions of which the group has committed nothing are left out.
+    """
+    settings = settings_of(context)
+    found = collected(
+        context,
+        lambda client: client.groups.fetch_offsets(entity(stream), entity(topic), entity(group)),
+    )
+    empty = f"no offsets yet: members of group {group} commit them as they read"
+    show_list(settings, found, OFFSET_COLUMNS, empty)
+    if found and not settings.as_json:
+        typer.echo(_total_lag(found))
+
+
+@app.command("reset-offsets")
+def reset_offsets(
+    context: typer.Context,
+    stream: StreamArgument,
+    topic: TopicArgument,
+    group: GroupArgument,
+    to: Annotated[
+        ResetTarget | None, typer.Option(help="To where the data begins, or ends.")
+    ] = None,
+    offset: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PARTITION=OFFSET",
+            help="To this offset, the next one to be read; may be repeated.",
+        ),
+    ] = None,
+    partition: Partitions = None,
+    allow_out_of_range: Annotated[
+        bool,
+        typer.Option(
+            "--allow-out-of-range",
+            help="Accept an --offset outside of what was reported of its partition.",
+        ),
+    ] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Set offsets of a group that has no members: give --to or --offset."""
+    _check_reset(to, offset, partition, allow_out_of_range=allow_out_of_range)
+    from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as service_pb2
+
+    name = "UNSPECIFIED" if to is None else to.value.upper()
+    number = service_pb2.OffsetReset.Value(f"OFFSET_RESET_{name}")
+    given = offsets_by_partition(offset or ())
+    response = run(
+        context,
+        lambda client: client.groups.reset_offsets(
+            entity(stream),
+            entity(topic),
+            entity(group),
+            given,
+            to=number,
+            partitions=partition or None,
+            allow_out_of_range=allow_out_of_range,
+            validate_only=dry_run,
+        ),
+    )
+    where = "" if to is None else f" to {to.value}"
+    sentence = f"reset {_which(sorted(given) or partition)} of group {group}{where}"
+    done(settings_of(context), response, sentence, dry_run=dry_run)
+
+
+@app.command("delete-offsets")
+def delete_offsets(
+    context: typer.Context,
+    stream: StreamArgument,
+    topic: TopicArgument,
+    group: GroupArgument,
+    partition: Partitions = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Forget offsets of a group that has no members, by default of all partitions."""
+    settings = settings_of(context)
+    which = _which(partition)
+    confirm(settings, f"Forget {which} of group {group}?", yes=yes, dry_run=dry_run)
+    response = run(
+        context,
+        lambda client: client.groups.delete_offsets(
+            entity(stream),
+            entity(topic),
+            entity(group),
+            partitions=partition or None,
+            validate_only=dry_run,
+        ),
+    )
+    done(settings, response, f"deleted {which} of group {group}", dry_run=dry_run)
+
+
+def _check_reset(
+    to: ResetTarget | None,
+    offset: Sequence[str] | None,
+    partition: Sequence[int] | None,
+    *,
+    allow_out_of_range: bool,
+) -> None:
+    """Raise BadParameter for options that do not go together."""
+    if (to is None) == (not offset):
+        raise typer.BadParameter(
+            "give one of the two: where the data begins or ends, or offsets of partitions",
+            param_hint="--to and --offset",
+        )
+    if partition and to is None:
+        raise typer.BadParameter(
+            "it goes with --to: an --offset names its partition itself", param_hint="--partition"
+        )
+    if allow_out_of_range and to is not None:
+        raise typer.BadParameter(
+            "it goes with --offset: data never begins or ends out of range",
+            param_hint="--allow-out-of-range",
+        )
+
+
+def _which(partitions: Sequence[int] | None) -> str:
+    """Return which offsets are meant, in words."""
+    if not partitions:
+        return "all offsets"
+    noun = "partition" if len(partitions) == 1 else "partitions"
+    return f"the offsets of {noun} {', '.join(map(str, partitions))}"
+
+
+def _total_lag(found: Iterable[consumer_groups_pb2.CommittedOffset]) -> str:
+    """Return the sum of all lags that are known, and how many are not."""
+    lags = [each.lag if each.HasField("lag") else None for each in found]
+    known = [lag for lag in lags if lag is not None]
+    total = f"total lag: {sum(known)}"
+    if len(known) == len(lags):
+        return total
+    return f"{total} (of {len(known)} partitions; nothing was reported of {len(lags) - len(known)})"

@@ -59,6 +59,9 @@ NEXT_STEPS: Final = {
     Reason.REASON_STREAM_NOT_FOUND: "see `viewstamp stream list`",
     Reason.REASON_TOPIC_NOT_FOUND: "see `viewstamp topic list STREAM`",
     Reason.REASON_GROUP_NOT_FOUND: "see `viewstamp group list STREAM TOPIC`",
+    Reason.REASON_GROUP_NOT_EMPTY: "see its members: `viewstamp group get STREAM TOPIC GROUP`",
+    Reason.REASON_PARTITION_NOT_FOUND: "see `viewstamp topic partitions list STREAM TOPIC`",
+    Reason.REASON_OFFSET_OUT_OF_RANGE: "see `viewstamp topic watermarks STREAM TOPIC`",
     Reason.REASON_TOKEN_NOT_FOUND: "see `viewstamp token list`, or `viewstamp token list "
     "--user USER`",
     Reason.REASON_SNAPSHOT_NOT_FOUND: "see `viewstamp snapshot list`",

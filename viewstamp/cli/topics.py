@@ -37,6 +37,7 @@ app.add_typer(partitions_app, name="partitions")
 
 COLUMNS = ("id", "name", "partitions_count", "created_at", "modified_revision")
 PARTITION_COLUMNS = ("first", "count", "created_revision")
+WATERMARK_COLUMNS = ("partition", "start_offset", "end_offset")
 
 
 class Compression(Enum):
@@ -213,6 +214,16 @@ def get(context: typer.Context, stream: StreamArgument, topic: TopicArgument) ->
     """Show one topic with its options."""
     found = run(context, lambda client: client.topics.get(entity(stream), entity(topic)))
     show(settings_of(context), found, f"topic {found.name}")
+
+
+@app.command()
+def watermarks(context: typer.Context, stream: StreamArgument, topic: TopicArgument) -> None:
+    """Show where the data of partitions begins and ends, as far as it was reported."""
+    found = collected(
+        context, lambda client: client.topics.watermarks(entity(stream), entity(topic))
+    )
+    empty = "nothing was reported yet: brokers do it with ReportPartitionEnds"
+    show_list(settings_of(context), found, WATERMARK_COLUMNS, empty)
 
 
 @partitions_app.command("add")

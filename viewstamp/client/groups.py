@@ -8,7 +8,15 @@ from typing import Unpack
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as service_pb2
 from viewstamp.client.consistency import LINEARIZABLE, Consistency
-from viewstamp.client.identifiers import Answer, Facade, Guards, group_name, pages, topic_name
+from viewstamp.client.identifiers import (
+    Answer,
+    Facade,
+    Guards,
+    group_name,
+    pages,
+    partition_offsets,
+    topic_name,
+)
 from viewstamp.client.membership import GroupMember
 
 
@@ -156,15 +164,23 @@ class Groups(Facade):
         group: int | str,
         offsets: Mapping[int, int],
         *,
-        member_epoch: int,
+        member_epoch: int = 0,
+        session_id: int = 0,
         allow_out_of_range: bool = False,
+        validate_only: bool = False,
     ) -> Answer[service_pb2.CommitOffsetsResponse]:
-        """Store the next offset to read, by partition."""
+        """Store the next offset to read, by partition: all of them, or none if one is refused.
+
+        Members have `GroupMember.commit`. A broker that commits for a member names the member's
+        session and epoch. A group without members has epoch 0.
+        """
         request = service_pb2.CommitOffsetsRequest(
             **group_name(stream, topic, group),
             member_epoch=member_epoch,
-            offsets=_offsets(offsets),
+            offsets=partition_offsets(offsets),
             allow_out_of_range=allow_out_of_range,
+            session_id=session_id,
+            validate_only=validate_only,
         )
         return self._client.call(request)
 
@@ -173,16 +189,45 @@ class Groups(Facade):
         stream: int | str,
         topic: int | str,
         group: int | str,
-        offsets: Mapping[int, int],
+        offsets: Mapping[int, int] | None = None,
         *,
+        to: service_pb2.OffsetReset.ValueType = service_pb2.OFFSET_RESET_UNSPECIFIED,
+        partitions: Iterable[int] | None = None,
         allow_out_of_range: bool = False,
         validate_only: bool = False,
     ) -> Answer[service_pb2.ResetOffsetsResponse]:
-        """Set offsets of a group without members, by partition."""
+        """Set offsets of a group without members: to given ones, or `to` where the data is.
+
+        Give `offsets` by partition, and say whether they may be out of range. Or give `to`,
+        OFFSET_RESET_EARLIEST or OFFSET_RESET_LATEST, for the `partitions`, or for all without them.
+        Raises ValueError for no partition.
+        """
         request = service_pb2.ResetOffsetsRequest(
             **group_name(stream, topic, group),
-            offsets=_offsets(offsets),
+            offsets=partition_offsets(offsets or {}),
             allow_out_of_range=allow_out_of_range,
+            to=to,
+            partitions=_some_or_all(partitions),
+            validate_only=validate_only,
+        )
+        return self._client.call(request)
+
+    def delete_offsets(
+        self,
+        stream: int | str,
+        topic: int | str,
+        group: int | str,
+        *,
+        partitions: Iterable[int] | None = None,
+        validate_only: bool = False,
+    ) -> Answer[service_pb2.DeleteOffsetsResponse]:
+        """Forget offsets of a group without members: of some partitions, or of all without them.
+
+        Raises ValueError for no partition.
+        """
+        request = service_pb2.DeleteOffsetsRequest(
+            **group_name(stream, topic, group),
+            partitions=_some_or_all(partitions),
             validate_only=validate_only,
         )
         return self._client.call(request)
@@ -193,16 +238,22 @@ class Groups(Facade):
         topic: int | str,
         group: int | str,
         *,
-        partitions: Sequence[int] = (),
+        partitions: Iterable[int] | None = None,
+        page_size: int = 0,
         consistency: Consistency = LINEARIZABLE,
-    ) -> dict[int, int]:
-        """Return the next offset to read by partition, of all partitions that have one."""
+    ) -> AsyncIterator[consumer_groups_pb2.CommittedOffset]:
+        """Iterate over the offsets of some partitions, or of all without them, by partition.
+
+        Partitions without an offset are left out. Up to 16,384 can be named.
+        """
+        named = None if partitions is None else sorted(partitions)
+        if named == []:
+            return
         request = service_pb2.FetchOffsetsRequest(
-            **group_name(stream, topic, group),
-            partitions=partitions,
+            **group_name(stream, topic, group), partitions=named or (), page_size=page_size
         )
-        response = await self._client.call(request, consistency=consistency)
-        return {entry.partition: entry.offset for entry in response.offsets}
+        async for each in pages(self._client, request, lambda page: page.offsets, consistency):
+            yield each
 
     async def get(
         self,
@@ -233,8 +284,14 @@ class Groups(Facade):
         return pages(self._client, request, lambda page: page.groups, consistency)
 
 
-def _offsets(offsets: Mapping[int, int]) -> Sequence[service_pb2.PartitionOffset]:
-    return [
-        service_pb2.PartitionOffset(partition=partition, offset=offset)
-        for partition, offset in sorted(offsets.items())
-    ]
+def _some_or_all(partitions: Iterable[int] | None) -> Sequence[int]:
+    """Return the partitions of a request, for which none at all means all. Raises ValueError.
+
+    A program that has computed no partition does not mean all of them.
+    """
+    if partitions is None:
+        return ()
+    named = sorted(partitions)
+    if not named:
+        raise ValueError("no partition is named: leave `partitions` out for all of them")
+    return named

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypedDict, TypeVar
 
 from google.protobuf.message import Message
@@ -68,6 +68,14 @@ def identifier(entity: int | str) -> common_pb2.Identifier:
     if isinstance(entity, str):
         return common_pb2.Identifier(name=entity)
     return common_pb2.Identifier(id=entity)
+
+
+def partition_offsets(offsets: Mapping[int, int]) -> Sequence[common_pb2.PartitionOffset]:
+    """Return offsets by partition as the API takes them."""
+    return [
+        common_pb2.PartitionOffset(partition=partition, offset=offset)
+        for partition, offset in sorted(offsets.items())
+    ]
 
 
 async def pages(

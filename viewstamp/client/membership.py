@@ -7,6 +7,9 @@ has stopped reading what the last one took away.
 A member that was not answered for its group's timeout stops by itself: the cluster may have removed
 it, and others may read its partitions. It counts from the moment at which the last call that was
 answered was sent, the cluster from a later one.
+
+A program commits how far it has read with `GroupMember.commit`: of what it may read, and of what it
+gives up, as long as it has not asked for the next change.
 """
 
 from __future__ import annotations
@@ -14,14 +17,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as service_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.client.errors import ClientClosed, ClientError
-from viewstamp.client.identifiers import FacadeClient, GroupName
+from viewstamp.client.identifiers import FacadeClient, GroupName, partition_offsets
 from viewstamp.client.verdicts import Backoff, RetryVerdict, told_delay_s, verdict_on
 from viewstamp.errors import Refusal
 
@@ -29,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 # The cluster has removed the member, or has never heard of its epoch: join again.
 _REMOVED: Final = frozenset({Reason.REASON_NOT_A_MEMBER, Reason.REASON_FENCED_MEMBER_EPOCH})
+# What the member knows of its place is out of date.
+_MOVED_ON: Final = _REMOVED | {Reason.REASON_PARTITION_NOT_OWNED}
 # Nobody can join at the moment: the place of the instance is taken.
 _NOT_YET: Final = frozenset({Reason.REASON_UNRELEASED_INSTANCE_ID})
 # Before the first answer has told more.
@@ -129,6 +134,7 @@ class GroupMember:
         if self._staying is not None:
             self._staying.cancel()
             await asyncio.gather(self._staying, return_exceptions=True)
+        self._lose_all()
         if self._failure is not None:
             return
         keep = bool(self._instance_id)
@@ -157,6 +163,52 @@ class GroupMember:
         self._reading = (self._reading - self._lost) | frozenset(change.assigned)
         self._lost, self._revoked = frozenset(), frozenset(change.revoked)
         return change
+
+    async def commit(
+        self, offsets: Mapping[int, int], *, allow_out_of_range: bool = False
+    ) -> service_pb2.CommitOffsetsResponse:
+        """Store the next offset to read, by partition: all of them, or none if one is refused.
+
+        Raises Refusal: PARTITION_NOT_OWNED for a partition that the program may not read any more,
+        FENCED_MEMBER_EPOCH or NOT_A_MEMBER if the cluster has removed the member. Then somebody
+        else reads on from the last offset that was committed, and the next change tells what was
+        lost. OFFSET_OUT_OF_RANGE for an offset outside of what the data plane has reported, unless
+        that is allowed. Raises ClientError.
+        """
+        while True:
+            self._check_held(offsets)
+            epoch = self._epoch
+            request = service_pb2.CommitOffsetsRequest(
+                **self._name,
+                member_epoch=epoch,
+                offsets=partition_offsets(offsets),
+                allow_out_of_range=allow_out_of_range,
+            )
+            try:
+                committed: service_pb2.CommitOffsetsResponse = await self._client.call(request)
+            except Refusal as refusal:
+                if refusal.reason == Reason.REASON_FENCED_MEMBER_EPOCH and self._epoch > epoch:
+                    continue  # a heartbeat that was under way has raised it
+                if refusal.reason in _MOVED_ON:
+                    self._wake.set()  # so that the program hears of it at once
+                raise
+            return committed
+
+    def _check_held(self, offsets: Mapping[int, int]) -> None:
+        """Raise PARTITION_NOT_OWNED for a partition that the program does not read.
+
+        The cluster cannot know that a member which joined again has what it read before, and others
+        may have committed since.
+        """
+        strange = sorted(offsets.keys() - (self._reading - self._lost))
+        if strange:
+            raise Refusal(
+                Reason.REASON_PARTITION_NOT_OWNED,
+                f"this member does not hold partition {strange[0]}, so nothing was committed: "
+                "commit partitions that it was assigned and has not lost, and revoked ones before "
+                "you ask for the next change",
+                partition=strange[0],
+            )
 
     def _change(self) -> AssignmentChange:
         """Return how what the program may read differs from what it reads."""

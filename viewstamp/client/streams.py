@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Unpack
 
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as service_pb2
 from viewstamp.client.consistency import LINEARIZABLE, Consistency
-from viewstamp.client.identifiers import Answer, Facade, Guards, identifier, pages, topic_name
+from viewstamp.client.identifiers import (
+    Answer,
+    Facade,
+    Guards,
+    identifier,
+    pages,
+    partition_offsets,
+    topic_name,
+)
 
 
 class Streams(Facade):
@@ -135,6 +143,61 @@ class Topics(Facade):
         request = service_pb2.ListPartitionsRequest(**topic_name(stream, topic))
         response = await self._client.call(request, consistency=consistency)
         return tuple(response.partitions)
+
+    def report_partition_ends(
+        self,
+        stream: int | str,
+        topic: int | str,
+        end_offsets: Mapping[int, int],
+        *,
+        validate_only: bool = False,
+    ) -> Answer[service_pb2.ReportPartitionEndsResponse]:
+        """Record the next offset to be written, by partition; a lower one changes nothing.
+
+        Name the topic by its id: a name may mean another topic by now.
+        """
+        request = service_pb2.ReportPartitionEndsRequest(
+            **topic_name(stream, topic),
+            end_offsets=partition_offsets(end_offsets),
+            validate_only=validate_only,
+        )
+        return self._client.call(request)
+
+    def truncate_partitions(
+        self,
+        stream: int | str,
+        topic: int | str,
+        start_offsets: Mapping[int, int],
+        *,
+        validate_only: bool = False,
+    ) -> Answer[service_pb2.TruncatePartitionsResponse]:
+        """Record the first offset that remains, by partition; a lower one changes nothing.
+
+        Name the topic by its id: a name may mean another topic by now.
+        """
+        request = service_pb2.TruncatePartitionsRequest(
+            **topic_name(stream, topic),
+            start_offsets=partition_offsets(start_offsets),
+            validate_only=validate_only,
+        )
+        return self._client.call(request)
+
+    def watermarks(
+        self,
+        stream: int | str,
+        topic: int | str,
+        *,
+        page_size: int = 0,
+        consistency: Consistency = LINEARIZABLE,
+    ) -> AsyncIterator[streams_pb2.Watermarks]:
+        """Iterate over where the data of partitions begins and ends, by ascending partition.
+
+        Partitions of which nothing was reported are left out.
+        """
+        request = service_pb2.ListWatermarksRequest(
+            **topic_name(stream, topic), page_size=page_size
+        )
+        return pages(self._client, request, lambda page: page.watermarks, consistency)
 
     async def get(
         self, stream: int | str, topic: int | str, *, consistency: Consistency = LINEARIZABLE

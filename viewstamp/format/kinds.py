@@ -69,6 +69,9 @@ KINDS: Final[Mapping[tuple[int, int], KindInfo]] = {
     (routing_pb2.STAGE_STREAMS, 4): KindInfo(
         "streams_counters", streams_pb2.StreamsCountersEntity, ()
     ),
+    (routing_pb2.STAGE_STREAMS, 5): KindInfo(
+        "watermarks", streams_pb2.WatermarksEntity, ("topic_id", "first_partition")
+    ),
     (routing_pb2.STAGE_CONSUMER_GROUPS, 1): KindInfo(
         "consumer_groups",
         consumer_groups_pb2.ConsumerGroupEntity,
@@ -84,6 +87,16 @@ KINDS: Final[Mapping[tuple[int, int], KindInfo]] = {
         "consumer_group_chores",
         consumer_groups_pb2.ChoreEntity,
         ("kind", "first_id", "second_id"),
+    ),
+    (routing_pb2.STAGE_CONSUMER_GROUPS, 5): KindInfo(
+        "consumer_group_watermarks",
+        consumer_groups_pb2.KnownWatermarksEntity,
+        ("topic_id", "first_partition"),
+    ),
+    (routing_pb2.STAGE_CONSUMER_GROUPS, 6): KindInfo(
+        "consumer_group_offsets",
+        consumer_groups_pb2.CommittedOffsetsEntity,
+        ("group_id", "first_partition"),
     ),
     (routing_pb2.STAGE_CATALOG, 1): KindInfo(
         "snapshots", snapshots_service_pb2.SnapshotEntity, ("snapshot.generation",)

@@ -88,6 +88,7 @@ GENERAL: Final[Mapping[int, str]] = MappingProxyType(
         Reason.REASON_PARTITION_NOT_OWNED: "another member owns the partition",
         Reason.REASON_FENCED_MEMBER_EPOCH: "the member's epoch is outdated: give up all partitions",
         Reason.REASON_UNRELEASED_INSTANCE_ID: "another member of the group has the instance id",
+        Reason.REASON_GROUP_NOT_EMPTY: "the group has members",
         Reason.REASON_OFFSET_OUT_OF_RANGE: "the offset lies outside what the partition holds",
         Reason.REASON_REVISION_MISMATCH: (
             "the entity was modified in the meantime: read it again and decide again"

@@ -76,6 +76,15 @@ STREAMS: Final[Texts] = {
         "Topic {topic!n} has {existing} partitions and cannot get {partitions_count} more; it may "
         "hold {limit}."
     ),
+    (Reason.REASON_PARTITION_NOT_FOUND, "beyond"): (
+        "Topic {topic!n} has no partition {partition}; it has {existing}, numbered from 0."
+    ),
+    (Reason.REASON_MALFORMED_REQUEST, "offsets_count"): (
+        "The request has offsets of {offsets_count} partitions; it must be 1 to {limit}."
+    ),
+    (Reason.REASON_OFFSET_OUT_OF_RANGE, "impossible"): (
+        "{offset} is no offset of a message; the highest is {limit}."
+    ),
     (Reason.REASON_INVALID_PARTITIONS_COUNT, ""): (
         "The request asks for {partitions_count} partitions; {lowest} to {highest} are allowed."
     ),
@@ -224,6 +233,27 @@ GROUPS: Final[Texts] = {
         "Members may not be silent for {requested} ms; choose {low} to {high}, or 0 for the "
         "default."
     ),
+    (Reason.REASON_GROUP_NOT_EMPTY, ""): (
+        "Group {group_id} has {members_count} members, which commit its offsets; end them first."
+    ),
+    (Reason.REASON_PARTITION_NOT_OWNED, ""): (
+        "Session {session_id} does not own partition {partition} in group {group_id}; it commits "
+        "nothing of this request."
+    ),
+    (Reason.REASON_OFFSET_OUT_OF_RANGE, "reported"): (
+        "Offset {offset} lies outside partition {partition}, which holds {start_offset} to "
+        "{end_offset} as far as is known; set allow_out_of_range if it is right."
+    ),
+    (Reason.REASON_OFFSET_OUT_OF_RANGE, "not_reported"): (
+        "Nothing was reported of partition {partition}, so nobody knows its latest offset."
+    ),
+    (Reason.REASON_INVALID_OPTION, "reset_to"): (
+        "`to` is {to}. Offsets are reset to those of the request, with neither `to` nor "
+        "`partitions`; or `to` EARLIEST (1) or LATEST (2), without offsets and allow_out_of_range."
+    ),
+    (Reason.REASON_MALFORMED_REQUEST, "partition_twice"): (
+        "The request names a partition twice; each may be there once."
+    ),
     (Reason.REASON_UNRELEASED_INSTANCE_ID, ""): (
         "Session {session_id} has the place of instance {instance_id!n} in consumer group "
         "{group_id}; let it leave with keep_place, as the same user, or wait until it is removed "
@@ -286,6 +316,10 @@ RUNTIME: Final[Texts] = {
     ),
     (Reason.REASON_COMMAND_TOO_LARGE, "answers"): (
         "the answers together exceed {limit} bytes: request less at once"
+    ),
+    (Reason.REASON_OVERLOADED, "partitions_change"): (
+        "Group {group_id} has not heard yet of the present partition {partition}, because the "
+        "partitions of its topic have just changed; send the request again in {retry_delay_ms} ms."
     ),
     (Reason.REASON_OVERLOADED, "member_leaves"): (
         "Session {session_id} showed no life for too long and is being removed from the group; try "

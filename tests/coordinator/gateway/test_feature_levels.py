@@ -15,17 +15,24 @@ from coordinator.gateway.routes import Routes
 from coordinator.peers.messages import ReplicaReportMessage
 from tests.coordinator.gateway.test_admission import AdmissionTrial
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.log.v1 import log_pb2
+from viewstamp.api.streams.v1 import streams_service_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame
-from viewstamp.routing import Method, MethodKind
+from viewstamp.limits import FEATURE_LEVEL_OFFSETS
+from viewstamp.routing import Method, MethodKind, methods_of_file
 from viewstamp.tokens import AccessToken
 
 TRANSACT, CREATE_STREAM, GET_STATUS, RAISE, DESCRIBE = 10, 200, 450, 408, 409
 ROOT: Final = AccessToken(0, 1, 0)
 NEEDED: Final = Reason.REASON_FEATURE_LEVEL_REQUIRED
+OF_OFFSETS: Final = {
+    *("TruncatePartitions", "ReportPartitionEnds", "ListWatermarks"),
+    *("CommitOffsets", "ResetOffsets", "DeleteOffsets", "FetchOffsets"),
+}
 
 
 def _raised(routes: Routes, code: int, since_level: int) -> Method:
@@ -97,6 +104,21 @@ async def test_a_read_above_the_level_is_refused() -> None:
     span = submit_pb2.Span(code=GET_STATUS, count=1, items=frame(b""))
     with pytest.raises(Refusal, match="needs feature level 3"):
         reads.start([span], ROOT, 0, LINEARIZABLE)
+
+
+@pytest.mark.parametrize("level", [FEATURE_LEVEL_OFFSETS - 1, FEATURE_LEVEL_OFFSETS])
+def test_offsets_need_their_level(level: int) -> None:
+    """Below the level the gateway refuses methods of offsets, and no others of their domains."""
+    routes, refused = Routes(lambda: level), set()
+    files = (streams_service_pb2.DESCRIPTOR, consumer_groups_service_pb2.DESCRIPTOR)
+    for method in (method for file in files for method in methods_of_file(file)):
+        routes.add(method)
+        if not method.internal and not routes.may_enter(method.code):
+            with pytest.raises(Refusal) as caught:
+                routes.public_code(method.code, method.kind)
+            assert caught.value.reason == NEEDED
+            refused.add(method.name)
+    assert refused == (OF_OFFSETS if level < FEATURE_LEVEL_OFFSETS else set())
 
 
 def _report(replica: int, level: int, status: int) -> ReplicaReportMessage:

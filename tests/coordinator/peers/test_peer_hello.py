@@ -159,10 +159,22 @@ def test_limits_that_decide_commands_are_agreed_upon() -> None:
     assert list(agreed) == sorted(agreed)
 
 
-def test_limits_that_came_with_a_level_keep_their_values() -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("DESCRIPTION_BYTES_MAX", 256),
+        ("MEMBER_TIMEOUT_US", 45_000_000),
+        ("MEMBER_TIMEOUT_MIN_US", 6_000_000),
+        ("MEMBER_TIMEOUT_MAX_US", 3_600_000_000),
+        ("OFFSET_MAX", (1 << 63) - 1),
+        ("OFFSETS_PER_REQUEST_MAX", 16_384),
+        ("PARTITIONS_PER_OFFSETS_ROW", 128),
+    ],
+)
+def test_limits_that_came_with_a_level_keep_their_values(name: str, value: int) -> None:
     """Replicas do not compare these limits, so another value needs another feature level."""
-    assert {"DESCRIPTION_BYTES_MAX"} <= agreement.LOCAL_LIMITS
-    assert limits.DESCRIPTION_BYTES_MAX == 256
+    assert name in agreement.LOCAL_LIMITS
+    assert getattr(limits, name) == value
 
 
 def test_local_limits_exist() -> None:

@@ -94,8 +94,12 @@ class GroupsHarness:
         session: int = 0,
         user: int = USER,
         topic: int = TOPIC,
+        manages: bool = False,
     ) -> Any:
-        """Apply one command and return its response, or raise its Refusal."""
+        """Apply one command and return its response, or raise its Refusal.
+
+        `manages` is whether the user may change the topic.
+        """
         self.revision += 1
         self.now += 1
         method = METHODS[name]
@@ -109,18 +113,19 @@ class GroupsHarness:
             timestamp=self.now,
         )
         if method.resolve_stage:
-            item.contexts = frame(self.context(topic))
+            item.contexts = frame(self.context(topic, manages=manages))
         self.applied[name] = self.applied.get(name, 0) + 1
         outcome = self._step(pb.Item(command=item)).command
         return _answer(method, outcome)
 
-    def context(self, topic: int = TOPIC) -> bytes:
+    def context(self, topic: int = TOPIC, *, manages: bool = False) -> bytes:
         """Return the answer of streams to a resolve."""
         return effects_pb2.TopicContext(
             stream_id=STREAM,
             topic_id=topic,
             partitions_count=self.partitions_count,
             created_revision=1,
+            caller_manages=manages,
         ).SerializeToString()
 
     def create(

@@ -187,6 +187,7 @@ def test_members_leaving_together_may_hand_partitions_over_on_their_way() -> Non
 def test_every_effect_that_concerns_groups_has_a_handler() -> None:
     """The effects that the contract addresses to this domain are exactly those handled."""
     assert sorted(EFFECTS) == [
+        "offsets_reported",
         "partitions_changed",
         "session_ended",
         "stream_deleted",

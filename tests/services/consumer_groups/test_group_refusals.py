@@ -19,6 +19,10 @@ ON_A_GROUP = (
     "HeartbeatConsumerGroup",
     "GetConsumerGroup",
     "SyncConsumerGroup",
+    "CommitOffsets",
+    "ResetOffsets",
+    "DeleteOffsets",
+    "FetchOffsets",
 )
 OF_A_SESSION = (
     "JoinConsumerGroup",
@@ -36,7 +40,7 @@ def call(
     request.group.SetInParent()  # type: ignore[attr-defined]
     for key, value in group.items():
         setattr(request.group, key, value)  # type: ignore[attr-defined]
-    run = harness.query if rpc.startswith(("Get", "Sync")) else harness.command
+    run = harness.query if rpc.startswith(("Get", "Sync", "Fetch")) else harness.command
     return refused(lambda: run(rpc, request, session=session, topic=topic))
 
 

@@ -6,22 +6,29 @@ from collections.abc import Callable
 
 import pytest
 
-from services.consumer_groups.model import Group, GroupsState, Member
+from services.consumer_groups.model import CommittedOffsets, Group, GroupsState, Member
 from services.consumer_groups.section import (
     COUNTERS_KIND,
     GROUP_KIND,
     MEMBER_KIND,
+    OFFSETS_KIND,
     SECTION,
     decode_group,
     decode_member,
     encode_group,
     encode_member,
+    encode_offsets,
 )
+from services.runtime import offset_rows, watermarks
 from services.runtime.section import SectionError
+from services.runtime.watermarks import Watermarks
 from testkit.frozen import changes_of
 from tests.services.consumer_groups.harness import GroupsHarness, settled
+from tests.services.consumer_groups.offset_requests import commit_as, report
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as views
+from viewstamp.api.streams.v1.streams_pb2 import WatermarksEntity
 from viewstamp.format.digest import StateDigest
+from viewstamp.limits import OFFSET_MAX
 from viewstamp.machine.freezing import Entity
 from viewstamp.machine.tables import UndoLog
 
@@ -73,6 +80,14 @@ MEMBER_AWAY_BYTES = (
     "68c0cab3d6c1c4820370820178f02e"
 )
 
+# Rows of feature level 5: from partition 256 on, offsets 0, 300 and the highest, others unknown.
+OFFSETS = CommittedOffsets(3, 2, offset_rows.pack([0, 1, 301, 0, OFFSET_MAX + 1]))
+MARKS = Watermarks(
+    7, 9, 2, starts=offset_rows.pack([0, 200]), ends=offset_rows.pack([1, 300, 0, OFFSET_MAX])
+)
+OFFSETS_BYTES = "08031080021a0f0001ad020080808080808080808001"
+MARKS_BYTES = "08071009188002220300c8012a0d01ac0200ffffffffffffffff7f"
+
 
 def test_golden_bytes() -> None:
     """The canonical encodings are pinned: digests of all replicas and builds depend on them."""
@@ -80,6 +95,21 @@ def test_golden_bytes() -> None:
     assert encode_member(MEMBER).hex() == MEMBER_BYTES
     assert encode_group(GROUP_OF_MEMBERS).hex() == GROUP_OF_MEMBERS_BYTES
     assert encode_member(MEMBER_AWAY).hex() == MEMBER_AWAY_BYTES
+    assert encode_offsets(OFFSETS).hex() == OFFSETS_BYTES
+    assert watermarks.encode(MARKS).hex() == MARKS_BYTES
+
+
+def test_golden_rows_of_offsets_load() -> None:
+    """The pinned bytes are rows again, under keys of their owner and the number of the row."""
+    state = load(
+        UndoLog(),
+        _section(
+            (watermarks.KIND, _key(9, 256), bytes.fromhex(MARKS_BYTES)),
+            (OFFSETS_KIND, _key(3, 256), bytes.fromhex(OFFSETS_BYTES)),
+        ),
+    )
+    assert state.watermarks.rows == {(9, 2): MARKS}
+    assert state.offsets.rows == {(3, 2): OFFSETS}
 
 
 def test_entities_decode_to_what_they_were() -> None:
@@ -99,7 +129,10 @@ def load(undo: UndoLog, section: list[Entity]) -> GroupsState:
 
 
 def busy() -> GroupsHarness:
-    """Return a harness in the middle of everything: waiting, revoking, pending, static and away."""
+    """Return a harness in the middle of everything: waiting, revoking, pending, static and away.
+
+    It has offsets and watermarks, too.
+    """
     harness = settled([11], partitions_count=4)
     harness.join(12, "two")
     harness.propose_all()
@@ -109,6 +142,8 @@ def busy() -> GroupsHarness:
     harness.join(13, "three", name="second")
     harness.leave(13, name="second", keep_place=True)
     harness.update(member_timeout_ms=6_000)
+    commit_as(harness, 11, {0: 5})
+    report(harness, {0: 9, 3: 7})
     return harness
 
 
@@ -116,10 +151,10 @@ def test_entities_are_ordered_by_kind_and_key() -> None:
     """The section is written in ascending order of kind and key, counters included."""
     section = list(SECTION.entities(busy().state))
     assert section == sorted(section)
-    assert [kind for kind, _, _ in section] == [1, 1, 1, 2, 2, 2, 2, 3]
+    assert [kind for kind, _, _ in section] == [1, 1, 1, 2, 2, 2, 2, 3, 5, 6]
     assert section[0][1] == bytes(7) + b"\x07" + bytes(7) + b"\x02" + bytes(7) + b"\x03"
     assert section[3][1] == bytes(7) + b"\x01" + bytes(7) + b"\x0b"
-    assert section[-1] == (COUNTERS_KIND, b"", b"\x08\x04")
+    assert section[-3] == (COUNTERS_KIND, b"", b"\x08\x04")
 
 
 def test_delta_is_in_the_order_of_topics() -> None:
@@ -145,6 +180,7 @@ def test_reloaded_machine_goes_on_alike() -> None:
     second.machine.state = load(second.machine.undo, list(SECTION.entities(first.state)))
     assert second.machine.undo.entries == []
     for harness in (first, second):
+        commit_as(harness, 11, {3: 7})
         harness.truthful(11)
         harness.leave(12, keep_place=True)
         harness.join(22, "two")
@@ -180,8 +216,35 @@ def _member(**changes: object) -> Entity:
     return MEMBER_KIND, _key(member.group_id, member.session_id), encode_member(member)
 
 
+def _offsets(
+    plus_one: list[int], *, group_id: int = 3, first: int = 256, key: bytes | None = None
+) -> Entity:
+    """Return the entity of committed offsets, each plus one."""
+    entity = views.CommittedOffsetsEntity(
+        group_id=group_id, first_partition=first, offsets_plus_one=plus_one
+    )
+    right = _key(group_id, first)
+    return OFFSETS_KIND, right if key is None else key, entity.SerializeToString(deterministic=True)
+
+
+def _marks(
+    starts: list[int], ends: list[int], *, first: int = 256, key: bytes | None = None
+) -> Entity:
+    """Return the entity of watermarks of the group's topic."""
+    entity = WatermarksEntity(
+        stream_id=7,
+        topic_id=9,
+        first_partition=first,
+        start_offsets=starts,
+        end_offsets_plus_one=ends,
+    )
+    right = _key(9, first)
+    canonical = entity.SerializeToString(deterministic=True)
+    return watermarks.KIND, right if key is None else key, canonical
+
+
 DAMAGE: dict[str, tuple[Callable[[], list[Entity]], str]] = {
-    "unknown kind": (lambda: [*_section(), (5, b"", b"")], "kind 5 is unknown"),
+    "unknown kind": (lambda: [*_section(), (7, b"", b"")], "kind 7 is unknown"),
     "broken bytes": (
         lambda: _section((GROUP_KIND, _key(7, 9, 3), b"\xff")),
         "not a protobuf message",
@@ -239,13 +302,45 @@ DAMAGE: dict[str, tuple[Callable[[], list[Entity]], str]] = {
     ),
     "no counters": (lambda: _section()[:-1], "next group id 1 is in use"),
     "used id": (lambda: _section((COUNTERS_KIND, b"", b"\x08\x03")), "3 is in use"),
+    "marks that begin behind their end": (lambda: _section(_marks([3], [2])), "end before they"),
+    "marks without ends": (lambda: _section(_marks([], [])), "too many or none"),
+    "more starts than ends": (lambda: _section(_marks([0, 0], [1])), "too many or none"),
+    "too many marks": (lambda: _section(_marks([], [1] * 129)), "too many or none"),
+    "marks with a zero at the end": (lambda: _section(_marks([], [1, 0])), "not canonical"),
+    "marks amid a row": (lambda: _section(_marks([], [1], first=257)), "not canonical"),
+    "marks key": (lambda: _section(_marks([], [1], key=_key(9, 1))), "wrong key"),
+    "offsets of no group": (
+        lambda: _section(_offsets([1], group_id=2)),
+        "offsets of group 2 in partitions it lacks",
+    ),
+    "offsets beyond the last partition": (
+        lambda: _section(_offsets([1] * 45)),
+        "offsets of group 3 in partitions it lacks",
+    ),
+    "no offsets": (lambda: _section(_offsets([])), "too many offsets in row 2, none"),
+    "too many offsets": (
+        lambda: _section(_offsets([1] * 129, first=0)),
+        "too many offsets in row 0, none",
+    ),
+    "offsets with a zero at the end": (lambda: _section(_offsets([1, 0])), "not canonical"),
+    "offsets that are all unknown": (lambda: _section(_offsets([0])), "not canonical"),
+    "offsets amid a row": (lambda: _section(_offsets([1], first=257)), "not canonical"),
+    "offsets key": (lambda: _section(_offsets([1], key=_key(3, 2))), "wrong key"),
+    "impossible offset": (lambda: _section(_offsets([OFFSET_MAX + 2])), "beyond the highest"),
+    "impossible end": (
+        lambda: [_marks([1], [OFFSET_MAX + 2], first=0)],
+        "beyond the highest offset",
+    ),
+    "offsets twice": (lambda: [*_section(_offsets([1])), _offsets([1])], "there twice"),
 }
 
 
-def test_undamaged_section_loads() -> None:
+@pytest.mark.parametrize("added", [[], [_marks([1], [2] * 128, first=0), _offsets([1] * 44)]])
+def test_undamaged_section_loads(added: list[Entity]) -> None:
     """The section that the tests below damage is sound, and its digest survives the load."""
     digests = []
-    for section in (_section(), list(SECTION.entities(load(UndoLog(), _section())))):
+    sound = _section(*added)
+    for section in (sound, list(SECTION.entities(load(UndoLog(), sound)))):
         digest = StateDigest()
         for entity in section:
             digest.add(*entity)

@@ -18,6 +18,14 @@ from tests.services.consumer_groups.harness import (
     refused,
     settled,
 )
+from tests.services.consumer_groups.offset_requests import (
+    EARLIEST,
+    commit,
+    commit_as,
+    forget,
+    reset,
+    told,
+)
 from tests.services.runtime.changes_reading import KINDS, changes_of, limit, page_of
 from viewstamp import limits
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as views
@@ -121,6 +129,16 @@ def back_and_forth(harness: GroupsHarness) -> None:
 
 def nothing(harness: GroupsHarness) -> None:
     """Do nothing."""
+
+
+def empty_group(harness: GroupsHarness) -> None:
+    """Have a group without members that has committed offsets."""
+    harness.create("new")
+    commit(harness, {0: 5, 1: 6}, name="new")
+
+
+# A watcher sees nothing of offsets, which change all the time: it asks for them.
+NOTHING: Final[list[Told]] = []
 
 
 # Command, what comes before it, the command, and the changes.
@@ -243,6 +261,24 @@ COMMAND_ROWS: Final[dict[str, tuple[str, Doing, Doing, list[Told]]]] = {
         [],
     ),
     "a sweep without chores": ("Sweep", nothing, sweep_of_nothing, []),
+    "offsets that a member commits": (
+        "CommitOffsets",
+        nothing,
+        lambda harness: commit_as(harness, 1, {harness.member(1).owned[0]: 5}),
+        NOTHING,
+    ),
+    "offsets that are reset": (
+        "ResetOffsets",
+        empty_group,
+        lambda harness: reset(harness, to=EARLIEST, name="new"),
+        NOTHING,
+    ),
+    "offsets that are forgotten": (
+        "DeleteOffsets",
+        empty_group,
+        lambda harness: forget(harness, name="new"),
+        NOTHING,
+    ),
 }
 
 PARTITIONS: Final = {"stream_id": STREAM, "topic_id": TOPIC}
@@ -308,6 +344,14 @@ EFFECT_ROWS: Final[dict[str, tuple[dict[str, Any], list[Told]]]] = {
         # The first of them leaves its partitions to the other member.
         [("deleted", 1, 1), GROUP, ("deleted", 2, 1), ("updated", 2, 0)],
     ),
+    "ends are reported": (
+        {
+            "offsets_reported": effects_pb2.OffsetsReported(
+                stream_id=STREAM, topic_id=TOPIC, offsets=told({0: 5})
+            )
+        },
+        NOTHING,
+    ),
 }
 
 
@@ -334,6 +378,19 @@ def test_an_effect_makes_these_changes(name: str) -> None:
     fields, expected = EFFECT_ROWS[name]
     harness = two_groups()
     assert [tell(c) for c in new_changes(harness, lambda: harness.effect(**fields))] == expected
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, (*_, expected) in COMMAND_ROWS.items() if expected is NOTHING]
+)
+def test_a_command_on_offsets_has_changed_something(name: str) -> None:
+    """The commands of which watchers see nothing did change the state."""
+    _, prepare, do, _ = COMMAND_ROWS[name]
+    harness = two_groups()
+    prepare(harness)
+    before = harness.digest()
+    do(harness)
+    assert harness.digest() != before
 
 
 def test_work_that_is_put_off_makes_its_changes_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from google.protobuf.message import Message
@@ -15,6 +15,7 @@ from tests.services.cost.test_cascades import create, join
 from tests.services.cost.test_heartbeats import heartbeat
 from tests.services.cost.test_rows_and_answers import topics
 from viewstamp import limits
+from viewstamp.api.common.v1.common_pb2 import PartitionOffset
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as groups_api
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.domain.v1 import effects_pb2
@@ -23,8 +24,13 @@ from viewstamp.api.users.v1 import users_service_pb2 as users_api
 
 LONG = "n" * 3_000
 EXAMPLES = 5
+LEVELS = [
+    limits.FEATURE_LEVEL_BOUNDED,
+    limits.FEATURE_LEVEL_MEMBERS,
+    limits.FEATURE_LEVEL_OFFSETS,
+]
 # Items with the name of their command, and how often it stands in each.
-Spans = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 1_500)), min_size=1, max_size=5)
+Spans = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 1_500)), min_size=1, max_size=5)
 
 
 def check(fed: Fed, kinds: list[tuple[str, Message]], drawn: list[tuple[int, int]]) -> None:
@@ -52,9 +58,10 @@ def _answers_bytes(outcome: pb.Outcome) -> int:
     return len(outcome.command.results) + sum(e.ByteSize() for e in outcome.command.errors)
 
 
-def of_streams(fill: Callable[[Fed], None]) -> Fed:
+def of_streams(fill: Callable[[Fed], None], level: int) -> Fed:
     """Return streams with two streams of topics."""
     fed = streams()
+    fed.level = level
     fed.commands("CreateStream", [api.CreateStreamRequest(name=name) for name in ("a", "b")])
     for stream_id in (1, 2):
         fed.commands("CreateTopic", topics(stream_id, 50))
@@ -63,9 +70,9 @@ def of_streams(fill: Callable[[Fed], None]) -> Fed:
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(Spans)
-def test_of_streams(drawn: list[tuple[int, int]]) -> None:
-    """Deletions, partitions, refusals with long names."""
+@given(Spans, st.sampled_from([limits.FEATURE_LEVEL_BOUNDED, limits.FEATURE_LEVEL_OFFSETS]))
+def test_of_streams(drawn: list[tuple[int, int]], level: int) -> None:
+    """Deletions, partitions, reports of their data, refusals with long names."""
 
     def grant(fed: Fed) -> None:
         for user_id in range(1, 4):
@@ -86,15 +93,32 @@ def test_of_streams(drawn: list[tuple[int, int]]) -> None:
         ("DeletePartitions", fewer), ("CreatePartitions", more), ("DeleteStream", stream),
         ("DeleteTopic", topic), ("DeleteStream", unknown),
     ]  # fmt: skip
-    check(of_streams(grant), kinds, drawn)
+    if level >= limits.FEATURE_LEVEL_OFFSETS:
+        kinds += list(reports_of_data())
+    check(of_streams(grant, level), kinds, drawn)
+
+
+def reports_of_data() -> Iterator[tuple[str, Any]]:
+    """Yield reports: of one partition very often, of one that is not there, of nothing."""
+    often = [PartitionOffset(offset=1)] * limits.OFFSETS_PER_REQUEST_MAX
+    for end_offsets in (often, [PartitionOffset(partition=9)], []):
+        request: Any = api.ReportPartitionEndsRequest(end_offsets=end_offsets)
+        request.stream.id, request.topic.id = 1, 1
+        yield "ReportPartitionEnds", request
+    dropped: Any = api.TruncatePartitionsRequest(start_offsets=often)
+    dropped.stream.id, dropped.topic.id = 1, 3
+    yield "TruncatePartitions", dropped
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(Spans, st.sampled_from([limits.FEATURE_LEVEL_BOUNDED, limits.FEATURE_LEVEL_MEMBERS]))
+@given(Spans, st.sampled_from(LEVELS))
 def test_of_consumer_groups(drawn: list[tuple[int, int]], level: int) -> None:
-    """Heartbeats that are answered at length, joins under long names, kept places, deletions."""
+    """Heartbeats that are answered at length, joins under long names, kept places, deletions.
+
+    And offsets, of a group with members and of one without.
+    """
     fed = groups(3_000, level)
-    create(fed, 2)
+    create(fed, 3)
     join(fed, [1, 2], instance="i")
     change = groups_api.UpdateConsumerGroupRequest(member_timeout_ms=6_000)
     away = groups_api.LeaveConsumerGroupRequest(keep_place=True)
@@ -110,7 +134,29 @@ def test_of_consumer_groups(drawn: list[tuple[int, int]], level: int) -> None:
         ("JoinConsumerGroup", again), ("DeleteConsumerGroup", gone), ("JoinConsumerGroup", unknown),
         ("LeaveConsumerGroup", away), ("UpdateConsumerGroup", change),
     ]  # fmt: skip
+    if level >= limits.FEATURE_LEVEL_OFFSETS:
+        kinds += list(changes_of_offsets(epoch))
     check(fed, kinds, drawn)
+
+
+def changes_of_offsets(epoch: int) -> Iterator[tuple[str, Any]]:
+    """Yield changes of the offsets of group 1, which has a member, and of group 3, which has not.
+
+    Some are refused: group 3 has no partition of the highest number that there may be.
+    """
+    every = [PartitionOffset(partition=partition, offset=1) for partition in range(3_000)]
+    far = [PartitionOffset(partition=limits.PARTITIONS_PER_TOPIC_MAX)]
+    earliest = groups_api.OFFSET_RESET_EARLIEST
+    for number, request in (
+        (1, groups_api.CommitOffsetsRequest(offsets=every, member_epoch=epoch)),
+        (3, groups_api.CommitOffsetsRequest(offsets=every[::2])),
+        (3, groups_api.CommitOffsetsRequest(offsets=far)),
+        (3, groups_api.ResetOffsetsRequest(to=earliest)),
+        (3, groups_api.DeleteOffsetsRequest()),
+        (1, groups_api.DeleteOffsetsRequest(partitions=range(3_000))),
+    ):
+        request.group.id = number
+        yield type(request).__name__.removesuffix("Request"), request
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

@@ -36,7 +36,8 @@ def by(key: int | str) -> Identifier:
 class Workbench:
     """A machine whose root user exists, and the revision that it has reached."""
 
-    def __init__(self) -> None:
+    def __init__(self, level: int = FEATURE_LEVEL_MAX) -> None:
+        self.level = level
         self.machine: Machine[StreamsState] = Machine(DOMAIN)
         self.revision = 0
         self.effects: list[tuple[tuple[int, ...], effects_pb2.EffectPayload]] = []
@@ -53,9 +54,7 @@ class Workbench:
 
     def apply(self, *items: pb.Item) -> list[pb.Outcome]:
         """Apply items as one batch; a defect in a handler fails the test."""
-        batch = pb.Batch(
-            sequence=self.machine.sequence + 1, feature_level=FEATURE_LEVEL_MAX, items=items
-        )
+        batch = pb.Batch(sequence=self.machine.sequence + 1, feature_level=self.level, items=items)
         outcomes = list(self.machine.apply(batch).reply.outcomes)
         assert self.machine.alarms == []
         return outcomes
@@ -149,12 +148,12 @@ class Workbench:
         return topic_id
 
 
-def orders_bench() -> Workbench:
+def orders_bench(level: int = FEATURE_LEVEL_MAX) -> Workbench:
     """Return a bench with streams `orders` and `bills`, and topics `paid` and `open` in orders.
 
     Topic `paid` has 3 partitions, `open` has none.
     """
-    bench = Workbench()
+    bench = Workbench(level)
     bench.create_stream("orders")
     bench.create_stream("bills")
     bench.create_topic("orders", "paid", 3)

@@ -22,6 +22,7 @@ from tests.services.streams.streams_workbench import (
     everywhere,
     refusal_of,
 )
+from viewstamp.api.common.v1.common_pb2 import PartitionOffset
 from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as api
@@ -137,6 +138,24 @@ REQUESTS: Final[dict[str, Row]] = {
         "manage_topic",
         "STREAM_NOT_FOUND",
     ),
+    "TruncatePartitions": (
+        api.TruncatePartitionsRequest(
+            stream=by(STREAM), topic=by(TOPIC), start_offsets=[PartitionOffset(offset=1)]
+        ),
+        MANAGES_TOPIC,
+        SEES_TOPIC,
+        "manage_topic",
+        "STREAM_NOT_FOUND",
+    ),
+    "ReportPartitionEnds": (
+        api.ReportPartitionEndsRequest(
+            stream=by(STREAM), topic=by(TOPIC), end_offsets=[PartitionOffset(offset=1)]
+        ),
+        frozenset(),  # no single grant shows the topic and lets send
+        SEES_TOPIC,
+        "send_messages",
+        "STREAM_NOT_FOUND",
+    ),
     "GetStream": (
         api.GetStreamRequest(stream=by(STREAM)),
         READS_STREAM,
@@ -167,6 +186,13 @@ REQUESTS: Final[dict[str, Row]] = {
     ),
     "ListPartitions": (
         api.ListPartitionsRequest(stream=by(STREAM), topic=by(TOPIC)),
+        SEES_TOPIC,
+        SEES_TOPIC,
+        "",
+        "STREAM_NOT_FOUND",
+    ),
+    "ListWatermarks": (
+        api.ListWatermarksRequest(stream=by(STREAM), topic=by(TOPIC)),
         SEES_TOPIC,
         SEES_TOPIC,
         "",
@@ -229,7 +255,7 @@ def test_every_method_has_a_row() -> None:
         name.rpartition("/")[2] for name in description_of(Workbench().machine.domain).methods
     }
     assert claimed == set(REQUESTS)
-    assert claimed == set(METHODS) - {"TruncatePartition", "ReportPartitionEnd"}
+    assert claimed == set(METHODS)
 
 
 @pytest.mark.parametrize("method", REQUESTS)
@@ -260,13 +286,31 @@ def test_gates_of_resolving(gate: int) -> None:
 
 
 @pytest.mark.parametrize("sees", sorted(SEES_TOPIC))
-@pytest.mark.parametrize("polls", ["g.poll_messages", "s.poll_messages", "t.poll_messages"])
+@pytest.mark.parametrize("polls", [f"{level}.poll_messages" for level in "gst"])
 def test_poll_gate_needs_both(sees: str, polls: str) -> None:
     """Offsets are open to a user who may see the topic and poll from it, at any levels."""
     item = api.GetTopicRequest(stream=by(STREAM), topic=by(TOPIC)).SerializeToString()
     bench = bench_with(sees, polls)
     context = bench.resolve(routing_pb2.GATE_POLL_MESSAGES, item, USER)
     assert effects_pb2.TopicContext.FromString(context).topic_id == 1
+
+
+@pytest.mark.parametrize("sees", sorted(SEES_TOPIC))
+def test_the_poll_gate_tells_whether_the_caller_manages(sees: str) -> None:
+    """Who may change the topic may commit for members of others; no other gate tells it."""
+    item = api.GetTopicRequest(stream=by(STREAM), topic=by(TOPIC)).SerializeToString()
+    bench = bench_with(sees, "t.poll_messages")
+    for gate, manages in (("POLL_MESSAGES", sees in MANAGES_TOPIC), ("READ_TOPIC", False)):
+        context = bench.resolve(routing_pb2.Gate.Value(f"GATE_{gate}"), item, USER)
+        assert effects_pb2.TopicContext.FromString(context).caller_manages is manages
+
+
+@pytest.mark.parametrize("sees", sorted(SEES_TOPIC))
+@pytest.mark.parametrize("sends", [f"{level}.send_messages" for level in "gst"])
+def test_reports_need_both(sees: str, sends: str) -> None:
+    """Who may see the topic and send to it may report ends, whatever the levels."""
+    request = REQUESTS["ReportPartitionEnds"][0]
+    assert answer_of(bench_with(sees, sends), "ReportPartitionEnds", request) == "OK"
 
 
 @pytest.mark.parametrize("method", REQUESTS)

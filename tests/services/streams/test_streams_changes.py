@@ -26,6 +26,7 @@ from tests.services.streams.streams_workbench import (
     topic_request,
 )
 from viewstamp import framing
+from viewstamp.api.common.v1.common_pb2 import PartitionOffset
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.streams.v1 import streams_pb2
@@ -167,6 +168,17 @@ COMMAND_ROWS: Final[dict[str, tuple[str, Any, list[Told]]]] = {
         "DeletePartitions",
         topic_request(api.DeletePartitionsRequest, partitions_count=2),
         [("updated", TOPIC, 1, 1, 0)],
+    ),
+    # Facts about data, at rates at which nobody wants to watch.
+    "TruncatePartitions": (
+        "TruncatePartitions",
+        topic_request(api.TruncatePartitionsRequest, start_offsets=[PartitionOffset(offset=1)]),
+        [],
+    ),
+    "ReportPartitionEnds": (
+        "ReportPartitionEnds",
+        topic_request(api.ReportPartitionEndsRequest, end_offsets=[PartitionOffset(offset=1)]),
+        [],
     ),
 }
 

@@ -21,6 +21,7 @@ from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.api.routing.v1.routing_pb2 import STAGE_CONSUMER_GROUPS, STAGE_USERS
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as api
+from viewstamp.limits import FEATURE_LEVEL_OFFSETS
 
 ZSTD: Final = streams_pb2.COMPRESSION_ALGORITHM_ZSTD
 NONE: Final = streams_pb2.COMPRESSION_ALGORITHM_NONE
@@ -237,9 +238,12 @@ def test_validate_only_changes_nothing(bench: Workbench) -> None:
 
 
 def test_deleted_stream_cascades(bench: Workbench) -> None:
-    """A deleted stream removes its topics and sends their ids to groups and users."""
+    """A deleted stream removes its topics and sends their ids to groups and users.
+
+    Groups learn, too, how many rows of watermarks each topic may have had.
+    """
     bench.command("DeleteStream", api.DeleteStreamRequest(stream=by("orders")))
-    deleted = effects_pb2.StreamDeleted(stream_id=1, topic_ids=[1, 2])
+    deleted = effects_pb2.StreamDeleted(stream_id=1, topic_ids=[1, 2], watermark_rows=[1, 0])
     payload = effects_pb2.EffectPayload(stream_deleted=deleted)
     assert bench.effects == [((STAGE_CONSUMER_GROUPS, STAGE_USERS), payload)]
     assert (len(bench.state.topics), bench.state.topics.count(1)) == (0, 0)
@@ -249,9 +253,39 @@ def test_deleted_stream_cascades(bench: Workbench) -> None:
 def test_deleted_topic_cascades(bench: Workbench) -> None:
     """A deleted topic is sent to groups and users."""
     bench.command("DeleteTopic", topic_request(api.DeleteTopicRequest))
-    deleted = effects_pb2.TopicDeleted(stream_id=1, topic_id=1)
+    deleted = effects_pb2.TopicDeleted(stream_id=1, topic_id=1, watermark_rows=1)
     payload = effects_pb2.EffectPayload(topic_deleted=deleted)
     assert bench.effects == [((STAGE_CONSUMER_GROUPS, STAGE_USERS), payload)]
+
+
+@pytest.mark.parametrize(
+    ("partitions_count", "row_count"), [(0, 0), (1, 1), (128, 1), (129, 2), (1_000, 8)]
+)
+def test_a_deleted_topic_tells_how_many_rows_it_may_have(
+    bench: Workbench, partitions_count: int, row_count: int
+) -> None:
+    """The rows are those of all partitions, whatever was reported of them."""
+    bench.create_topic("orders", "new", partitions_count)
+    bench.command("DeleteTopic", topic_request(api.DeleteTopicRequest, "new"))
+    ((_, payload),) = bench.effects
+    assert payload.topic_deleted.watermark_rows == row_count
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "payload"),
+    [
+        ("DeleteStream", api.DeleteStreamRequest(stream=by("orders")), "2a06080112020102"),
+        ("DeleteTopic", topic_request(api.DeleteTopicRequest), "320408011001"),
+    ],
+)
+def test_below_the_level_of_offsets_deletions_tell_what_they_told_before(
+    method: str, request_: Message, payload: str
+) -> None:
+    """The bytes of the effects are pinned: replicas of that level have them in their logs."""
+    bench = orders_bench(FEATURE_LEVEL_OFFSETS - 1)
+    bench.command(method, request_)
+    ((_, effect),) = bench.effects
+    assert effect.SerializeToString().hex() == payload
 
 
 def test_changed_partitions_are_told(bench: Workbench) -> None:

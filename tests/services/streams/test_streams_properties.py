@@ -17,11 +17,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from services.runtime import offset_rows
 from services.streams import partitions
 from services.streams.model import StreamsState
 from services.streams.partitions import PartitionRun
 from services.streams.section import SECTION, encode_counters
 from tests.services.streams.streams_workbench import Workbench, by
+from viewstamp.api.common.v1.common_pb2 import PartitionOffset
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as api
@@ -32,6 +34,7 @@ from viewstamp.machine.tables import UndoLog
 NAMES: Final = st.sampled_from(["a", "b", "c"])
 KEYS: Final = st.one_of(NAMES, st.integers(1, 6))
 COUNTS: Final = st.integers(1, 4)
+OFFSETS: Final = st.dictionaries(st.integers(0, 3), st.integers(0, 5), min_size=1, max_size=2)
 STEPS: Final = 30
 EXAMPLES: Final = 60
 
@@ -45,6 +48,8 @@ class ModelTopic:
     modified: int
     expiry: int = 0
     purges: int = 0
+    starts: dict[int, int] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -246,6 +251,38 @@ class AgainstModel(RuleBasedStateMachine):
         self.bench.command("DeletePartitions", request)
         del model.partitions[-count:]
         model.modified = self.bench.revision
+        for offsets in (model.starts, model.ends):
+            for partition in [each for each in offsets if each >= len(model.partitions)]:
+                del offsets[partition]
+
+    @rule(stream=KEYS, topic=KEYS, offsets=OFFSETS)
+    def report_ends(self, stream: int | str, topic: int | str, offsets: dict[int, int]) -> None:
+        """Report how far partitions were written."""
+        request = api.ReportPartitionEndsRequest(
+            stream=by(stream), topic=by(topic), end_offsets=reported(offsets)
+        )
+        model = self.found_topic("ReportPartitionEnds", request, stream, topic)
+        if model is not None and self.reported("ReportPartitionEnds", request, model, offsets):
+            raise_all(model.ends, offsets)
+
+    @rule(stream=KEYS, topic=KEYS, offsets=OFFSETS)
+    def truncate(self, stream: int | str, topic: int | str, offsets: dict[int, int]) -> None:
+        """Report how far data of partitions was dropped."""
+        request = api.TruncatePartitionsRequest(
+            stream=by(stream), topic=by(topic), start_offsets=reported(offsets)
+        )
+        model = self.found_topic("TruncatePartitions", request, stream, topic)
+        if model is not None and self.reported("TruncatePartitions", request, model, offsets):
+            raise_all(model.starts, offsets, lowest=1)
+            raise_all(model.ends, offsets, lowest=1)
+
+    def reported(self, name: str, request: Any, model: ModelTopic, offsets: dict[int, int]) -> bool:
+        """Return whether a report counts, which it does unless it names what is not there."""
+        if max(offsets) >= len(model.partitions):
+            self.refused(name, request, "PARTITION_NOT_FOUND")
+            return False
+        self.bench.command(name, request)
+        return True
 
     @rule(user=st.integers(1, 3), data=st.data())
     def grant(self, user: int, data: st.DataObject) -> None:
@@ -295,6 +332,18 @@ class AgainstModel(RuleBasedStateMachine):
         assert list(SECTION.entities(restored)) == entities
 
 
+def reported(offsets: dict[int, int]) -> list[PartitionOffset]:
+    """Return offsets as a report has them."""
+    return [PartitionOffset(partition=each, offset=offset) for each, offset in offsets.items()]
+
+
+def raise_all(known: dict[int, int], offsets: dict[int, int], lowest: int = 0) -> None:
+    """Move known offsets to higher ones, if they are not below the lowest that counts."""
+    for partition, offset in offsets.items():
+        if offset >= lowest:
+            known[partition] = max(offset, known.get(partition, 0))
+
+
 def permissions_of(grants: set[tuple[int, int]]) -> users_pb2.Permissions:
     """Return read grants for (stream, topic) pairs, topic 0 standing for the stream itself."""
     permissions = users_pb2.Permissions()
@@ -323,16 +372,29 @@ def observed_stream(state: StreamsState, stream_id: int) -> ModelStream:
             topic.modified_revision,
             topic.options.message_expiry_us,
             topic.purge_generation,
+            *observed_watermarks(state, topic_id),
         )
     assert state.topics.count(stream_id) == len(topics)
     return ModelStream(row.name, row.modified_revision, row.purge_generation, topics)
+
+
+def observed_watermarks(state: StreamsState, topic_id: int) -> list[dict[int, int]]:
+    """Return the starts of a small topic that are not 0, and the reported ends, by partition."""
+    row = state.watermarks.rows.get((topic_id, 0))
+    if row is None:
+        return [{}, {}]
+    starts, ends = offset_rows.unpack(row.starts), offset_rows.unpack(row.ends)
+    return [
+        {partition: start for partition, start in enumerate(starts) if start},
+        {partition: plus_one - 1 for partition, plus_one in enumerate(ends) if plus_one},
+    ]
 
 
 def tables(state: StreamsState) -> dict[str, Any]:
     """Return the rows of all tables, and the order in which they are walked."""
     rows: dict[str, Any] = {
         name: getattr(state, name).rows
-        for name in ("streams", "stream_ids", "topics", "access", "grantees")
+        for name in ("streams", "stream_ids", "topics", "watermarks", "access", "grantees")
     }
     topics = state.topics
     rows["counters"] = encode_counters(state.counters.rows)

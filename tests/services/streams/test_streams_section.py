@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from services.runtime.section import SectionError
 from services.streams.model import StreamsState
 from services.streams.section import SECTION, encode_topic
-from tests.services.streams.streams_workbench import Workbench, by, in_topic
+from tests.services.streams.streams_workbench import Workbench, by, in_topic, topic_request
+from viewstamp.api.common.v1.common_pb2 import PartitionOffset
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as api
 from viewstamp.machine.freezing import Entity
@@ -38,8 +39,9 @@ GOLDEN = [
     (3, "0000000000000000", "10012001"),
     (3, "0000000000000004", "080410081a10120e0a02080142080a02080218012001"),
     (4, "", "08031003"),
+    (5, "00000000000000010000000000000000", "08011001220300c8012a0600ad02000002"),
 ]
-GOLDEN_DIGEST = "b45d6745164bd9679a93e7e4bbf7071ac135a0115568710c8cb53d0da1cbe43f"
+GOLDEN_DIGEST = "e3e170256b0d445d662090769312e73f52a52b4c37c16449d2bcfa3a13296acc"
 
 
 def small() -> Workbench:
@@ -57,6 +59,22 @@ def small() -> Workbench:
     bench.command("PurgeStream", api.PurgeStreamRequest(stream=by("orders")))
     bench.grant(4, in_topic(1, 2, "read_topic", "poll_messages"))
     bench.effect(user_deactivated={"user_id": 4})
+    bench.command(
+        "ReportPartitionEnds",
+        topic_request(
+            api.ReportPartitionEndsRequest,
+            end_offsets=[
+                PartitionOffset(partition=1, offset=300), PartitionOffset(partition=4, offset=1),
+            ],
+        ),
+    )  # fmt: skip
+    bench.command(
+        "TruncatePartitions",
+        topic_request(
+            api.TruncatePartitionsRequest,
+            start_offsets=[PartitionOffset(partition=1, offset=200)],
+        ),
+    )
     return bench
 
 
@@ -86,7 +104,15 @@ def test_golden_bytes_load() -> None:
         [(kind, bytes.fromhex(key), bytes.fromhex(value)) for kind, key, value in GOLDEN]
     )
     original = small().state
-    for table in ("streams", "stream_ids", "topics", "access", "grantees", "counters"):
+    for table in (
+        "streams",
+        "stream_ids",
+        "topics",
+        "watermarks",
+        "access",
+        "grantees",
+        "counters",
+    ):
         assert getattr(state, table).rows == getattr(original, table).rows
     assert list(SECTION.entities(state)) == entities_of(small())
     assert state.topics.find(1, "open") is state.topics.rows[1, 2]
@@ -131,6 +157,16 @@ def topic_entity(stream_id: int, id_: int, name: str) -> Entity:
     return 2, stream_id.to_bytes(8, "big") + id_.to_bytes(8, "big"), entity.SerializeToString()
 
 
+def marks_entity(topic_id: int, first: int, starts: list[int], ends: list[int]) -> Entity:
+    """Return the entity of watermarks in stream 1."""
+    entity = streams_pb2.WatermarksEntity(
+        stream_id=1, topic_id=topic_id, first_partition=first, start_offsets=starts,
+        end_offsets_plus_one=ends,
+    )  # fmt: skip
+    key = topic_id.to_bytes(8, "big") + first.to_bytes(8, "big")
+    return 5, key, entity.SerializeToString(deterministic=True)
+
+
 @pytest.mark.parametrize(
     ("index", "change", "message"),
     [
@@ -141,7 +177,19 @@ def topic_entity(stream_id: int, id_: int, name: str) -> Entity:
         (3, lambda entity: [(1, entity[1], entity[2])], "out of order"),
         (4, lambda entity: [(3, entity[1], entity[2] + b"\xa0\x06\x01")], "not canonical"),
         (6, lambda entity: [], "next stream may get"),
-        (6, lambda entity: [(5, b"", b"")], "kind 5 is unknown"),
+        (6, lambda entity: [(6, b"", b"")], "kind 6 is unknown"),
+        (
+            7,
+            lambda entity: [marks_entity(1, 0, [0], [])],
+            "begin, are beyond the highest offset, or are too many or none",
+        ),
+        (7, lambda entity: [marks_entity(1, 0, [2], [1])], "end before they begin"),
+        (7, lambda entity: [marks_entity(1, 0, [], [1] * 129)], "too many"),
+        (7, lambda entity: [marks_entity(1, 0, [], [1, 0])], "not canonical"),
+        (7, lambda entity: [marks_entity(1, 1, [], [1])], "not canonical"),
+        (7, lambda entity: [marks_entity(1, 128, [], [1])], "partition 128 of topic 1"),
+        (7, lambda entity: [marks_entity(1, 0, [], [1] * 6)], "partition 5 of topic 1"),
+        (7, lambda entity: [marks_entity(9, 0, [], [1])], "of topic 9, which is not there"),
         (6, lambda entity: [entity, (4, b"x", entity[2])], "wrong key"),
         (6, lambda entity: [(4, b"", b"\xff")], "not a protobuf message"),
         (1, lambda entity: [stream_entity(2, "orders")], "share the name 'orders'"),

@@ -20,6 +20,7 @@ from testkit.world.plant import (
     JUDGES,
     LIVENESS,
     MEMBERS,
+    OFFSETS,
     WATCHES,
     WorldPlant,
     finders,
@@ -69,6 +70,7 @@ def test_every_checker_of_the_world_and_every_pitfall_has_a_bug() -> None:
         JUDGES,
         LIVENESS,
         MEMBERS,
+        OFFSETS,
         WATCHES,
     }
     assert {guard.name for guard in GUARDS} == set(PITFALLS)
@@ -83,6 +85,7 @@ FOUND = {
     "watcher 1 was shown other changes of 7 than another one": WATCHES,
     "two watchers were shown different changes of 7": WATCHES,
     "member m1 read partition 2 at 7 ns, and m2 until 8 ns": MEMBERS,
+    "member m1 was told offset 4 of partition 2, and 5 had been committed": OFFSETS,
     "not every call came to an end within 180 s": LIVENESS,
     "the replicas do not agree: {}": LIVENESS,
 }

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
 
+from testkit.world.member_offsets import ASKED, COMMITTED, TOO_LATE, AcknowledgedOffsets
 from testkit.world.members import PartitionsRead
 from testkit.world.options import WorldOptions
 from testkit.world.run import WorldRun
 from testkit.world.schedule import WorldSchedule
 from testkit.world.seeds import good_until
+
+Verdict = Callable[[AcknowledgedOffsets, str, Mapping[int, int], Mapping[int, int]], None]
 
 OPTIONS = WorldOptions(
     members=3,
@@ -23,7 +28,7 @@ OPTIONS = WorldOptions(
 def readings(*looks: tuple[int, str, set[int]]) -> list[str]:
     """Return the verdict on looks, each at a time in nanoseconds."""
     schedule = WorldSchedule(1)
-    read = PartitionsRead(schedule)
+    read = PartitionsRead(schedule, AcknowledgedOffsets(Counter()))
     for now_ns, program, owned in looks:
         schedule.now_ns = now_ns
         read.look(program, owned)
@@ -52,6 +57,44 @@ def test_members_come_and_go(transport: str) -> None:
     options = replace(OPTIONS, transport=transport)
     counts = good_until(range(1, 12), options, "partitions read by members", "pause_client")
     assert counts["partitions read by members"] > 3
+
+
+FLOOR = {0: 5, 1: 3}
+
+
+@pytest.mark.parametrize("verdict", [AcknowledgedOffsets.stored, AcknowledgedOffsets.told])
+@pytest.mark.parametrize(
+    ("told", "partition"),
+    [({0: 5, 1: 7}, None), ({0: 5, 1: 3, 2: 1}, None), ({0: 4, 1: 3}, 0), ({0: 6, 1: 2}, 1)],
+)
+def test_offsets_below_what_was_acknowledged_are_found(
+    verdict: Verdict, told: dict[int, int], partition: int | None
+) -> None:
+    """Nobody may be told a lower offset, or store one; of other partitions any is right."""
+    acknowledged = AcknowledgedOffsets(Counter())
+    verdict(acknowledged, "m1", FLOOR, told)
+    found = [each.partition(" of partition ")[2] for each in acknowledged.violations]
+    low = [] if partition is None else [partition]
+    assert found == [f"{each}, and {FLOOR[each]} had been committed" for each in low]
+
+
+def test_the_highest_acknowledged_offset_counts() -> None:
+    """A later commit that is lower excuses nobody, and an offset that is not told at all is 0."""
+    acknowledged = AcknowledgedOffsets(Counter())
+    for offset in (5, 3):
+        acknowledged.stored("m0", {}, {0: offset})
+    assert acknowledged.floor([0, 1]) == {0: 5}
+    acknowledged.told("m1", acknowledged.floor([0, 1]), {})
+    assert acknowledged.violations == [
+        "member m1 was told offset 0 of partition 0, and 5 had been committed"
+    ]
+
+
+def test_members_commit_and_are_told() -> None:
+    """Members commit as they go, others are told of it, and late commits are tried."""
+    outcome = WorldRun(1, OPTIONS).run()
+    assert outcome.violations == []
+    assert outcome.marks[COMMITTED] > 10 and outcome.marks[ASKED] and outcome.marks[TOO_LATE]
 
 
 def test_a_run_with_members_is_one_run() -> None:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import replace
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import grpc
 import grpc.aio
 import pytest
 
 from coordinator.gateway import audit
-from testkit.world import operator_acts, wanderer_acts
+from testkit.world import operator_acts, wanderer_acts, wanderer_offsets
 from testkit.world.clients import Access
 from testkit.world.options import WorldOptions, draw
 from testkit.world.requests import Requests
@@ -27,8 +28,10 @@ from testkit.world.wanderers import Wanderer
 from testkit.world.watched import Encoding
 from testkit.world.workload import STREAM
 from viewstamp.api.common.v1.common_pb2 import Identifier
+from viewstamp.api.consumer_groups.v1.consumer_groups_pb2 import CommittedOffset
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
+from viewstamp.api.streams.v1.streams_pb2 import Watermarks
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.client import RawReply, RawSession
 from viewstamp.client.errors import ProtocolError, TimedOut
@@ -163,6 +166,76 @@ def test_a_second_answer_to_one_request_is_seen(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(wanderer_acts, "RawSession", ForgetfulSession)
     monkeypatch.setattr(wanderer_acts, "ACTS", ((1, wanderer_acts.repeat),))
     assert any("different answers to one request" in each for each in visited(3, 1, 0).violations)
+
+
+def test_visitors_use_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports and changes of offsets succeed and are refused, by users and by root."""
+    acts = ((1, wanderer_offsets.report_data), (1, wanderer_offsets.change_offsets))
+    monkeypatch.setattr(wanderer_acts, "ACTS", acts)
+    monkeypatch.setattr(operator_acts, "ACTS", acts)
+    outcome = visited(5, 2, 1)
+    assert outcome.violations == []
+    for _, act in acts:
+        name = f"visitors: {act.__name__}: "
+        assert outcome.marks[f"{name}done"] > 10
+        assert outcome.marks[f"{name}PARTITION_NOT_FOUND"] and len(acts_of(outcome)) >= 2
+
+
+Told = CommittedOffset | Watermarks
+
+
+def told_by(act: Callable[[Wanderer], Coroutine[Any, Any, None]], told: Told) -> list[str]:
+    """Return what fails in an act to which the cluster tells this of one partition."""
+
+    async def answer(*_: object, **__: object) -> AsyncIterator[Told]:
+        yield told
+
+    async def done(*_: object, **__: object) -> None:
+        pass
+
+    failures: list[str] = []
+    access = Access(["10.0.0.1:1"], "")
+    wanderer = Wanderer("wander0", 1, access, failures.append, Counter(), is_root=False)
+    facade = Mock(create=done, report_partition_ends=done, truncate_partitions=done)
+    facade.configure_mock(watermarks=answer, fetch_offsets=answer)
+    wanderer.client = Mock(streams=facade, topics=facade, groups=facade)
+    asyncio.run(act(wanderer))
+    return failures
+
+
+@pytest.mark.parametrize(
+    ("told", "is_right"),
+    [
+        (CommittedOffset(partition=1, offset=7), True),
+        (CommittedOffset(offset=7, start_offset=0, end_offset=10, lag=3), True),
+        (CommittedOffset(offset=2, start_offset=4, end_offset=10, lag=6), True),
+        (CommittedOffset(offset=12, start_offset=4, end_offset=10, lag=0), True),
+        (CommittedOffset(offset=7, start_offset=0, end_offset=10, lag=4), False),
+        (CommittedOffset(offset=7, start_offset=0, end_offset=10), False),
+        (CommittedOffset(offset=7, end_offset=10, start_offset=11, lag=0), False),
+        (CommittedOffset(offset=7, start_offset=3), False),
+        (CommittedOffset(offset=7, lag=0), False),
+    ],
+)
+def test_offsets_that_contradict_themselves_are_found(
+    told: CommittedOffset, *, is_right: bool
+) -> None:
+    """What is told of a partition is there as a whole or not at all, and the lag follows."""
+
+    async def fetch(w: Wanderer) -> None:
+        await wanderer_offsets.fetch_offsets(w, ("a", "b", "c"))
+
+    assert bool(told_by(fetch, told)) is not is_right
+
+
+def test_data_that_ends_before_it_begins_is_found() -> None:
+    """No start lies behind its end."""
+    right, wrong = (
+        Watermarks(start_offset=2, end_offset=2),
+        Watermarks(start_offset=3, end_offset=2),
+    )
+    assert told_by(wanderer_offsets.report_data, right) == []
+    assert told_by(wanderer_offsets.report_data, wrong)
 
 
 def failures_of(error: Exception) -> list[str]:

@@ -8,9 +8,16 @@ from typing import Any
 import pytest
 import typer
 
+from viewstamp import limits
 from viewstamp.api.users.v1 import users_pb2
 from viewstamp.cli.app import hoist
-from viewstamp.cli.grammar import duration_us, entity, permissions, size_bytes
+from viewstamp.cli.grammar import (
+    duration_us,
+    entity,
+    offsets_by_partition,
+    permissions,
+    size_bytes,
+)
 from viewstamp.client.identifiers import identifier
 
 
@@ -101,6 +108,32 @@ def test_wrong_units_are_refused(parse: Callable[[str], Any], text: str) -> None
     """A value that is not a duration or size is refused with an example."""
     with pytest.raises(typer.BadParameter, match="write"):
         parse(text)
+
+
+def test_offsets_name_their_partitions() -> None:
+    """Each option has a partition and its offset, up to the highest of both."""
+    highest = f"{limits.PARTITIONS_PER_TOPIC_MAX - 1}={limits.OFFSET_MAX}"
+    assert offsets_by_partition(["3=1000", "0=0"]) == {0: 0, 3: 1_000}
+    assert offsets_by_partition([highest]) == {999_999: 2**63 - 1}
+    assert offsets_by_partition([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("texts", "complaint"),
+    [
+        (["3"], "'3' is no offset: write PARTITION=OFFSET"),
+        (["3="], "write PARTITION=OFFSET"),
+        (["-1=3"], "write PARTITION=OFFSET"),
+        (["1=2=3"], "write PARTITION=OFFSET"),
+        (["1000000=3"], "1000000 is no partition: they are numbered 0 to 999999"),
+        (["1=9223372036854775808"], "is no offset: they go from 0 to 9223372036854775807"),
+        (["1=2", "1=2"], "partition 1 has two offsets"),
+    ],
+)
+def test_wrong_offsets_say_what_would_be_right(texts: list[str], complaint: str) -> None:
+    """Each mistake is named together with the right form."""
+    with pytest.raises(typer.BadParameter, match=complaint):
+        offsets_by_partition(texts)
 
 
 @pytest.mark.parametrize(

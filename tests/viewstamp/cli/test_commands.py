@@ -401,9 +401,10 @@ def test_up_passes_flags_on(stranger: CommandLine, tmp_path: Path, replicas: int
         *(("cluster", name) for name in ("step-down", "feature-level", "describe")),
         ("audit",),
         *(("stream", name) for name in "create rename delete purge list get".split()),
-        *(("topic", name) for name in "create update delete purge list get".split()),
+        *(("topic", name) for name in "create update delete purge list get watermarks".split()),
         *(("topic", "partitions", name) for name in ("add", "remove", "list")),
         *(("group", name) for name in ("create", "delete", "list", "get")),
+        *(("group", name) for name in ("offsets", "reset-offsets", "delete-offsets")),
     ],
     ids=" ".join,
 )

@@ -8,6 +8,7 @@ import pytest
 
 import viewstamp
 from tests.viewstamp.client.fake_gateway import PASSWORD, FakeGateway
+from viewstamp import limits
 from viewstamp.client import Client
 
 
@@ -25,3 +26,10 @@ async def client(gateway: FakeGateway) -> AsyncIterator[Client]:
         gateway.address, username="root", password=PASSWORD
     ) as connected:
         yield connected
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let members of groups show life every few milliseconds."""
+    monkeypatch.setattr(limits, "MEMBER_HEARTBEAT_MS", 2)
+    monkeypatch.setattr(limits, "MEMBER_UNSETTLED_HEARTBEAT_MS", 1)

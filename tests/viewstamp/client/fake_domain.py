@@ -23,6 +23,8 @@ from viewstamp.limits import MEMBER_TIMEOUT_US
 from viewstamp.routing import Method
 
 PAGE_SIZE = 100
+# What was reported of partitions of any topic: where their data begins and ends.
+WATERMARKS = {0: (10, 100), 1: (0, 50)}
 
 
 class Domain:
@@ -34,6 +36,7 @@ class Domain:
         self.topics: dict[str, streams_pb2.Topic] = {}
         self.groups: dict[str, consumer_groups_pb2.ConsumerGroup] = {}
         active = users_pb2.USER_STATUS_ACTIVE
+        self.offsets: dict[int, int] = {}  # of the only group that has some
         self.users = {"root": users_pb2.User(id=0, username="root", status=active)}
         self.tokens: dict[str, users_pb2.PersonalAccessToken] = {}
         self.requests: list[Any] = []
@@ -136,6 +139,36 @@ class Domain:
     def _GetConsumerGroup(self, request: Any) -> Any:  # noqa: N802 - named as the RPC
         return groups_service_pb2.GetConsumerGroupResponse(group=self.groups[request.group.name])
 
+    def _ListWatermarks(self, _: Any) -> Any:  # noqa: N802 - named as the RPC
+        known = [
+            streams_pb2.Watermarks(partition=partition, start_offset=start, end_offset=end)
+            for partition, (start, end) in WATERMARKS.items()
+        ]
+        return streams_service_pb2.ListWatermarksResponse(watermarks=known)
+
+    def _FetchOffsets(self, _: Any) -> Any:  # noqa: N802 - named as the RPC
+        kept = [_committed(*each) for each in sorted(self.offsets.items())]
+        return groups_service_pb2.FetchOffsetsResponse(offsets=kept)
+
+    def _ResetOffsets(self, request: Any) -> Any:  # noqa: N802 - named as the RPC
+        given = {each.partition: each.offset for each in request.offsets}
+        for partition, offset in given.items():
+            start, end = WATERMARKS.get(partition, (offset, offset))
+            if not (start <= offset <= end or request.allow_out_of_range):
+                raise Refusal(Reason.REASON_OFFSET_OUT_OF_RANGE, f"{offset} lies outside")
+        for partition in request.partitions or WATERMARKS:
+            if request.to:
+                given[partition] = WATERMARKS[partition][request.to - 1]
+        if not request.validate_only:
+            self.offsets |= given
+        return groups_service_pb2.ResetOffsetsResponse()
+
+    def _DeleteOffsets(self, request: Any) -> Any:  # noqa: N802 - named as the RPC
+        for partition in request.partitions or list(self.offsets):
+            if not request.validate_only:
+                del self.offsets[partition]
+        return groups_service_pb2.DeleteOffsetsResponse()
+
     def _CreateUser(self, request: Any) -> Any:  # noqa: N802 - named as the RPC
         user = users_pb2.User(
             id=self._take_id(),
@@ -208,6 +241,14 @@ class Domain:
 
 def _by_id(entity_id: int) -> common_pb2.Identifier:
     return common_pb2.Identifier(id=entity_id)
+
+
+def _committed(partition: int, offset: int) -> consumer_groups_pb2.CommittedOffset:
+    kept = consumer_groups_pb2.CommittedOffset(partition=partition, offset=offset)
+    if partition in WATERMARKS:
+        kept.start_offset, kept.end_offset = WATERMARKS[partition]
+        kept.lag = max(0, kept.end_offset - offset)
+    return kept
 
 
 def _page(entities: list[Any], request: Any) -> tuple[list[Any], str]:

@@ -6,93 +6,25 @@ The members below talk to the real state machine, whose answers may be lost.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 from google.protobuf.message import Message
 
-from tests.services.consumer_groups.harness import GROUP_NAME, GroupsHarness
+from tests.viewstamp.client.group_cluster import (
+    NAME,
+    PATIENCE_S,
+    GroupCluster,
+    change_of,
+    until,
+)
 from viewstamp import limits
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.client.errors import ClientClosed, TimedOut
-from viewstamp.client.identifiers import group_name
 from viewstamp.client.membership import AssignmentChange, GroupMember
 from viewstamp.errors import Refusal
 
-QUERIES = ("KeepAliveConsumerGroup", "SyncConsumerGroup")
-PATIENCE_S = 10.0
-NAME = group_name("s", "t", GROUP_NAME)
-
-
-class GroupCluster:
-    """A group with a primary that proposes what is due, and a clock that the test sets."""
-
-    def __init__(self, partitions_count: int = 4) -> None:
-        self.harness = GroupsHarness(partitions_count=partitions_count, is_checking=False)
-        self.harness.create()
-        self.now_s = 0.0
-        self.sessions = 0
-
-    def client(self) -> SessionClient:
-        """Return a client with a session of its own."""
-        self.sessions += 1
-        return SessionClient(self, self.sessions)
-
-    @asynccontextmanager
-    async def member(self, client: SessionClient, instance: str = "") -> AsyncIterator[GroupMember]:
-        """Join, and leave behind the block."""
-        member = GroupMember(client, NAME, instance, clock_s=lambda: self.now_s)
-        async with member:
-            yield member
-
-
-class SessionClient:
-    """Sends requests of one session, unless `failure` has something to raise."""
-
-    def __init__(self, cluster: GroupCluster, session: int) -> None:
-        self.session = session
-        self.failure: Callable[[Message], None] = lambda request: None
-        self.sent: list[Message] = []
-        self._cluster = cluster
-
-    async def call(self, request: Message, **_: Any) -> Any:
-        """Answer by the state machine. Raises Refusal, and what the test wants."""
-        await asyncio.sleep(0)
-        self.failure(request)
-        self.sent.append(request)
-        harness, name = self._cluster.harness, type(request).__name__.removesuffix("Request")
-        if name in QUERIES:
-            return harness.query(name, request, session=self.session)
-        answer = harness.command(name, request, session=self.session)
-        harness.propose_all()
-        return answer
-
-    def heartbeats(self) -> list[api.HeartbeatConsumerGroupRequest]:
-        """The heartbeats that were sent as commands."""
-        return [each for each in self.sent if isinstance(each, api.HeartbeatConsumerGroupRequest)]
-
-
-@pytest.fixture(autouse=True)
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let members show life every few milliseconds."""
-    monkeypatch.setattr(limits, "MEMBER_HEARTBEAT_MS", 2)
-    monkeypatch.setattr(limits, "MEMBER_UNSETTLED_HEARTBEAT_MS", 1)
-
-
-async def change_of(member: GroupMember) -> AssignmentChange:
-    """Return the next change, which must come soon."""
-    async with asyncio.timeout(PATIENCE_S):
-        return await anext(member)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until something holds, which must be soon."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.001)
+pytestmark = pytest.mark.usefixtures("often")
 
 
 async def test_a_partition_moves_when_its_reader_has_stopped() -> None:

@@ -117,3 +117,29 @@ class Consistency(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_level) -> _WhichOneofReturnType_level | None: ...
 
 Global___Consistency: _TypeAlias = Consistency  # noqa: Y015
+
+@_typing.final
+class PartitionOffset(_message.Message):
+    """A place in one partition of a topic."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    """The partition's number."""
+    offset: _builtins.int
+    """The offset: 0 to 2^63 - 1."""
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "partition", b"partition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionOffset: _TypeAlias = PartitionOffset  # noqa: Y015

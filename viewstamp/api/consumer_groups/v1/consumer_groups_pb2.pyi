@@ -302,6 +302,55 @@ class ConsumerGroup(_message.Message):
 Global___ConsumerGroup: _TypeAlias = ConsumerGroup  # noqa: Y015
 
 @_typing.final
+class CommittedOffset(_message.Message):
+    """How far a group has read one partition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    START_OFFSET_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    LAG_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    """The partition's number."""
+    offset: _builtins.int
+    """The next offset to read."""
+    start_offset: _builtins.int
+    """The first offset that remains; absent where nothing was reported of the partition."""
+    end_offset: _builtins.int
+    """The next offset to be written; absent where nothing was reported of the partition."""
+    lag: _builtins.int
+    """How many offsets are left to read; absent where nothing was reported of the partition."""
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        start_offset: _builtins.int | None = ...,
+        end_offset: _builtins.int | None = ...,
+        lag: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_lag", b"_lag", "_start_offset", b"_start_offset", "end_offset", b"end_offset", "lag", b"lag", "start_offset", b"start_offset"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_lag", b"_lag", "_start_offset", b"_start_offset", "end_offset", b"end_offset", "lag", b"lag", "offset", b"offset", "partition", b"partition", "start_offset", b"start_offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__end_offset: _TypeAlias = _typing.Literal["end_offset"]  # noqa: Y015
+    _WhichOneofArgType__end_offset: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset"]  # noqa: Y015
+    _WhichOneofReturnType__lag: _TypeAlias = _typing.Literal["lag"]  # noqa: Y015
+    _WhichOneofArgType__lag: _TypeAlias = _typing.Literal["_lag", b"_lag"]  # noqa: Y015
+    _WhichOneofReturnType__start_offset: _TypeAlias = _typing.Literal["start_offset"]  # noqa: Y015
+    _WhichOneofArgType__start_offset: _TypeAlias = _typing.Literal["_start_offset", b"_start_offset"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end_offset) -> _WhichOneofReturnType__end_offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lag) -> _WhichOneofReturnType__lag | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__start_offset) -> _WhichOneofReturnType__start_offset | None: ...
+
+Global___CommittedOffset: _TypeAlias = CommittedOffset  # noqa: Y015
+
+@_typing.final
 class ConsumerGroupEntity(_message.Message):
     """Section entity: one group. Kind 1, key: stream id, topic id, group id, each 8 bytes big-endian."""
 
@@ -532,3 +581,85 @@ class ChoreEntity(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ChoreEntity: _TypeAlias = ChoreEntity  # noqa: Y015
+
+@_typing.final
+class KnownWatermarksEntity(_message.Message):
+    """Section entity: the watermarks of 128 consecutive partitions, the same bytes as those of streams.
+    Kind 5, key: topic id, first partition, each as 8 bytes big-endian. From feature level 5 on.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_ID_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    FIRST_PARTITION_FIELD_NUMBER: _builtins.int
+    START_OFFSETS_FIELD_NUMBER: _builtins.int
+    END_OFFSETS_PLUS_ONE_FIELD_NUMBER: _builtins.int
+    stream_id: _builtins.int
+    """The stream."""
+    topic_id: _builtins.int
+    """The topic."""
+    first_partition: _builtins.int
+    """The number of the first partition, a multiple of 128."""
+    @_builtins.property
+    def start_offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """First offsets that remain, from the first partition on. Zeros at the end are left out."""
+
+    @_builtins.property
+    def end_offsets_plus_one(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Next offsets to be written plus one, from the first partition on; 0 where nothing was reported.
+        Zeros at the end are left out.
+        """
+
+    def __init__(
+        self,
+        *,
+        stream_id: _builtins.int = ...,
+        topic_id: _builtins.int = ...,
+        first_partition: _builtins.int = ...,
+        start_offsets: _abc.Iterable[_builtins.int] | None = ...,
+        end_offsets_plus_one: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offsets_plus_one", b"end_offsets_plus_one", "first_partition", b"first_partition", "start_offsets", b"start_offsets", "stream_id", b"stream_id", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KnownWatermarksEntity: _TypeAlias = KnownWatermarksEntity  # noqa: Y015
+
+@_typing.final
+class CommittedOffsetsEntity(_message.Message):
+    """Section entity: the offsets that a group has committed in 128 consecutive partitions. Kind 6, key:
+    group id, first partition, each as 8 bytes big-endian. From feature level 5 on.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    FIRST_PARTITION_FIELD_NUMBER: _builtins.int
+    OFFSETS_PLUS_ONE_FIELD_NUMBER: _builtins.int
+    group_id: _builtins.int
+    """The group."""
+    first_partition: _builtins.int
+    """The number of the first partition, a multiple of 128."""
+    @_builtins.property
+    def offsets_plus_one(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The next offsets to read plus one, from the first partition on; 0 where none was committed.
+        Zeros at the end are left out.
+        """
+
+    def __init__(
+        self,
+        *,
+        group_id: _builtins.int = ...,
+        first_partition: _builtins.int = ...,
+        offsets_plus_one: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_partition", b"first_partition", "group_id", b"group_id", "offsets_plus_one", b"offsets_plus_one"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommittedOffsetsEntity: _TypeAlias = CommittedOffsetsEntity  # noqa: Y015

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from viewstamp.api.common.v1 import common_pb2 as _common_pb2
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as _consumer_groups_pb2
 import builtins as _builtins
@@ -19,6 +20,30 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _OffsetReset:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OffsetResetEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OffsetReset.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    OFFSET_RESET_UNSPECIFIED: _OffsetReset.ValueType  # 0
+    """To the offsets of the request."""
+    OFFSET_RESET_EARLIEST: _OffsetReset.ValueType  # 1
+    """To the first offset that remains; 0 where nothing was reported."""
+    OFFSET_RESET_LATEST: _OffsetReset.ValueType  # 2
+    """To the next offset to be written; an error where nothing was reported."""
+
+class OffsetReset(_OffsetReset, metaclass=_OffsetResetEnumTypeWrapper):
+    """Where to set offsets."""
+
+OFFSET_RESET_UNSPECIFIED: OffsetReset.ValueType  # 0
+"""To the offsets of the request."""
+OFFSET_RESET_EARLIEST: OffsetReset.ValueType  # 1
+"""To the first offset that remains; 0 where nothing was reported."""
+OFFSET_RESET_LATEST: OffsetReset.ValueType  # 2
+"""To the next offset to be written; an error where nothing was reported."""
+Global___OffsetReset: _TypeAlias = OffsetReset  # noqa: Y015
 
 @_typing.final
 class CreateConsumerGroupRequest(_message.Message):
@@ -1003,32 +1028,6 @@ class SweepResponse(_message.Message):
 Global___SweepResponse: _TypeAlias = SweepResponse  # noqa: Y015
 
 @_typing.final
-class PartitionOffset(_message.Message):
-    """Where a group stands in one partition."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    PARTITION_FIELD_NUMBER: _builtins.int
-    OFFSET_FIELD_NUMBER: _builtins.int
-    partition: _builtins.int
-    """The partition's number."""
-    offset: _builtins.int
-    """The next offset to read."""
-    def __init__(
-        self,
-        *,
-        partition: _builtins.int = ...,
-        offset: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "partition", b"partition"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PartitionOffset: _TypeAlias = PartitionOffset  # noqa: Y015
-
-@_typing.final
 class CommitOffsetsRequest(_message.Message):
     """Request of CommitOffsets."""
 
@@ -1040,10 +1039,16 @@ class CommitOffsetsRequest(_message.Message):
     MEMBER_EPOCH_FIELD_NUMBER: _builtins.int
     OFFSETS_FIELD_NUMBER: _builtins.int
     ALLOW_OUT_OF_RANGE_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     member_epoch: _builtins.int
-    """The epoch that the member has reached."""
+    """The epoch that the member has reached; 0 for a group without members."""
     allow_out_of_range: _builtins.bool
-    """Accept offsets outside what the partition is known to hold."""
+    """Accept offsets outside what the partitions are known to hold."""
+    session_id: _builtins.int
+    """The member's session, if a broker commits for it; the calling session if 0."""
+    validate_only: _builtins.bool
+    """Check the command and answer as if it had taken effect, but change nothing."""
     @_builtins.property
     def stream(self) -> _common_pb2.Identifier:
         """The stream, by id or name."""
@@ -1057,8 +1062,8 @@ class CommitOffsetsRequest(_message.Message):
         """The group, by id or name."""
 
     @_builtins.property
-    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOffset]:
-        """Each partition at most once."""
+    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PartitionOffset]:
+        """The next offsets to read, of 1 to 16384 partitions, each at most once."""
 
     def __init__(
         self,
@@ -1067,12 +1072,14 @@ class CommitOffsetsRequest(_message.Message):
         topic: _common_pb2.Identifier | None = ...,
         group: _common_pb2.Identifier | None = ...,
         member_epoch: _builtins.int = ...,
-        offsets: _abc.Iterable[Global___PartitionOffset] | None = ...,
+        offsets: _abc.Iterable[_common_pb2.PartitionOffset] | None = ...,
         allow_out_of_range: _builtins.bool = ...,
+        session_id: _builtins.int = ...,
+        validate_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_out_of_range", b"allow_out_of_range", "group", b"group", "member_epoch", b"member_epoch", "offsets", b"offsets", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_out_of_range", b"allow_out_of_range", "group", b"group", "member_epoch", b"member_epoch", "offsets", b"offsets", "session_id", b"session_id", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1113,9 +1120,13 @@ class ResetOffsetsRequest(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     OFFSETS_FIELD_NUMBER: _builtins.int
     ALLOW_OUT_OF_RANGE_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     allow_out_of_range: _builtins.bool
-    """Accept offsets outside what the partition is known to hold."""
+    """Accept offsets outside what the partitions are known to hold."""
+    to: Global___OffsetReset.ValueType
+    """Where the data begins or ends."""
     validate_only: _builtins.bool
     """Check the command and answer as if it had taken effect, but change nothing."""
     @_builtins.property
@@ -1131,8 +1142,12 @@ class ResetOffsetsRequest(_message.Message):
         """The group, by id or name."""
 
     @_builtins.property
-    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOffset]:
-        """Each partition at most once."""
+    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PartitionOffset]:
+        """The next offsets to read, of 1 to 16384 partitions, each at most once; none if `to` is set."""
+
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The partitions to set `to` there, up to 16384, each at most once; all if empty."""
 
     def __init__(
         self,
@@ -1140,13 +1155,15 @@ class ResetOffsetsRequest(_message.Message):
         stream: _common_pb2.Identifier | None = ...,
         topic: _common_pb2.Identifier | None = ...,
         group: _common_pb2.Identifier | None = ...,
-        offsets: _abc.Iterable[Global___PartitionOffset] | None = ...,
+        offsets: _abc.Iterable[_common_pb2.PartitionOffset] | None = ...,
         allow_out_of_range: _builtins.bool = ...,
+        to: Global___OffsetReset.ValueType = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
         validate_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_out_of_range", b"allow_out_of_range", "group", b"group", "offsets", b"offsets", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_out_of_range", b"allow_out_of_range", "group", b"group", "offsets", b"offsets", "partitions", b"partitions", "stream", b"stream", "to", b"to", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1177,8 +1194,8 @@ class ResetOffsetsResponse(_message.Message):
 Global___ResetOffsetsResponse: _TypeAlias = ResetOffsetsResponse  # noqa: Y015
 
 @_typing.final
-class FetchOffsetsRequest(_message.Message):
-    """Request of FetchOffsets."""
+class DeleteOffsetsRequest(_message.Message):
+    """Request of DeleteOffsets."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1186,6 +1203,9 @@ class FetchOffsetsRequest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    validate_only: _builtins.bool
+    """Check the command and answer as if it had taken effect, but change nothing."""
     @_builtins.property
     def stream(self) -> _common_pb2.Identifier:
         """The stream, by id or name."""
@@ -1200,7 +1220,7 @@ class FetchOffsetsRequest(_message.Message):
 
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The partitions; if empty, all partitions with an offset."""
+        """The partitions, up to 16384, each at most once; all if empty."""
 
     def __init__(
         self,
@@ -1209,10 +1229,85 @@ class FetchOffsetsRequest(_message.Message):
         topic: _common_pb2.Identifier | None = ...,
         group: _common_pb2.Identifier | None = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
+        validate_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "partitions", b"partitions", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "partitions", b"partitions", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteOffsetsRequest: _TypeAlias = DeleteOffsetsRequest  # noqa: Y015
+
+@_typing.final
+class DeleteOffsetsResponse(_message.Message):
+    """Response of DeleteOffsets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """The cluster, and the view, op and revision of this answer."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteOffsetsResponse: _TypeAlias = DeleteOffsetsResponse  # noqa: Y015
+
+@_typing.final
+class FetchOffsetsRequest(_message.Message):
+    """Request of FetchOffsets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Partitions on the page: 1 to 16384; 0 means 16384."""
+    page_token: _builtins.str
+    """The next_page_token of the page before; empty for the first page."""
+    @_builtins.property
+    def stream(self) -> _common_pb2.Identifier:
+        """The stream, by id or name."""
+
+    @_builtins.property
+    def topic(self) -> _common_pb2.Identifier:
+        """The topic, by id or name."""
+
+    @_builtins.property
+    def group(self) -> _common_pb2.Identifier:
+        """The group, by id or name."""
+
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The partitions, up to 16384, each at most once; if empty, all in pages."""
+
+    def __init__(
+        self,
+        *,
+        stream: _common_pb2.Identifier | None = ...,
+        topic: _common_pb2.Identifier | None = ...,
+        group: _common_pb2.Identifier | None = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "page_size", b"page_size", "page_token", b"page_token", "partitions", b"partitions", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1226,23 +1321,27 @@ class FetchOffsetsResponse(_message.Message):
 
     HEADER_FIELD_NUMBER: _builtins.int
     OFFSETS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Ask for the next page with it; empty on the last page."""
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
         """The cluster, and the view, op and revision of this answer."""
 
     @_builtins.property
-    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOffset]:
+    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[_consumer_groups_pb2.CommittedOffset]:
         """By ascending partition; those without an offset are left out."""
 
     def __init__(
         self,
         *,
         header: _common_pb2.ResponseHeader | None = ...,
-        offsets: _abc.Iterable[Global___PartitionOffset] | None = ...,
+        offsets: _abc.Iterable[_consumer_groups_pb2.CommittedOffset] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "offsets", b"offsets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "next_page_token", b"next_page_token", "offsets", b"offsets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

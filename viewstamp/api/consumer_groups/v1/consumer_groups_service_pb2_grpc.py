@@ -88,6 +88,11 @@ class ConsumerGroupsServiceStub:
                 request_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ResetOffsetsRequest.SerializeToString,
                 response_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ResetOffsetsResponse.FromString,
                 _registered_method=True)
+        self.DeleteOffsets = channel.unary_unary(
+                '/viewstamp.api.consumer_groups.v1.ConsumerGroupsService/DeleteOffsets',
+                request_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.DeleteOffsetsRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.DeleteOffsetsResponse.FromString,
+                _registered_method=True)
         self.FetchOffsets = channel.unary_unary(
                 '/viewstamp.api.consumer_groups.v1.ConsumerGroupsService/FetchOffsets',
                 request_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.FetchOffsetsRequest.SerializeToString,
@@ -186,27 +191,39 @@ class ConsumerGroupsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CommitOffsets(self, request, context):
-        """Stores how far the group has read (not built: the cluster answers UNIMPLEMENTED). The member
-        epoch fences old members. An offset outside the known range of the partition is an error unless
-        the caller allows it; the cluster changes no offset by itself.
+        """Stores how far a group has read. A member commits offsets of partitions that it owns, or is
+        giving up, with the epoch that it has reached. A broker commits for members: it names their
+        sessions, and manages the topic unless they are of its own user. In a group without members
+        everybody who may poll commits with epoch 0. An offset outside the reported watermarks of its
+        partition is an error unless the caller allows it: the cluster changes no offset by itself.
         Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, FENCED_MEMBER_EPOCH, PARTITION_NOT_OWNED,
-        OFFSET_OUT_OF_RANGE, SESSION_REQUIRED.
+        PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE, SESSION_REQUIRED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResetOffsets(self, request, context):
-        """Sets offsets of a group without members (not built: the cluster answers UNIMPLEMENTED).
-        Errors: GROUP_NOT_FOUND, OFFSET_OUT_OF_RANGE.
+        """Sets offsets of a group without members: to given ones, or to where the data of partitions
+        begins or ends. Needs manage_topic.
+        Errors: GROUP_NOT_FOUND, GROUP_NOT_EMPTY, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteOffsets(self, request, context):
+        """Forgets offsets of a group without members. Needs manage_topic.
+        Errors: GROUP_NOT_FOUND, GROUP_NOT_EMPTY, PARTITION_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchOffsets(self, request, context):
-        """Returns how far the group has read (not built: the cluster answers UNIMPLEMENTED).
-        Errors: GROUP_NOT_FOUND.
+        """Returns how far a group has read, and how far it lags behind what brokers have reported, in
+        pages.
+        Errors: GROUP_NOT_FOUND, PARTITION_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -283,6 +300,11 @@ def add_ConsumerGroupsServiceServicer_to_server(servicer, server):
                     servicer.ResetOffsets,
                     request_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ResetOffsetsRequest.FromString,
                     response_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ResetOffsetsResponse.SerializeToString,
+            ),
+            'DeleteOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteOffsets,
+                    request_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.DeleteOffsetsRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.DeleteOffsetsResponse.SerializeToString,
             ),
             'FetchOffsets': grpc.unary_unary_rpc_method_handler(
                     servicer.FetchOffsets,
@@ -574,6 +596,33 @@ class ConsumerGroupsService:
             '/viewstamp.api.consumer_groups.v1.ConsumerGroupsService/ResetOffsets',
             viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ResetOffsetsRequest.SerializeToString,
             viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ResetOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.consumer_groups.v1.ConsumerGroupsService/DeleteOffsets',
+            viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.DeleteOffsetsRequest.SerializeToString,
+            viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.DeleteOffsetsResponse.FromString,
             options,
             channel_credentials,
             insecure,

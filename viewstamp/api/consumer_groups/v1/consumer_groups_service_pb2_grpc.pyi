@@ -78,19 +78,27 @@ class ConsumerGroupsServiceStub:
     ListConsumerGroups: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.ListConsumerGroupsRequest, _consumer_groups_service_pb2.ListConsumerGroupsResponse]
     """Lists the groups of a topic by ascending id, in pages, without members. Needs read_topic."""
     CommitOffsets: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.CommitOffsetsRequest, _consumer_groups_service_pb2.CommitOffsetsResponse]
-    """Stores how far the group has read (not built: the cluster answers UNIMPLEMENTED). The member
-    epoch fences old members. An offset outside the known range of the partition is an error unless
-    the caller allows it; the cluster changes no offset by itself.
+    """Stores how far a group has read. A member commits offsets of partitions that it owns, or is
+    giving up, with the epoch that it has reached. A broker commits for members: it names their
+    sessions, and manages the topic unless they are of its own user. In a group without members
+    everybody who may poll commits with epoch 0. An offset outside the reported watermarks of its
+    partition is an error unless the caller allows it: the cluster changes no offset by itself.
     Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, FENCED_MEMBER_EPOCH, PARTITION_NOT_OWNED,
-    OFFSET_OUT_OF_RANGE, SESSION_REQUIRED.
+    PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE, SESSION_REQUIRED.
     """
     ResetOffsets: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.ResetOffsetsRequest, _consumer_groups_service_pb2.ResetOffsetsResponse]
-    """Sets offsets of a group without members (not built: the cluster answers UNIMPLEMENTED).
-    Errors: GROUP_NOT_FOUND, OFFSET_OUT_OF_RANGE.
+    """Sets offsets of a group without members: to given ones, or to where the data of partitions
+    begins or ends. Needs manage_topic.
+    Errors: GROUP_NOT_FOUND, GROUP_NOT_EMPTY, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE.
+    """
+    DeleteOffsets: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.DeleteOffsetsRequest, _consumer_groups_service_pb2.DeleteOffsetsResponse]
+    """Forgets offsets of a group without members. Needs manage_topic.
+    Errors: GROUP_NOT_FOUND, GROUP_NOT_EMPTY, PARTITION_NOT_FOUND.
     """
     FetchOffsets: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.FetchOffsetsRequest, _consumer_groups_service_pb2.FetchOffsetsResponse]
-    """Returns how far the group has read (not built: the cluster answers UNIMPLEMENTED).
-    Errors: GROUP_NOT_FOUND.
+    """Returns how far a group has read, and how far it lags behind what brokers have reported, in
+    pages.
+    Errors: GROUP_NOT_FOUND, PARTITION_NOT_FOUND.
     """
     SyncConsumerGroup: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.SyncConsumerGroupRequest, _consumer_groups_service_pb2.SyncConsumerGroupResponse]
     """Returns the partitions that the calling session owns in the group now, in pages, and its epoch.
@@ -154,19 +162,27 @@ class ConsumerGroupsServiceAsyncStub(ConsumerGroupsServiceStub):
     ListConsumerGroups: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.ListConsumerGroupsRequest, _consumer_groups_service_pb2.ListConsumerGroupsResponse]  # type: ignore[assignment]
     """Lists the groups of a topic by ascending id, in pages, without members. Needs read_topic."""
     CommitOffsets: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.CommitOffsetsRequest, _consumer_groups_service_pb2.CommitOffsetsResponse]  # type: ignore[assignment]
-    """Stores how far the group has read (not built: the cluster answers UNIMPLEMENTED). The member
-    epoch fences old members. An offset outside the known range of the partition is an error unless
-    the caller allows it; the cluster changes no offset by itself.
+    """Stores how far a group has read. A member commits offsets of partitions that it owns, or is
+    giving up, with the epoch that it has reached. A broker commits for members: it names their
+    sessions, and manages the topic unless they are of its own user. In a group without members
+    everybody who may poll commits with epoch 0. An offset outside the reported watermarks of its
+    partition is an error unless the caller allows it: the cluster changes no offset by itself.
     Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, FENCED_MEMBER_EPOCH, PARTITION_NOT_OWNED,
-    OFFSET_OUT_OF_RANGE, SESSION_REQUIRED.
+    PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE, SESSION_REQUIRED.
     """
     ResetOffsets: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.ResetOffsetsRequest, _consumer_groups_service_pb2.ResetOffsetsResponse]  # type: ignore[assignment]
-    """Sets offsets of a group without members (not built: the cluster answers UNIMPLEMENTED).
-    Errors: GROUP_NOT_FOUND, OFFSET_OUT_OF_RANGE.
+    """Sets offsets of a group without members: to given ones, or to where the data of partitions
+    begins or ends. Needs manage_topic.
+    Errors: GROUP_NOT_FOUND, GROUP_NOT_EMPTY, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE.
+    """
+    DeleteOffsets: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.DeleteOffsetsRequest, _consumer_groups_service_pb2.DeleteOffsetsResponse]  # type: ignore[assignment]
+    """Forgets offsets of a group without members. Needs manage_topic.
+    Errors: GROUP_NOT_FOUND, GROUP_NOT_EMPTY, PARTITION_NOT_FOUND.
     """
     FetchOffsets: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.FetchOffsetsRequest, _consumer_groups_service_pb2.FetchOffsetsResponse]  # type: ignore[assignment]
-    """Returns how far the group has read (not built: the cluster answers UNIMPLEMENTED).
-    Errors: GROUP_NOT_FOUND.
+    """Returns how far a group has read, and how far it lags behind what brokers have reported, in
+    pages.
+    Errors: GROUP_NOT_FOUND, PARTITION_NOT_FOUND.
     """
     SyncConsumerGroup: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.SyncConsumerGroupRequest, _consumer_groups_service_pb2.SyncConsumerGroupResponse]  # type: ignore[assignment]
     """Returns the partitions that the calling session owns in the group now, in pages, and its epoch.
@@ -281,11 +297,13 @@ class ConsumerGroupsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _consumer_groups_service_pb2.CommitOffsetsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_consumer_groups_service_pb2.CommitOffsetsResponse, _abc.Awaitable[_consumer_groups_service_pb2.CommitOffsetsResponse]]:
-        """Stores how far the group has read (not built: the cluster answers UNIMPLEMENTED). The member
-        epoch fences old members. An offset outside the known range of the partition is an error unless
-        the caller allows it; the cluster changes no offset by itself.
+        """Stores how far a group has read. A member commits offsets of partitions that it owns, or is
+        giving up, with the epoch that it has reached. A broker commits for members: it names their
+        sessions, and manages the topic unless they are of its own user. In a group without members
+        everybody who may poll commits with epoch 0. An offset outside the reported watermarks of its
+        partition is an error unless the caller allows it: the cluster changes no offset by itself.
         Errors: GROUP_NOT_FOUND, NOT_A_MEMBER, FENCED_MEMBER_EPOCH, PARTITION_NOT_OWNED,
-        OFFSET_OUT_OF_RANGE, SESSION_REQUIRED.
+        PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE, SESSION_REQUIRED.
         """
 
     @_abc_1.abstractmethod
@@ -294,8 +312,19 @@ class ConsumerGroupsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _consumer_groups_service_pb2.ResetOffsetsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_consumer_groups_service_pb2.ResetOffsetsResponse, _abc.Awaitable[_consumer_groups_service_pb2.ResetOffsetsResponse]]:
-        """Sets offsets of a group without members (not built: the cluster answers UNIMPLEMENTED).
-        Errors: GROUP_NOT_FOUND, OFFSET_OUT_OF_RANGE.
+        """Sets offsets of a group without members: to given ones, or to where the data of partitions
+        begins or ends. Needs manage_topic.
+        Errors: GROUP_NOT_FOUND, GROUP_NOT_EMPTY, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteOffsets(
+        self,
+        request: _consumer_groups_service_pb2.DeleteOffsetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_consumer_groups_service_pb2.DeleteOffsetsResponse, _abc.Awaitable[_consumer_groups_service_pb2.DeleteOffsetsResponse]]:
+        """Forgets offsets of a group without members. Needs manage_topic.
+        Errors: GROUP_NOT_FOUND, GROUP_NOT_EMPTY, PARTITION_NOT_FOUND.
         """
 
     @_abc_1.abstractmethod
@@ -304,8 +333,9 @@ class ConsumerGroupsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _consumer_groups_service_pb2.FetchOffsetsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_consumer_groups_service_pb2.FetchOffsetsResponse, _abc.Awaitable[_consumer_groups_service_pb2.FetchOffsetsResponse]]:
-        """Returns how far the group has read (not built: the cluster answers UNIMPLEMENTED).
-        Errors: GROUP_NOT_FOUND.
+        """Returns how far a group has read, and how far it lags behind what brokers have reported, in
+        pages.
+        Errors: GROUP_NOT_FOUND, PARTITION_NOT_FOUND.
         """
 
     @_abc_1.abstractmethod

@@ -22,44 +22,47 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from viewstamp.api.common.v1 import common_pb2 as viewstamp_dot_api_dot_common_dot_v1_dot_common__pb2
 from viewstamp.api.users.v1 import users_pb2 as viewstamp_dot_api_dot_users_dot_v1_dot_users__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%viewstamp/api/domain/v1/effects.proto\x12\x17viewstamp.api.domain.v1\x1a\"viewstamp/api/users/v1/users.proto\"\xc2\x05\n\rEffectPayload\x12@\n\x0egrants_changed\x18\x01 \x01(\x0b\x32&.viewstamp.api.domain.v1.GrantsChangedH\x00\x12J\n\x13\x63redentials_changed\x18\x02 \x01(\x0b\x32+.viewstamp.api.domain.v1.CredentialsChangedH\x00\x12<\n\x0cuser_deleted\x18\x03 \x01(\x0b\x32$.viewstamp.api.domain.v1.UserDeletedH\x00\x12\x44\n\x10user_deactivated\x18\x04 \x01(\x0b\x32(.viewstamp.api.domain.v1.UserDeactivatedH\x00\x12@\n\x0euser_activated\x18\t \x01(\x0b\x32&.viewstamp.api.domain.v1.UserActivatedH\x00\x12@\n\x0estream_deleted\x18\x05 \x01(\x0b\x32&.viewstamp.api.domain.v1.StreamDeletedH\x00\x12>\n\rtopic_deleted\x18\x06 \x01(\x0b\x32%.viewstamp.api.domain.v1.TopicDeletedH\x00\x12H\n\x12partitions_changed\x18\x07 \x01(\x0b\x32*.viewstamp.api.domain.v1.PartitionsChangedH\x00\x12>\n\rsession_ended\x18\x08 \x01(\x0b\x32%.viewstamp.api.domain.v1.SessionEndedH\x00\x12I\n\x13user_sessions_ended\x18\n \x01(\x0b\x32*.viewstamp.api.domain.v1.UserSessionsEndedH\x00\x42\x06\n\x04kind\"Z\n\rGrantsChanged\x12\x0f\n\x07user_id\x18\x01 \x01(\x04\x12\x38\n\x0bpermissions\x18\x02 \x01(\x0b\x32#.viewstamp.api.users.v1.Permissions\"j\n\x12\x43redentialsChanged\x12\x0f\n\x07user_id\x18\x01 \x01(\x04\x12#\n\x1bminimum_credential_revision\x18\x02 \x01(\x04\x12\x1e\n\x16minimum_token_revision\x18\x03 \x01(\x04\"\x1e\n\x0bUserDeleted\x12\x0f\n\x07user_id\x18\x01 \x01(\x04\"\"\n\x0fUserDeactivated\x12\x0f\n\x07user_id\x18\x01 \x01(\x04\" \n\rUserActivated\x12\x0f\n\x07user_id\x18\x01 \x01(\x04\"5\n\rStreamDeleted\x12\x11\n\tstream_id\x18\x01 \x01(\x04\x12\x11\n\ttopic_ids\x18\x02 \x03(\x04\"3\n\x0cTopicDeleted\x12\x11\n\tstream_id\x18\x01 \x01(\x04\x12\x10\n\x08topic_id\x18\x02 \x01(\x04\"R\n\x11PartitionsChanged\x12\x11\n\tstream_id\x18\x01 \x01(\x04\x12\x10\n\x08topic_id\x18\x02 \x01(\x04\x12\x18\n\x10partitions_count\x18\x03 \x01(\r\"e\n\x11UserSessionsEnded\x12\x0f\n\x07user_id\x18\x01 \x01(\x04\x12\x17\n\nsession_id\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x17\n\x0fkept_session_id\x18\x03 \x01(\x04\x42\r\n\x0b_session_id\"\"\n\x0cSessionEnded\x12\x12\n\nsession_id\x18\x01 \x01(\x04\"g\n\x0cTopicContext\x12\x11\n\tstream_id\x18\x01 \x01(\x04\x12\x10\n\x08topic_id\x18\x02 \x01(\x04\x12\x18\n\x10partitions_count\x18\x03 \x01(\r\x12\x18\n\x10\x63reated_revision\x18\x04 \x01(\x04\"I\n\rGrantsContext\x12\x38\n\x07streams\x18\x01 \x03(\x0b\x32\'.viewstamp.api.domain.v1.ResolvedStream\"n\n\x0eResolvedStream\x12\x16\n\tstream_id\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\x36\n\x06topics\x18\x02 \x03(\x0b\x32&.viewstamp.api.domain.v1.ResolvedTopicB\x0c\n\n_stream_id\"3\n\rResolvedTopic\x12\x15\n\x08topic_id\x18\x01 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_topic_idb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%viewstamp/api/domain/v1/effects.proto\x12\x17viewstamp.api.domain.v1\x1a$viewstamp/api/common/v1/common.proto\x1a\"viewstamp/api/users/v1/users.proto\"\x88\x06\n\rEffectPayload\x12@\n\x0egrants_changed\x18\x01 \x01(\x0b\x32&.viewstamp.api.domain.v1.GrantsChangedH\x00\x12J\n\x13\x63redentials_changed\x18\x02 \x01(\x0b\x32+.viewstamp.api.domain.v1.CredentialsChangedH\x00\x12<\n\x0cuser_deleted\x18\x03 \x01(\x0b\x32$.viewstamp.api.domain.v1.UserDeletedH\x00\x12\x44\n\x10user_deactivated\x18\x04 \x01(\x0b\x32(.viewstamp.api.domain.v1.UserDeactivatedH\x00\x12@\n\x0euser_activated\x18\t \x01(\x0b\x32&.viewstamp.api.domain.v1.UserActivatedH\x00\x12@\n\x0estream_deleted\x18\x05 \x01(\x0b\x32&.viewstamp.api.domain.v1.StreamDeletedH\x00\x12>\n\rtopic_deleted\x18\x06 \x01(\x0b\x32%.viewstamp.api.domain.v1.TopicDeletedH\x00\x12H\n\x12partitions_changed\x18\x07 \x01(\x0b\x32*.viewstamp.api.domain.v1.PartitionsChangedH\x00\x12>\n\rsession_ended\x18\x08 \x01(\x0b\x32%.viewstamp.api.domain.v1.SessionEndedH\x00\x12I\n\x13user_sessions_ended\x18\n \x01(\x0b\x32*.viewstamp.api.domain.v1.UserSessionsEndedH\x00\x12\x44\n\x10offsets_reported\x18\x0b \x01(\x0b\x32(.viewstamp.api.domain.v1.OffsetsReportedH\x00\x42\x06\n\x04kind\"Z\n\rGrantsChanged\x12\x0f\n\x07user_id\x18\x01 \x01(\x04\x12\x38\n\x0bpermissions\x18\x02 \x01(\x0b\x32#.viewstamp.api.users.v1.Permissions\"j\n\x12\x43redentialsChanged\x12\x0f\n\x07user_id\x18\x01 \x01(\x04\x12#\n\x1bminimum_credential_revision\x18\x02 \x01(\x04\x12\x1e\n\x16minimum_token_revision\x18\x03 \x01(\x04\"\x1e\n\x0bUserDeleted\x12\x0f\n\x07user_id\x18\x01 \x01(\x04\"\"\n\x0fUserDeactivated\x12\x0f\n\x07user_id\x18\x01 \x01(\x04\" \n\rUserActivated\x12\x0f\n\x07user_id\x18\x01 \x01(\x04\"M\n\rStreamDeleted\x12\x11\n\tstream_id\x18\x01 \x01(\x04\x12\x11\n\ttopic_ids\x18\x02 \x03(\x04\x12\x16\n\x0ewatermark_rows\x18\x03 \x03(\r\"K\n\x0cTopicDeleted\x12\x11\n\tstream_id\x18\x01 \x01(\x04\x12\x10\n\x08topic_id\x18\x02 \x01(\x04\x12\x16\n\x0ewatermark_rows\x18\x03 \x01(\r\"\x85\x01\n\x0fOffsetsReported\x12\x11\n\tstream_id\x18\x01 \x01(\x04\x12\x10\n\x08topic_id\x18\x02 \x01(\x04\x12\x39\n\x07offsets\x18\x03 \x03(\x0b\x32(.viewstamp.api.common.v1.PartitionOffset\x12\x12\n\nare_starts\x18\x04 \x01(\x08\"R\n\x11PartitionsChanged\x12\x11\n\tstream_id\x18\x01 \x01(\x04\x12\x10\n\x08topic_id\x18\x02 \x01(\x04\x12\x18\n\x10partitions_count\x18\x03 \x01(\r\"e\n\x11UserSessionsEnded\x12\x0f\n\x07user_id\x18\x01 \x01(\x04\x12\x17\n\nsession_id\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x17\n\x0fkept_session_id\x18\x03 \x01(\x04\x42\r\n\x0b_session_id\"\"\n\x0cSessionEnded\x12\x12\n\nsession_id\x18\x01 \x01(\x04\"\x7f\n\x0cTopicContext\x12\x11\n\tstream_id\x18\x01 \x01(\x04\x12\x10\n\x08topic_id\x18\x02 \x01(\x04\x12\x18\n\x10partitions_count\x18\x03 \x01(\r\x12\x18\n\x10\x63reated_revision\x18\x04 \x01(\x04\x12\x16\n\x0e\x63\x61ller_manages\x18\x05 \x01(\x08\"I\n\rGrantsContext\x12\x38\n\x07streams\x18\x01 \x03(\x0b\x32\'.viewstamp.api.domain.v1.ResolvedStream\"n\n\x0eResolvedStream\x12\x16\n\tstream_id\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\x36\n\x06topics\x18\x02 \x03(\x0b\x32&.viewstamp.api.domain.v1.ResolvedTopicB\x0c\n\n_stream_id\"3\n\rResolvedTopic\x12\x15\n\x08topic_id\x18\x01 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_topic_idb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'viewstamp.api.domain.v1.effects_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EFFECTPAYLOAD']._serialized_start=103
-  _globals['_EFFECTPAYLOAD']._serialized_end=809
-  _globals['_GRANTSCHANGED']._serialized_start=811
-  _globals['_GRANTSCHANGED']._serialized_end=901
-  _globals['_CREDENTIALSCHANGED']._serialized_start=903
-  _globals['_CREDENTIALSCHANGED']._serialized_end=1009
-  _globals['_USERDELETED']._serialized_start=1011
-  _globals['_USERDELETED']._serialized_end=1041
-  _globals['_USERDEACTIVATED']._serialized_start=1043
-  _globals['_USERDEACTIVATED']._serialized_end=1077
-  _globals['_USERACTIVATED']._serialized_start=1079
-  _globals['_USERACTIVATED']._serialized_end=1111
-  _globals['_STREAMDELETED']._serialized_start=1113
-  _globals['_STREAMDELETED']._serialized_end=1166
-  _globals['_TOPICDELETED']._serialized_start=1168
-  _globals['_TOPICDELETED']._serialized_end=1219
-  _globals['_PARTITIONSCHANGED']._serialized_start=1221
-  _globals['_PARTITIONSCHANGED']._serialized_end=1303
-  _globals['_USERSESSIONSENDED']._serialized_start=1305
-  _globals['_USERSESSIONSENDED']._serialized_end=1406
-  _globals['_SESSIONENDED']._serialized_start=1408
-  _globals['_SESSIONENDED']._serialized_end=1442
-  _globals['_TOPICCONTEXT']._serialized_start=1444
-  _globals['_TOPICCONTEXT']._serialized_end=1547
-  _globals['_GRANTSCONTEXT']._serialized_start=1549
-  _globals['_GRANTSCONTEXT']._serialized_end=1622
-  _globals['_RESOLVEDSTREAM']._serialized_start=1624
-  _globals['_RESOLVEDSTREAM']._serialized_end=1734
-  _globals['_RESOLVEDTOPIC']._serialized_start=1736
-  _globals['_RESOLVEDTOPIC']._serialized_end=1787
+  _globals['_EFFECTPAYLOAD']._serialized_start=141
+  _globals['_EFFECTPAYLOAD']._serialized_end=917
+  _globals['_GRANTSCHANGED']._serialized_start=919
+  _globals['_GRANTSCHANGED']._serialized_end=1009
+  _globals['_CREDENTIALSCHANGED']._serialized_start=1011
+  _globals['_CREDENTIALSCHANGED']._serialized_end=1117
+  _globals['_USERDELETED']._serialized_start=1119
+  _globals['_USERDELETED']._serialized_end=1149
+  _globals['_USERDEACTIVATED']._serialized_start=1151
+  _globals['_USERDEACTIVATED']._serialized_end=1185
+  _globals['_USERACTIVATED']._serialized_start=1187
+  _globals['_USERACTIVATED']._serialized_end=1219
+  _globals['_STREAMDELETED']._serialized_start=1221
+  _globals['_STREAMDELETED']._serialized_end=1298
+  _globals['_TOPICDELETED']._serialized_start=1300
+  _globals['_TOPICDELETED']._serialized_end=1375
+  _globals['_OFFSETSREPORTED']._serialized_start=1378
+  _globals['_OFFSETSREPORTED']._serialized_end=1511
+  _globals['_PARTITIONSCHANGED']._serialized_start=1513
+  _globals['_PARTITIONSCHANGED']._serialized_end=1595
+  _globals['_USERSESSIONSENDED']._serialized_start=1597
+  _globals['_USERSESSIONSENDED']._serialized_end=1698
+  _globals['_SESSIONENDED']._serialized_start=1700
+  _globals['_SESSIONENDED']._serialized_end=1734
+  _globals['_TOPICCONTEXT']._serialized_start=1736
+  _globals['_TOPICCONTEXT']._serialized_end=1863
+  _globals['_GRANTSCONTEXT']._serialized_start=1865
+  _globals['_GRANTSCONTEXT']._serialized_end=1938
+  _globals['_RESOLVEDSTREAM']._serialized_start=1940
+  _globals['_RESOLVEDSTREAM']._serialized_end=2050
+  _globals['_RESOLVEDTOPIC']._serialized_start=2052
+  _globals['_RESOLVEDTOPIC']._serialized_end=2103
 # @@protoc_insertion_point(module_scope)

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from viewstamp.api.common.v1 import common_pb2 as _common_pb2
 from viewstamp.api.users.v1 import users_pb2 as _users_pb2
 import builtins as _builtins
 import sys
@@ -35,6 +36,7 @@ class EffectPayload(_message.Message):
     PARTITIONS_CHANGED_FIELD_NUMBER: _builtins.int
     SESSION_ENDED_FIELD_NUMBER: _builtins.int
     USER_SESSIONS_ENDED_FIELD_NUMBER: _builtins.int
+    OFFSETS_REPORTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def grants_changed(self) -> Global___GrantsChanged:
         """users to streams."""
@@ -75,6 +77,10 @@ class EffectPayload(_message.Message):
     def user_sessions_ended(self) -> Global___UserSessionsEnded:
         """users to consumer groups, and back to sessions."""
 
+    @_builtins.property
+    def offsets_reported(self) -> Global___OffsetsReported:
+        """streams to consumer groups."""
+
     def __init__(
         self,
         *,
@@ -88,12 +94,13 @@ class EffectPayload(_message.Message):
         partitions_changed: Global___PartitionsChanged | None = ...,
         session_ended: Global___SessionEnded | None = ...,
         user_sessions_ended: Global___UserSessionsEnded | None = ...,
+        offsets_reported: Global___OffsetsReported | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["credentials_changed", b"credentials_changed", "grants_changed", b"grants_changed", "kind", b"kind", "partitions_changed", b"partitions_changed", "session_ended", b"session_ended", "stream_deleted", b"stream_deleted", "topic_deleted", b"topic_deleted", "user_activated", b"user_activated", "user_deactivated", b"user_deactivated", "user_deleted", b"user_deleted", "user_sessions_ended", b"user_sessions_ended"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["credentials_changed", b"credentials_changed", "grants_changed", b"grants_changed", "kind", b"kind", "offsets_reported", b"offsets_reported", "partitions_changed", b"partitions_changed", "session_ended", b"session_ended", "stream_deleted", b"stream_deleted", "topic_deleted", b"topic_deleted", "user_activated", b"user_activated", "user_deactivated", b"user_deactivated", "user_deleted", b"user_deleted", "user_sessions_ended", b"user_sessions_ended"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["credentials_changed", b"credentials_changed", "grants_changed", b"grants_changed", "kind", b"kind", "partitions_changed", b"partitions_changed", "session_ended", b"session_ended", "stream_deleted", b"stream_deleted", "topic_deleted", b"topic_deleted", "user_activated", b"user_activated", "user_deactivated", b"user_deactivated", "user_deleted", b"user_deleted", "user_sessions_ended", b"user_sessions_ended"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credentials_changed", b"credentials_changed", "grants_changed", b"grants_changed", "kind", b"kind", "offsets_reported", b"offsets_reported", "partitions_changed", b"partitions_changed", "session_ended", b"session_ended", "stream_deleted", b"stream_deleted", "topic_deleted", b"topic_deleted", "user_activated", b"user_activated", "user_deactivated", b"user_deactivated", "user_deleted", b"user_deleted", "user_sessions_ended", b"user_sessions_ended"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["grants_changed", "credentials_changed", "user_deleted", "user_deactivated", "user_activated", "stream_deleted", "topic_deleted", "partitions_changed", "session_ended", "user_sessions_ended"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["grants_changed", "credentials_changed", "user_deleted", "user_deactivated", "user_activated", "stream_deleted", "topic_deleted", "partitions_changed", "session_ended", "user_sessions_ended", "offsets_reported"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -231,21 +238,27 @@ class StreamDeleted(_message.Message):
 
     STREAM_ID_FIELD_NUMBER: _builtins.int
     TOPIC_IDS_FIELD_NUMBER: _builtins.int
+    WATERMARK_ROWS_FIELD_NUMBER: _builtins.int
     stream_id: _builtins.int
     """The stream."""
     @_builtins.property
     def topic_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ascending."""
 
+    @_builtins.property
+    def watermark_rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of each topic: how many rows its watermarks may have. From feature level 5 on."""
+
     def __init__(
         self,
         *,
         stream_id: _builtins.int = ...,
         topic_ids: _abc.Iterable[_builtins.int] | None = ...,
+        watermark_rows: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["stream_id", b"stream_id", "topic_ids", b"topic_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["stream_id", b"stream_id", "topic_ids", b"topic_ids", "watermark_rows", b"watermark_rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -259,23 +272,65 @@ class TopicDeleted(_message.Message):
 
     STREAM_ID_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
+    WATERMARK_ROWS_FIELD_NUMBER: _builtins.int
     stream_id: _builtins.int
     """Its stream."""
     topic_id: _builtins.int
     """The topic."""
+    watermark_rows: _builtins.int
+    """How many rows its watermarks may have."""
     def __init__(
         self,
         *,
         stream_id: _builtins.int = ...,
         topic_id: _builtins.int = ...,
+        watermark_rows: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["stream_id", b"stream_id", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["stream_id", b"stream_id", "topic_id", b"topic_id", "watermark_rows", b"watermark_rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TopicDeleted: _TypeAlias = TopicDeleted  # noqa: Y015
+
+@_typing.final
+class OffsetsReported(_message.Message):
+    """The data plane has reported where the data of partitions begins or ends. Known offsets that are
+    as high stay.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_ID_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    ARE_STARTS_FIELD_NUMBER: _builtins.int
+    stream_id: _builtins.int
+    """The stream."""
+    topic_id: _builtins.int
+    """The topic."""
+    are_starts: _builtins.bool
+    """They are first offsets that remain, rather than next ones to be written."""
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PartitionOffset]:
+        """By partition."""
+
+    def __init__(
+        self,
+        *,
+        stream_id: _builtins.int = ...,
+        topic_id: _builtins.int = ...,
+        offsets: _abc.Iterable[_common_pb2.PartitionOffset] | None = ...,
+        are_starts: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["are_starts", b"are_starts", "offsets", b"offsets", "stream_id", b"stream_id", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OffsetsReported: _TypeAlias = OffsetsReported  # noqa: Y015
 
 @_typing.final
 class PartitionsChanged(_message.Message):
@@ -373,6 +428,7 @@ class TopicContext(_message.Message):
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     PARTITIONS_COUNT_FIELD_NUMBER: _builtins.int
     CREATED_REVISION_FIELD_NUMBER: _builtins.int
+    CALLER_MANAGES_FIELD_NUMBER: _builtins.int
     stream_id: _builtins.int
     """Resolved id."""
     topic_id: _builtins.int
@@ -381,6 +437,8 @@ class TopicContext(_message.Message):
     """How many partitions it has at this revision."""
     created_revision: _builtins.int
     """Revision of the topic's creation."""
+    caller_manages: _builtins.bool
+    """Whether the caller may change the topic. Told of GATE_POLL_MESSAGES alone."""
     def __init__(
         self,
         *,
@@ -388,10 +446,11 @@ class TopicContext(_message.Message):
         topic_id: _builtins.int = ...,
         partitions_count: _builtins.int = ...,
         created_revision: _builtins.int = ...,
+        caller_manages: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_revision", b"created_revision", "partitions_count", b"partitions_count", "stream_id", b"stream_id", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller_manages", b"caller_manages", "created_revision", b"created_revision", "partitions_count", b"partitions_count", "stream_id", b"stream_id", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -145,6 +145,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """FAILED_PRECONDITION: not every replica is known to support the feature level."""
     REASON_UNRELEASED_INSTANCE_ID: _Reason.ValueType  # 113
     """FAILED_PRECONDITION: another member of the group has the instance id."""
+    REASON_GROUP_NOT_EMPTY: _Reason.ValueType  # 114
+    """FAILED_PRECONDITION: the group has members."""
     REASON_NO_OTHER_REPLICA: _Reason.ValueType  # 112
     """FAILED_PRECONDITION: the cluster has one replica, and nobody to hand over to."""
     REASON_REVISION_MISMATCH: _Reason.ValueType  # 120
@@ -301,6 +303,8 @@ REASON_FEATURE_LEVEL_UNSUPPORTED: Reason.ValueType  # 110
 """FAILED_PRECONDITION: not every replica is known to support the feature level."""
 REASON_UNRELEASED_INSTANCE_ID: Reason.ValueType  # 113
 """FAILED_PRECONDITION: another member of the group has the instance id."""
+REASON_GROUP_NOT_EMPTY: Reason.ValueType  # 114
+"""FAILED_PRECONDITION: the group has members."""
 REASON_NO_OTHER_REPLICA: Reason.ValueType  # 112
 """FAILED_PRECONDITION: the cluster has one replica, and nobody to hand over to."""
 REASON_REVISION_MISMATCH: Reason.ValueType  # 120

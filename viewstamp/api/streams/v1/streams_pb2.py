@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&viewstamp/api/streams/v1/streams.proto\x12\x18viewstamp.api.streams.v1\"\xbf\x02\n\x0cTopicOptions\x12\x1e\n\x11message_expiry_us\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12!\n\x14max_topic_size_bytes\x18\x02 \x01(\x04H\x01\x88\x01\x01\x12M\n\x15\x63ompression_algorithm\x18\x03 \x01(\x0e\x32..viewstamp.api.streams.v1.CompressionAlgorithm\x12\x1f\n\x12replication_factor\x18\x04 \x01(\rH\x02\x88\x01\x01\x12\x1f\n\x12segment_size_bytes\x18\x05 \x01(\x04H\x03\x88\x01\x01\x42\x14\n\x12_message_expiry_usB\x17\n\x15_max_topic_size_bytesB\x15\n\x13_replication_factorB\x15\n\x13_segment_size_bytes\"\x9b\x01\n\x06Stream\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x14\n\x0ctopics_count\x18\x03 \x01(\r\x12\x12\n\ncreated_at\x18\x04 \x01(\x04\x12\x18\n\x10\x63reated_revision\x18\x05 \x01(\x04\x12\x19\n\x11modified_revision\x18\x06 \x01(\x04\x12\x18\n\x10purge_generation\x18\x07 \x01(\x04\"\xea\x01\n\x05Topic\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x11\n\tstream_id\x18\x02 \x01(\x04\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x18\n\x10partitions_count\x18\x04 \x01(\r\x12\x37\n\x07options\x18\x05 \x01(\x0b\x32&.viewstamp.api.streams.v1.TopicOptions\x12\x12\n\ncreated_at\x18\x06 \x01(\x04\x12\x18\n\x10\x63reated_revision\x18\x07 \x01(\x04\x12\x19\n\x11modified_revision\x18\x08 \x01(\x04\x12\x18\n\x10purge_generation\x18\t \x01(\x04\"H\n\x0ePartitionRange\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x18\n\x10\x63reated_revision\x18\x03 \x01(\x04\"\x8b\x01\n\x0cStreamEntity\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\ncreated_at\x18\x03 \x01(\x04\x12\x18\n\x10\x63reated_revision\x18\x04 \x01(\x04\x12\x19\n\x11modified_revision\x18\x05 \x01(\x04\x12\x18\n\x10purge_generation\x18\x06 \x01(\x04\"\x94\x02\n\x0bTopicEntity\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x11\n\tstream_id\x18\x02 \x01(\x04\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x37\n\x07options\x18\x04 \x01(\x0b\x32&.viewstamp.api.streams.v1.TopicOptions\x12<\n\npartitions\x18\x05 \x03(\x0b\x32(.viewstamp.api.streams.v1.PartitionRange\x12\x12\n\ncreated_at\x18\x06 \x01(\x04\x12\x18\n\x10\x63reated_revision\x18\x07 \x01(\x04\x12\x19\n\x11modified_revision\x18\x08 \x01(\x04\x12\x18\n\x10purge_generation\x18\t \x01(\x04\"\x89\x01\n\x0c\x41\x63\x63\x65ssEntity\x12\x0f\n\x07user_id\x18\x01 \x01(\x04\x12#\n\x1bminimum_credential_revision\x18\x02 \x01(\x04\x12\x13\n\x0bpermissions\x18\x03 \x01(\x0c\x12\x0e\n\x06\x61\x63tive\x18\x04 \x01(\x08\x12\x1e\n\x16minimum_token_revision\x18\x05 \x01(\x04\"F\n\x15StreamsCountersEntity\x12\x16\n\x0enext_stream_id\x18\x01 \x01(\x04\x12\x15\n\rnext_topic_id\x18\x02 \x01(\x04*\xbc\x01\n\x14\x43ompressionAlgorithm\x12%\n!COMPRESSION_ALGORITHM_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x43OMPRESSION_ALGORITHM_NONE\x10\x01\x12\x1e\n\x1a\x43OMPRESSION_ALGORITHM_GZIP\x10\x02\x12\x1d\n\x19\x43OMPRESSION_ALGORITHM_LZ4\x10\x03\x12\x1e\n\x1a\x43OMPRESSION_ALGORITHM_ZSTD\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&viewstamp/api/streams/v1/streams.proto\x12\x18viewstamp.api.streams.v1\"\xbf\x02\n\x0cTopicOptions\x12\x1e\n\x11message_expiry_us\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12!\n\x14max_topic_size_bytes\x18\x02 \x01(\x04H\x01\x88\x01\x01\x12M\n\x15\x63ompression_algorithm\x18\x03 \x01(\x0e\x32..viewstamp.api.streams.v1.CompressionAlgorithm\x12\x1f\n\x12replication_factor\x18\x04 \x01(\rH\x02\x88\x01\x01\x12\x1f\n\x12segment_size_bytes\x18\x05 \x01(\x04H\x03\x88\x01\x01\x42\x14\n\x12_message_expiry_usB\x17\n\x15_max_topic_size_bytesB\x15\n\x13_replication_factorB\x15\n\x13_segment_size_bytes\"\x9b\x01\n\x06Stream\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x14\n\x0ctopics_count\x18\x03 \x01(\r\x12\x12\n\ncreated_at\x18\x04 \x01(\x04\x12\x18\n\x10\x63reated_revision\x18\x05 \x01(\x04\x12\x19\n\x11modified_revision\x18\x06 \x01(\x04\x12\x18\n\x10purge_generation\x18\x07 \x01(\x04\"\xea\x01\n\x05Topic\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x11\n\tstream_id\x18\x02 \x01(\x04\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x18\n\x10partitions_count\x18\x04 \x01(\r\x12\x37\n\x07options\x18\x05 \x01(\x0b\x32&.viewstamp.api.streams.v1.TopicOptions\x12\x12\n\ncreated_at\x18\x06 \x01(\x04\x12\x18\n\x10\x63reated_revision\x18\x07 \x01(\x04\x12\x19\n\x11modified_revision\x18\x08 \x01(\x04\x12\x18\n\x10purge_generation\x18\t \x01(\x04\"H\n\x0ePartitionRange\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x18\n\x10\x63reated_revision\x18\x03 \x01(\x04\"I\n\nWatermarks\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\"\x8b\x01\n\x0cStreamEntity\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\ncreated_at\x18\x03 \x01(\x04\x12\x18\n\x10\x63reated_revision\x18\x04 \x01(\x04\x12\x19\n\x11modified_revision\x18\x05 \x01(\x04\x12\x18\n\x10purge_generation\x18\x06 \x01(\x04\"\x94\x02\n\x0bTopicEntity\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x11\n\tstream_id\x18\x02 \x01(\x04\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x37\n\x07options\x18\x04 \x01(\x0b\x32&.viewstamp.api.streams.v1.TopicOptions\x12<\n\npartitions\x18\x05 \x03(\x0b\x32(.viewstamp.api.streams.v1.PartitionRange\x12\x12\n\ncreated_at\x18\x06 \x01(\x04\x12\x18\n\x10\x63reated_revision\x18\x07 \x01(\x04\x12\x19\n\x11modified_revision\x18\x08 \x01(\x04\x12\x18\n\x10purge_generation\x18\t \x01(\x04\"\x89\x01\n\x0c\x41\x63\x63\x65ssEntity\x12\x0f\n\x07user_id\x18\x01 \x01(\x04\x12#\n\x1bminimum_credential_revision\x18\x02 \x01(\x04\x12\x13\n\x0bpermissions\x18\x03 \x01(\x0c\x12\x0e\n\x06\x61\x63tive\x18\x04 \x01(\x08\x12\x1e\n\x16minimum_token_revision\x18\x05 \x01(\x04\"\x85\x01\n\x10WatermarksEntity\x12\x11\n\tstream_id\x18\x01 \x01(\x04\x12\x10\n\x08topic_id\x18\x02 \x01(\x04\x12\x17\n\x0f\x66irst_partition\x18\x03 \x01(\x04\x12\x15\n\rstart_offsets\x18\x04 \x03(\x04\x12\x1c\n\x14\x65nd_offsets_plus_one\x18\x05 \x03(\x04\"F\n\x15StreamsCountersEntity\x12\x16\n\x0enext_stream_id\x18\x01 \x01(\x04\x12\x15\n\rnext_topic_id\x18\x02 \x01(\x04*\xbc\x01\n\x14\x43ompressionAlgorithm\x12%\n!COMPRESSION_ALGORITHM_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x43OMPRESSION_ALGORITHM_NONE\x10\x01\x12\x1e\n\x1a\x43OMPRESSION_ALGORITHM_GZIP\x10\x02\x12\x1d\n\x19\x43OMPRESSION_ALGORITHM_LZ4\x10\x03\x12\x1e\n\x1a\x43OMPRESSION_ALGORITHM_ZSTD\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'viewstamp.api.streams.v1.streams_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_COMPRESSIONALGORITHM']._serialized_start=1493
-  _globals['_COMPRESSIONALGORITHM']._serialized_end=1681
+  _globals['_COMPRESSIONALGORITHM']._serialized_start=1704
+  _globals['_COMPRESSIONALGORITHM']._serialized_end=1892
   _globals['_TOPICOPTIONS']._serialized_start=69
   _globals['_TOPICOPTIONS']._serialized_end=388
   _globals['_STREAM']._serialized_start=391
@@ -41,12 +41,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOPIC']._serialized_end=783
   _globals['_PARTITIONRANGE']._serialized_start=785
   _globals['_PARTITIONRANGE']._serialized_end=857
-  _globals['_STREAMENTITY']._serialized_start=860
-  _globals['_STREAMENTITY']._serialized_end=999
-  _globals['_TOPICENTITY']._serialized_start=1002
-  _globals['_TOPICENTITY']._serialized_end=1278
-  _globals['_ACCESSENTITY']._serialized_start=1281
-  _globals['_ACCESSENTITY']._serialized_end=1418
-  _globals['_STREAMSCOUNTERSENTITY']._serialized_start=1420
-  _globals['_STREAMSCOUNTERSENTITY']._serialized_end=1490
+  _globals['_WATERMARKS']._serialized_start=859
+  _globals['_WATERMARKS']._serialized_end=932
+  _globals['_STREAMENTITY']._serialized_start=935
+  _globals['_STREAMENTITY']._serialized_end=1074
+  _globals['_TOPICENTITY']._serialized_start=1077
+  _globals['_TOPICENTITY']._serialized_end=1353
+  _globals['_ACCESSENTITY']._serialized_start=1356
+  _globals['_ACCESSENTITY']._serialized_end=1493
+  _globals['_WATERMARKSENTITY']._serialized_start=1496
+  _globals['_WATERMARKSENTITY']._serialized_end=1629
+  _globals['_STREAMSCOUNTERSENTITY']._serialized_start=1631
+  _globals['_STREAMSCOUNTERSENTITY']._serialized_end=1701
 # @@protoc_insertion_point(module_scope)

@@ -239,6 +239,36 @@ class PartitionRange(_message.Message):
 Global___PartitionRange: _TypeAlias = PartitionRange  # noqa: Y015
 
 @_typing.final
+class Watermarks(_message.Message):
+    """Where the data of one partition begins and ends, as the data plane has reported."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    START_OFFSET_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    """The partition's number."""
+    start_offset: _builtins.int
+    """The first offset that remains: it was not dropped."""
+    end_offset: _builtins.int
+    """The next offset to be written; at least start_offset."""
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        start_offset: _builtins.int = ...,
+        end_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "partition", b"partition", "start_offset", b"start_offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Watermarks: _TypeAlias = Watermarks  # noqa: Y015
+
+@_typing.final
 class StreamEntity(_message.Message):
     """Section entity: one stream. Kind 1, key: id as 8 bytes big-endian."""
 
@@ -377,6 +407,52 @@ class AccessEntity(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AccessEntity: _TypeAlias = AccessEntity  # noqa: Y015
+
+@_typing.final
+class WatermarksEntity(_message.Message):
+    """Section entity: the watermarks of 128 consecutive partitions. Kind 5, key: topic id, first
+    partition, each as 8 bytes big-endian. From feature level 5 on.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_ID_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    FIRST_PARTITION_FIELD_NUMBER: _builtins.int
+    START_OFFSETS_FIELD_NUMBER: _builtins.int
+    END_OFFSETS_PLUS_ONE_FIELD_NUMBER: _builtins.int
+    stream_id: _builtins.int
+    """The stream."""
+    topic_id: _builtins.int
+    """The topic."""
+    first_partition: _builtins.int
+    """The number of the first partition, a multiple of 128."""
+    @_builtins.property
+    def start_offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """First offsets that remain, from the first partition on. Zeros at the end are left out."""
+
+    @_builtins.property
+    def end_offsets_plus_one(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Next offsets to be written plus one, from the first partition on; 0 where nothing was reported.
+        Zeros at the end are left out.
+        """
+
+    def __init__(
+        self,
+        *,
+        stream_id: _builtins.int = ...,
+        topic_id: _builtins.int = ...,
+        first_partition: _builtins.int = ...,
+        start_offsets: _abc.Iterable[_builtins.int] | None = ...,
+        end_offsets_plus_one: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offsets_plus_one", b"end_offsets_plus_one", "first_partition", b"first_partition", "start_offsets", b"start_offsets", "stream_id", b"stream_id", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatermarksEntity: _TypeAlias = WatermarksEntity  # noqa: Y015
 
 @_typing.final
 class StreamsCountersEntity(_message.Message):

@@ -674,20 +674,15 @@ class DeletePartitionsResponse(_message.Message):
 Global___DeletePartitionsResponse: _TypeAlias = DeletePartitionsResponse  # noqa: Y015
 
 @_typing.final
-class TruncatePartitionRequest(_message.Message):
-    """Request of TruncatePartition."""
+class TruncatePartitionsRequest(_message.Message):
+    """Request of TruncatePartitions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     STREAM_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
-    PARTITION_FIELD_NUMBER: _builtins.int
-    OFFSET_FIELD_NUMBER: _builtins.int
+    START_OFFSETS_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
-    partition: _builtins.int
-    """The partition's number."""
-    offset: _builtins.int
-    """The first offset that remains."""
     validate_only: _builtins.bool
     """Check the command and answer as if it had taken effect, but change nothing."""
     @_builtins.property
@@ -696,28 +691,33 @@ class TruncatePartitionRequest(_message.Message):
 
     @_builtins.property
     def topic(self) -> _common_pb2.Identifier:
-        """The topic, by id or name."""
+        """The topic, by id or name. A name may mean another topic than the reporter's."""
+
+    @_builtins.property
+    def start_offsets(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PartitionOffset]:
+        """The first offset that remains, of 1 to 16384 partitions. Of several for one partition the
+        highest counts.
+        """
 
     def __init__(
         self,
         *,
         stream: _common_pb2.Identifier | None = ...,
         topic: _common_pb2.Identifier | None = ...,
-        partition: _builtins.int = ...,
-        offset: _builtins.int = ...,
+        start_offsets: _abc.Iterable[_common_pb2.PartitionOffset] | None = ...,
         validate_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "partition", b"partition", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["start_offsets", b"start_offsets", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___TruncatePartitionRequest: _TypeAlias = TruncatePartitionRequest  # noqa: Y015
+Global___TruncatePartitionsRequest: _TypeAlias = TruncatePartitionsRequest  # noqa: Y015
 
 @_typing.final
-class TruncatePartitionResponse(_message.Message):
-    """Response of TruncatePartition."""
+class TruncatePartitionsResponse(_message.Message):
+    """Response of TruncatePartitions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -737,23 +737,18 @@ class TruncatePartitionResponse(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___TruncatePartitionResponse: _TypeAlias = TruncatePartitionResponse  # noqa: Y015
+Global___TruncatePartitionsResponse: _TypeAlias = TruncatePartitionsResponse  # noqa: Y015
 
 @_typing.final
-class ReportPartitionEndRequest(_message.Message):
-    """Request of ReportPartitionEnd."""
+class ReportPartitionEndsRequest(_message.Message):
+    """Request of ReportPartitionEnds."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     STREAM_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
-    PARTITION_FIELD_NUMBER: _builtins.int
-    OFFSET_FIELD_NUMBER: _builtins.int
+    END_OFFSETS_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
-    partition: _builtins.int
-    """The partition's number."""
-    offset: _builtins.int
-    """The next offset to be written."""
     validate_only: _builtins.bool
     """Check the command and answer as if it had taken effect, but change nothing."""
     @_builtins.property
@@ -762,28 +757,33 @@ class ReportPartitionEndRequest(_message.Message):
 
     @_builtins.property
     def topic(self) -> _common_pb2.Identifier:
-        """The topic, by id or name."""
+        """The topic, by id or name. A name may mean another topic than the reporter's."""
+
+    @_builtins.property
+    def end_offsets(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PartitionOffset]:
+        """The next offset to be written, of 1 to 16384 partitions. Of several for one partition the
+        highest counts.
+        """
 
     def __init__(
         self,
         *,
         stream: _common_pb2.Identifier | None = ...,
         topic: _common_pb2.Identifier | None = ...,
-        partition: _builtins.int = ...,
-        offset: _builtins.int = ...,
+        end_offsets: _abc.Iterable[_common_pb2.PartitionOffset] | None = ...,
         validate_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "partition", b"partition", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offsets", b"end_offsets", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ReportPartitionEndRequest: _TypeAlias = ReportPartitionEndRequest  # noqa: Y015
+Global___ReportPartitionEndsRequest: _TypeAlias = ReportPartitionEndsRequest  # noqa: Y015
 
 @_typing.final
-class ReportPartitionEndResponse(_message.Message):
-    """Response of ReportPartitionEnd."""
+class ReportPartitionEndsResponse(_message.Message):
+    """Response of ReportPartitionEnds."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -803,7 +803,7 @@ class ReportPartitionEndResponse(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ReportPartitionEndResponse: _TypeAlias = ReportPartitionEndResponse  # noqa: Y015
+Global___ReportPartitionEndsResponse: _TypeAlias = ReportPartitionEndsResponse  # noqa: Y015
 
 @_typing.final
 class GetStreamRequest(_message.Message):
@@ -1104,6 +1104,78 @@ class ListPartitionsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListPartitionsResponse: _TypeAlias = ListPartitionsResponse  # noqa: Y015
+
+@_typing.final
+class ListWatermarksRequest(_message.Message):
+    """Request of ListWatermarks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Partitions on the page: 1 to 16384; 0 means 16384."""
+    page_token: _builtins.str
+    """The next_page_token of the page before; empty for the first page."""
+    @_builtins.property
+    def stream(self) -> _common_pb2.Identifier:
+        """The stream, by id or name."""
+
+    @_builtins.property
+    def topic(self) -> _common_pb2.Identifier:
+        """The topic, by id or name."""
+
+    def __init__(
+        self,
+        *,
+        stream: _common_pb2.Identifier | None = ...,
+        topic: _common_pb2.Identifier | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListWatermarksRequest: _TypeAlias = ListWatermarksRequest  # noqa: Y015
+
+@_typing.final
+class ListWatermarksResponse(_message.Message):
+    """Response of ListWatermarks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    WATERMARKS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Ask for the next page with it; empty on the last page."""
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """The cluster, and the view, op and revision of this answer."""
+
+    @_builtins.property
+    def watermarks(self) -> _containers.RepeatedCompositeFieldContainer[_streams_pb2.Watermarks]:
+        """By ascending partition; those of which nothing was reported are left out."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+        watermarks: _abc.Iterable[_streams_pb2.Watermarks] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "next_page_token", b"next_page_token", "watermarks", b"watermarks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListWatermarksResponse: _TypeAlias = ListWatermarksResponse  # noqa: Y015
 
 @_typing.final
 class CheckAccessRequest(_message.Message):

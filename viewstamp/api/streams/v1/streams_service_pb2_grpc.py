@@ -90,15 +90,15 @@ class StreamsServiceStub:
                 request_serializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.DeletePartitionsRequest.SerializeToString,
                 response_deserializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.DeletePartitionsResponse.FromString,
                 _registered_method=True)
-        self.TruncatePartition = channel.unary_unary(
-                '/viewstamp.api.streams.v1.StreamsService/TruncatePartition',
-                request_serializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.TruncatePartitionRequest.SerializeToString,
-                response_deserializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.TruncatePartitionResponse.FromString,
+        self.TruncatePartitions = channel.unary_unary(
+                '/viewstamp.api.streams.v1.StreamsService/TruncatePartitions',
+                request_serializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.TruncatePartitionsRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.TruncatePartitionsResponse.FromString,
                 _registered_method=True)
-        self.ReportPartitionEnd = channel.unary_unary(
-                '/viewstamp.api.streams.v1.StreamsService/ReportPartitionEnd',
-                request_serializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.ReportPartitionEndRequest.SerializeToString,
-                response_deserializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.ReportPartitionEndResponse.FromString,
+        self.ReportPartitionEnds = channel.unary_unary(
+                '/viewstamp.api.streams.v1.StreamsService/ReportPartitionEnds',
+                request_serializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.ReportPartitionEndsRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.ReportPartitionEndsResponse.FromString,
                 _registered_method=True)
         self.GetStream = channel.unary_unary(
                 '/viewstamp.api.streams.v1.StreamsService/GetStream',
@@ -124,6 +124,11 @@ class StreamsServiceStub:
                 '/viewstamp.api.streams.v1.StreamsService/ListPartitions',
                 request_serializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.ListPartitionsRequest.SerializeToString,
                 response_deserializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.ListPartitionsResponse.FromString,
+                _registered_method=True)
+        self.ListWatermarks = channel.unary_unary(
+                '/viewstamp.api.streams.v1.StreamsService/ListWatermarks',
+                request_serializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.ListWatermarksRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.ListWatermarksResponse.FromString,
                 _registered_method=True)
         self.CheckAccess = channel.unary_unary(
                 '/viewstamp.api.streams.v1.StreamsService/CheckAccess',
@@ -228,19 +233,19 @@ class StreamsServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def TruncatePartition(self, request, context):
-        """Records up to which offset the data plane dropped data (not built: the cluster answers
-        UNIMPLEMENTED). The offset never moves back.
-        Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND.
+    def TruncatePartitions(self, request, context):
+        """Records up to which offsets the data plane dropped data. An offset that is lower than the known
+        one changes nothing; a higher one than the known end moves that, too. Needs manage_topic.
+        Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ReportPartitionEnd(self, request, context):
-        """Records how far the data plane has written (not built: the cluster answers UNIMPLEMENTED). The
-        offset never moves back. Needs send_messages.
-        Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND.
+    def ReportPartitionEnds(self, request, context):
+        """Records how far the data plane has written: brokers report the ends of their partitions about
+        once a second. An offset that is lower than the known one changes nothing. Needs send_messages.
+        Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -279,6 +284,15 @@ class StreamsServiceServicer:
 
     def ListPartitions(self, request, context):
         """Lists the partitions of a topic by ascending number, all in one answer. Needs read_topic.
+        Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListWatermarks(self, request, context):
+        """Returns where the data of a topic's partitions begins and ends, as the data plane has reported,
+        in pages. Needs read_topic.
         Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -348,15 +362,15 @@ def add_StreamsServiceServicer_to_server(servicer, server):
                     request_deserializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.DeletePartitionsRequest.FromString,
                     response_serializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.DeletePartitionsResponse.SerializeToString,
             ),
-            'TruncatePartition': grpc.unary_unary_rpc_method_handler(
-                    servicer.TruncatePartition,
-                    request_deserializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.TruncatePartitionRequest.FromString,
-                    response_serializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.TruncatePartitionResponse.SerializeToString,
+            'TruncatePartitions': grpc.unary_unary_rpc_method_handler(
+                    servicer.TruncatePartitions,
+                    request_deserializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.TruncatePartitionsRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.TruncatePartitionsResponse.SerializeToString,
             ),
-            'ReportPartitionEnd': grpc.unary_unary_rpc_method_handler(
-                    servicer.ReportPartitionEnd,
-                    request_deserializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.ReportPartitionEndRequest.FromString,
-                    response_serializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.ReportPartitionEndResponse.SerializeToString,
+            'ReportPartitionEnds': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportPartitionEnds,
+                    request_deserializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.ReportPartitionEndsRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.ReportPartitionEndsResponse.SerializeToString,
             ),
             'GetStream': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStream,
@@ -382,6 +396,11 @@ def add_StreamsServiceServicer_to_server(servicer, server):
                     servicer.ListPartitions,
                     request_deserializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.ListPartitionsRequest.FromString,
                     response_serializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.ListPartitionsResponse.SerializeToString,
+            ),
+            'ListWatermarks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListWatermarks,
+                    request_deserializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.ListWatermarksRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.ListWatermarksResponse.SerializeToString,
             ),
             'CheckAccess': grpc.unary_unary_rpc_method_handler(
                     servicer.CheckAccess,
@@ -676,7 +695,7 @@ class StreamsService:
             _registered_method=True)
 
     @staticmethod
-    def TruncatePartition(request,
+    def TruncatePartitions(request,
             target,
             options=(),
             channel_credentials=None,
@@ -689,9 +708,9 @@ class StreamsService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/viewstamp.api.streams.v1.StreamsService/TruncatePartition',
-            viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.TruncatePartitionRequest.SerializeToString,
-            viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.TruncatePartitionResponse.FromString,
+            '/viewstamp.api.streams.v1.StreamsService/TruncatePartitions',
+            viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.TruncatePartitionsRequest.SerializeToString,
+            viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.TruncatePartitionsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -703,7 +722,7 @@ class StreamsService:
             _registered_method=True)
 
     @staticmethod
-    def ReportPartitionEnd(request,
+    def ReportPartitionEnds(request,
             target,
             options=(),
             channel_credentials=None,
@@ -716,9 +735,9 @@ class StreamsService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/viewstamp.api.streams.v1.StreamsService/ReportPartitionEnd',
-            viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.ReportPartitionEndRequest.SerializeToString,
-            viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.ReportPartitionEndResponse.FromString,
+            '/viewstamp.api.streams.v1.StreamsService/ReportPartitionEnds',
+            viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.ReportPartitionEndsRequest.SerializeToString,
+            viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.ReportPartitionEndsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -854,6 +873,33 @@ class StreamsService:
             '/viewstamp.api.streams.v1.StreamsService/ListPartitions',
             viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.ListPartitionsRequest.SerializeToString,
             viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.ListPartitionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListWatermarks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.streams.v1.StreamsService/ListWatermarks',
+            viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.ListWatermarksRequest.SerializeToString,
+            viewstamp_dot_api_dot_streams_dot_v1_dot_streams__service__pb2.ListWatermarksResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -86,15 +86,15 @@ class StreamsServiceStub:
     for the work. Needs manage_topic.
     Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, INVALID_PARTITIONS_COUNT.
     """
-    TruncatePartition: _grpc.UnaryUnaryMultiCallable[_streams_service_pb2.TruncatePartitionRequest, _streams_service_pb2.TruncatePartitionResponse]
-    """Records up to which offset the data plane dropped data (not built: the cluster answers
-    UNIMPLEMENTED). The offset never moves back.
-    Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND.
+    TruncatePartitions: _grpc.UnaryUnaryMultiCallable[_streams_service_pb2.TruncatePartitionsRequest, _streams_service_pb2.TruncatePartitionsResponse]
+    """Records up to which offsets the data plane dropped data. An offset that is lower than the known
+    one changes nothing; a higher one than the known end moves that, too. Needs manage_topic.
+    Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE.
     """
-    ReportPartitionEnd: _grpc.UnaryUnaryMultiCallable[_streams_service_pb2.ReportPartitionEndRequest, _streams_service_pb2.ReportPartitionEndResponse]
-    """Records how far the data plane has written (not built: the cluster answers UNIMPLEMENTED). The
-    offset never moves back. Needs send_messages.
-    Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND.
+    ReportPartitionEnds: _grpc.UnaryUnaryMultiCallable[_streams_service_pb2.ReportPartitionEndsRequest, _streams_service_pb2.ReportPartitionEndsResponse]
+    """Records how far the data plane has written: brokers report the ends of their partitions about
+    once a second. An offset that is lower than the known one changes nothing. Needs send_messages.
+    Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE.
     """
     GetStream: _grpc.UnaryUnaryMultiCallable[_streams_service_pb2.GetStreamRequest, _streams_service_pb2.GetStreamResponse]
     """Returns one stream. Needs read_stream.
@@ -112,6 +112,11 @@ class StreamsServiceStub:
     """
     ListPartitions: _grpc.UnaryUnaryMultiCallable[_streams_service_pb2.ListPartitionsRequest, _streams_service_pb2.ListPartitionsResponse]
     """Lists the partitions of a topic by ascending number, all in one answer. Needs read_topic.
+    Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
+    """
+    ListWatermarks: _grpc.UnaryUnaryMultiCallable[_streams_service_pb2.ListWatermarksRequest, _streams_service_pb2.ListWatermarksResponse]
+    """Returns where the data of a topic's partitions begins and ends, as the data plane has reported,
+    in pages. Needs read_topic.
     Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
     """
     CheckAccess: _grpc.UnaryUnaryMultiCallable[_streams_service_pb2.CheckAccessRequest, _streams_service_pb2.CheckAccessResponse]
@@ -179,15 +184,15 @@ class StreamsServiceAsyncStub(StreamsServiceStub):
     for the work. Needs manage_topic.
     Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, INVALID_PARTITIONS_COUNT.
     """
-    TruncatePartition: _aio.UnaryUnaryMultiCallable[_streams_service_pb2.TruncatePartitionRequest, _streams_service_pb2.TruncatePartitionResponse]  # type: ignore[assignment]
-    """Records up to which offset the data plane dropped data (not built: the cluster answers
-    UNIMPLEMENTED). The offset never moves back.
-    Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND.
+    TruncatePartitions: _aio.UnaryUnaryMultiCallable[_streams_service_pb2.TruncatePartitionsRequest, _streams_service_pb2.TruncatePartitionsResponse]  # type: ignore[assignment]
+    """Records up to which offsets the data plane dropped data. An offset that is lower than the known
+    one changes nothing; a higher one than the known end moves that, too. Needs manage_topic.
+    Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE.
     """
-    ReportPartitionEnd: _aio.UnaryUnaryMultiCallable[_streams_service_pb2.ReportPartitionEndRequest, _streams_service_pb2.ReportPartitionEndResponse]  # type: ignore[assignment]
-    """Records how far the data plane has written (not built: the cluster answers UNIMPLEMENTED). The
-    offset never moves back. Needs send_messages.
-    Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND.
+    ReportPartitionEnds: _aio.UnaryUnaryMultiCallable[_streams_service_pb2.ReportPartitionEndsRequest, _streams_service_pb2.ReportPartitionEndsResponse]  # type: ignore[assignment]
+    """Records how far the data plane has written: brokers report the ends of their partitions about
+    once a second. An offset that is lower than the known one changes nothing. Needs send_messages.
+    Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE.
     """
     GetStream: _aio.UnaryUnaryMultiCallable[_streams_service_pb2.GetStreamRequest, _streams_service_pb2.GetStreamResponse]  # type: ignore[assignment]
     """Returns one stream. Needs read_stream.
@@ -205,6 +210,11 @@ class StreamsServiceAsyncStub(StreamsServiceStub):
     """
     ListPartitions: _aio.UnaryUnaryMultiCallable[_streams_service_pb2.ListPartitionsRequest, _streams_service_pb2.ListPartitionsResponse]  # type: ignore[assignment]
     """Lists the partitions of a topic by ascending number, all in one answer. Needs read_topic.
+    Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
+    """
+    ListWatermarks: _aio.UnaryUnaryMultiCallable[_streams_service_pb2.ListWatermarksRequest, _streams_service_pb2.ListWatermarksResponse]  # type: ignore[assignment]
+    """Returns where the data of a topic's partitions begins and ends, as the data plane has reported,
+    in pages. Needs read_topic.
     Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
     """
     CheckAccess: _aio.UnaryUnaryMultiCallable[_streams_service_pb2.CheckAccessRequest, _streams_service_pb2.CheckAccessResponse]  # type: ignore[assignment]
@@ -331,25 +341,25 @@ class StreamsServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
-    def TruncatePartition(
+    def TruncatePartitions(
         self,
-        request: _streams_service_pb2.TruncatePartitionRequest,
+        request: _streams_service_pb2.TruncatePartitionsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_streams_service_pb2.TruncatePartitionResponse, _abc.Awaitable[_streams_service_pb2.TruncatePartitionResponse]]:
-        """Records up to which offset the data plane dropped data (not built: the cluster answers
-        UNIMPLEMENTED). The offset never moves back.
-        Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND.
+    ) -> _typing.Union[_streams_service_pb2.TruncatePartitionsResponse, _abc.Awaitable[_streams_service_pb2.TruncatePartitionsResponse]]:
+        """Records up to which offsets the data plane dropped data. An offset that is lower than the known
+        one changes nothing; a higher one than the known end moves that, too. Needs manage_topic.
+        Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE.
         """
 
     @_abc_1.abstractmethod
-    def ReportPartitionEnd(
+    def ReportPartitionEnds(
         self,
-        request: _streams_service_pb2.ReportPartitionEndRequest,
+        request: _streams_service_pb2.ReportPartitionEndsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_streams_service_pb2.ReportPartitionEndResponse, _abc.Awaitable[_streams_service_pb2.ReportPartitionEndResponse]]:
-        """Records how far the data plane has written (not built: the cluster answers UNIMPLEMENTED). The
-        offset never moves back. Needs send_messages.
-        Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND.
+    ) -> _typing.Union[_streams_service_pb2.ReportPartitionEndsResponse, _abc.Awaitable[_streams_service_pb2.ReportPartitionEndsResponse]]:
+        """Records how far the data plane has written: brokers report the ends of their partitions about
+        once a second. An offset that is lower than the known one changes nothing. Needs send_messages.
+        Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE.
         """
 
     @_abc_1.abstractmethod
@@ -397,6 +407,17 @@ class StreamsServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_streams_service_pb2.ListPartitionsResponse, _abc.Awaitable[_streams_service_pb2.ListPartitionsResponse]]:
         """Lists the partitions of a topic by ascending number, all in one answer. Needs read_topic.
+        Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
+        """
+
+    @_abc_1.abstractmethod
+    def ListWatermarks(
+        self,
+        request: _streams_service_pb2.ListWatermarksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_streams_service_pb2.ListWatermarksResponse, _abc.Awaitable[_streams_service_pb2.ListWatermarksResponse]]:
+        """Returns where the data of a topic's partitions begins and ends, as the data plane has reported,
+        in pages. Needs read_topic.
         Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
         """
 

@@ -1,0 +1,128 @@
+"""What the data plane reports: where the data of partitions begins and ends.
+
+A watermark never moves back. It is a fact about data and no part of its topic, so no report
+modifies the topic, and a purge leaves the watermarks as they are: whoever carries it out reports up
+to where data was dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from services.runtime import offset_rows, watermarks
+from services.runtime.domain import Call, CommandHandler
+from services.runtime.offset_rows import ByRow
+from services.runtime.watermarks import OFFSETS_PER_ROW_OF_WORK, ROWS_PER_REPLACED
+from services.streams import access as gates
+from services.streams import refusals
+from services.streams.access import Gate
+from services.streams.lookup import authenticate, find_topic
+from services.streams.model import StreamsState, Topic
+from viewstamp import limits
+from viewstamp.api.common.v1.common_pb2 import PartitionOffset
+from viewstamp.api.domain.v1 import effects_pb2
+from viewstamp.api.routing.v1 import routing_pb2
+from viewstamp.api.streams.v1 import streams_pb2
+from viewstamp.api.streams.v1 import streams_service_pb2 as api
+from viewstamp.paging import PagedList, offsets_page_size
+
+
+def truncate_partitions(
+    state: StreamsState, request: api.TruncatePartitionsRequest, call: Call
+) -> bytes:
+    """Move the first offsets that remain, and ends that turn out to lie before them."""
+    offsets = request.start_offsets
+    topic, changes, rows = _reported(state, request, offsets, gates.CHANGE_TOPIC, call)
+    if watermarks.raise_starts(state.watermarks, topic.stream_id, topic.id, changes):
+        _tell(topic, offsets, rows, call, are_starts=True)
+    return b""
+
+
+def report_partition_ends(
+    state: StreamsState, request: api.ReportPartitionEndsRequest, call: Call
+) -> bytes:
+    """Move the next offsets to be written."""
+    offsets = request.end_offsets
+    topic, changes, rows = _reported(state, request, offsets, gates.SEND_TOPIC, call)
+    if watermarks.raise_ends(state.watermarks, topic.stream_id, topic.id, changes):
+        _tell(topic, offsets, rows, call, are_starts=False)
+    return b""
+
+
+def list_watermarks(
+    state: StreamsState, request: api.ListWatermarksRequest, call: Call
+) -> api.ListWatermarksResponse:
+    """Return a page of a topic's watermarks."""
+    caller = authenticate(state, call)
+    topic = find_topic(state, caller, gates.READ_TOPIC, request.stream, request.topic)
+    size = offsets_page_size(request.page_size)
+    pages = PagedList("ListWatermarks", topic.id)
+    start = pages.id_after(request.page_token) if request.page_token else 0
+    response = api.ListWatermarksResponse()
+    for each in _known(state, topic, start):
+        if len(response.watermarks) == size:
+            response.next_page_token = pages.id_token(each.partition)
+            break
+        response.watermarks.append(each)
+    return response
+
+
+COMMANDS: Final[Mapping[str, CommandHandler[StreamsState]]] = {
+    "TruncatePartitions": truncate_partitions,
+    "ReportPartitionEnds": report_partition_ends,
+}
+
+
+def rows_of(topic: Topic, call: Call) -> int:
+    """Return how many rows of watermarks a topic may have; none below the level."""
+    return offset_rows.row_count(topic.partitions_count) if call.keeps_offsets else 0
+
+
+def _reported(
+    state: StreamsState, request: Any, offsets: Sequence[PartitionOffset], gate: Gate, call: Call
+) -> tuple[Topic, ByRow, int]:
+    """Return the topic, the offsets by row, and the cost of both. Raises Refusal."""
+    topic = find_topic(state, authenticate(state, call), gate, request.stream, request.topic)
+    if not 1 <= len(offsets) <= limits.OFFSETS_PER_REQUEST_MAX:
+        raise refusals.invalid_offsets_count(len(offsets))
+    looked_at = len(offsets) // OFFSETS_PER_ROW_OF_WORK
+    call.charge(looked_at)
+    told = [(each.partition, each.offset) for each in offsets]
+    partition, highest = max(told)[0], max(offset for _, offset in told)
+    if partition >= topic.partitions_count:
+        raise refusals.partition_not_found(topic.name, partition, topic.partitions_count)
+    if highest > limits.OFFSET_MAX:
+        raise refusals.impossible_offset(highest)
+    changes = offset_rows.by_row(told)
+    replaced = ROWS_PER_REPLACED * len(changes)
+    call.charge(replaced)
+    return topic, changes, looked_at + replaced
+
+
+def _tell(
+    topic: Topic, offsets: Sequence[PartitionOffset], rows: int, call: Call, *, are_starts: bool
+) -> None:
+    """Tell consumer groups of a report, which has cost so many rows here."""
+    effect = effects_pb2.OffsetsReported(
+        stream_id=topic.stream_id, topic_id=topic.id, offsets=offsets, are_starts=are_starts
+    )
+    payload = effects_pb2.EffectPayload(offsets_reported=effect)
+    call.emit((routing_pb2.STAGE_CONSUMER_GROUPS,), payload, limits.EFFECT_ROWS + rows)
+
+
+def _known(state: StreamsState, topic: Topic, start: int) -> Iterator[streams_pb2.Watermarks]:
+    """Yield what was reported of partitions from `start` on, ascending."""
+    first_number, first_index = offset_rows.place(start)
+    for number in range(first_number, offset_rows.row_count(topic.partitions_count)):
+        row = state.watermarks.rows.get((topic.id, number))
+        if row is None:
+            continue
+        ends, first = offset_rows.unpack(row.ends), offset_rows.first_partition(number)
+        for index in range(first_index if number == first_number else 0, len(ends)):
+            if ends[index]:
+                yield streams_pb2.Watermarks(
+                    partition=first + index,
+                    start_offset=offset_rows.at(row.starts, index),
+                    end_offset=ends[index] - 1,
+                )

@@ -1,0 +1,184 @@
+"""Watermarks and offsets by the client's facades, against a real replica."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+import viewstamp
+from tests.processes.processes import ReplicaProcesses, replica
+from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
+from viewstamp.api.consumer_groups.v1.consumer_groups_pb2 import CommittedOffset
+from viewstamp.api.streams.v1.streams_pb2 import Watermarks
+from viewstamp.api.streams.v1.streams_service_pb2 import ReportPartitionEndsRequest
+from viewstamp.client import Client, Refusal
+from viewstamp.client.identifiers import group_name, partition_offsets, topic_name
+from viewstamp.client.membership import GroupMember
+
+PARTITIONS = 4
+LONG_S = 300.0
+LOOK_AGAIN_S = 0.02
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[ReplicaProcesses]:
+    """A running replica."""
+    with replica() as running:
+        yield running
+
+
+@asynccontextmanager
+async def connected(processes: ReplicaProcesses) -> AsyncIterator[Client]:
+    """Yield a client of root that is patient."""
+    async with await viewstamp.connect(
+        processes.address,
+        username="root",
+        password=processes.root_password(),
+        timeout_s=LONG_S,
+        connect_timeout_s=LONG_S,
+    ) as client:
+        yield client
+
+
+async def made(client: Client, stream: str) -> tuple[str, str, str]:
+    """Create a stream with a topic and a group, and return their names."""
+    await client.streams.create(stream)
+    await client.topics.create(stream, "events", partitions_count=PARTITIONS)
+    await client.groups.create(stream, "events", "readers")
+    return stream, "events", "readers"
+
+
+async def offsets(client: Client, group: tuple[str, str, str]) -> dict[int, int]:
+    """Return the offsets of a group, by partition."""
+    return {each.partition: each.offset async for each in client.groups.fetch_offsets(*group)}
+
+
+async def shared(*members: GroupMember) -> None:
+    """Wait until each member owns its share."""
+
+    async def follow(member: GroupMember) -> None:
+        async for _ in member:
+            pass
+
+    following = [asyncio.create_task(follow(member)) for member in members]
+    share = PARTITIONS // len(members)
+    async with asyncio.timeout(LONG_S):
+        while any(len(member.owned) != share for member in members):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(LOOK_AGAIN_S)
+    for task in following:
+        task.cancel()
+
+
+async def test_watermarks_are_what_was_reported(processes: ReplicaProcesses) -> None:
+    """Reports move watermarks up alone, a dry run moves none, and the list goes over its pages."""
+    async with connected(processes) as client:
+        topic = (await made(client, "reported"))[:2]
+        await client.topics.report_partition_ends(*topic, {0: 100, 2: 50})
+        await client.topics.truncate_partitions(*topic, {0: 10, 3: 7})
+        await client.topics.report_partition_ends(*topic, {0: 90})
+        await client.topics.truncate_partitions(*topic, {0: 9})
+        await client.topics.report_partition_ends(*topic, {1: 1}, validate_only=True)
+        await client.topics.truncate_partitions(*topic, {1: 1}, validate_only=True)
+        for page_size in (0, 1, 2):
+            listed = [each async for each in client.topics.watermarks(*topic, page_size=page_size)]
+            assert listed == [
+                Watermarks(partition=0, start_offset=10, end_offset=100),
+                Watermarks(partition=2, start_offset=0, end_offset=50),
+                Watermarks(partition=3, start_offset=7, end_offset=7),
+            ]
+
+
+async def test_offsets_come_with_their_lag(processes: ReplicaProcesses) -> None:
+    """Offsets are fetched in pages or by partition, with what was reported of the partition."""
+    async with connected(processes) as client:
+        group = await made(client, "fetched")
+        await client.topics.report_partition_ends(*group[:2], {0: 100, 2: 50})
+        await client.topics.truncate_partitions(*group[:2], {0: 10})
+        await client.groups.commit_offsets(*group, {0: 40, 1: 7, 2: 50})
+        await client.groups.commit_offsets(*group, {3: 1}, validate_only=True)
+        found = [
+            CommittedOffset(partition=0, offset=40, start_offset=10, end_offset=100, lag=60),
+            CommittedOffset(partition=1, offset=7),
+            CommittedOffset(partition=2, offset=50, start_offset=0, end_offset=50, lag=0),
+        ]
+        for page_size in (0, 1, 2):
+            listed = client.groups.fetch_offsets(*group, page_size=page_size)
+            assert [each async for each in listed] == found
+        some = client.groups.fetch_offsets(*group, partitions={3, 2, 0}, page_size=1)
+        assert [each async for each in some] == [found[0], found[2]]
+        assert [each async for each in client.groups.fetch_offsets(*group, partitions=[])] == []
+        with pytest.raises(Refusal) as caught:
+            await client.groups.commit_offsets(*group, {0: 41, 2: 51})
+        assert caught.value.name == "OFFSET_OUT_OF_RANGE"
+        await client.groups.commit_offsets(*group, {2: 51}, allow_out_of_range=True)
+        assert await offsets(client, group) == {0: 40, 1: 7, 2: 51}
+
+
+async def test_offsets_are_reset_and_deleted(processes: ReplicaProcesses) -> None:
+    """Offsets go to given places, to where data begins or ends, and away; a dry run moves none."""
+    async with connected(processes) as client:
+        group = await made(client, "reset")
+        await client.topics.report_partition_ends(*group[:2], {0: 100, 1: 50})
+        await client.topics.truncate_partitions(*group[:2], {0: 10})
+        await client.groups.reset_offsets(*group, to=api.OFFSET_RESET_EARLIEST)
+        assert await offsets(client, group) == {0: 10, 1: 0, 2: 0, 3: 0}
+        await client.groups.reset_offsets(*group, to=api.OFFSET_RESET_LATEST, partitions={1, 0})
+        await client.groups.reset_offsets(*group, {2: 5})
+        await client.groups.reset_offsets(*group, {3: 5}, validate_only=True)
+        assert await offsets(client, group) == {0: 100, 1: 50, 2: 5, 3: 0}
+        with pytest.raises(Refusal) as caught:
+            await client.groups.reset_offsets(*group, {0: 101})
+        assert caught.value.name == "OFFSET_OUT_OF_RANGE"
+        await client.groups.reset_offsets(*group, {0: 101}, allow_out_of_range=True)
+        await client.groups.delete_offsets(*group, partitions={3, 1})
+        await client.groups.delete_offsets(*group, validate_only=True)
+        with pytest.raises(ValueError, match="no partition is named"):
+            await client.groups.delete_offsets(*group, partitions=[])
+        with pytest.raises(ValueError, match="no partition is named"):
+            await client.groups.reset_offsets(*group, to=api.OFFSET_RESET_EARLIEST, partitions=[])
+        assert await offsets(client, group) == {0: 101, 2: 5}
+        await client.groups.delete_offsets(*group)
+        assert await offsets(client, group) == {}
+
+
+async def test_a_broker_commits_for_members_in_one_request(processes: ReplicaProcesses) -> None:
+    """A batch has a report and commits of several members; a fenced one keeps no other out."""
+    async with (
+        connected(processes) as broker,
+        connected(processes) as first,
+        connected(processes) as second,
+    ):
+        group = await made(broker, "batched")
+        async with first.groups.member(*group) as one, second.groups.member(*group) as two:
+            owners = {first.session_id: one, second.session_id: two}
+            await shared(one, two)
+            ends = dict.fromkeys(range(PARTITIONS), 9)
+            report = ReportPartitionEndsRequest(
+                **topic_name(*group[:2]), end_offsets=partition_offsets(ends)
+            )
+            commits = [
+                api.CommitOffsetsRequest(
+                    **group_name(*group),
+                    session_id=session_id,
+                    member_epoch=member.member_epoch,
+                    offsets=partition_offsets(dict.fromkeys(member.owned, 9)),
+                )
+                for session_id, member in owners.items()
+            ]
+            late = api.CommitOffsetsRequest()
+            late.CopyFrom(commits[0])
+            late.member_epoch = 1_000
+            results = await broker.batch([report, late, *commits])
+            refused = {n: r.name for n, r in enumerate(results) if isinstance(r, Refusal)}
+            assert refused == {1: "FENCED_MEMBER_EPOCH"}
+            assert await offsets(broker, group) == ends
+            await broker.groups.commit_offsets(
+                *group,
+                dict.fromkeys(two.owned, 8),
+                session_id=second.session_id,
+                member_epoch=two.member_epoch,
+            )
+            assert await offsets(broker, group) == ends | dict.fromkeys(two.owned, 8)
