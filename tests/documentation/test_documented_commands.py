@@ -78,6 +78,7 @@ SHORTER: Final = [
     ("benchmarks/README.md", "commands --quick", "commands --quick --only create_concurrent"),
     ("benchmarks/README.md", "failover --quick", "failover --kills 1"),
     ("benchmarks/README.md", "snapshots --quick", "snapshots --quick --only changes"),
+    ("benchmarks/README.md", "benchmarks.offsets", "benchmarks.offsets --rounds 1 --seconds 1"),
     ("benchmarks/README.md", "analytics --quick", "analytics --spans 20000"),
     ("docs/analytics.md", "viewstamp analyze --data-directory data --output followed", FOLLOW),
     ("docs/simulation.md", "COUNT=200", "COUNT=2"),
