@@ -71,6 +71,14 @@ class PagedList:
             raise _malformed()
         return int.from_bytes(key, "big")
 
+    def begin(self, token: str) -> int:
+        """Return the number at which the page begins, 0 for the first page.
+
+        For lists whose tokens name the first entry of the next page. Raises Refusal
+        MALFORMED_REQUEST.
+        """
+        return self.id_after(token) if token else 0
+
     def next_id_token(self, ids: Sequence[int], size: int) -> str:
         """Return the token after the first `size` of the ids found; empty if there are no more."""
         return self.id_token(ids[size - 1]) if len(ids) > size else ""

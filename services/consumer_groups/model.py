@@ -173,20 +173,22 @@ class GroupsState:
         """Replace offsets of a row, each plus one; 0 forgets it."""
         row = self.offsets.rows.get((group_id, number))
         before = EMPTY if row is None else row.offsets
-        self._put_offsets(group_id, number, before, offset_rows.replaced(before, changes))
+        self.set_offsets(group_id, number, offset_rows.replaced(before, changes))
 
-    def set_offsets(self, group_id: int, number: int, row: bytes) -> None:
-        """Replace a whole row of offsets, each plus one."""
-        before = self.offsets.rows.get((group_id, number))
-        self._put_offsets(group_id, number, EMPTY if before is None else before.offsets, row)
+    def set_offsets(self, group_id: int, number: int, offsets: bytes) -> None:
+        """Replace a row of offsets, each plus one, if it differs; one without any is not kept."""
+        key, row = (group_id, number), CommittedOffsets(group_id, number, offsets)
+        if offsets and self.offsets.rows.get(key) != row:
+            self.offsets.put(key, row)
+        elif not offsets and key in self.offsets:
+            self.offsets.delete(key)
 
     def cut_offsets(self, group: Group, partitions_count: int) -> int:
         """Forget the offsets of a group in all but its first partitions; return rows looked at."""
         number, kept = offset_rows.place(partitions_count)
         row = self.offsets.rows.get((group.id, number)) if kept else None
         if row is not None:
-            left = offset_rows.cut(row.offsets, kept)
-            self._put_offsets(group.id, number, row.offsets, left)
+            self.set_offsets(group.id, number, offset_rows.cut(row.offsets, kept))
         end = self.offset_rows_max(group)
         for row_number in range(number + bool(kept), end):
             if (group.id, row_number) in self.offsets:
@@ -197,16 +199,6 @@ class GroupsState:
         """Forget all offsets of a group."""
         if self.offsets.rows:  # never below FEATURE_LEVEL_OFFSETS, where nobody pays for a look
             self.cut_offsets(group, 0)
-
-    def _put_offsets(self, group_id: int, number: int, before: bytes, row: bytes) -> None:
-        """Replace a row that differs; one without offsets is not kept."""
-        key = (group_id, number)
-        if row == before:
-            return
-        if row:
-            self.offsets.put(key, CommittedOffsets(group_id, number, row))
-        else:
-            self.offsets.delete(key)
 
     def member(self, group_id: int, session_id: int) -> Member | None:
         """Return the session's place in the group, or None."""

@@ -29,7 +29,13 @@ from services.runtime import offset_rows
 from services.runtime.cost import RETRY_DELAY_MS
 from services.runtime.domain import Call, CommandHandler
 from services.runtime.offset_rows import EMPTY, ByRow
-from services.runtime.watermarks import OFFSETS_PER_ROW_OF_WORK, ROWS_PER_REPLACED, Watermarks
+from services.runtime.watermarks import (
+    OFFSETS_PER_ROW_OF_WORK,
+    ROWS_PER_REPLACED,
+    Watermarks,
+    impossible_offset,
+    invalid_offsets_count,
+)
 from viewstamp import limits
 from viewstamp.api.common.v1.common_pb2 import PartitionOffset
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as entities
@@ -99,7 +105,7 @@ def fetch_offsets(state: GroupsState, request: api.FetchOffsetsRequest, call: Ca
     group = find_group(state, request, call)
     size = offsets_page_size(request.page_size)
     pages = PagedList("FetchOffsets", group.id)
-    start = pages.id_after(request.page_token) if request.page_token else 0
+    start = pages.begin(request.page_token)
     partitions: Iterable[int] | None = None
     if request.partitions:
         named = _named(state, group, request.partitions, call)
@@ -174,14 +180,12 @@ def _offsets_of(
 ) -> ByRow:
     """Return the offsets of a request by row, checked and paid for. Raises Refusal."""
     if not offsets:
-        raise _wrong_count(0)
+        raise invalid_offsets_count(0)
     told = [(each.partition, each.offset) for each in _bounded(offsets, call)]
     _check_partitions(state, group, max(told)[0], call)
     highest = max(offset for _, offset in told)
     if highest > limits.OFFSET_MAX:
-        raise Refusal.of(
-            Reason.REASON_OFFSET_OUT_OF_RANGE, "impossible", offset=highest, limit=limits.OFFSET_MAX
-        )
+        raise impossible_offset(highest)
     changes = offset_rows.by_row(told)
     _check_each_once(changes, len(told))
     call.charge(ROWS_PER_REPLACED * len(changes))
@@ -201,7 +205,7 @@ def _named(
 
 def _bounded(named: Sequence[Any], call: Call) -> Sequence[Any]:
     if len(named) > limits.OFFSETS_PER_REQUEST_MAX:
-        raise _wrong_count(len(named))
+        raise invalid_offsets_count(len(named))
     call.charge(len(named) // OFFSETS_PER_ROW_OF_WORK)
     return named
 
@@ -235,15 +239,6 @@ def _known_partitions(state: GroupsState, group: Group, call: Call) -> int:
 def _check_each_once(changes: ByRow, count: int) -> None:
     if sum(map(len, changes.values())) != count:
         raise Refusal.of(Reason.REASON_MALFORMED_REQUEST, "partition_twice")
-
-
-def _wrong_count(count: int) -> Refusal:
-    return Refusal.of(
-        Reason.REASON_MALFORMED_REQUEST,
-        "offsets_count",
-        offsets_count=count,
-        limit=limits.OFFSETS_PER_REQUEST_MAX,
-    )
 
 
 # --- What the data plane has reported ---

@@ -82,7 +82,7 @@ def sync_consumer_group(
     size = min(request.page_size or limits.PARTITIONS_PAGE_MAX, limits.PARTITIONS_PAGE_MAX)
     # So many were told on the pages before.
     pages = PagedList("SyncConsumerGroup", group.id, session_id)
-    start = pages.id_after(request.page_token) if request.page_token else 0
+    start = pages.begin(request.page_token)
     stop, split = start + size, len(owned)
     return api.SyncConsumerGroupResponse(
         member_epoch=member.member_epoch,

@@ -13,9 +13,12 @@ from typing import Final, NamedTuple
 from services.runtime import offset_rows
 from services.runtime.offset_rows import EMPTY, ByRow
 from services.runtime.section import EntityKind, Projected, SectionError
+from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.streams.v1 import streams_pb2
+from viewstamp.errors import Refusal
 from viewstamp.limits import (
     OFFSET_MAX,
+    OFFSETS_PER_REQUEST_MAX,
     PARTITIONS_PER_OFFSETS_ROW,
     PARTITIONS_PER_REQUEST_MAX,
 )
@@ -43,6 +46,23 @@ class Watermarks(NamedTuple):
 
 WatermarksTable = Table[tuple[int, int], Watermarks]  # by topic id and number of the row
 _Change = Callable[[Watermarks, Mapping[int, int]], Watermarks]
+
+
+def invalid_offsets_count(count: int) -> Refusal:
+    """Return the refusal of a request about no partition, or about too many."""
+    return Refusal.of(
+        Reason.REASON_MALFORMED_REQUEST,
+        "offsets_count",
+        offsets_count=count,
+        limit=OFFSETS_PER_REQUEST_MAX,
+    )
+
+
+def impossible_offset(offset: int) -> Refusal:
+    """Return the refusal of an offset that no partition can have."""
+    return Refusal.of(
+        Reason.REASON_OFFSET_OUT_OF_RANGE, "impossible", offset=offset, limit=OFFSET_MAX
+    )
 
 
 def raise_ends(table: WatermarksTable, stream_id: int, topic_id: int, changes: ByRow) -> bool:

@@ -127,23 +127,6 @@ def partition_not_found(topic: str, partition: int, existing: int) -> Refusal:
     )  # fmt: skip
 
 
-def invalid_offsets_count(count: int) -> Refusal:
-    """Return the refusal of a report of no partition, or of too many."""
-    return Refusal.of(
-        Reason.REASON_MALFORMED_REQUEST,
-        "offsets_count",
-        offsets_count=count,
-        limit=limits.OFFSETS_PER_REQUEST_MAX,
-    )
-
-
-def impossible_offset(offset: int) -> Refusal:
-    """Return the refusal of an offset that no partition can have."""
-    return Refusal.of(
-        Reason.REASON_OFFSET_OUT_OF_RANGE, "impossible", offset=offset, limit=limits.OFFSET_MAX
-    )
-
-
 def partition_run_limit(topic: str) -> Refusal:
     """Return the refusal of partitions for a topic that got its own in too many steps."""
     return Refusal.of(

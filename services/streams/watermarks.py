@@ -58,7 +58,7 @@ def list_watermarks(
     topic = find_topic(state, caller, gates.READ_TOPIC, request.stream, request.topic)
     size = offsets_page_size(request.page_size)
     pages = PagedList("ListWatermarks", topic.id)
-    start = pages.id_after(request.page_token) if request.page_token else 0
+    start = pages.begin(request.page_token)
     response = api.ListWatermarksResponse()
     for each in _known(state, topic, start):
         if len(response.watermarks) == size:
@@ -85,7 +85,7 @@ def _reported(
     """Return the topic, the offsets by row, and the cost of both. Raises Refusal."""
     topic = find_topic(state, authenticate(state, call), gate, request.stream, request.topic)
     if not 1 <= len(offsets) <= limits.OFFSETS_PER_REQUEST_MAX:
-        raise refusals.invalid_offsets_count(len(offsets))
+        raise watermarks.invalid_offsets_count(len(offsets))
     looked_at = len(offsets) // OFFSETS_PER_ROW_OF_WORK
     call.charge(looked_at)
     told = [(each.partition, each.offset) for each in offsets]
@@ -93,7 +93,7 @@ def _reported(
     if partition >= topic.partitions_count:
         raise refusals.partition_not_found(topic.name, partition, topic.partitions_count)
     if highest > limits.OFFSET_MAX:
-        raise refusals.impossible_offset(highest)
+        raise watermarks.impossible_offset(highest)
     changes = offset_rows.by_row(told)
     replaced = ROWS_PER_REPLACED * len(changes)
     call.charge(replaced)

@@ -170,10 +170,11 @@ class GroupMember:
         """Store the next offset to read, by partition: all of them, or none if one is refused.
 
         Raises Refusal: PARTITION_NOT_OWNED for a partition that the program may not read any more,
-        FENCED_MEMBER_EPOCH or NOT_A_MEMBER if the cluster has removed the member. Then somebody
-        else reads on from the last offset that was committed, and the next change tells what was
-        lost. OFFSET_OUT_OF_RANGE for an offset outside of what the data plane has reported, unless
-        that is allowed. Raises ClientError.
+        NOT_A_MEMBER if the cluster has removed the member. Then somebody else reads on from the
+        last offset that was committed, and the next change tells what was lost.
+        FENCED_MEMBER_EPOCH if it was removed and is back, or has not heard of its newest epoch yet:
+        if no change comes, commit again. OFFSET_OUT_OF_RANGE for an offset outside of what the data
+        plane has reported, unless that is allowed. Raises ClientError.
         """
         while True:
             self._check_held(offsets)
