@@ -2,7 +2,8 @@
 
 Python's collector stops everything while it walks all objects, and a state has millions. So it does
 not run by itself. Objects that survive a collection in a quiet moment are frozen: the collector
-never walks them again. While commands flow, it walks only new objects.
+never walks them again. While commands flow, it walks only new objects, and so often that each walk
+is short.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import gc
 from collections.abc import Callable
 
-from viewstamp.limits import GARBAGE_INTERVAL_MS
+from viewstamp.limits import GARBAGE_INTERVAL_MS, GARBAGE_QUIET_MS
 
 
 async def collect_when_quiet(activity: Callable[[], int]) -> None:
@@ -33,15 +34,16 @@ def spare_what_is_there() -> None:
 
 
 async def _watch(activity: Callable[[], int]) -> None:
-    seen, is_clean = activity(), True
+    seen, is_clean, quiet_ms = activity(), True, 0
     while True:
         await asyncio.sleep(GARBAGE_INTERVAL_MS / 1000)
         now = activity()
         if now != seen:
             gc.collect(0)
-            is_clean = False
-        elif not is_clean:
+            seen, is_clean, quiet_ms = now, False, 0
+            continue
+        quiet_ms += GARBAGE_INTERVAL_MS
+        if quiet_ms >= GARBAGE_QUIET_MS and not is_clean:
             gc.collect()
             gc.freeze()
             is_clean = True
-        seen = now

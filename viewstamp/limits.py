@@ -401,4 +401,8 @@ SERVICE_THREADS_MAX: Final = 4
 DEFERRED_QUERIES_MAX: Final = 1024
 SERVICE_STOP_GRACE_MS: Final = 1_000
 UNIX_SOCKET_PATH_BYTES_MAX: Final = 107
-GARBAGE_INTERVAL_MS: Final = 1_000
+# New objects are walked this often while commands flow. A service that makes 25,000 of them in a
+# second stood still for 35 ms when it walked them once a second, which 256 callers noticed.
+GARBAGE_INTERVAL_MS: Final = 100
+# Without a command for this long all objects are walked, once.
+GARBAGE_QUIET_MS: Final = 1_000

@@ -48,7 +48,10 @@ class SectionFreezer(Freezer[State]):
         return Frozen(0, 0, revision, self._kinds, tables)
 
     def release(self, generation: int) -> Frozen[State] | None:
-        """Make a frozen generation the base; what nobody has counted is counted with the next."""
+        """Make a frozen generation the base; what nobody has counted is counted with the next.
+
+        Return what nobody needs any more: the caller may `forget` it.
+        """
         released = super().release(generation)
         if released is None:
             return None
@@ -56,9 +59,9 @@ class SectionFreezer(Freezer[State]):
         self._totals = {each: base for each, base in self._totals.items() if each > generation}
         if total is not None:
             self._base, self._uncounted = total, None
-        else:
-            self._uncounted = folded(self._uncounted, released)
-        return released
+            return released
+        self._uncounted = folded(self._uncounted, released)
+        return None
 
     def behind_base(self) -> Frozen[State] | None:
         """Return what must be counted before a cut is: a released one that nobody has read."""

@@ -31,6 +31,7 @@ from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.limits import APPLY_REPLIES_WAITING_MAX, DEFERRED_QUERIES_MAX, MIB
+from viewstamp.machine.freezing import Frozen
 from viewstamp.telemetry import fields
 
 logger: Final = logging.getLogger(__name__)
@@ -142,7 +143,9 @@ class ApplyStream:
         elif kind == "batches" and self._installing is None:
             await self._apply_all(request.batches.batches, tasks)
         elif kind == "release" and self._installing is None:
-            self.machine.freezer.release(request.release.generation)
+            released = self.machine.freezer.release(request.release.generation)
+            if released is not None:
+                tasks.create_task(_forget(released))
         else:
             self.end(grpc.StatusCode.INVALID_ARGUMENT, self._out_of_order(kind))
 
@@ -353,6 +356,12 @@ class ApplyStream:
         """Log the machine's defects, and forget them."""
         while self.machine.alarms:
             _log(self.machine.alarms.pop(0))
+
+
+async def _forget(released: Frozen[Any]) -> None:
+    """Free the rows of a cut that nobody needs, and let other tasks run meanwhile."""
+    for _ in released.forget():
+        await asyncio.sleep(0)
 
 
 def _log(alarm: Alarm) -> None:

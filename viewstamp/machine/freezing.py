@@ -13,7 +13,7 @@ one is the base of the newer one.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from itertools import islice
@@ -31,6 +31,11 @@ Change: TypeAlias = tuple[int, bytes, bytes | None, bytes | None]
 WHOLE_TABLE_KEY: Final = b""
 # Keys to sort at once; this takes about as long as a slice of encoding may take.
 SORTED_AT_ONCE: Final = 256
+# A look at one row takes as long as copying this many rows of a table: old rows are anywhere in
+# memory, and a table is copied from its begin to its end (0.8 and 0.04 us).
+ROWS_COPIED_PER_LOOK: Final = 16
+# Rows to forget at once; this takes a fraction of a millisecond.
+FORGOTTEN_AT_ONCE: Final = 1_024
 # Unreleased cuts that are kept apart; if there are more, the oldest two become one. All unreleased
 # cuts but the last have failed, or are about to be adopted.
 CUTS_MAX: Final = 8
@@ -94,8 +99,8 @@ class FrozenTable:
     `news` holds every row if `is_whole`, else only the changed ones. Both may hold ABSENT.
     """
 
-    olds: Mapping[Any, Any]
-    news: Mapping[Any, Any]
+    olds: dict[Any, Any]
+    news: dict[Any, Any]
     is_whole: bool
 
     def behind(self, older: FrozenTable) -> FrozenTable:
@@ -125,6 +130,18 @@ class Frozen(Generic[State]):
         """
         for kind, table in zip(self.kinds, self.tables, strict=True):
             yield from _whole(kind, table) if kind.whole_table else _rows(kind, table)
+
+    def forget(self) -> Iterator[None]:
+        """Give up all rows, and yield where the caller may pause: freeing many takes long.
+
+        Nobody may need the cut any more, nor a cut that was folded into it.
+        """
+        for table in self.tables:
+            for rows in (table.olds, table.news):
+                while rows:
+                    for _ in range(min(FORGOTTEN_AT_ONCE, len(rows))):
+                        rows.popitem()
+                    yield
 
 
 class Freezer(Generic[State]):
@@ -194,8 +211,9 @@ def _freeze(kind: RowKind[State], table: Rows) -> FrozenTable:
     olds, table.changed = table.changed, {}
     assert olds is not None, "every table of a section is followed"
     rows = table.rows
-    # A copy of all rows is several times faster per row than lookups, except for derived rows.
-    if isinstance(rows, dict) and (kind.whole_table or len(olds) > len(rows) // 2):
+    if isinstance(rows, dict) and (
+        kind.whole_table or len(rows) < len(olds) * ROWS_COPIED_PER_LOOK
+    ):
         return FrozenTable(olds, rows.copy(), is_whole=True)
     return FrozenTable(olds, {key: rows.get(key, ABSENT) for key in olds}, is_whole=False)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
@@ -26,7 +27,8 @@ from viewstamp.format.block import decode_block
 from viewstamp.format.merge import merge
 from viewstamp.format.section import SectionEntry
 from viewstamp.limits import FEATURE_LEVEL_MAX
-from viewstamp.machine.freezing import Entity
+from viewstamp.machine import freezing
+from viewstamp.machine.freezing import ROWS_COPIED_PER_LOOK, Entity
 
 _COMPRESSION = ThreadPoolExecutor(1)
 
@@ -78,23 +80,27 @@ class SnapshotTrial:
         """The generations that were read, ascending."""
         return sorted(g for g, cut in self.cuts.items() if cut.summary is not None)
 
-    def cut(self) -> None:
-        """Take a cut."""
+    def cut(self, rows_per_look: int = ROWS_COPIED_PER_LOOK) -> None:
+        """Take a cut; a table is copied where it has fewer rows than this for each changed one."""
         machine = self.machine
         generation = max(self.cuts, default=0) + 1
         item = pb.Item(cut=pb.CutItem(generation=generation))
         batch = pb.Batch(
             sequence=machine.sequence + 1, feature_level=FEATURE_LEVEL_MAX, items=[item]
         )
-        (outcome,) = machine.apply(batch).reply.outcomes
+        with patch.object(freezing, "ROWS_COPIED_PER_LOOK", rows_per_look):
+            (outcome,) = machine.apply(batch).reply.outcomes
         assert outcome.WhichOneof("kind") == "done"
         entities = list(machine.domain.section.entities(machine.state))
         digest = machine.state_digest()
         self.cuts[generation] = Cut(machine.sequence, machine.revision, entities, digest)
 
     def release(self, generation: int) -> None:
-        """Release a generation, frozen or not."""
-        self.machine.freezer.release(generation)
+        """Release a generation, frozen or not, and free what nobody needs any more."""
+        released = self.machine.freezer.release(generation)
+        if released is not None:
+            for _ in released.forget():
+                pass
 
     def read(self) -> None:
         """Read the section that is frozen; it must be that of its cut, however late it is read."""
@@ -209,10 +215,10 @@ class SnapshotsCaller:
         self.took_over = took_over
         took_over(self.trial.machine)
 
-    @rule(is_read=st.booleans(), is_released=st.booleans())
-    def cut(self, is_read: bool, is_released: bool) -> None:
-        """Take a cut, and perhaps read and release it at once."""
-        self.trial.cut()
+    @rule(is_read=st.booleans(), is_released=st.booleans(), is_copied=st.booleans())
+    def cut(self, is_read: bool, is_released: bool, is_copied: bool) -> None:
+        """Take a cut, of whole tables or row by row, and perhaps read and release it at once."""
+        self.trial.cut(rows_per_look=ROWS_COPIED_PER_LOOK if is_copied else 0)
         if is_read:
             self.trial.read()
             if is_released:

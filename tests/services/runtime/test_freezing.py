@@ -7,7 +7,7 @@ import asyncio
 from tests.services.runtime import echo
 from tests.services.runtime.echo import PUT, REMOVE, batch, command, message, put_request
 from tests.services.runtime.snapshot_trial import SnapshotTrial, entries, read_section
-from viewstamp.machine.freezing import CUTS_MAX
+from viewstamp.machine.freezing import CUTS_MAX, FORGOTTEN_AT_ONCE, Frozen, FrozenTable
 
 
 def put(trial: SnapshotTrial, *names: str, text: str = "") -> None:
@@ -141,3 +141,13 @@ def test_many_cuts_that_are_never_released() -> None:
     summary = trial.cuts[2 * CUTS_MAX].summary
     assert summary is not None
     assert summary.base_generation == 2 * CUTS_MAX - 1
+
+
+def test_a_cut_is_forgotten_piece_by_piece() -> None:
+    """Freeing the rows of a cut pauses after each piece, and leaves none."""
+    rows = 3 * FORGOTTEN_AT_ONCE + 1
+    tables = [FrozenTable(dict.fromkeys(range(rows)), dict.fromkeys(range(rows)), is_whole=False)]
+    cut: Frozen[None] = Frozen(2, 1, 1, (), tuple(tables))
+    left = [len(table.olds) + len(table.news) for _ in cut.forget() for table in tables]
+    assert left[0] == 2 * rows - FORGOTTEN_AT_ONCE
+    assert (len(left), left[-1]) == (8, 0)

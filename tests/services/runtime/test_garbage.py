@@ -24,10 +24,12 @@ class Collector:
 async def test_only_new_objects_are_walked_while_commands_flow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Under load only the youngest are collected; in quiet, all are once, and then frozen."""
-    collector, activity = Collector(), iter([0, 5, 9, 9, 9])
+    """Under load only the youngest are collected; after a while of quiet all are, once, and then
+    frozen."""
+    collector, activity = Collector(), iter([0, 5, 5, 9, 9, 9, 9])
     monkeypatch.setattr(garbage, "gc", collector)
-    monkeypatch.setattr(garbage, "GARBAGE_INTERVAL_MS", 0)
+    monkeypatch.setattr(garbage, "GARBAGE_INTERVAL_MS", 1)
+    monkeypatch.setattr(garbage, "GARBAGE_QUIET_MS", 2)
 
     def next_activity() -> int:
         for count in activity:
