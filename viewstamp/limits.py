@@ -50,6 +50,10 @@ MEMBER_TIMEOUT_MAX_US: Final = 3_600_000_000
 # looks this often for those that did not.
 MEMBER_HEARTBEAT_MS: Final = 5_000
 MEMBER_UNSETTLED_HEARTBEAT_MS: Final = 500
+# With so many members that this would be more signs of life in a second, settled ones are to show
+# life less often; but each so often that its timeout holds this many signs.
+MEMBER_SIGNS_PER_S: Final = 400
+MEMBER_SIGNS_PER_TIMEOUT: Final = 3
 MEMBER_CHECK_INTERVAL_MS: Final = 5_000
 # Signs of life wait so long for others, to be read together.
 MEMBER_GATHERING_MS: Final = 100

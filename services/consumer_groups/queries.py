@@ -29,6 +29,8 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.paging import PagedList, page_size
 
+_MS_PER_S: Final = 1_000
+
 
 def get_consumer_group(
     state: GroupsState, request: api.GetConsumerGroupRequest, call: Call
@@ -112,15 +114,22 @@ def keep_alive_consumer_group(
     owned, revoking = below(member.owned, kept), below(member.revoking, kept)
     must_heartbeat = bool(member.revoking) or member.member_epoch != group.assignment_epoch
     is_settled = not (must_heartbeat or is_assign_pending(group)) and member.owned == member.target
-    settled_ms, unsettled_ms = limits.MEMBER_HEARTBEAT_MS, limits.MEMBER_UNSETTLED_HEARTBEAT_MS
+    unsettled_ms = limits.MEMBER_UNSETTLED_HEARTBEAT_MS
     answer = api.KeepAliveConsumerGroupResponse(
         member_epoch=member.member_epoch,
         must_heartbeat=must_heartbeat,
-        interval_ms=settled_ms if is_settled else unsettled_ms,
+        interval_ms=_settled_interval_ms(state, member) if is_settled else unsettled_ms,
         timeout_ms=member.timeout_ms,
     )
     tell_partitions(answer, member, owned, revoking, request.known_assignment)
     return answer
+
+
+def _settled_interval_ms(state: GroupsState, member: Member) -> int:
+    """Return how often a member with nothing to tell shows life: many members do so less often."""
+    spread_ms = len(state.members.rows) * _MS_PER_S // limits.MEMBER_SIGNS_PER_S
+    longest_ms = member.timeout_ms // limits.MEMBER_SIGNS_PER_TIMEOUT
+    return max(limits.MEMBER_HEARTBEAT_MS, min(spread_ms, longest_ms))
 
 
 QUERIES: Final[Mapping[str, QueryHandler[GroupsState]]] = {

@@ -79,6 +79,32 @@ def test_signs_of_life(sign: str) -> None:
     assert primary.check() == [11]
 
 
+@pytest.mark.parametrize(
+    ("members_count", "timeout_ms", "interval_ms"),
+    [
+        (1_000, 45_000, 5_000),
+        (2_000, 45_000, 5_000),
+        (3_000, 45_000, 7_500),
+        (6_000, 45_000, 15_000),  # a third of the timeout
+        (10_000, 45_000, 15_000),
+        (10_000, 60_000, 20_000),
+        (10_000, 600_000, 25_000),  # 400 signs of life in a second
+        (10_000, 6_000, 5_000),  # never more often than without the others
+    ],
+)
+def test_many_members_show_life_less_often(
+    members_count: int, timeout_ms: int, interval_ms: int
+) -> None:
+    """Settled members are asked for few signs of life together, and each for three in its
+    timeout."""
+    harness = settled([11])
+    member = harness.member(11)._replace(member_timeout_ms=timeout_ms)
+    harness.state.members.put((member.group_id, 11), member)
+    for number in range(1, members_count):
+        harness.state.members.put((10**6, number), member)
+    assert keep_alive(harness, 11).interval_ms == interval_ms
+
+
 def test_what_is_taken_back_leaves_nothing() -> None:
     """A join that is only validated is remembered by nobody, and a member that is gone is not."""
     harness = settled([11])
