@@ -347,7 +347,9 @@ def _group_offsets(driver: Driver) -> dict[str, Case]:
         partitions_count=limits.PARTITIONS_PER_TOPIC_MAX,
         created_revision=1,
     )
-    driver.do(groups_pb2.CreateConsumerGroupRequest(name=WIDE), context=topic)
+    shortest_ms = limits.OFFSETS_RETENTION_MIN_US // 1_000
+    created = groups_pb2.CreateConsumerGroupRequest(name=WIDE, offsets_retention_ms=shortest_ms)
+    driver.do(created, context=topic)
     group = by(WIDE)
     for partitions in (ONE_OF_EACH_ROW, ON_A_PAGE):
         committed = groups_pb2.CommitOffsetsRequest(group=group, offsets=_offsets(partitions, 1))
@@ -360,9 +362,17 @@ def _group_offsets(driver: Driver) -> dict[str, Case]:
         groups_pb2.FetchOffsetsRequest(group=group),
         groups_pb2.DeleteConsumerGroupRequest(group=group),
     )
+    groups = driver.machine.state.groups
+    unused = next(group for group in groups.rows.values() if group.name == WIDE)
+    unused = unused._replace(idle_since=1, expiry_due=1)  # long ago
+    groups.put(unused.id, unused)
+    expired = groups_pb2.ExpireOffsetsRequest(group_id=unused.id, expiry_due=unused.expiry_due)
     return {
-        type(request).__name__.removesuffix("Request"): _fixed(driver, request, context=topic)
-        for request in requests
+        **{
+            type(request).__name__.removesuffix("Request"): _fixed(driver, request, context=topic)
+            for request in requests
+        },
+        "ExpireOffsets": _fixed(driver, expired, user=limits.SYSTEM_USER_ID),
     }
 
 

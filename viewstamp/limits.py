@@ -55,6 +55,12 @@ MEMBER_UNSETTLED_HEARTBEAT_MS: Final = 500
 MEMBER_SIGNS_PER_S: Final = 400
 MEMBER_SIGNS_PER_TIMEOUT: Final = 3
 MEMBER_CHECK_INTERVAL_MS: Final = 5_000
+# How long a group may say that its offsets are kept while it has neither members nor commits.
+# Others need another level than FEATURE_LEVEL_RETENTION, as does the step.
+OFFSETS_RETENTION_MIN_US: Final = 60_000_000
+OFFSETS_RETENTION_MAX_US: Final = 315_360_000_000_000
+# Commits to a group without members note only so often that it is in use.
+OFFSETS_IDLE_STEP_US: Final = 60_000_000
 # Signs of life wait so long for others, to be read together.
 MEMBER_GATHERING_MS: Final = 100
 # Members that a primary looks at in one step, and removes in one step.
@@ -169,6 +175,8 @@ FEATURE_LEVEL_NAMED_SUPERBLOCK: Final = 3
 FEATURE_LEVEL_MEMBERS: Final = 4
 # From this level on the data plane reports where the data of partitions begins and ends.
 FEATURE_LEVEL_OFFSETS: Final = 5
+# From this level on offsets of groups without members may end.
+FEATURE_LEVEL_RETENTION: Final = 6
 # The highest feature level that this build knows, and at which it bootstraps clusters. The header
 # of every log entry has the level in force, and handlers get it (`Call.feature_level`).
 FEATURE_LEVEL_MAX: Final = max(
@@ -177,6 +185,7 @@ FEATURE_LEVEL_MAX: Final = max(
     FEATURE_LEVEL_NAMED_SUPERBLOCK,
     FEATURE_LEVEL_MEMBERS,
     FEATURE_LEVEL_OFFSETS,
+    FEATURE_LEVEL_RETENTION,
 )
 # Stages (routing.v1.Stage) that came after level 1, and the level from which on a snapshot has a
 # section of each. Nothing may change such a stage at a lower level, so a missing section is empty.

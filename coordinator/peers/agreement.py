@@ -116,8 +116,15 @@ LOCAL_LIMITS: Final = frozenset(
         "OFFSET_MAX",
         "OFFSETS_PER_REQUEST_MAX",
         "PARTITIONS_PER_OFFSETS_ROW",
-        # The replica that answers a read decides how long its page is.
+        # Came with FEATURE_LEVEL_RETENTION.
+        "OFFSETS_RETENTION_MIN_US",
+        "OFFSETS_RETENTION_MAX_US",
+        "OFFSETS_IDLE_STEP_US",
+        # The replica that answers a read decides how long its page is, and when a member is to show
+        # life again.
         "OFFSETS_PAGE_MAX",
+        "MEMBER_SIGNS_PER_S",
+        "MEMBER_SIGNS_PER_TIMEOUT",
         # Files of one replica: replicas compare digests, whatever the layering.
         "SNAPSHOT_COPIES",
         "ENCODE_SLICE_US",

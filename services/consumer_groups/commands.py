@@ -7,7 +7,7 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from services.consumer_groups import membership, offsets
+from services.consumer_groups import membership, offsets, retention
 from services.consumer_groups.assignment import assign, assignment_number, tell_partitions
 from services.consumer_groups.chores import below, sweep
 from services.consumer_groups.lookup import (
@@ -76,6 +76,7 @@ def create_consumer_group(
         created_revision=call.revision,
         modified_revision=call.revision,
         member_timeout_ms=_member_timeout_ms(request.member_timeout_ms, call),
+        offsets_retention_ms=_retention_ms(request.offsets_retention_ms, call),
     )
     state.counters.put(NEXT_GROUP_ID, group.id + 1)
     state.insert_group(group)
@@ -93,6 +94,8 @@ def update_consumer_group(
     if request.HasField("member_timeout_ms"):
         timeout_ms = _member_timeout_ms(request.member_timeout_ms, call)
         changed = changed._replace(member_timeout_ms=timeout_ms)
+    if request.HasField("offsets_retention_ms"):
+        changed = _with_retention(state, changed, request.offsets_retention_ms, call)
     if request.assignor:
         changed = changed._replace(assignor=_stored_assignor(request.assignor))
     if changed != group:
@@ -281,6 +284,7 @@ COMMANDS: Final[Mapping[str, CommandHandler[GroupsState]]] = {
     "Assign": assign_target,
     "CompleteRevocation": complete_revocation,
     "ExpireMember": expire_member,
+    "ExpireOffsets": retention.expire_offsets,
     "Sweep": sweep,
     **offsets.COMMANDS,
 }
@@ -371,6 +375,31 @@ def _member_timeout_ms(requested: int, call: Call) -> int:
         return requested
     raise Refusal.of(
         Reason.REASON_INVALID_OPTION, "member_timeout_ms", requested=requested, low=low, high=high
+    )
+
+
+def _with_retention(state: GroupsState, group: Group, requested: int, call: Call) -> Group:
+    retention_ms = _retention_ms(requested, call)
+    if retention_ms == group.offsets_retention_ms:
+        return group
+    has_members = state.members_count(group.id) > 0
+    return retention.with_retention(group, retention_ms, has_members, call)
+
+
+def _retention_ms(requested: int, call: Call) -> int:
+    """Return what to store; 0 for ever. Raises Refusal INVALID_OPTION."""
+    if not call.retains_offsets or not requested:
+        return 0
+    low = limits.OFFSETS_RETENTION_MIN_US // US_PER_MS
+    high = limits.OFFSETS_RETENTION_MAX_US // US_PER_MS
+    if low <= requested <= high:
+        return requested
+    raise Refusal.of(
+        Reason.REASON_INVALID_OPTION,
+        "offsets_retention_ms",
+        requested=requested,
+        low=low,
+        high=high,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from services.consumer_groups import retention
 from services.consumer_groups.model import US_PER_MS, Group, GroupsState, Member, contains
 from services.runtime.domain import Call
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
@@ -62,9 +63,10 @@ def raise_group_epoch(state: GroupsState, group: Group, call: Call, by: int = 1)
     """
     epoch = group.group_epoch + by
     if not state.members_count(group.id):
-        state.groups.put(group.id, group._replace(group_epoch=epoch, assignment_epoch=epoch))
+        idle = group if group.idle_since else retention.idle_now(group, call)
+        state.groups.put(group.id, idle._replace(group_epoch=epoch, assignment_epoch=epoch))
         return
-    raised = group._replace(group_epoch=epoch)
+    raised = retention.in_use(group)._replace(group_epoch=epoch)
     state.groups.put(group.id, raised)
     if not is_assign_pending(group):
         propose_assign(raised, call)

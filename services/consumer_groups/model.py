@@ -39,6 +39,11 @@ class Group(NamedTuple):
     # group.
     modified_revision: int
     member_timeout_ms: int = 0  # 0 for the default, as in all groups of lower feature levels
+    offsets_retention_ms: int = 0  # while there are no members; 0 for ever
+    # Log time in microseconds since when there have been neither members nor commits; 0 if offsets
+    # need not end.
+    idle_since: int = 0
+    expiry_due: int = 0  # log time of the ExpireOffsets that was proposed; 0 for none
 
     @property
     def timeout_ms(self) -> int:
@@ -168,6 +173,12 @@ class GroupsState:
     def offset_rows_max(self, group: Group) -> int:
         """Return how many rows of offsets a group may have."""
         return offset_rows.row_count(group.partitions_count)
+
+    def has_offsets(self, group: Group) -> bool:
+        """Return whether any offset of a group is kept."""
+        return any(
+            (group.id, number) in self.offsets for number in range(self.offset_rows_max(group))
+        )
 
     def replace_offsets(self, group_id: int, number: int, changes: Mapping[int, int]) -> None:
         """Replace offsets of a row, each plus one; 0 forgets it."""

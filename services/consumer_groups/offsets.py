@@ -25,6 +25,7 @@ from services.consumer_groups.lookup import (
     topic_of,
 )
 from services.consumer_groups.model import Group, GroupsState, Member, contains
+from services.consumer_groups.retention import note_commit
 from services.runtime import offset_rows
 from services.runtime.cost import RETRY_DELAY_MS
 from services.runtime.domain import Call, CommandHandler
@@ -61,6 +62,8 @@ def commit_offsets(state: GroupsState, request: api.CommitOffsetsRequest, call: 
     if not request.allow_out_of_range:
         _check_range(state, group, changes)
     _store(state, group, changes)
+    if member is None:
+        note_commit(state, group, call)
     return b""
 
 
@@ -77,9 +80,10 @@ def reset_offsets(state: GroupsState, request: api.ResetOffsetsRequest, call: Ca
     elif request.partitions:
         changes = _reported_of(state, group, request.to, request.partitions, call)
     else:
+        changes = {}
         _reset_all(state, group, request.to, call)
-        return b""
     _store(state, group, changes)
+    note_commit(state, group, call)
     return b""
 
 

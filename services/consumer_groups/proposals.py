@@ -12,6 +12,7 @@ from services.consumer_groups.membership import (
     propose_revocation,
 )
 from services.consumer_groups.model import GroupsState
+from services.consumer_groups.retention import propose_expiry as propose_expiry_of_offsets
 from services.runtime.domain import Call
 from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2
@@ -38,6 +39,8 @@ def proposals(state: GroupsState) -> Iterable[domain_service_pb2.Proposal]:
         group = state.groups.rows[group_id]
         if is_assign_pending(group):
             propose_assign(group, call)
+        if group.expiry_due:
+            propose_expiry_of_offsets(group, call)
         for member in state.members_of(group_id):
             if member.revocation_deadline:
                 propose_revocation(member, call)

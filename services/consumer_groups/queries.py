@@ -196,6 +196,8 @@ def group_message(group: Group) -> entities.ConsumerGroup:
         created_revision=group.created_revision,
         modified_revision=group.modified_revision,
         member_timeout_ms=group.timeout_ms,
+        offsets_retention_ms=group.offsets_retention_ms,
+        idle_since=group.idle_since,
     )
 
 

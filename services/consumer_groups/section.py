@@ -191,7 +191,9 @@ def _check_whole(state: GroupsState) -> Iterator[None]:
         raise SectionError(f"the next group id {state.next_group_id()} is in use already")
     for group_id in state.groups.sorted_keys():
         members = state.members_of(group_id)
-        _check_group(state.groups.rows[group_id], members)
+        group = state.groups.rows[group_id]
+        _check_group(group, members)
+        _check_retention(state, group, members)
         state.set_waiting(group_id, waiting_of(members))
         yield
 
@@ -228,6 +230,15 @@ def _check_group(group: Group, members: list[Member]) -> None:
         _mark(member, member.owned, held)
         _mark(member, member.revoking, held)
         _mark(member, member.target, aimed)
+
+
+def _check_retention(state: GroupsState, group: Group, members: list[Member]) -> None:
+    """Raise SectionError unless the offsets of a group end exactly if nobody uses it."""
+    may_end = group.offsets_retention_ms > 0 and not members
+    if group.idle_since and not (may_end and group.expiry_due):
+        raise SectionError(f"group {group.id} is idle, and its offsets are not to end")
+    if may_end and not group.idle_since and state.has_offsets(group):
+        raise SectionError(f"group {group.id} has offsets that are to end, and nothing ends them")
 
 
 def _mark(member: Member, partitions: Sequence[int], marks: bytearray) -> None:

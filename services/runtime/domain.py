@@ -62,6 +62,11 @@ class Call:
         """Whether offsets of partitions are kept at the level in force."""
         return self.feature_level >= limits.FEATURE_LEVEL_OFFSETS
 
+    @property
+    def retains_offsets(self) -> bool:
+        """Whether offsets of groups without members may end at the level in force."""
+        return self.feature_level >= limits.FEATURE_LEVEL_RETENTION
+
     def charge(self, rows: int) -> None:
         """Pay for the rows to touch, before anything is changed. Raises Refusal COST_EXCEEDED.
 

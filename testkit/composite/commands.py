@@ -19,6 +19,7 @@ BAD_NAMES: Final = ("", "x" * 256, "tab\there", "\x7f")
 GROUP_NAMES: Final = ("g", "h")
 TOKEN_NAMES: Final = ("one", "two")
 SECOND_US: Final = 1_000_000
+RETENTIONS_MS: Final = (0, 60_000, 60_000, 60_001, 90_000, 3_000_000, 59_999, 315_360_000_001)
 TIMEOUTS_MS: Final = (0, 6_000, 6_000, 6_001, 30_000, 3_600_000, 1, 5_999, 3_600_001)
 NOT_A_MESSAGE: Final = b"\xff"
 NOT_UTF8_IN_FIELD_3: Final = b"\x1a\x01\xff"
@@ -304,6 +305,11 @@ class CommandWriter:
         if self.chance(2):
             request.member_timeout_ms = self.pick(TIMEOUTS_MS)
 
+    def fill_offsets_retention_ms(self, request: Any, context: dict[str, Any]) -> None:
+        """Choose for how long offsets are kept without members, mostly briefly."""
+        if self.chance(2):
+            request.offsets_retention_ms = self.pick(RETENTIONS_MS)
+
     def _member(self, context: dict[str, Any]) -> Any:
         group = context.get("group")
         return group.members.get(context["session_id"]) if group else None
@@ -365,6 +371,7 @@ _FILLERS: Final[dict[tuple[str, str], Filler]] = {
     ("", "known_assignment"): CommandWriter.fill_known_assignment,
     ("", "keep_place"): CommandWriter.fill_keep_place,
     ("", "member_timeout_ms"): CommandWriter.fill_member_timeout_ms,
+    ("", "offsets_retention_ms"): CommandWriter.fill_offsets_retention_ms,
     ("ChangePassword", "user"): CommandWriter.fill_own_user,
     ("DeleteUserToken", "user"): CommandWriter.fill_own_user,
     ("DeleteUserToken", "name"): CommandWriter.fill_token_name,

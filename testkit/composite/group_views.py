@@ -85,6 +85,8 @@ def group_view(world: CompositeModelState, topic: Topic, group: Group) -> dict[s
         "created_revision": group.created,
         "modified_revision": group.modified,
         "member_timeout_ms": group.timeout_ms or TIMEOUT_MS,
+        "offsets_retention_ms": group.retention_ms,
+        "idle_since": group.idle_since,
     }
 
 

@@ -13,6 +13,12 @@ from testkit.composite.group_views import (
     member_view,
     news,
 )
+from testkit.composite.model_retention import (
+    change_retention,
+    expire_offsets,
+    note_members,
+    retention_ms,
+)
 from testkit.composite.world import (
     SEEING,
     Call,
@@ -55,6 +61,7 @@ def create_group(
         created=call.revision,
         modified=call.revision,
         timeout_ms=timeout_ms,
+        retention_ms=retention_ms(world, request),
     )
     world.next_group_id += 1
     topic.groups[group.id] = group
@@ -68,12 +75,15 @@ def update_group(
     group = named_group(topic, request)
     check_expected(request, group)
     _check_assignor(request)
-    timeout_ms = _timeout_ms(world, request)
+    timeout_ms, wanted_ms = _timeout_ms(world, request), retention_ms(world, request)
     if request.HasField("member_timeout_ms") and timeout_ms != group.timeout_ms:
         group.timeout_ms, group.modified = timeout_ms, call.revision
+    if request.HasField("offsets_retention_ms") and wanted_ms != group.retention_ms:
+        change_retention(group, wanted_ms, call)
+        group.modified = call.revision
     if request.assignor and request.assignor != group.assignor:
         group.assignor, group.modified = request.assignor, call.revision
-        _raise_epoch(group)
+        _raise_epoch(group, call)
     return {}
 
 
@@ -235,6 +245,7 @@ INTERNAL: Final[dict[str, Callable[[CompositeModelState, Any, Call], dict[str, A
     "Assign": assign,
     "CompleteRevocation": complete_revocation,
     "ExpireMember": expire_member,
+    "ExpireOffsets": expire_offsets,
 }
 
 
@@ -257,7 +268,7 @@ def repartition(world: CompositeModelState, group: Group, count: int, call: Call
     kept = {each: offset for each, offset in group.offsets.items() if each < count}
     world.turns |= _turns_of_cut(group.offsets.keys() - kept.keys(), count)
     group.offsets = kept
-    _raise_epoch(group)
+    _raise_epoch(group, call)
     for member in group.members.values():
         left = set(range(count))
         member.target &= left
@@ -314,7 +325,7 @@ def _admit(world: CompositeModelState, group: Group, request: Any, call: Call) -
     member.changed = call.revision if world.removes_members else 0
     member.timeout_ms = group.timeout_ms
     group.members[call.session_id] = member
-    _raise_epoch(group)
+    _raise_epoch(group, call)
     return member
 
 
@@ -343,12 +354,13 @@ def _taken_over(
 def _end(world: CompositeModelState, group: Group, member: Member, call: Call) -> None:
     del group.members[member.session_id]
     _give(world, group, member.owned | member.revoking, call)
-    _raise_epoch(group)
+    _raise_epoch(group, call)
 
 
-def _raise_epoch(group: Group) -> None:
+def _raise_epoch(group: Group, call: Call) -> None:
     """Let a change be known; a group without members has nothing to assign."""
     group.epoch += 1
+    note_members(group, call)
     if not group.members:
         group.assigned_epoch = group.epoch
 

@@ -14,6 +14,7 @@ from testkit.composite.model_groups import (
     present_member,
 )
 from testkit.composite.model_pages import page_of
+from testkit.composite.model_retention import note_commit
 from testkit.composite.world import (
     Call,
     CompositeModelState,
@@ -39,6 +40,8 @@ def commit_offsets(
         _check_reached(world, member, request.member_epoch)
         _check_held(group, member, [partition for partition, _ in told])
     _store(world, topic, group, request, told, "committed")
+    if member is None:
+        note_commit(group, call)
     world.turns |= _turns_of_commit(world, topic, member, call, told)
     return {}
 
@@ -50,6 +53,7 @@ def reset_offsets(
     group = _empty_group(topic, request)
     if not request.to and not request.partitions:
         _store(world, topic, group, request, _told(topic, request.offsets), "reset")
+        note_commit(group, call)
         return {}
     if request.to not in (EARLIEST, LATEST) or request.offsets or request.allow_out_of_range:
         raise CompositeRefused("INVALID_OPTION", to=request.to)
@@ -60,6 +64,7 @@ def reset_offsets(
         if request.to == LATEST and partition not in topic.ends:
             raise CompositeRefused("OFFSET_OUT_OF_RANGE", partition=partition)
     group.offsets |= {partition: reported.get(partition, 0) for partition in wanted}
+    note_commit(group, call)
     where = "to earliest" if request.to == EARLIEST else "to latest"
     which = "some" if request.partitions else "all" if len(wanted) <= ROW else "all of two rows"
     world.turns.add(f"{which} reset {where}")

@@ -221,6 +221,9 @@ def _groups(model: Model) -> Iterator[tuple[tuple[Any, ...], Any]]:
             "created_revision": group.created,
             "modified_revision": group.modified,
             "member_timeout_ms": group.timeout_ms,
+            "offsets_retention_ms": group.retention_ms,
+            "idle_since": group.idle_since,
+            "expiry_due": group.expiry_due,
         }
         yield (Stage.CONSUMER_GROUPS, 1, _key(stream.id, topic.id, group.id)), entity
         for member in group.members.values():

@@ -330,6 +330,9 @@ class CompositeWorkload:
         group = self._pick(groups)[2] if groups else None
         if group is not None and group.members and self._chance(2):
             return self._removal(group)
+        if group is not None and group.expiry_due and self._chance(2):
+            due = group.expiry_due - self._chance(4)
+            return self._internal("ExpireOffsets", {"group_id": group.id, "expiry_due": due})
         name = self._pick(("ExpireSession", "ExpireSession", "Assign", "Found"))
         fields: dict[str, dict[str, Any]] = {
             "ExpireSession": {

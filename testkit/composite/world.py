@@ -137,6 +137,9 @@ class Group:
     epoch: int = 1
     assigned_epoch: int = 1
     timeout_ms: int = 0  # of members that join now and then show no life; 0 for the default
+    retention_ms: int = 0  # of offsets while there are no members; 0 for ever
+    idle_since: int = 0  # without members and commits; 0 if offsets need not end
+    expiry_due: int = 0  # when the service looks at the offsets; 0 for never
     members: dict[int, Member] = field(default_factory=dict)
     # By partition: the next offset to read.
     offsets: dict[int, int] = field(default_factory=dict)

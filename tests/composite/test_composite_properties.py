@@ -29,6 +29,7 @@ TURNS |= {
     "committed without members", "some reset to earliest", "all reset to earliest",
     "all of two rows reset to earliest", "some reset to latest", "all reset to latest",
     "all of two rows reset to latest",
+    "offsets expired", "offsets kept for longer", "offsets kept for members",
     "some deleted", "all deleted", "row cut", "row dropped", "offsets in pages",
     "watermarks in pages",
     *(f"{what_happens} {where}" for what_happens in ("committed", "reset") for where in (
@@ -83,6 +84,7 @@ def test_histories_reach_everything() -> None:
     expected = {METHODS[code].name for code in DOMAIN_COMMANDS} | set(READS)
     expected |= {"Transact", "RegisterSession", "EndSession", "ExpireSession", "Assign"}
     expected |= {"CompleteRevocation", "ExpireMember", "ExpirePersonalAccessToken"}
+    expected |= {"ExpireOffsets"}
     met: Counter[tuple[str, str]] = Counter()
     turns: set[str] = set()
     succeeded: set[str] = set()

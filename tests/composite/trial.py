@@ -152,6 +152,9 @@ class CompositeTrial:
         for _, _, group in self.model.world.groups():
             if group.epoch != group.assigned_epoch:
                 assert group.id in groups_told, f"nobody asked for a target of group {group.id}"
+            if group.expiry_due:
+                expiry = ("ExpireOffsets", group.id, group.expiry_due, 0)
+                assert told.get(expiry) == group.expiry_due, f"{expiry} was not proposed"
             for member in group.members.values():
                 place = (group.id, member.session_id)
                 timers = (

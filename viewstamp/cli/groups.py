@@ -53,6 +53,13 @@ MemberTimeout = Annotated[
         " for the default of 45,000."
     ),
 ]
+OffsetsRetention = Annotated[
+    int,
+    typer.Option(
+        help="Offsets are forgotten once the group has had neither members nor commits for this"
+        " long, in ms: 60,000 to 315,360,000,000 (ten years); 0 keeps them for ever."
+    ),
+]
 Partitions = Annotated[
     list[int] | None,
     typer.Option(
@@ -89,6 +96,7 @@ def create(
         AssignorName, typer.Option(help="How partitions are assigned to members.")
     ] = AssignorName.uniform,
     member_timeout_ms: MemberTimeout = 0,
+    offsets_retention_ms: OffsetsRetention = 0,
     dry_run: DryRun = False,
 ) -> None:
     """Create a group on a topic."""
@@ -103,6 +111,7 @@ def create(
             name,
             assignor=number,
             member_timeout_ms=member_timeout_ms,
+            offsets_retention_ms=offsets_retention_ms,
             validate_only=dry_run,
         ),
     )
@@ -120,10 +129,12 @@ def update(
         AssignorName | None, typer.Option(help="How partitions are assigned from now on.")
     ] = None,
     member_timeout_ms: MemberTimeout | None = None,
+    offsets_retention_ms: OffsetsRetention | None = None,
     expected_revision: ExpectedRevision = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Change how a group assigns partitions, and how long its members may be silent."""
+    """Change how a group assigns partitions, how long its members may be silent, and how long
+    offsets are kept."""
     from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
 
     name = "UNSPECIFIED" if assignor is None else assignor.value.upper()
@@ -137,6 +148,7 @@ def update(
             entity(group),
             assignor=number,
             member_timeout_ms=member_timeout_ms,
+            offsets_retention_ms=offsets_retention_ms,
             **bound,
         ),
     )

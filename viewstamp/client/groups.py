@@ -33,14 +33,19 @@ class Groups(Facade):
             consumer_groups_pb2.ASSIGNOR_UNSPECIFIED
         ),
         member_timeout_ms: int = 0,
+        offsets_retention_ms: int = 0,
         validate_only: bool = False,
     ) -> Answer[service_pb2.CreateConsumerGroupResponse]:
-        """Create a group, by default with the uniform assignor and a timeout of 45 s."""
+        """Create a group, by default with the uniform assignor and a timeout of 45 s.
+
+        Its offsets are kept for ever, or for `offsets_retention_ms` without members and commits.
+        """
         request = service_pb2.CreateConsumerGroupRequest(
             **topic_name(stream, topic),
             name=name,
             assignor=assignor,
             member_timeout_ms=member_timeout_ms,
+            offsets_retention_ms=offsets_retention_ms,
             validate_only=validate_only,
         )
         return self._client.call(request)
@@ -55,13 +60,16 @@ class Groups(Facade):
             consumer_groups_pb2.ASSIGNOR_UNSPECIFIED
         ),
         member_timeout_ms: int | None = None,
+        offsets_retention_ms: int | None = None,
         **guards: Unpack[Guards],
     ) -> Answer[service_pb2.UpdateConsumerGroupResponse]:
-        """Change how a group divides partitions, and how long its members may be silent."""
+        """Change how a group divides partitions, how long its members may be silent, and how long
+        its offsets are kept without members."""
         request = service_pb2.UpdateConsumerGroupRequest(
             **group_name(stream, topic, group),
             assignor=assignor,
             member_timeout_ms=member_timeout_ms,
+            offsets_retention_ms=offsets_retention_ms,
             **guards,
         )
         return self._client.call(request)

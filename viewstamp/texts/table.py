@@ -229,6 +229,10 @@ GROUPS: Final[Texts] = {
         "Only a static member keeps its place in consumer group {group_id}; join with an instance "
         "id, or leave without keep_place."
     ),
+    (Reason.REASON_INVALID_OPTION, "offsets_retention_ms"): (
+        "Offsets may not be kept for {requested} ms; choose {low} to {high}, or 0 to keep them for "
+        "ever."
+    ),
     (Reason.REASON_INVALID_OPTION, "member_timeout_ms"): (
         "Members may not be silent for {requested} ms; choose {low} to {high}, or 0 for the "
         "default."

@@ -169,6 +169,9 @@ def test_limits_that_decide_commands_are_agreed_upon() -> None:
         ("OFFSET_MAX", (1 << 63) - 1),
         ("OFFSETS_PER_REQUEST_MAX", 16_384),
         ("PARTITIONS_PER_OFFSETS_ROW", 128),
+        ("OFFSETS_RETENTION_MIN_US", 60_000_000),
+        ("OFFSETS_RETENTION_MAX_US", 315_360_000_000_000),
+        ("OFFSETS_IDLE_STEP_US", 60_000_000),
     ],
 )
 def test_limits_that_came_with_a_level_keep_their_values(name: str, value: int) -> None:

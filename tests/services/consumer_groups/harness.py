@@ -146,8 +146,12 @@ class GroupsHarness:
 
     def update(self, **fields: Any) -> None:
         """Change the group."""
+        self.update_named(GROUP_NAME, **fields)
+
+    def update_named(self, name: str, **fields: Any) -> None:
+        """Change a group."""
         request = api.UpdateConsumerGroupRequest(**fields)
-        request.group.name = GROUP_NAME
+        request.group.name = name
         self.command("UpdateConsumerGroup", request)
 
     def join(

@@ -9,8 +9,21 @@ import pytest
 
 from services.consumer_groups.commands import COMMANDS
 from services.consumer_groups.effects import EFFECTS
+from tests.services.consumer_groups.group_histories import (
+    assigning,
+    back_and_forth,
+    complete,
+    delete,
+    empty_group,
+    late,
+    leave_place,
+    nothing,
+    overdue,
+    sweep_of_nothing,
+    unused_group,
+    used_group,
+)
 from tests.services.consumer_groups.harness import (
-    GROUP_NAME,
     STREAM,
     TOPIC,
     USER,
@@ -20,7 +33,6 @@ from tests.services.consumer_groups.harness import (
 )
 from tests.services.consumer_groups.offset_requests import (
     EARLIEST,
-    commit,
     commit_as,
     forget,
     reset,
@@ -29,7 +41,6 @@ from tests.services.consumer_groups.offset_requests import (
 from tests.services.runtime.changes_reading import KINDS, changes_of, limit, page_of
 from viewstamp import limits
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as views
-from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.api.routing.v1 import routing_pb2
@@ -78,63 +89,6 @@ def new_changes(harness: GroupsHarness, do: Callable[[], object]) -> list[Change
     changes = changes_of(harness.machine, from_revision=before + 1)
     assert {change.revision for change in changes} <= {harness.revision}
     return changes
-
-
-def delete(harness: GroupsHarness, name: str = GROUP_NAME) -> None:
-    """Delete a group."""
-    request = api.DeleteConsumerGroupRequest()
-    request.group.name = name
-    harness.command("DeleteConsumerGroup", request)
-
-
-def assigning(harness: GroupsHarness) -> None:
-    """Let session 3 join, and its target be computed: the others give up partitions."""
-    harness.join(3)
-    harness.propose_next()
-
-
-def sweep_of_nothing(harness: GroupsHarness) -> None:
-    """Work off no chores."""
-    harness.command("Sweep", api.SweepRequest(), user=limits.SYSTEM_USER_ID)
-
-
-def complete(harness: GroupsHarness) -> None:
-    """Complete the revocation of session 1."""
-    harness.complete_revocation(1, harness.member(1).revocation_deadline)
-
-
-def late(harness: GroupsHarness) -> None:
-    """Let session 1 have partitions that it does not give up in time."""
-    assigning(harness)
-    harness.now = harness.member(1).revocation_deadline
-
-
-def leave_place(harness: GroupsHarness) -> None:
-    """Let session 1 leave its place in group 2 for a while."""
-    harness.leave(1, name="others", keep_place=True)
-
-
-def overdue(harness: GroupsHarness) -> None:
-    """Let session 1 be away from its place in group 2 for too long."""
-    leave_place(harness)
-    harness.now = harness.member(1, "others").absence_deadline
-
-
-def back_and_forth(harness: GroupsHarness) -> None:
-    """Let session 3 join and leave, so that the others have what they had, in a new epoch."""
-    harness.join(3)
-    harness.leave(3)
-    harness.propose_all()
-
-
-def nothing(harness: GroupsHarness) -> None:
-    """Do nothing."""
-
-
-def empty_group(harness: GroupsHarness) -> None:
-    """Have a group without members that has committed offsets."""
-    harness.create("new")
-    commit(harness, {0: 5, 1: 6}, name="new")
 
 
 # A watcher sees nothing of offsets, which change all the time: it asks for them.
@@ -258,6 +212,24 @@ COMMAND_ROWS: Final[dict[str, tuple[str, Doing, Doing, list[Told]]]] = {
         "ExpireMember",
         nothing,
         lambda harness: harness.expire(2, joined_revision=1),
+        [],
+    ),
+    "a group whose offsets are to end": (
+        "UpdateConsumerGroup",
+        empty_group,
+        lambda harness: harness.update_named("new", offsets_retention_ms=60_000),
+        [("updated", 3, 0)],
+    ),
+    "offsets that have ended": (
+        "ExpireOffsets",
+        unused_group,
+        lambda harness: harness.propose_next(),
+        [("updated", 3, 0)],
+    ),
+    "offsets that are kept for longer": (
+        "ExpireOffsets",
+        used_group,
+        lambda harness: harness.propose_next(),
         [],
     ),
     "a sweep without chores": ("Sweep", nothing, sweep_of_nothing, []),

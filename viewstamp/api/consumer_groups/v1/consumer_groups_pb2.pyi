@@ -242,6 +242,8 @@ class ConsumerGroup(_message.Message):
     CREATED_REVISION_FIELD_NUMBER: _builtins.int
     MODIFIED_REVISION_FIELD_NUMBER: _builtins.int
     MEMBER_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    OFFSETS_RETENTION_MS_FIELD_NUMBER: _builtins.int
+    IDLE_SINCE_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Never reused."""
     stream_id: _builtins.int
@@ -270,6 +272,12 @@ class ConsumerGroup(_message.Message):
     """Revision of the last command that changed the group itself."""
     member_timeout_ms: _builtins.int
     """A member that shows no life for this long is removed, milliseconds."""
+    offsets_retention_ms: _builtins.int
+    """How long offsets are kept while the group has no members, milliseconds; 0 for ever."""
+    idle_since: _builtins.int
+    """Since when the group has had neither members nor commits, microseconds since 1970 (log time),
+    to the minute; 0 if it has members, if its offsets are kept for ever, and once they are gone.
+    """
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]:
         """By ascending session id; not in lists."""
@@ -292,10 +300,12 @@ class ConsumerGroup(_message.Message):
         created_revision: _builtins.int = ...,
         modified_revision: _builtins.int = ...,
         member_timeout_ms: _builtins.int = ...,
+        offsets_retention_ms: _builtins.int = ...,
+        idle_since: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_epoch", b"assignment_epoch", "assignor", b"assignor", "created_at", b"created_at", "created_revision", b"created_revision", "group_epoch", b"group_epoch", "id", b"id", "member_timeout_ms", b"member_timeout_ms", "members", b"members", "members_count", b"members_count", "modified_revision", b"modified_revision", "name", b"name", "partitions_count", b"partitions_count", "state", b"state", "stream_id", b"stream_id", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_epoch", b"assignment_epoch", "assignor", b"assignor", "created_at", b"created_at", "created_revision", b"created_revision", "group_epoch", b"group_epoch", "id", b"id", "idle_since", b"idle_since", "member_timeout_ms", b"member_timeout_ms", "members", b"members", "members_count", b"members_count", "modified_revision", b"modified_revision", "name", b"name", "offsets_retention_ms", b"offsets_retention_ms", "partitions_count", b"partitions_count", "state", b"state", "stream_id", b"stream_id", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -368,6 +378,9 @@ class ConsumerGroupEntity(_message.Message):
     CREATED_REVISION_FIELD_NUMBER: _builtins.int
     MODIFIED_REVISION_FIELD_NUMBER: _builtins.int
     MEMBER_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    OFFSETS_RETENTION_MS_FIELD_NUMBER: _builtins.int
+    IDLE_SINCE_FIELD_NUMBER: _builtins.int
+    EXPIRY_DUE_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """The id."""
     stream_id: _builtins.int
@@ -392,6 +405,14 @@ class ConsumerGroupEntity(_message.Message):
     """Revision of the last change."""
     member_timeout_ms: _builtins.int
     """How long a member may be silent, milliseconds; 0 for 45,000."""
+    offsets_retention_ms: _builtins.int
+    """How long offsets are kept while there are no members, milliseconds; 0 for ever."""
+    idle_since: _builtins.int
+    """Since when there have been neither members nor commits, log time in microseconds; 0 if offsets
+    need not end.
+    """
+    expiry_due: _builtins.int
+    """When ExpireOffsets comes, log time in microseconds; 0 if it was not asked for."""
     def __init__(
         self,
         *,
@@ -407,10 +428,13 @@ class ConsumerGroupEntity(_message.Message):
         created_revision: _builtins.int = ...,
         modified_revision: _builtins.int = ...,
         member_timeout_ms: _builtins.int = ...,
+        offsets_retention_ms: _builtins.int = ...,
+        idle_since: _builtins.int = ...,
+        expiry_due: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_epoch", b"assignment_epoch", "assignor", b"assignor", "created_at", b"created_at", "created_revision", b"created_revision", "group_epoch", b"group_epoch", "id", b"id", "member_timeout_ms", b"member_timeout_ms", "modified_revision", b"modified_revision", "name", b"name", "partitions_count", b"partitions_count", "stream_id", b"stream_id", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_epoch", b"assignment_epoch", "assignor", b"assignor", "created_at", b"created_at", "created_revision", b"created_revision", "expiry_due", b"expiry_due", "group_epoch", b"group_epoch", "id", b"id", "idle_since", b"idle_since", "member_timeout_ms", b"member_timeout_ms", "modified_revision", b"modified_revision", "name", b"name", "offsets_retention_ms", b"offsets_retention_ms", "partitions_count", b"partitions_count", "stream_id", b"stream_id", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -56,6 +56,7 @@ class CreateConsumerGroupRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     ASSIGNOR_FIELD_NUMBER: _builtins.int
     MEMBER_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    OFFSETS_RETENTION_MS_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """1 to 255 bytes of UTF-8 without control characters, unique on the topic."""
@@ -64,6 +65,10 @@ class CreateConsumerGroupRequest(_message.Message):
     member_timeout_ms: _builtins.int
     """A member that shows no life for this long is removed: 6,000 to 3,600,000 ms; 0 means 45,000.
     Ignored below feature level 4, as members are not removed there.
+    """
+    offsets_retention_ms: _builtins.int
+    """Offsets are forgotten once the group has had neither members nor commits for this long:
+    60,000 to 315,360,000,000 ms (ten years); 0 keeps them for ever. Ignored below feature level 6.
     """
     validate_only: _builtins.bool
     """Check the command and answer as if it had taken effect, but change nothing."""
@@ -83,11 +88,12 @@ class CreateConsumerGroupRequest(_message.Message):
         name: _builtins.str = ...,
         assignor: _consumer_groups_pb2.Assignor.ValueType = ...,
         member_timeout_ms: _builtins.int = ...,
+        offsets_retention_ms: _builtins.int = ...,
         validate_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignor", b"assignor", "member_timeout_ms", b"member_timeout_ms", "name", b"name", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignor", b"assignor", "member_timeout_ms", b"member_timeout_ms", "name", b"name", "offsets_retention_ms", b"offsets_retention_ms", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -132,12 +138,18 @@ class UpdateConsumerGroupRequest(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     ASSIGNOR_FIELD_NUMBER: _builtins.int
     MEMBER_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    OFFSETS_RETENTION_MS_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     assignor: _consumer_groups_pb2.Assignor.ValueType
     """How the group divides partitions from now on. Another one leads to a new target."""
     member_timeout_ms: _builtins.int
     """How long members that join from now on may be silent: 6,000 to 3,600,000 ms; 0 means 45,000."""
+    offsets_retention_ms: _builtins.int
+    """How long offsets are kept while there are neither members nor commits: 60,000 to
+    315,360,000,000 ms; 0 for ever. For offsets that were kept for ever, the time begins now.
+    Ignored below feature level 6.
+    """
     expected_revision: _builtins.int
     """If set, the command fails unless it equals the entity's modified_revision."""
     validate_only: _builtins.bool
@@ -162,21 +174,26 @@ class UpdateConsumerGroupRequest(_message.Message):
         group: _common_pb2.Identifier | None = ...,
         assignor: _consumer_groups_pb2.Assignor.ValueType = ...,
         member_timeout_ms: _builtins.int | None = ...,
+        offsets_retention_ms: _builtins.int | None = ...,
         expected_revision: _builtins.int | None = ...,
         validate_only: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "_member_timeout_ms", b"_member_timeout_ms", "expected_revision", b"expected_revision", "group", b"group", "member_timeout_ms", b"member_timeout_ms", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "_member_timeout_ms", b"_member_timeout_ms", "_offsets_retention_ms", b"_offsets_retention_ms", "expected_revision", b"expected_revision", "group", b"group", "member_timeout_ms", b"member_timeout_ms", "offsets_retention_ms", b"offsets_retention_ms", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "_member_timeout_ms", b"_member_timeout_ms", "assignor", b"assignor", "expected_revision", b"expected_revision", "group", b"group", "member_timeout_ms", b"member_timeout_ms", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "_member_timeout_ms", b"_member_timeout_ms", "_offsets_retention_ms", b"_offsets_retention_ms", "assignor", b"assignor", "expected_revision", b"expected_revision", "group", b"group", "member_timeout_ms", b"member_timeout_ms", "offsets_retention_ms", b"offsets_retention_ms", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
     _WhichOneofReturnType__member_timeout_ms: _TypeAlias = _typing.Literal["member_timeout_ms"]  # noqa: Y015
     _WhichOneofArgType__member_timeout_ms: _TypeAlias = _typing.Literal["_member_timeout_ms", b"_member_timeout_ms"]  # noqa: Y015
+    _WhichOneofReturnType__offsets_retention_ms: _TypeAlias = _typing.Literal["offsets_retention_ms"]  # noqa: Y015
+    _WhichOneofArgType__offsets_retention_ms: _TypeAlias = _typing.Literal["_offsets_retention_ms", b"_offsets_retention_ms"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__member_timeout_ms) -> _WhichOneofReturnType__member_timeout_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__offsets_retention_ms) -> _WhichOneofReturnType__offsets_retention_ms | None: ...
 
 Global___UpdateConsumerGroupRequest: _TypeAlias = UpdateConsumerGroupRequest  # noqa: Y015
 
@@ -906,6 +923,60 @@ class ExpireMemberResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExpireMemberResponse: _TypeAlias = ExpireMemberResponse  # noqa: Y015
+
+@_typing.final
+class ExpireOffsetsRequest(_message.Message):
+    """Request of ExpireOffsets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    EXPIRY_DUE_FIELD_NUMBER: _builtins.int
+    PUT_OFF_REVISION_FIELD_NUMBER: _builtins.int
+    group_id: _builtins.int
+    """The group."""
+    expiry_due: _builtins.int
+    """The time that has come, log time in microseconds."""
+    put_off_revision: _builtins.int
+    """The revision at which it was put off, so that it differs from the command before; 0 at first."""
+    def __init__(
+        self,
+        *,
+        group_id: _builtins.int = ...,
+        expiry_due: _builtins.int = ...,
+        put_off_revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expiry_due", b"expiry_due", "group_id", b"group_id", "put_off_revision", b"put_off_revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpireOffsetsRequest: _TypeAlias = ExpireOffsetsRequest  # noqa: Y015
+
+@_typing.final
+class ExpireOffsetsResponse(_message.Message):
+    """Response of ExpireOffsets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """The cluster, and the view, op and revision of this answer."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpireOffsetsResponse: _TypeAlias = ExpireOffsetsResponse  # noqa: Y015
 
 @_typing.final
 class CompleteRevocationRequest(_message.Message):

@@ -740,6 +740,11 @@ class ConsumerGroupsInternalServiceStub:
                 request_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ExpireMemberRequest.SerializeToString,
                 response_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ExpireMemberResponse.FromString,
                 _registered_method=True)
+        self.ExpireOffsets = channel.unary_unary(
+                '/viewstamp.api.consumer_groups.v1.ConsumerGroupsInternalService/ExpireOffsets',
+                request_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ExpireOffsetsRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ExpireOffsetsResponse.FromString,
+                _registered_method=True)
         self.Sweep = channel.unary_unary(
                 '/viewstamp.api.consumer_groups.v1.ConsumerGroupsInternalService/Sweep',
                 request_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.SweepRequest.SerializeToString,
@@ -776,6 +781,14 @@ class ConsumerGroupsInternalServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExpireOffsets(self, request, context):
+        """Forgets the offsets of a group that has had neither members nor commits for its retention. Does
+        nothing if another deadline is in force; comes again if the group was used meanwhile.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Sweep(self, request, context):
         """Works off chores, one step at a time: the work that effects left because their log entry had no
         room for it. Chores end memberships of ended sessions, remove groups of deleted topics, and
@@ -802,6 +815,11 @@ def add_ConsumerGroupsInternalServiceServicer_to_server(servicer, server):
                     servicer.ExpireMember,
                     request_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ExpireMemberRequest.FromString,
                     response_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ExpireMemberResponse.SerializeToString,
+            ),
+            'ExpireOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExpireOffsets,
+                    request_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ExpireOffsetsRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ExpireOffsetsResponse.SerializeToString,
             ),
             'Sweep': grpc.unary_unary_rpc_method_handler(
                     servicer.Sweep,
@@ -891,6 +909,33 @@ class ConsumerGroupsInternalService:
             '/viewstamp.api.consumer_groups.v1.ConsumerGroupsInternalService/ExpireMember',
             viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ExpireMemberRequest.SerializeToString,
             viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ExpireMemberResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExpireOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.consumer_groups.v1.ConsumerGroupsInternalService/ExpireOffsets',
+            viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ExpireOffsetsRequest.SerializeToString,
+            viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ExpireOffsetsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -382,6 +382,10 @@ class ConsumerGroupsInternalServiceStub:
     """Removes a member that has shown no life for the timeout of its group, or a static member that
     was away for so long. Does nothing if it came back, or joined anew.
     """
+    ExpireOffsets: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.ExpireOffsetsRequest, _consumer_groups_service_pb2.ExpireOffsetsResponse]
+    """Forgets the offsets of a group that has had neither members nor commits for its retention. Does
+    nothing if another deadline is in force; comes again if the group was used meanwhile.
+    """
     Sweep: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.SweepRequest, _consumer_groups_service_pb2.SweepResponse]
     """Works off chores, one step at a time: the work that effects left because their log entry had no
     room for it. Chores end memberships of ended sessions, remove groups of deleted topics, and
@@ -404,6 +408,10 @@ class ConsumerGroupsInternalServiceAsyncStub(ConsumerGroupsInternalServiceStub):
     ExpireMember: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.ExpireMemberRequest, _consumer_groups_service_pb2.ExpireMemberResponse]  # type: ignore[assignment]
     """Removes a member that has shown no life for the timeout of its group, or a static member that
     was away for so long. Does nothing if it came back, or joined anew.
+    """
+    ExpireOffsets: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.ExpireOffsetsRequest, _consumer_groups_service_pb2.ExpireOffsetsResponse]  # type: ignore[assignment]
+    """Forgets the offsets of a group that has had neither members nor commits for its retention. Does
+    nothing if another deadline is in force; comes again if the group was used meanwhile.
     """
     Sweep: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.SweepRequest, _consumer_groups_service_pb2.SweepResponse]  # type: ignore[assignment]
     """Works off chores, one step at a time: the work that effects left because their log entry had no
@@ -442,6 +450,16 @@ class ConsumerGroupsInternalServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_consumer_groups_service_pb2.ExpireMemberResponse, _abc.Awaitable[_consumer_groups_service_pb2.ExpireMemberResponse]]:
         """Removes a member that has shown no life for the timeout of its group, or a static member that
         was away for so long. Does nothing if it came back, or joined anew.
+        """
+
+    @_abc_1.abstractmethod
+    def ExpireOffsets(
+        self,
+        request: _consumer_groups_service_pb2.ExpireOffsetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_consumer_groups_service_pb2.ExpireOffsetsResponse, _abc.Awaitable[_consumer_groups_service_pb2.ExpireOffsetsResponse]]:
+        """Forgets the offsets of a group that has had neither members nor commits for its retention. Does
+        nothing if another deadline is in force; comes again if the group was used meanwhile.
         """
 
     @_abc_1.abstractmethod
