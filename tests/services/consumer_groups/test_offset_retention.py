@@ -18,6 +18,7 @@ from tests.services.consumer_groups.offset_requests import (
     reset,
 )
 from viewstamp import limits
+from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as views
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 
@@ -187,6 +188,57 @@ def test_impossible_retentions(retention_ms: int) -> None:
     harness = used_once()
     update = lambda: harness.update(offsets_retention_ms=retention_ms)  # noqa: E731
     assert refused(update) == "INVALID_OPTION"
+
+
+def test_an_end_of_another_time_means_nothing() -> None:
+    """A command that was under way when a shorter retention came does nothing, and is the last."""
+    harness = used_once()
+    (outdated,) = expiries(harness)
+    harness.update(offsets_retention_ms=60_000)
+    _, other = expiries(harness)
+    harness.pending.remove(outdated)
+    wait(harness, STEP_US)
+    commit(harness, {0: 6})  # the group is in use, so the other one asks for its next turn
+    before = harness.digest()
+    harness.now = outdated.due
+    harness.sequence(outdated)
+    assert (harness.digest(), expiries(harness)) == (before, [other])
+
+
+@pytest.mark.parametrize("change", ["partitions", "assignor"])
+def test_changes_of_an_unused_group_are_no_use(change: str) -> None:
+    """Administrators who change a group do not keep its offsets."""
+    harness = used_once()
+    idle_since = harness.group().idle_since
+    wait(harness, 2 * STEP_US)
+    if change == "partitions":
+        harness.change_partitions(9)
+    else:
+        harness.update(assignor=views.ASSIGNOR_RANGE)
+    assert harness.group().idle_since == idle_since
+
+
+def test_an_end_without_room_is_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offsets whose end its prepare cannot afford are kept, and end in the next one."""
+    harness = used_once()
+    request = api.CreateConsumerGroupRequest(name="others", offsets_retention_ms=RETENTION_MS)
+    harness.command("CreateConsumerGroup", request)
+    commit(harness, OFFSETS, name="others")
+    monkeypatch.setattr(limits, "COMMAND_FREE_ROWS", 0)
+    monkeypatch.setattr(limits, "PREPARE_CHORE_ROWS_MAX", 1)
+    harness.is_checking = False  # a rehearsal would use up the rows
+    harness.now += KEPT_US
+    harness.op += 1
+    first, second = expiries(harness)
+    harness.pending.clear()
+    harness.sequence(first)  # the first one always fits
+    harness.sequence(second)
+    assert (committed(harness), committed(harness, "others")) == ({}, OFFSETS)
+    (again,) = expiries(harness)
+    assert again.request != second.request
+    harness.op += 1
+    harness.sequence(again)
+    assert committed(harness, "others") == {}
 
 
 def test_a_new_primary_is_told() -> None:
