@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _CAMEL: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
 # Fields of log time, in microseconds since 1970.
-MOMENTS: Final = frozenset(("created_at", "decided_at", "expires_at", "since"))
+MOMENTS: Final = frozenset(("created_at", "decided_at", "expires_at", "idle_since", "since"))
 
 
 def plain(message: Message) -> dict[str, Any]:

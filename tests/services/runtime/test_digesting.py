@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from tests.services.runtime.echo import PUT, batch, command, put_request
 from tests.services.runtime.test_server import StreamClient, read, send, serving
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.format.section import SectionEntry, SectionTally
+from viewstamp.machine.freezing import Frozen
 
 WORDS = 2_000
 
@@ -28,6 +31,17 @@ async def filled(client: StreamClient) -> Any:
     return stream
 
 
+def hold_walks(monkeypatch: pytest.MonkeyPatch, is_held: Callable[[], bool]) -> None:
+    """Let walks find nothing while they are held, however slow this machine is."""
+
+    def held(frozen: Frozen[Any], tally: SectionTally) -> Iterator[SectionEntry | None]:
+        while is_held():
+            yield None
+        yield from reading.entries_in_slices(frozen, tally)
+
+    monkeypatch.setattr(digesting, "entries_in_slices", held)
+
+
 def put(sequence: int) -> pb.Batch:
     """Return a batch that changes one word."""
     return batch(
@@ -35,13 +49,14 @@ def put(sequence: int) -> pb.Batch:
     )
 
 
-async def test_batches_go_on_beside_a_walk() -> None:
+async def test_batches_go_on_beside_a_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each digest is that of the state at its place, though later batches were answered before."""
+    replies: list[tuple[int, int]] = []
+    hold_walks(monkeypatch, lambda: len(replies) < 4)
     async with serving(echo.DOMAIN) as client:
         stream = await filled(client)
         for request in (digest_of(1), put(2), digest_of(2), put(3)):
             await stream.write(pb.ApplyRequest(batch=request))
-        replies: list[tuple[int, int]] = []
         digests: dict[int, bytes] = {}
         while len(replies) < 4 or len(digests) < 2:
             answer = await read(stream)
@@ -90,14 +105,14 @@ async def test_who_asks_for_the_same_state_shares_a_walk(monkeypatch: pytest.Mon
 
 async def test_few_states_are_held_for_walks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each walk holds references to its whole state, so requests beyond some states are refused."""
+    deferred: list[pb.QueryOutcome] = []
     monkeypatch.setattr(digesting, "DIGESTS_WAITING_MAX", 2)
-    monkeypatch.setattr(reading, "ENCODE_SLICE_US", 0)
+    hold_walks(monkeypatch, lambda: not deferred)
     async with serving(echo.DOMAIN) as client:
         stream = await filled(client)
         for sequence in (2, 3, 4):
             await stream.write(pb.ApplyRequest(batch=digest_of(sequence)))
             await stream.write(pb.ApplyRequest(batch=put(sequence)))
-        deferred: list[pb.QueryOutcome] = []
         while len(deferred) < 3:
             answer = await read(stream)
             if answer.HasField("deferred"):
