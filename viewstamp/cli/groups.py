@@ -46,20 +46,22 @@ MEMBER_COLUMNS = (
 OFFSET_COLUMNS = ("partition", "offset", "start_offset", "end_offset", "lag")
 
 
-MemberTimeout = Annotated[
-    int,
-    typer.Option(
-        help="A member that shows no life for this long is removed, in ms: 6,000 to 3,600,000; 0"
-        " for the default of 45,000."
-    ),
-]
-OffsetsRetention = Annotated[
-    int,
-    typer.Option(
-        help="Offsets are forgotten once the group has had neither members nor commits for this"
-        " long, in ms: 60,000 to 315,360,000,000 (ten years); 0 keeps them for ever."
-    ),
-]
+_MEMBER_TIMEOUT = typer.Option(
+    min=0,
+    max=limits.MEMBER_TIMEOUT_MAX_US // 1_000,
+    help="A member that shows no life for this long is removed, in ms: 6,000 to 3,600,000; 0"
+    " for the default of 45,000.",
+)
+MemberTimeout = Annotated[int, _MEMBER_TIMEOUT]
+MemberTimeoutChange = Annotated[int | None, _MEMBER_TIMEOUT]
+_OFFSETS_RETENTION = typer.Option(
+    min=0,
+    max=limits.OFFSETS_RETENTION_MAX_US // 1_000,
+    help="Offsets are forgotten once the group has had neither members nor commits for this"
+    " long, in ms: 60,000 to 315,360,000,000 (ten years); 0 keeps them for ever.",
+)
+OffsetsRetention = Annotated[int, _OFFSETS_RETENTION]
+OffsetsRetentionChange = Annotated[int | None, _OFFSETS_RETENTION]
 Partitions = Annotated[
     list[int] | None,
     typer.Option(
@@ -128,8 +130,8 @@ def update(
     assignor: Annotated[
         AssignorName | None, typer.Option(help="How partitions are assigned from now on.")
     ] = None,
-    member_timeout_ms: MemberTimeout | None = None,
-    offsets_retention_ms: OffsetsRetention | None = None,
+    member_timeout_ms: MemberTimeoutChange = None,
+    offsets_retention_ms: OffsetsRetentionChange = None,
     expected_revision: ExpectedRevision = None,
     dry_run: DryRun = False,
 ) -> None:

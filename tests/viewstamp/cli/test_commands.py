@@ -196,6 +196,28 @@ def test_groups_are_updated(viewstamp: CommandLine) -> None:
     assert shown() == ("range", 20_000)
 
 
+def test_offsets_of_a_group_may_end(viewstamp: CommandLine) -> None:
+    """A retention is set with the group, changed and taken away, and kept by other updates."""
+    group = ("orders", "payments", "billing")
+    option = "--offsets-retention-ms"
+    viewstamp("stream", "create", "orders")
+    viewstamp("topic", "create", "orders", "payments")
+    viewstamp("group", "create", *group, option, "60000")
+
+    def shown() -> int:
+        return int(viewstamp("group", "get", *group, "--json").data["offsets_retention_ms"])
+
+    assert shown() == 60_000
+    viewstamp("group", "update", *group, "--assignor", "range")
+    assert shown() == 60_000
+    viewstamp("group", "update", *group, option, "90000")
+    assert shown() == 90_000
+    viewstamp("group", "update", *group, option, "0")
+    assert shown() == 0
+    wrong = viewstamp("group", "update", *group, option, "-1")
+    assert (wrong.code, option in wrong.err) == (2, True)
+
+
 def test_user_is_created_with_permissions(viewstamp: CommandLine) -> None:
     """The three permission options become one set of permissions."""
     said = viewstamp(

@@ -121,6 +121,7 @@ class Domain:
         group = consumer_groups_pb2.ConsumerGroup(id=self._take_id(), name=request.name)
         group.assignor = request.assignor or consumer_groups_pb2.ASSIGNOR_UNIFORM
         group.member_timeout_ms = request.member_timeout_ms or MEMBER_TIMEOUT_US // 1_000
+        group.offsets_retention_ms = request.offsets_retention_ms
         self.groups[request.name] = group
         return groups_service_pb2.CreateConsumerGroupResponse(group_id=group.id)
 
@@ -130,6 +131,8 @@ class Domain:
             group.assignor = request.assignor or group.assignor
             if request.HasField("member_timeout_ms"):
                 group.member_timeout_ms = request.member_timeout_ms
+            if request.HasField("offsets_retention_ms"):
+                group.offsets_retention_ms = request.offsets_retention_ms
         return groups_service_pb2.UpdateConsumerGroupResponse()
 
     def _ListConsumerGroups(self, request: Any) -> Any:  # noqa: N802 - named as the RPC
