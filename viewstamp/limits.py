@@ -54,6 +54,7 @@ MEMBER_UNSETTLED_HEARTBEAT_MS: Final = 500
 # life less often; but each so often that its timeout holds this many signs.
 MEMBER_SIGNS_PER_S: Final = 400
 MEMBER_SIGNS_PER_TIMEOUT: Final = 3
+MEMBER_HEARTBEAT_MAX_MS: Final = 15_000
 MEMBER_CHECK_INTERVAL_MS: Final = 5_000
 # How long a group may say that its offsets are kept while it has neither members nor commits.
 # Others need another level than FEATURE_LEVEL_RETENTION, as does the step.
@@ -61,6 +62,9 @@ OFFSETS_RETENTION_MIN_US: Final = 60_000_000
 OFFSETS_RETENTION_MAX_US: Final = 315_360_000_000_000
 # Commits to a group without members note only so often that it is in use.
 OFFSETS_IDLE_STEP_US: Final = 60_000_000
+# A primary holds no look at the offsets of a group for longer than this: for a longer retention it
+# is asked for again and again, so that groups which are gone leave nothing behind for years.
+OFFSETS_LOOK_US_MAX: Final = 6 * 3_600_000_000
 # Signs of life wait so long for others, to be read together.
 MEMBER_GATHERING_MS: Final = 100
 # Members that a primary looks at in one step, and removes in one step.

@@ -120,6 +120,7 @@ LOCAL_LIMITS: Final = frozenset(
         "OFFSETS_RETENTION_MIN_US",
         "OFFSETS_RETENTION_MAX_US",
         "OFFSETS_IDLE_STEP_US",
+        "OFFSETS_LOOK_US_MAX",
         # The replica that answers a read decides how long its page is, and when a member is to show
         # life again.
         "OFFSETS_PAGE_MAX",

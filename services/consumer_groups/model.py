@@ -174,11 +174,10 @@ class GroupsState:
         """Return how many rows of offsets a group may have."""
         return offset_rows.row_count(group.partitions_count)
 
-    def has_offsets(self, group: Group) -> bool:
-        """Return whether any offset of a group is kept."""
-        return any(
-            (group.id, number) in self.offsets for number in range(self.offset_rows_max(group))
-        )
+    def offset_rows_count(self, group: Group) -> int:
+        """Return how many rows of offsets a group has."""
+        numbers = range(self.offset_rows_max(group))
+        return sum((group.id, number) in self.offsets for number in numbers)
 
     def replace_offsets(self, group_id: int, number: int, changes: Mapping[int, int]) -> None:
         """Replace offsets of a row, each plus one; 0 forgets it."""

@@ -128,7 +128,8 @@ def keep_alive_consumer_group(
 def _settled_interval_ms(state: GroupsState, member: Member) -> int:
     """Return how often a member with nothing to tell shows life: many members do so less often."""
     spread_ms = len(state.members.rows) * _MS_PER_S // limits.MEMBER_SIGNS_PER_S
-    longest_ms = member.timeout_ms // limits.MEMBER_SIGNS_PER_TIMEOUT
+    third_ms = member.timeout_ms // limits.MEMBER_SIGNS_PER_TIMEOUT
+    longest_ms = min(third_ms, limits.MEMBER_HEARTBEAT_MAX_MS)
     return max(limits.MEMBER_HEARTBEAT_MS, min(spread_ms, longest_ms))
 
 

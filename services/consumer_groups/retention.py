@@ -1,8 +1,8 @@
 """How long offsets are kept of a group that nobody uses.
 
 A group may have a retention. Once it has had neither members nor commits for so long, an
-ExpireOffsets forgets its offsets. One such command is under way at most: whoever uses the group
-again lets it come, and then it asks for its next turn. Time is log time.
+ExpireOffsets forgets its offsets. Of these commands the one that the group names counts: whoever
+uses the group again lets it come, and then it asks for its next turn. Time is log time.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 from services.consumer_groups.model import US_PER_MS, Group, GroupsState
 from services.runtime.domain import Call
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
-from viewstamp.limits import OFFSETS_IDLE_STEP_US
+from viewstamp.limits import OFFSETS_IDLE_STEP_US, OFFSETS_LOOK_US_MAX
 from viewstamp.routing import methods_of_file
 
 EXPIRE_OFFSETS_CODE = next(
     method.code for method in methods_of_file(api.DESCRIPTOR) if method.name == "ExpireOffsets"
 )
+# Rows that a group may have, and has not, cost this many at one.
+_LOOKED_AT_PER_ROW = 16
 
 
 def idle_now(group: Group, call: Call) -> Group:
@@ -53,15 +55,15 @@ def expire_offsets(state: GroupsState, request: api.ExpireOffsetsRequest, call: 
     group = state.groups.rows.get(request.group_id)
     if group is None or not group.expiry_due or group.expiry_due != request.expiry_due:
         return b""
-    due = _due(group) if group.idle_since else 0
-    if due > call.timestamp:
-        group = group._replace(expiry_due=due)
+    end = _end(group) if group.idle_since else 0
+    if end > call.timestamp:
+        group = group._replace(expiry_due=min(end, call.timestamp + OFFSETS_LOOK_US_MAX))
         propose_expiry(group, call)
-    elif due and not call.afford(state.offset_rows_max(group)):
+    elif end and not call.afford(_rows_of_offsets(state, group)):
         propose_expiry(group, call, put_off_revision=call.revision)
         return b""
     else:
-        if due:
+        if end:
             state.drop_offsets(group)
         group = group._replace(idle_since=0, expiry_due=0)
     state.groups.put(group.id, group)
@@ -78,7 +80,7 @@ def propose_expiry(group: Group, call: Call, put_off_revision: int = 0) -> None:
 
 def _asked(group: Group, call: Call) -> Group:
     """Return a group whose offsets are looked at in time; ask for it unless that is so already."""
-    due = _due(group)
+    due = min(_end(group), call.timestamp + OFFSETS_LOOK_US_MAX)
     if 0 < group.expiry_due <= due:
         return group
     asked = group._replace(expiry_due=due)
@@ -86,6 +88,11 @@ def _asked(group: Group, call: Call) -> Group:
     return asked
 
 
-def _due(group: Group) -> int:
+def _rows_of_offsets(state: GroupsState, group: Group) -> int:
+    """Return what it costs to forget all offsets of a group."""
+    return state.offset_rows_count(group) + state.offset_rows_max(group) // _LOOKED_AT_PER_ROW
+
+
+def _end(group: Group) -> int:
     """Return when the retention is over, a step later than it was noted to begin."""
     return group.idle_since + group.offsets_retention_ms * US_PER_MS + OFFSETS_IDLE_STEP_US

@@ -189,11 +189,13 @@ def _check_whole(state: GroupsState) -> Iterator[None]:
     """Raise SectionError if entities contradict each other; then compute who waits."""
     if any(group_id >= state.next_group_id() for group_id in state.groups.sorted_keys()):
         raise SectionError(f"the next group id {state.next_group_id()} is in use already")
+    with_offsets = {group_id for group_id, _ in state.offsets.rows}
+    yield
     for group_id in state.groups.sorted_keys():
         members = state.members_of(group_id)
         group = state.groups.rows[group_id]
         _check_group(group, members)
-        _check_retention(state, group, members)
+        _check_retention(group, members, group_id in with_offsets)
         state.set_waiting(group_id, waiting_of(members))
         yield
 
@@ -232,12 +234,12 @@ def _check_group(group: Group, members: list[Member]) -> None:
         _mark(member, member.target, aimed)
 
 
-def _check_retention(state: GroupsState, group: Group, members: list[Member]) -> None:
+def _check_retention(group: Group, members: list[Member], has_offsets: bool) -> None:
     """Raise SectionError unless the offsets of a group end exactly if nobody uses it."""
     may_end = group.offsets_retention_ms > 0 and not members
     if group.idle_since and not (may_end and group.expiry_due):
         raise SectionError(f"group {group.id} is idle, and its offsets are not to end")
-    if may_end and not group.idle_since and state.has_offsets(group):
+    if may_end and not group.idle_since and has_offsets:
         raise SectionError(f"group {group.id} has offsets that are to end, and nothing ends them")
 
 

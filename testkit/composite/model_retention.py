@@ -11,6 +11,7 @@ RETENTION_MS_MIN: Final = 60_000
 RETENTION_MS_MAX: Final = 315_360_000_000
 _STEP_US: Final = 60_000_000
 _US_PER_MS: Final = 1_000
+_LOOK_US_MAX: Final = 6 * 3_600_000_000
 
 
 def retention_ms(world: CompositeModelState, request: Any) -> int:
@@ -27,7 +28,7 @@ def change_retention(group: Group, wanted_ms: int, call: Call) -> None:
     if group.members or not wanted_ms:
         group.idle_since = 0
     elif group.idle_since:
-        _plan(group)
+        _plan(group, call)
     else:
         begin_retention(group, call)
 
@@ -50,7 +51,7 @@ def begin_retention(group: Group, call: Call) -> None:
     """Let the offsets of a group without members end after its retention, if it has one."""
     if group.retention_ms:
         group.idle_since = call.timestamp
-        _plan(group)
+        _plan(group, call)
 
 
 def expire_offsets(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def expire_offsets(world: CompositeModelState, request: Any, call: Call) -> dict
     if group.idle_since and _end(group) > call.timestamp:
         if group.expiry_due != _end(group):
             world.turns.add("offsets kept for longer")
-        group.expiry_due = _end(group)
+        group.expiry_due = min(_end(group), call.timestamp + _LOOK_US_MAX)
         return {}
     if group.idle_since:
         world.turns |= {"offsets expired"} if group.offsets else set()
@@ -72,9 +73,10 @@ def expire_offsets(world: CompositeModelState, request: Any, call: Call) -> dict
     return {}
 
 
-def _plan(group: Group) -> None:
-    if not group.expiry_due or _end(group) < group.expiry_due:
-        group.expiry_due = _end(group)
+def _plan(group: Group, call: Call) -> None:
+    due = min(_end(group), call.timestamp + _LOOK_US_MAX)
+    if not group.expiry_due or due < group.expiry_due:
+        group.expiry_due = due
 
 
 def _end(group: Group) -> int:

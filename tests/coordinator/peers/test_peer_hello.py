@@ -172,6 +172,7 @@ def test_limits_that_decide_commands_are_agreed_upon() -> None:
         ("OFFSETS_RETENTION_MIN_US", 60_000_000),
         ("OFFSETS_RETENTION_MAX_US", 315_360_000_000_000),
         ("OFFSETS_IDLE_STEP_US", 60_000_000),
+        ("OFFSETS_LOOK_US_MAX", 21_600_000_000),
     ],
 )
 def test_limits_that_came_with_a_level_keep_their_values(name: str, value: int) -> None:
@@ -206,4 +207,5 @@ def test_machines_see_no_limit_in_milliseconds() -> None:
     files = [path for machine in machines for path in (ROOT / machine).glob("*.py")]
     assert len(files) > len(machines)
     used = {name for path in files for name in re.findall(r"limits\.(\w+_MS)\b", path.read_text())}
-    assert used == {"MEMBER_HEARTBEAT_MS", "MEMBER_UNSETTLED_HEARTBEAT_MS"}
+    told = {"MEMBER_HEARTBEAT_MS", "MEMBER_HEARTBEAT_MAX_MS", "MEMBER_UNSETTLED_HEARTBEAT_MS"}
+    assert used == told

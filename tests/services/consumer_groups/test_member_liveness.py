@@ -87,8 +87,8 @@ def test_signs_of_life(sign: str) -> None:
         (3_000, 45_000, 7_500),
         (6_000, 45_000, 15_000),  # a third of the timeout
         (10_000, 45_000, 15_000),
-        (10_000, 60_000, 20_000),
-        (10_000, 600_000, 25_000),  # 400 signs of life in a second
+        (10_000, 36_000, 12_000),
+        (10_000, 600_000, 15_000),  # so that they hear of changes
         (10_000, 6_000, 5_000),  # never more often than without the others
     ],
 )

@@ -241,6 +241,24 @@ def test_an_end_without_room_is_put_off(monkeypatch: pytest.MonkeyPatch) -> None
     assert committed(harness, "others") == {}
 
 
+def test_a_long_retention_is_looked_at_in_between() -> None:
+    """A primary holds no command for years, whatever becomes of the group meanwhile."""
+    day_us = 24 * 3_600_000_000
+    harness = retaining(2 * day_us // 1_000)
+    commit(harness, OFFSETS)
+    begun = harness.now
+    for _ in range(3):
+        (proposal,) = expiries(harness)
+        assert proposal.due == harness.now + limits.OFFSETS_LOOK_US_MAX
+        harness.update(offsets_retention_ms=harness.group().offsets_retention_ms - 1)
+        assert expiries(harness) == [proposal]
+        wait(harness, proposal.due - harness.now)
+    wait(harness, begun + 2 * day_us - harness.now)
+    assert committed(harness) == OFFSETS
+    wait(harness, STEP_US)
+    assert committed(harness) == {}
+
+
 def test_a_new_primary_is_told() -> None:
     """What was under way at the old primary follows from the state."""
     harness = used_once()

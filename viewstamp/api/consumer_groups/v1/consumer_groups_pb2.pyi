@@ -276,7 +276,7 @@ class ConsumerGroup(_message.Message):
     """How long offsets are kept while the group has no members, milliseconds; 0 for ever."""
     idle_since: _builtins.int
     """Since when the group has had neither members nor commits, microseconds since 1970 (log time),
-    to the minute; 0 if it has members, if its offsets are kept for ever, and once they are gone.
+    to the minute; 0 if it has members, if its offsets are kept for ever, and once they have ended.
     """
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]:
