@@ -76,6 +76,7 @@ def test_long_histories_equal_the_model(seed: int) -> None:
     check_history(Random(seed), LONG_PREPARES, seed)
 
 
+@pytest.mark.long
 def test_histories_reach_everything() -> None:
     """Every command and read succeeds somewhere, and transactions fail for many reasons.
 
