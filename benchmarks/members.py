@@ -2,7 +2,7 @@
 
 `python -m benchmarks.members [--members N] [--rounds N] [--seconds S]`. One cluster is started
 here. 50 sessions are members of so many groups that there are N memberships; each shows life as
-often as the cluster asks of so many with the usual timeout, spread evenly. In turns, every other
+often as the cluster asks of so many, spread evenly. In turns, every other
 round in reverse, all are quiet or show life, once without other load and once beside
 `create_concurrent`. The report has the processor time of all processes of the cluster, as a share
 of one core, and the commands per second with signs of life as ratios of those without, round by
@@ -27,14 +27,7 @@ from benchmarks.commands import machine, told_by
 from benchmarks.telemetry import cpu_seconds, interval_of
 from viewstamp.client import Client, connect
 from viewstamp.cluster import LocalCluster
-from viewstamp.limits import (
-    MEMBER_HEARTBEAT_MS,
-    MEMBER_SIGNS_PER_S,
-    MEMBER_SIGNS_PER_TIMEOUT,
-    MEMBER_TIMEOUT_MAX_US,
-    MEMBER_TIMEOUT_US,
-    ROOT_USERNAME,
-)
+from viewstamp.limits import MEMBER_HEARTBEAT_MS, MEMBER_TIMEOUT_MAX_US, ROOT_USERNAME
 
 STREAM, TOPIC = "members", "events"
 SESSIONS: Final = 50
@@ -55,12 +48,13 @@ class ShownMember:
     epoch: int
     assignment: int = 0
     count: int = 0
+    interval_ms: int = 0  # how often the cluster asks it to show life
 
     async def settle(self) -> bool:
         """Tell what is given up and heard of; return whether nothing is left to tell."""
         answer = await self._show()
         if not answer.must_heartbeat:
-            return int(answer.interval_ms) >= MEMBER_HEARTBEAT_MS
+            return self.interval_ms >= MEMBER_HEARTBEAT_MS
         told = await self.client.groups.heartbeat(
             STREAM,
             TOPIC,
@@ -86,6 +80,7 @@ class ShownMember:
             known_assignment=self.assignment,
         )
         self.epoch, self.assignment = answer.member_epoch, answer.assignment
+        self.interval_ms = answer.interval_ms
         return answer
 
 
@@ -111,16 +106,6 @@ async def joined(clients: Sequence[Client], count: int) -> list[ShownMember]:
     return members
 
 
-def interval_ms(members_count: int) -> int:
-    """Return how often one of so many members with the usual timeout is to show life.
-
-    The groups here have the longest timeout, so that nobody is removed while all are quiet.
-    """
-    longest_ms = MEMBER_TIMEOUT_US // 1_000 // MEMBER_SIGNS_PER_TIMEOUT
-    spread_ms = members_count * 1_000 // MEMBER_SIGNS_PER_S
-    return max(MEMBER_HEARTBEAT_MS, min(spread_ms, longest_ms))
-
-
 @asynccontextmanager
 async def showing_life(members: Sequence[ShownMember]) -> AsyncIterator[None]:
     """Let all members show life during the block."""
@@ -134,7 +119,8 @@ async def showing_life(members: Sequence[ShownMember]) -> AsyncIterator[None]:
 
 async def _show_life(members: Sequence[ShownMember]) -> None:
     loop = asyncio.get_running_loop()
-    pause_s, begin_s = interval_ms(len(members)) / 1000 / PARTS, loop.time()
+    interval_ms = max((member.interval_ms for member in members), default=MEMBER_HEARTBEAT_MS)
+    pause_s, begin_s = interval_ms / 1000 / PARTS, loop.time()
     number = 0
     async with asyncio.TaskGroup() as under_way:
         while True:
@@ -196,8 +182,8 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
         ]
         members = await joined(clients, options.members)
         found = await compared(cluster, members, options)
-    pause_ms = interval_ms(len(members))
-    return {"machine": machine(), "members": len(members), "interval_ms": pause_ms, **found}
+    asked_ms = max(member.interval_ms for member in members)
+    return {"machine": machine(), "members": len(members), "interval_ms": asked_ms, **found}
 
 
 def main() -> int:

@@ -368,14 +368,10 @@ def _stored_assignor(requested: int) -> int:
 
 def _member_timeout_ms(requested: int, call: Call) -> int:
     """Return what to store; 0 for the default. Raises Refusal INVALID_OPTION."""
-    if not call.removes_members or not requested:
+    if not call.removes_members:
         return 0
-    low, high = limits.MEMBER_TIMEOUT_MIN_US // US_PER_MS, limits.MEMBER_TIMEOUT_MAX_US // US_PER_MS
-    if low <= requested <= high:
-        return requested
-    raise Refusal.of(
-        Reason.REASON_INVALID_OPTION, "member_timeout_ms", requested=requested, low=low, high=high
-    )
+    low_us, high_us = limits.MEMBER_TIMEOUT_MIN_US, limits.MEMBER_TIMEOUT_MAX_US
+    return _duration_ms("member_timeout_ms", requested, low_us, high_us)
 
 
 def _with_retention(state: GroupsState, group: Group, requested: int, call: Call) -> Group:
@@ -388,19 +384,18 @@ def _with_retention(state: GroupsState, group: Group, requested: int, call: Call
 
 def _retention_ms(requested: int, call: Call) -> int:
     """Return what to store; 0 for ever. Raises Refusal INVALID_OPTION."""
-    if not call.retains_offsets or not requested:
+    if not call.retains_offsets:
         return 0
-    low = limits.OFFSETS_RETENTION_MIN_US // US_PER_MS
-    high = limits.OFFSETS_RETENTION_MAX_US // US_PER_MS
-    if low <= requested <= high:
+    low_us, high_us = limits.OFFSETS_RETENTION_MIN_US, limits.OFFSETS_RETENTION_MAX_US
+    return _duration_ms("offsets_retention_ms", requested, low_us, high_us)
+
+
+def _duration_ms(option: str, requested: int, low_us: int, high_us: int) -> int:
+    """Return a duration that a request may name, or 0. Raises Refusal INVALID_OPTION."""
+    low, high = low_us // US_PER_MS, high_us // US_PER_MS
+    if not requested or low <= requested <= high:
         return requested
-    raise Refusal.of(
-        Reason.REASON_INVALID_OPTION,
-        "offsets_retention_ms",
-        requested=requested,
-        low=low,
-        high=high,
-    )
+    raise Refusal.of(Reason.REASON_INVALID_OPTION, option, requested=requested, low=low, high=high)
 
 
 def _check_name(field: str, name: str, reason: Reason.ValueType) -> None:
