@@ -33,12 +33,17 @@ class ForeignLanguage:
 
     def built_in(self, directory: Path) -> ForeignEnds:
         """Build both ends in a directory. Raises AssertionError."""
-        missing = [tool for tool in self.tools if shutil.which(tool) is None]
-        assert not missing, f"{', '.join(missing)} must be installed for {self.name}"
+        check_tools(self.tools, self.name)
         copy = directory / self.name
         shutil.copytree(SOURCES / self.name, copy)
         run(self.build, copy)
         return self.ends(copy)
+
+
+def check_tools(tools: Sequence[str], language: str) -> None:
+    """Check that the tools of a language are installed. Raises AssertionError."""
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    assert not missing, f"{', '.join(missing)} must be installed for {language}"
 
 
 def run(command: Sequence[str], directory: Path, variables: Mapping[str, str] | None = None) -> str:
