@@ -78,6 +78,7 @@ install-analytics: $(ANALYTICS) ## Install the analysis and its libraries into .
 
 demo: $(DEMO) ## Run the guided demonstration, with a report at its end
 	$(PYTHON) examples/demo.py
+	$(PYTHON) -m examples.broker.run
 
 test: lint ## Lint, run the tests, hold the coverage gate
 	CI=true $(LIMIT) 10m $(PYTHON) -m pytest $(SPREAD) $(PURE_TESTS) --cov --cov-report=json:.coverage.json

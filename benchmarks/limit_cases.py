@@ -98,15 +98,15 @@ def _streams() -> dict[str, Case]:
         driver.do(_of_topic(streams_pb2.CreatePartitionsRequest, partitions_count=1))
     _grant(driver)
     of_stream = {
-        name: _fixed(driver, getattr(streams_pb2, f"{name}Request")(stream=by(FULL)))
+        name: fixed(driver, getattr(streams_pb2, f"{name}Request")(stream=by(FULL)))
         for name in ("DeleteStream", "PurgeStream", "GetStream")
     }
     of_topic = {
-        name: _fixed(driver, _of_topic(getattr(streams_pb2, f"{name}Request")))
+        name: fixed(driver, _of_topic(getattr(streams_pb2, f"{name}Request")))
         for name in ("PurgeTopic", "GetTopic")
     }
     changes = {
-        f"{verb}Partitions": _fixed(
+        f"{verb}Partitions": fixed(
             driver,
             _of_topic(
                 getattr(streams_pb2, f"{verb}PartitionsRequest"),
@@ -134,8 +134,8 @@ def _streams() -> dict[str, Case]:
             driver,
             lambda number: _of_topic(streams_pb2.UpdateTopicRequest, name=long_name(number)),
         ),
-        "ListStreams": _fixed(driver, streams_pb2.ListStreamsRequest(page_size=PAGE_SIZE_MAX)),
-        "ListTopics": _fixed(
+        "ListStreams": fixed(driver, streams_pb2.ListStreamsRequest(page_size=PAGE_SIZE_MAX)),
+        "ListTopics": fixed(
             driver, streams_pb2.ListTopicsRequest(stream=by(FULL), page_size=PAGE_SIZE_MAX)
         ),
     }
@@ -155,14 +155,14 @@ def _watermarks(driver: Driver) -> dict[str, Case]:
         driver.do(streams_pb2.ReportPartitionEndsRequest(**topic, end_offsets=told))
     higher = _offsets(FAR_APART, 2)
     return {
-        "DeleteTopic": _fixed(driver, streams_pb2.DeleteTopicRequest(**topic)),
-        "ReportPartitionEnds": _fixed(
+        "DeleteTopic": fixed(driver, streams_pb2.DeleteTopicRequest(**topic)),
+        "ReportPartitionEnds": fixed(
             driver, streams_pb2.ReportPartitionEndsRequest(**topic, end_offsets=higher)
         ),
-        "TruncatePartitions": _fixed(
+        "TruncatePartitions": fixed(
             driver, streams_pb2.TruncatePartitionsRequest(**topic, start_offsets=higher)
         ),
-        "ListWatermarks": _fixed(driver, streams_pb2.ListWatermarksRequest(**topic)),
+        "ListWatermarks": fixed(driver, streams_pb2.ListWatermarksRequest(**topic)),
     }
 
 
@@ -207,7 +207,7 @@ def _users() -> dict[str, Case]:
     for number in range(TOKENS_PER_USER_MAX - 1):
         driver.do(_token(number))
     of_granted = {
-        name: _fixed(driver, getattr(users_service_pb2, f"{name}Request")(user=by("granted")))
+        name: fixed(driver, getattr(users_service_pb2, f"{name}Request")(user=by("granted")))
         for name in ("DeleteUser", "GetUser", "EndUserSessions")
     }
     password = users_service_pb2.ChangePasswordRequest(user=by("granted"), new_password_hash=hashed)
@@ -219,7 +219,7 @@ def _users() -> dict[str, Case]:
     )
     return {
         **of_granted,
-        "Found": _fixed(driver, found, user=limits.SYSTEM_USER_ID),
+        "Found": fixed(driver, found, user=limits.SYSTEM_USER_ID),
         "CreateUser": Case(
             driver,
             lambda number: _user(username(LISTED + number), hashed, permissions),
@@ -231,25 +231,25 @@ def _users() -> dict[str, Case]:
                 user=by("granted"), username=username(LISTED + number)
             ),
         ),
-        "ChangePassword": _fixed(driver, password),
-        "UpdatePermissions": _fixed(driver, replaced, context=context),
+        "ChangePassword": fixed(driver, password),
+        "UpdatePermissions": fixed(driver, replaced, context=context),
         "CreatePersonalAccessToken": Case(driver, lambda number: _token(LISTED + number)),
-        "DeletePersonalAccessToken": _fixed(
+        "DeletePersonalAccessToken": fixed(
             driver, users_service_pb2.DeletePersonalAccessTokenRequest(name="token-1")
         ),
-        "DeleteUserToken": _fixed(
+        "DeleteUserToken": fixed(
             driver,
             users_service_pb2.DeleteUserTokenRequest(user=by("root"), name="token-1"),
         ),
-        "ExpirePersonalAccessToken": _fixed(driver, expired, user=limits.SYSTEM_USER_ID),
-        "Logout": _fixed(driver, users_service_pb2.LogoutRequest()),
-        "Login": _fixed(driver, users_service_pb2.LoginRequest(username="root", password=PASSWORD)),
-        "LoginWithToken": _fixed(driver, users_service_pb2.LoginWithTokenRequest(token="x" * 60)),
-        "ListUsers": _fixed(driver, users_service_pb2.ListUsersRequest(page_size=PAGE_SIZE_MAX)),
-        "ListPersonalAccessTokens": _fixed(
+        "ExpirePersonalAccessToken": fixed(driver, expired, user=limits.SYSTEM_USER_ID),
+        "Logout": fixed(driver, users_service_pb2.LogoutRequest()),
+        "Login": fixed(driver, users_service_pb2.LoginRequest(username="root", password=PASSWORD)),
+        "LoginWithToken": fixed(driver, users_service_pb2.LoginWithTokenRequest(token="x" * 60)),
+        "ListUsers": fixed(driver, users_service_pb2.ListUsersRequest(page_size=PAGE_SIZE_MAX)),
+        "ListPersonalAccessTokens": fixed(
             driver, users_service_pb2.ListPersonalAccessTokensRequest(page_size=PAGE_SIZE_MAX)
         ),
-        "WhoAmI": _fixed(driver, users_service_pb2.WhoAmIRequest()),
+        "WhoAmI": fixed(driver, users_service_pb2.WhoAmIRequest()),
     }
 
 
@@ -308,11 +308,11 @@ def _groups() -> dict[str, Case]:
     revoked = groups_pb2.CompleteRevocationRequest(group_id=2, session_id=2, revocation_deadline=1)
     with_topic: dict[str, Any] = {"context": topic, "session": 1}
     own = {
-        name: _fixed(driver, getattr(groups_pb2, f"{name}Request")(group=by("alone")), **with_topic)
+        name: fixed(driver, getattr(groups_pb2, f"{name}Request")(group=by("alone")), **with_topic)
         for name in ("LeaveConsumerGroup", "SyncConsumerGroup")
     }
     crowd = {
-        name: _fixed(driver, getattr(groups_pb2, f"{name}Request")(group=by("crowd")), **with_topic)
+        name: fixed(driver, getattr(groups_pb2, f"{name}Request")(group=by("crowd")), **with_topic)
         for name in ("GetConsumerGroup", "UpdateConsumerGroup")
     }
     joined = groups_pb2.JoinConsumerGroupRequest(
@@ -327,15 +327,15 @@ def _groups() -> dict[str, Case]:
             lambda number: groups_pb2.CreateConsumerGroupRequest(name=long_name(LISTED + number)),
             with_topic,
         ),
-        "JoinConsumerGroup": _fixed(driver, joined, **with_topic),
-        "HeartbeatConsumerGroup": _fixed(driver, heartbeat, **with_topic),
-        "KeepAliveConsumerGroup": _fixed(driver, alive, **with_topic),
-        "ListConsumerGroups": _fixed(
+        "JoinConsumerGroup": fixed(driver, joined, **with_topic),
+        "HeartbeatConsumerGroup": fixed(driver, heartbeat, **with_topic),
+        "KeepAliveConsumerGroup": fixed(driver, alive, **with_topic),
+        "ListConsumerGroups": fixed(
             driver, groups_pb2.ListConsumerGroupsRequest(page_size=PAGE_SIZE_MAX), **with_topic
         ),
-        "Assign": _fixed(driver, assigned, user=limits.SYSTEM_USER_ID),
-        "CompleteRevocation": _fixed(driver, revoked, user=limits.SYSTEM_USER_ID),
-        "ExpireMember": _fixed(driver, expired, user=limits.SYSTEM_USER_ID),
+        "Assign": fixed(driver, assigned, user=limits.SYSTEM_USER_ID),
+        "CompleteRevocation": fixed(driver, revoked, user=limits.SYSTEM_USER_ID),
+        "ExpireMember": fixed(driver, expired, user=limits.SYSTEM_USER_ID),
     }
 
 
@@ -369,10 +369,10 @@ def _group_offsets(driver: Driver) -> dict[str, Case]:
     expired = groups_pb2.ExpireOffsetsRequest(group_id=unused.id, expiry_due=unused.expiry_due)
     return {
         **{
-            type(request).__name__.removesuffix("Request"): _fixed(driver, request, context=topic)
+            type(request).__name__.removesuffix("Request"): fixed(driver, request, context=topic)
             for request in requests
         },
-        "ExpireOffsets": _fixed(driver, expired, user=limits.SYSTEM_USER_ID),
+        "ExpireOffsets": fixed(driver, expired, user=limits.SYSTEM_USER_ID),
     }
 
 
@@ -393,7 +393,7 @@ def _assign(driver: Driver) -> None:
         driver.do(request, user=limits.SYSTEM_USER_ID)
 
 
-def _fixed(driver: Driver, request: Message, **how: Any) -> Case:
+def fixed(driver: Driver, request: Message, **how: Any) -> Case:
     """Return the case of a request that is repeated unchanged."""
 
     def same(_: int) -> Message:

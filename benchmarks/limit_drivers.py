@@ -57,9 +57,10 @@ METER: Final = Meter()
 class Driver:
     """One machine, its revision, and the methods of its API."""
 
-    def __init__(self, domain: Domain[Any], file: FileDescriptor) -> None:
+    def __init__(self, domain: Domain[Any], *files: FileDescriptor) -> None:
         self.machine: Machine[Any] = Machine(domain)
-        self.methods = {method.name: method for method in routing.methods_of_file(file)}
+        methods = (method for file in files for method in routing.methods_of_file(file))
+        self.methods = {method.name: method for method in methods}
         self.revision = 0
         self.proposals: list[pb.Proposal] = []
 

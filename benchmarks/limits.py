@@ -24,6 +24,7 @@ from google.protobuf.descriptor import MethodDescriptor
 
 from benchmarks.limit_cases import Case, all_cases
 from benchmarks.limit_drivers import METER, Cost
+from benchmarks.limit_placements import placement_cases
 from tools import generate
 from viewstamp import limits, routing
 
@@ -78,7 +79,7 @@ IN_WORDS: Final = {
 LIMITS_OF: Final = {
     "DeleteStream": "TOPICS_PER_STREAM_MAX",
     "DeleteTopic": "PARTITIONS_PER_TOPIC_MAX",
-    "CreateTopic": "PARTITIONS_PER_REQUEST_MAX",
+    "CreateTopic": "PARTITIONS_PER_REQUEST_MAX, REPLICAS_PER_PARTITION_MAX, BROKERS_MAX",
     "CreatePartitions": "PARTITIONS_PER_REQUEST_MAX, PARTITION_RUNS_PER_TOPIC_MAX",
     "DeletePartitions": "PARTITIONS_PER_REQUEST_MAX, PARTITION_RUNS_PER_TOPIC_MAX",
     "CreateUser": "COMMAND_BYTES_MAX, NORMALIZED_COMMANDS_MAX",
@@ -93,6 +94,11 @@ LIMITS_OF: Final = {
     ),
     **dict.fromkeys(
         ("ResetOffsets", "DeleteOffsets"), "OFFSETS_PER_REQUEST_MAX, PARTITIONS_PER_TOPIC_MAX"
+    ),
+    "RegisterBroker": "BROKER_ENDPOINTS_MAX, BROKERS_MAX",
+    **dict.fromkeys(
+        ("PlacePartitions", "UpdateInSync"),
+        "PARTITIONS_PER_REQUEST_MAX, REPLICAS_PER_PARTITION_MAX",
     ),
     "FetchOffsets": "OFFSETS_PAGE_MAX",
     "ListWatermarks": "OFFSETS_PAGE_MAX",
@@ -160,7 +166,8 @@ def limits_table() -> str:
 def costs_table() -> str:
     """Measure, and return the table of costs."""
     METER.install()
-    cases = all_cases()
+    # Where a case is in both, the one with brokers is more expensive.
+    cases = all_cases() | placement_cases()
     rows = [
         "| RPC | | rows | answer, bytes | ms | in the largest request | rows | answer, bytes | ms |"
         " bounded by |",

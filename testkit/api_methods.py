@@ -8,6 +8,7 @@ from typing import Final
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message import Message
 
+from viewstamp.api.brokers.v1 import brokers_service_pb2
 from viewstamp.api.cluster.v1 import cluster_service_pb2
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2
 from viewstamp.api.sessions.v1 import sessions_service_pb2
@@ -21,6 +22,7 @@ API_FILES: Final[tuple[FileDescriptor, ...]] = (
     sessions_service_pb2.DESCRIPTOR,
     submit_service_pb2.DESCRIPTOR,
     users_service_pb2.DESCRIPTOR,
+    brokers_service_pb2.DESCRIPTOR,
     streams_service_pb2.DESCRIPTOR,
     consumer_groups_service_pb2.DESCRIPTOR,
     cluster_service_pb2.DESCRIPTOR,

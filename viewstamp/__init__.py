@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from viewstamp.client import (
         LINEARIZABLE,
         STALE,
+        BlockingClient,
         CannotConnect,
         Client,
         ClientClosed,
@@ -28,11 +29,14 @@ if TYPE_CHECKING:
         TimedOut,
         at_least,
         connect,
+        connect_blocking,
     )
 
 __all__ = [
     "connect",
+    "connect_blocking",
     "Client",
+    "BlockingClient",
     "Consistency",
     "LINEARIZABLE",
     "STALE",

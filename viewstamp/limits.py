@@ -65,6 +65,18 @@ OFFSETS_IDLE_STEP_US: Final = 60_000_000
 # A primary holds no look at the offsets of a group for longer than this: for a longer retention it
 # is asked for again and again, so that groups which are gone leave nothing behind for years.
 OFFSETS_LOOK_US_MAX: Final = 6 * 3_600_000_000
+# How long a broker may be silent: what it registers with that names nothing else, and what it may
+# name. Others need another level than FEATURE_LEVEL_BROKERS, as do the sizes below.
+BROKER_TIMEOUT_US: Final = 9_000_000
+BROKER_TIMEOUT_MIN_US: Final = 6_000_000
+BROKER_TIMEOUT_MAX_US: Final = 3_600_000_000
+BROKERS_MAX: Final = 1_024
+BROKER_ENDPOINTS_MAX: Final = 8
+BROKER_STORAGE_ID_BYTES_MAX: Final = 64
+# Brokers that may have a partition: fewer than a topic may ask for while none is registered.
+REPLICAS_PER_PARTITION_MAX: Final = 16
+# Brokers are to show life this often. The primary looks for silent ones when it does for members.
+BROKER_HEARTBEAT_MS: Final = 2_000
 # Signs of life wait so long for others, to be read together.
 MEMBER_GATHERING_MS: Final = 100
 # Members that a primary looks at in one step, and removes in one step.
@@ -181,6 +193,10 @@ FEATURE_LEVEL_MEMBERS: Final = 4
 FEATURE_LEVEL_OFFSETS: Final = 5
 # From this level on offsets of groups without members may end.
 FEATURE_LEVEL_RETENTION: Final = 6
+# From this level on brokers register, and partitions have replicas and leaders.
+FEATURE_LEVEL_BROKERS: Final = 7
+# From this level on a snapshot may be kept until a time.
+FEATURE_LEVEL_KEPT_SNAPSHOTS: Final = 7
 # The highest feature level that this build knows, and at which it bootstraps clusters. The header
 # of every log entry has the level in force, and handlers get it (`Call.feature_level`).
 FEATURE_LEVEL_MAX: Final = max(
@@ -190,6 +206,8 @@ FEATURE_LEVEL_MAX: Final = max(
     FEATURE_LEVEL_MEMBERS,
     FEATURE_LEVEL_OFFSETS,
     FEATURE_LEVEL_RETENTION,
+    FEATURE_LEVEL_BROKERS,
+    FEATURE_LEVEL_KEPT_SNAPSHOTS,
 )
 # Stages (routing.v1.Stage) that came after level 1, and the level from which on a snapshot has a
 # section of each. Nothing may change such a stage at a lower level, so a missing section is empty.
@@ -262,6 +280,9 @@ SNAPSHOT_JOURNAL_BYTES: Final = 256 * MIB
 SNAPSHOT_INTERVAL_MS: Final = 3_600_000
 SNAPSHOT_KEEP_LAST: Final = 5
 SNAPSHOT_KEEP_DAILY: Final = 7
+# For how long a command may ask that a snapshot is kept. Another length needs another level than
+# FEATURE_LEVEL_KEPT_SNAPSHOTS.
+SNAPSHOT_KEPT_FOR_MAX_US: Final = 315_360_000_000_000
 # A replica merges a chain of deltas into a new base when the deltas exceed this part of the base,
 # and merges deltas with each other when the chain has this many layers.
 COMPACT_DELTAS_PERCENT: Final = 50

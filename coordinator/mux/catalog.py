@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Final
 
 from coordinator.mux.catalog_decisions import (
     DECISIONS,
     CatalogVerdict,
     Decided,
     GenerationStanding,
+    at_level,
     malformed,
 )
 from coordinator.mux.catalog_types import (
@@ -53,6 +55,8 @@ from coordinator.mux.sessions import SessionApplied, SessionRefused
 from coordinator.mux.snapshot_retention import expired
 from viewstamp.machine.freezing import Entity, RowKind
 from viewstamp.machine.tables import Table, UndoLog
+
+_US_PER_MS: Final = 1_000
 
 
 class CatalogMachine:
@@ -135,6 +139,7 @@ class CatalogMachine:
     ) -> SessionApplied | SessionRefused:
         """Apply one command; `timestamp` is log time in us, `feature_level` the level of its
         entry."""
+        command = at_level(command, feature_level)
         why = malformed(command, feature_level)
         if why is not None:
             return SessionRefused(
@@ -216,7 +221,8 @@ class CatalogMachine:
         """Apply a command that the table lets through."""
         match command:
             case CreateSnapshot():
-                self._reserve(generation, command.retention)
+                kept_until = _kept_until(command.keep_for_ms, timestamp)
+                self._reserve(generation, command.retention, kept_until)
                 return CreateSnapshotResult(generation)
             case BeginSnapshot():
                 self._begin(command, revision, op, timestamp)
@@ -233,13 +239,16 @@ class CatalogMachine:
             case DeleteSnapshot():
                 self._drop(generation)
             case SetRetention():
-                self._put(replace(self._existing(generation), retention=command.retention))
+                kept_until = _kept_until(command.keep_for_ms, timestamp)
+                known = self._existing(generation)
+                self._put(replace(known, retention=command.retention, kept_until=kept_until))
         return CatalogDone()
 
-    def _reserve(self, generation: int, retention: RetentionClass) -> None:
+    def _reserve(self, generation: int, retention: RetentionClass, kept_until: int = 0) -> None:
         """Reserve the next generation."""
         self._counters.put(None, CatalogCounters(generation))
-        self._put(Snapshot(generation, SnapshotState.CREATED, retention=retention))
+        reserved = Snapshot(generation, SnapshotState.CREATED, retention=retention)
+        self._put(replace(reserved, kept_until=kept_until))
 
     def _begin(self, command: BeginSnapshot, revision: int, op: int, timestamp: int) -> None:
         """Note the cut of the reserved generation, or of the next one."""
@@ -342,3 +351,8 @@ class CatalogMachine:
             generation = self.current().generation
         details = {"generation": str(generation)}
         return SessionRefused(self.codec.encode_refusal(verdict.value, details))
+
+
+def _kept_until(keep_for_ms: int, timestamp: int) -> int:
+    """Return the log time until which a snapshot is kept in any case; 0 if none was named."""
+    return timestamp + keep_for_ms * _US_PER_MS if keep_for_ms else 0

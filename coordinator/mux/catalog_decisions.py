@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Final, TypeAlias
@@ -22,8 +22,10 @@ from coordinator.mux.catalog_types import (
     SetRetention,
 )
 from coordinator.mux.stage import cut_stages
+from viewstamp.limits import FEATURE_LEVEL_KEPT_SNAPSHOTS, SNAPSHOT_KEPT_FOR_MAX_US
 
 ROOT_BYTES: Final = 32
+_KEPT_MS_MAX: Final = SNAPSHOT_KEPT_FOR_MAX_US // 1_000
 
 # Commands about one generation.
 Decided: TypeAlias = (
@@ -98,11 +100,22 @@ class Malformed:
     details: Mapping[str, str] = field(default_factory=dict)
 
 
+def at_level(command: CatalogCommand, feature_level: int) -> CatalogCommand:
+    """Return a command as builds of a lower feature level read it, which lack the new fields."""
+    match command:
+        case CreateSnapshot() | SetRetention() if feature_level < FEATURE_LEVEL_KEPT_SNAPSHOTS:
+            return replace(command, keep_for_ms=0)
+    return command
+
+
 def malformed(command: CatalogCommand, feature_level: int) -> Malformed | None:
     """Return what is wrong with a command in any state at a feature level; None if nothing."""
     match command:
         case BeginSnapshot() | PruneSnapshots() if command.keep_last < 1:
             return Malformed("keep_last")
+        case CreateSnapshot() | SetRetention() if command.keep_for_ms > _KEPT_MS_MAX:
+            details = {"requested": str(command.keep_for_ms), "limit": str(_KEPT_MS_MAX)}
+            return Malformed("keep_for_ms", details)
         case CompleteSnapshot() if len(command.root) != ROOT_BYTES:
             details = {"bytes": str(len(command.root)), "bytes_due": str(ROOT_BYTES)}
             return Malformed("root_length", details)

@@ -57,6 +57,7 @@ class Snapshot:
     decided_at: int = 0
     keep_last: int = 0
     keep_daily: int = 0
+    kept_until: int = 0
 
     @property
     def is_cut(self) -> bool:
@@ -101,6 +102,7 @@ class CreateSnapshot:
     """Reserve the next generation."""
 
     retention: RetentionClass = RetentionClass.LAST
+    keep_for_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,7 @@ class SetRetention:
 
     generation: int
     retention: RetentionClass
+    keep_for_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ def expired(
     """Return the generations that may be deleted, ascending, at log time `now_us`.
 
     Kept are the last `keep_last` completed ones, the newest of each of the last `keep_daily` days
-    (UTC, by the time of the cut, today included), and pinned ones. The last completed one is always
-    kept, as are failed ones newer than that, and every one under way.
+    (UTC, by the time of the cut, today included), pinned ones without an end, and those whose time
+    to be kept is not over. The last completed one is always kept, as are failed ones newer than
+    that, and every one under way.
     """
     ascending = sorted(snapshots, key=lambda snapshot: snapshot.generation)
     completed = [s for s in reversed(ascending) if s.state is SnapshotState.COMPLETED]
@@ -28,9 +29,16 @@ def expired(
         for snapshot in ascending
         if snapshot.state is not SnapshotState.CREATED
         and snapshot.generation < completed[0].generation
-        and snapshot.retention is not RetentionClass.PINNED
+        and not _is_held(snapshot, now_us)
         and snapshot.generation not in kept
     )
+
+
+def _is_held(snapshot: Snapshot, now_us: int) -> bool:
+    """Return whether a snapshot is kept whatever the rules say."""
+    if snapshot.kept_until:
+        return now_us < snapshot.kept_until
+    return snapshot.retention is RetentionClass.PINNED
 
 
 def _kept(

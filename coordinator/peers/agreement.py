@@ -121,6 +121,16 @@ LOCAL_LIMITS: Final = frozenset(
         "OFFSETS_RETENTION_MAX_US",
         "OFFSETS_IDLE_STEP_US",
         "OFFSETS_LOOK_US_MAX",
+        # Came with FEATURE_LEVEL_BROKERS.
+        "BROKER_TIMEOUT_US",
+        "BROKER_TIMEOUT_MIN_US",
+        "BROKER_TIMEOUT_MAX_US",
+        "BROKERS_MAX",
+        "BROKER_ENDPOINTS_MAX",
+        "BROKER_STORAGE_ID_BYTES_MAX",
+        "REPLICAS_PER_PARTITION_MAX",
+        # Came with FEATURE_LEVEL_KEPT_SNAPSHOTS.
+        "SNAPSHOT_KEPT_FOR_MAX_US",
         # The replica that answers a read decides how long its page is, and when a member is to show
         # life again.
         "OFFSETS_PAGE_MAX",

@@ -79,9 +79,8 @@ def fail_snapshot_request(command: catalog.FailSnapshot) -> bytes:
 
 
 def _create(item: bytes) -> catalog.CreateSnapshot:
-    return catalog.CreateSnapshot(
-        _retention(snapshots_pb2.CreateSnapshotRequest.FromString(item).retention)
-    )
+    request = snapshots_pb2.CreateSnapshotRequest.FromString(item)
+    return catalog.CreateSnapshot(_retention(request.retention), request.keep_for_ms)
 
 
 def _delete(item: bytes) -> catalog.DeleteSnapshot:
@@ -95,7 +94,8 @@ def _prune(item: bytes) -> catalog.PruneSnapshots:
 
 def _set_retention(item: bytes) -> catalog.SetRetention:
     request = snapshots_pb2.SetSnapshotRetentionRequest.FromString(item)
-    return catalog.SetRetention(request.generation, _retention(request.retention))
+    retention = _retention(request.retention)
+    return catalog.SetRetention(request.generation, retention, request.keep_for_ms)
 
 
 def _begin(item: bytes) -> catalog.BeginSnapshot:

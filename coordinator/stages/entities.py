@@ -57,6 +57,7 @@ def snapshot_message(snapshot: catalog.Snapshot) -> snapshots_pb2.Snapshot:
         decided_at=snapshot.decided_at,
         keep_last=snapshot.keep_last,
         keep_daily=snapshot.keep_daily,
+        kept_until=snapshot.kept_until,
     )
 
 
@@ -212,6 +213,7 @@ def snapshot_of(snapshot: snapshots_pb2.Snapshot) -> catalog.Snapshot:
         decided_at=snapshot.decided_at,
         keep_last=snapshot.keep_last,
         keep_daily=snapshot.keep_daily,
+        kept_until=snapshot.kept_until,
     )
 
 

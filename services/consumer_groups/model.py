@@ -6,8 +6,8 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from services.consumer_groups.liveness import Liveness
 from services.runtime import offset_rows
+from services.runtime.liveness import Liveness
 from services.runtime.offset_rows import EMPTY
 from services.runtime.watermarks import WatermarksTable
 from viewstamp.api.consumer_groups.v1.consumer_groups_pb2 import CHORE_KIND_PARTITIONS
@@ -74,6 +74,11 @@ class Member(NamedTuple):
     member_timeout_ms: int = 0
 
     @property
+    def key(self) -> MemberKey:
+        """Where it is in the table."""
+        return self.group_id, self.session_id
+
+    @property
     def timeout_ms(self) -> int:
         """How long it may be silent."""
         return self.member_timeout_ms or MEMBER_TIMEOUT_US // US_PER_MS
@@ -113,6 +118,7 @@ class Chore(NamedTuple):
 
 
 ChoreKey = tuple[int, int, int]
+MemberKey = tuple[int, int]  # group id, session id
 
 
 class GroupsState:
@@ -147,7 +153,7 @@ class GroupsState:
         # member's target.
         self.waiting: Table[int, Mapping[int, int]] = Table(undo)
         # No part of what replicas agree on.
-        self.liveness = Liveness()
+        self.liveness: Liveness[MemberKey, Member] = Liveness((0, 0))
 
     def next_group_id(self) -> int:
         """Return the id that the next group gets."""

@@ -23,7 +23,7 @@ def silent(
 ) -> Iterable[domain_service_pb2.Proposal]:
     """Return an ExpireMember for some of the members that were silent for too long."""
     call = _call()
-    for member in state.liveness.silent(state, tenure):
+    for member in state.liveness.silent(state.members, tenure):
         propose_expiry(member, call)
     return call.proposals
 

@@ -67,6 +67,11 @@ class Call:
         """Whether offsets of groups without members may end at the level in force."""
         return self.feature_level >= limits.FEATURE_LEVEL_RETENTION
 
+    @property
+    def knows_brokers(self) -> bool:
+        """Whether brokers may register at the level in force."""
+        return self.feature_level >= limits.FEATURE_LEVEL_BROKERS
+
     def charge(self, rows: int) -> None:
         """Pay for the rows to touch, before anything is changed. Raises Refusal COST_EXCEEDED.
 

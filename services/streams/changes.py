@@ -6,16 +6,23 @@ from operator import itemgetter
 from typing import Final
 
 from services.runtime.domain import WatchedKind
+from services.runtime.offset_rows import first_partition
 from services.runtime.section import id_key
 from services.streams.access import Access
+from services.streams.broker_queries import broker_message
+from services.streams.brokers import Broker
 from services.streams.model import Stream, StreamsState, Topic
+from services.streams.placement import PlacementRow
 from services.streams.queries import topic_message
+from viewstamp.api.brokers.v1 import brokers_pb2
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.watch.v1.watch_service_pb2 import Change
 
 # Memory of a run of partitions, and of a grant with what holds it.
 _RUN_BYTES: Final = 100
 _GRANT_BYTES: Final = 200
+# Memory of a placement that no other partition shares.
+_PLACEMENT_BYTES: Final = 300
 # The topics of a StreamAccess.
 _TOPICS: Final = itemgetter(1)
 
@@ -47,6 +54,32 @@ def _access_bytes(old: Access, new: Access | None) -> int:
     return _GRANT_BYTES * (len(old.streams) + sum(map(len, map(_TOPICS, old.streams.values()))))
 
 
+def _describe_broker(change: Change, broker: Broker, _: object) -> None:
+    """Without the count of its replicas, which changes with these."""
+    change.key = id_key(broker.id)
+    change.entity = broker_message(broker).SerializeToString(deterministic=True)
+
+
+def _describe_placements(change: Change, row: PlacementRow, _: object) -> None:
+    """Without leaders, which follow from this and from the brokers."""
+    first = first_partition(row.number)
+    change.stream_id, change.topic_id = row.stream_id, row.topic_id
+    change.key = id_key(row.topic_id, first)
+    change.entity = brokers_pb2.Placements(
+        stream_id=row.stream_id,
+        topic_id=row.topic_id,
+        placements=[
+            brokers_pb2.Placement(partition=number, **placement._asdict())
+            for number, placement in enumerate(row.partitions, first)
+            if placement.replicas
+        ],
+    ).SerializeToString(deterministic=True)
+
+
+def _placements_bytes(old: PlacementRow, new: PlacementRow | None) -> int:
+    return _PLACEMENT_BYTES * len(old.partitions)
+
+
 WATCHED: Final[tuple[WatchedKind[StreamsState], ...]] = (
     WatchedKind(
         entity_type=streams_pb2.Stream.DESCRIPTOR.full_name,
@@ -58,6 +91,17 @@ WATCHED: Final[tuple[WatchedKind[StreamsState], ...]] = (
         table=lambda state: state.topics,
         describe=_describe_topic,
         weigh=_topic_bytes,
+    ),
+    WatchedKind(
+        entity_type=brokers_pb2.Broker.DESCRIPTOR.full_name,
+        table=lambda state: state.brokers,
+        describe=_describe_broker,
+    ),
+    WatchedKind(
+        entity_type=brokers_pb2.Placements.DESCRIPTOR.full_name,
+        table=lambda state: state.placements,
+        describe=_describe_placements,
+        weigh=_placements_bytes,
     ),
     WatchedKind(
         entity_type="",

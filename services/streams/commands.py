@@ -7,13 +7,13 @@ so `modified_revision` stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from services.runtime import watermarks
 from services.runtime.domain import Call, CommandHandler
 from services.streams import access as gates
-from services.streams import grants, partitions, refusals
+from services.streams import broker_commands, grants, partitions, placement_commands, refusals
 from services.streams import watermarks as reports
 from services.streams.lookup import authenticate, demand_everywhere, find_stream, find_topic
 from services.streams.model import (
@@ -96,9 +96,11 @@ def delete_stream(state: StreamsState, request: api.DeleteStreamRequest, call: C
     call.charge(sum(watermark_rows))
     grant_rows = grants.stream_rows(state, stream.id)
     call.charge(grant_rows)
-    for topic_id, row_count in zip(topic_ids, watermark_rows, strict=True):
-        watermarks.drop(state.watermarks, topic_id, row_count)
-        state.topics.delete((stream.id, topic_id))
+    _charge_for_placements(state, [(each.id, 0, each.partitions_count) for each in topics], call)
+    for topic, row_count in zip(topics, watermark_rows, strict=True):
+        watermarks.drop(state.watermarks, topic.id, row_count)
+        state.placements.drop(topic.id, topic.partitions_count)
+        state.topics.delete((stream.id, topic.id))
     state.stream_ids.delete(stream.name)
     state.streams.delete(stream.id)
     grants.drop_stream(state, stream.id)
@@ -141,7 +143,9 @@ def create_topic(state: StreamsState, request: api.CreateTopicRequest, call: Cal
     id_ = state.take_id(NEXT_TOPIC_ID)
     now, revision = call.timestamp, call.revision
     row = (id_, stream_id, name, count, (), options, now, revision, revision, 0)
-    state.topics.add(topics, _new_row(Topic, row))
+    topic = _new_row(Topic, row)
+    state.topics.add(topics, topic)
+    placement_commands.place_new(state, topic, 0, count, call)
     return _FIELD_2 + encode_varint(id_)
 
 
@@ -169,7 +173,9 @@ def delete_topic(state: StreamsState, request: api.DeleteTopicRequest, call: Cal
     rows = grants.topic_rows(state, topic.stream_id, topic.id)
     watermark_rows = reports.rows_of(topic, call)
     call.charge(_ROWS_PER_TOPIC + rows + watermark_rows)
+    _charge_for_placements(state, [(topic.id, 0, topic.partitions_count)], call)
     watermarks.drop(state.watermarks, topic.id, watermark_rows)
+    state.placements.drop(topic.id, topic.partitions_count)
     state.topics.delete((topic.stream_id, topic.id))
     grants.drop_topic(state, topic.stream_id, topic.id)
     deleted = effects_pb2.TopicDeleted(
@@ -202,6 +208,7 @@ def create_partitions(
     call.charge(len(topic.runs) // _RUNS_PER_ROW)
     runs = partitions.expanded(topic.runs, existing, topic.created_revision)
     runs = partitions.extended(runs, count, call.revision)
+    placement_commands.place_new(state, topic, existing, count, call)
     return _repartition(state, topic, runs, existing + count, call)
 
 
@@ -217,7 +224,9 @@ def delete_partitions(
     call.charge(len(topic.runs) // _RUNS_PER_ROW)
     runs = partitions.expanded(topic.runs, existing, topic.created_revision)
     runs = partitions.shortened(runs, count)
+    _charge_for_placements(state, [(topic.id, existing - count, existing)], call)
     watermarks.cut(state.watermarks, topic.id, existing - count)
+    state.placements.cut(topic.id, existing, existing - count)
     return _repartition(state, topic, runs, existing - count, call)
 
 
@@ -233,6 +242,8 @@ COMMANDS: Final[Mapping[str, CommandHandler[StreamsState]]] = {
     "CreatePartitions": create_partitions,
     "DeletePartitions": delete_partitions,
     **reports.COMMANDS,
+    **broker_commands.COMMANDS,
+    **placement_commands.COMMANDS,
 }
 
 
@@ -306,6 +317,18 @@ def _repartition(
     rows = limits.PARTITIONS_CHANGED_ROWS if call.is_bounded else limits.EFFECT_ROWS
     call.emit((routing_pb2.STAGE_CONSUMER_GROUPS,), payload, rows)
     return _FIELD_2 + encode_varint(count)
+
+
+def _charge_for_placements(
+    state: StreamsState, forgotten: Sequence[tuple[int, int, int]], call: Call
+) -> None:
+    """Pay for forgetting who has partitions: first for the look at how much that is.
+
+    `forgotten` has topics by id, each with its first partition to be forgotten, and their end.
+    """
+    placements = state.placements
+    call.charge(sum(placements.rows_to_find(first, end) for _, first, end in forgotten))
+    call.charge(sum(placements.rows_to_drop(*each) for each in forgotten))
 
 
 def _put(state: StreamsState, topic: Topic) -> None:

@@ -11,16 +11,20 @@ from collections.abc import Mapping, Sequence
 from itertools import repeat
 from typing import Final, NamedTuple
 
+from services.runtime.liveness import Liveness
 from services.runtime.watermarks import WatermarksTable
 from services.streams.access import Access
+from services.streams.brokers import Broker
 from services.streams.options import Options, OptionsPool
 from services.streams.partitions import PartitionRun
+from services.streams.placement import PlacementTable
 from viewstamp.machine.tables import ABSENT, Table, TableIndex, UndoLog
 
 FIRST_ID: Final = 1
-# Names of the counters: which id the next stream, or topic, gets.
+# Names of the counters: which id the next stream, topic or broker gets.
 NEXT_STREAM_ID: Final = "next_stream_id"
 NEXT_TOPIC_ID: Final = "next_topic_id"
+NEXT_BROKER_ID: Final = "next_broker_id"
 
 TopicKey = tuple[int, int]  # stream id, topic id
 
@@ -193,11 +197,15 @@ class StreamsState:
         "stream_ids",
         "topics",
         "watermarks",
+        "brokers",
+        "broker_ids",
+        "placements",
         "access",
         "grantees",
         "counters",
         "options_pool",
         "contexts",
+        "liveness",
     )
 
     def __init__(self, undo: UndoLog) -> None:
@@ -205,6 +213,9 @@ class StreamsState:
         self.stream_ids: Table[str, int] = Table(undo)  # by name
         self.topics = TopicTable(undo)
         self.watermarks: WatermarksTable = Table(undo)
+        self.brokers: Table[int, Broker] = Table(undo)
+        self.broker_ids: Table[str, int] = Table(undo)  # by name
+        self.placements = PlacementTable(undo)
         self.access: Table[int, Access] = Table(undo)  # by user id
         # Stream id -> the users with grants scoped to it.
         self.grantees: TableIndex[int, int] = TableIndex(undo)
@@ -212,6 +223,8 @@ class StreamsState:
         self.options_pool = OptionsPool()
         # Topic id -> the topic and its encoded TopicContext; valid while the row is the same one.
         self.contexts: dict[int, tuple[Topic, bytes]] = {}
+        # Of brokers; no state either.
+        self.liveness: Liveness[int, Broker] = Liveness(0)
 
     def find_stream(self, key: int | str) -> Stream | None:
         """Return the stream by id or name, or None."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from services.runtime.domain import Call, QueryHandler
 from services.streams import access as gates
+from services.streams import broker_queries
 from services.streams.access import Access, Gate
 from services.streams.lookup import authenticate, demand_everywhere, find_stream, find_topic
 from services.streams.model import Stream, StreamsState, Topic
@@ -106,6 +107,7 @@ QUERIES: Final[Mapping[str, QueryHandler[StreamsState]]] = {
     "ListPartitions": list_partitions,
     "ListWatermarks": list_watermarks,
     "CheckAccess": check_access,
+    **broker_queries.QUERIES,
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from services.streams.access import Gate
+from services.streams.brokers import Broker
 from viewstamp import limits
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
@@ -135,3 +136,99 @@ def partition_run_limit(topic: str) -> Refusal:
         topic=topic,
         limit=limits.PARTITION_RUNS_PER_TOPIC_MAX,
     )
+
+
+def broker_not_found(broker: int | str) -> Refusal:
+    """Return the refusal where no such broker is registered."""
+    return Refusal.of(Reason.REASON_BROKER_NOT_FOUND, broker=broker)
+
+
+def broker_revision_mismatch(broker: Broker, expected: int) -> Refusal:
+    """Return the refusal of a compare-and-set on a broker that lost."""
+    return Refusal.of(
+        Reason.REASON_REVISION_MISMATCH,
+        "broker",
+        broker=broker.name,
+        modified_revision=broker.modified_revision,
+        expected_revision=expected,
+    )
+
+
+def broker_in_use(name: str, replicas_count: int) -> Refusal:
+    """Return the refusal to forget a broker that has replicas."""
+    return Refusal.of(Reason.REASON_BROKER_IN_USE, broker=name, replicas_count=replicas_count)
+
+
+def broker_limit() -> Refusal:
+    """Return the refusal of one broker too many."""
+    return Refusal.of(Reason.REASON_BROKER_LIMIT, limit=limits.BROKERS_MAX)
+
+
+def fenced_broker_epoch(broker: Broker, epoch: int) -> Refusal:
+    """Return the refusal of a broker whose epoch is over, or not this one."""
+    case = "fenced" if broker.fenced and broker.broker_epoch == epoch else ""
+    return Refusal.of(
+        Reason.REASON_FENCED_BROKER_EPOCH,
+        case,
+        broker_id=broker.id,
+        epoch=epoch,
+        broker_epoch=broker.broker_epoch,
+    )
+
+
+def invalid_broker_timeout(timeout_ms: int, lowest: int, highest: int) -> Refusal:
+    """Return the refusal of a silence that no broker may keep."""
+    return Refusal.of(
+        Reason.REASON_INVALID_BROKER,
+        "timeout_ms",
+        requested=timeout_ms,
+        low=lowest,
+        high=highest,
+    )
+
+
+def invalid_endpoints_count(count: int) -> Refusal:
+    """Return the refusal of a broker that serves nowhere, or at too many places."""
+    return Refusal.of(
+        Reason.REASON_INVALID_BROKER,
+        "endpoints_count",
+        endpoints_count=count,
+        limit=limits.BROKER_ENDPOINTS_MAX,
+    )
+
+
+def invalid_port(listener: str, port: int, highest: int) -> Refusal:
+    """Return the refusal of a port that does not exist."""
+    return Refusal.of(
+        Reason.REASON_INVALID_BROKER, "port", listener=listener, port=port, highest=highest
+    )
+
+
+def not_leader(partition: int, broker_id: int, leader: int, leader_epoch: int) -> Refusal:
+    """Return the refusal of a broker that does not lead, or has not seen that it does.
+
+    Nobody reports without a broker's stamp: its broker is 0.
+    """
+    case = ("unseen" if leader == broker_id else "") if broker_id else "unstamped"
+    return Refusal.of(
+        Reason.REASON_NOT_LEADER,
+        case,
+        partition=partition,
+        broker_id=broker_id,
+        leader=leader,
+        leader_epoch=leader_epoch,
+    )
+
+
+def not_enough_brokers(available: int, replication_factor: int) -> Refusal:
+    """Return the refusal to place more replicas than there are brokers for them."""
+    return Refusal.of(
+        Reason.REASON_NOT_ENOUGH_BROKERS,
+        available=available,
+        replication_factor=replication_factor,
+    )
+
+
+def replicas_not_in_sync(partition: int) -> Refusal:
+    """Return the refusal to give a partition to brokers that lack what was acknowledged."""
+    return Refusal.of(Reason.REASON_REPLICAS_NOT_IN_SYNC, partition=partition)

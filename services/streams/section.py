@@ -21,10 +21,11 @@ from services.runtime.section import (
     SectionError,
     id_key,
 )
-from services.streams import grants, partitions
+from services.streams import broker_entities, grants, partitions
 from services.streams.access import Access, new_access
 from services.streams.model import (
     FIRST_ID,
+    NEXT_BROKER_ID,
     NEXT_STREAM_ID,
     NEXT_TOPIC_ID,
     Stream,
@@ -43,6 +44,8 @@ STREAM_KIND: Final = 1
 TOPIC_KIND: Final = 2
 ACCESS_KIND: Final = 3
 COUNTERS_KIND: Final = 4
+BROKER_KIND: Final = 6  # the watermarks are 5
+PLACEMENTS_KIND: Final = 7
 
 _TOPIC_KEY: Final = struct.Struct(">QQ")  # stream id, topic id
 _TopicEntity: Final = streams_pb2.TopicEntity.FromString
@@ -87,6 +90,7 @@ def encode_counters(counters: Mapping[str, int]) -> bytes:
     return streams_pb2.StreamsCountersEntity(
         next_stream_id=counters.get(NEXT_STREAM_ID, FIRST_ID),
         next_topic_id=counters.get(NEXT_TOPIC_ID, FIRST_ID),
+        next_broker_id=counters.get(NEXT_BROKER_ID, 0),
     ).SerializeToString(deterministic=True)
 
 
@@ -152,6 +156,8 @@ def _load_counters(state: StreamsState, canonical: bytes) -> Projected:
     entity = streams_pb2.StreamsCountersEntity.FromString(canonical)
     state.counters.put(NEXT_STREAM_ID, entity.next_stream_id)
     state.counters.put(NEXT_TOPIC_ID, entity.next_topic_id)
+    if entity.next_broker_id:
+        state.counters.put(NEXT_BROKER_ID, entity.next_broker_id)
     return WHOLE_TABLE_KEY, encode_counters(state.counters.rows)
 
 
@@ -190,6 +196,7 @@ def _check_whole(state: StreamsState) -> Iterable[None]:
                 f"there are watermarks of partition {last - 1} of topic {row.topic_id}, which is"
                 " not there"
             )
+    broker_entities.check(state)
     return ()
 
 
@@ -231,6 +238,20 @@ SECTION: Final[Section[StreamsState]] = Section(
             whole_table=True,
         ),
         watermarks.entity_kind(lambda state: state.watermarks),
+        EntityKind(
+            BROKER_KIND,
+            table=lambda state: state.brokers,
+            encode=broker_entities.encode_broker,
+            load=broker_entities.load_broker,
+            encode_key=lambda broker_id, broker: id_key(broker_id),
+        ),
+        EntityKind(
+            PLACEMENTS_KIND,
+            table=lambda state: state.placements,
+            encode=broker_entities.encode_placements,
+            load=broker_entities.load_placements,
+            encode_key=lambda key, row: broker_entities.placements_key(row),
+        ),
     ),
     check=_check_whole,
     projections={

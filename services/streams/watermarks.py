@@ -17,8 +17,10 @@ from services.runtime.watermarks import OFFSETS_PER_ROW_OF_WORK, ROWS_PER_REPLAC
 from services.streams import access as gates
 from services.streams import refusals
 from services.streams.access import Gate
+from services.streams.broker_commands import acting_broker
 from services.streams.lookup import authenticate, find_topic
 from services.streams.model import StreamsState, Topic
+from services.streams.placement_commands import check_leads
 from viewstamp import limits
 from viewstamp.api.common.v1.common_pb2 import PartitionOffset
 from viewstamp.api.domain.v1 import effects_pb2
@@ -34,6 +36,8 @@ def truncate_partitions(
     """Move the first offsets that remain, and ends that turn out to lie before them."""
     offsets = request.start_offsets
     topic, changes, rows = _reported(state, request, offsets, gates.CHANGE_TOPIC, call)
+    if call.knows_brokers and request.HasField("broker"):
+        _check_broker(state, topic, request, offsets, call)
     if watermarks.raise_starts(state.watermarks, topic.stream_id, topic.id, changes):
         _tell(topic, offsets, rows, call, are_starts=True)
     return b""
@@ -45,6 +49,8 @@ def report_partition_ends(
     """Move the next offsets to be written."""
     offsets = request.end_offsets
     topic, changes, rows = _reported(state, request, offsets, gates.SEND_TOPIC, call)
+    if call.knows_brokers and (request.HasField("broker") or state.placements.rows):
+        _check_broker(state, topic, request, offsets, call)
     if watermarks.raise_ends(state.watermarks, topic.stream_id, topic.id, changes):
         _tell(topic, offsets, rows, call, are_starts=False)
     return b""
@@ -98,6 +104,24 @@ def _reported(
     replaced = ROWS_PER_REPLACED * len(changes)
     call.charge(replaced)
     return topic, changes, looked_at + replaced
+
+
+def _check_broker(
+    state: StreamsState,
+    topic: Topic,
+    request: api.TruncatePartitionsRequest | api.ReportPartitionEndsRequest,
+    offsets: Sequence[PartitionOffset],
+    call: Call,
+) -> None:
+    """Raise Refusal unless the broker of a report leads those of its partitions that are placed."""
+    stamp = request.broker
+    if request.HasField("broker"):
+        acting_broker(state, authenticate(state, call), stamp, call)
+    call.charge(len(offsets))
+    placed = (
+        each.partition for each in offsets if state.placements.of(topic.id, each.partition).replicas
+    )
+    check_leads(state, topic, placed, stamp, call)
 
 
 def _tell(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
+from testkit.composite.broker_fillers import BROKER_FILLERS
 from testkit.composite.group_views import assignment
 from testkit.composite.model import CODES, METHODS, Model
 from testkit.composite.offset_fillers import OFFSET_FILLERS
@@ -36,6 +37,9 @@ _ON_GROUPS: Final = _MEMBERS_ONLY | {
     "CreatePartitions", "DeletePartitions", "TruncatePartitions", "ReportPartitionEnds",
     "CommitOffsets", "ResetOffsets", "DeleteOffsets", "FetchOffsets", "ListWatermarks",
 }  # fmt: skip
+
+
+_ON_PLACEMENTS: Final = frozenset({"PlacePartitions", "UpdateInSync", "ListPlacements"})
 
 
 class CommandWriter:
@@ -87,6 +91,8 @@ class CommandWriter:
             place: tuple[Any, Any, Any] = self.pick(groups)
             return place
         topics = [(s, t, None) for s in world.streams.values() for t in s.topics.values()]
+        if name in _ON_PLACEMENTS and not self.chance(4):
+            topics = [place for place in topics if place[1].placements] or topics
         if topics and not self.chance(4):
             return self.pick(topics)  # type: ignore[no-any-return]
         streams = list(world.streams.values())
@@ -234,6 +240,7 @@ class CommandWriter:
                 ("message_expiry_us", 5),
                 ("compression_algorithm", 3),
                 ("compression_algorithm", 9),
+                ("replication_factor", 2),
                 ("replication_factor", 3),
                 ("replication_factor", 256),
                 ("max_topic_size_bytes", 1 << 30),
@@ -383,4 +390,5 @@ _FILLERS: Final[dict[tuple[str, str], Filler]] = {
     ("CreatePersonalAccessToken", "name"): CommandWriter.fill_token_name,
     ("DeletePersonalAccessToken", "name"): CommandWriter.fill_token_name,
     **OFFSET_FILLERS,
+    **BROKER_FILLERS,
 }

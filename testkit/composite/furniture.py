@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from testkit.composite.broker_fillers import BROKER_NAMES
 from testkit.composite.commands import GROUP_NAMES, NAMES, SECOND_US, USER_NAMES, CommandWriter
 from testkit.composite.logged_parts import encoded_request, logged_request, logged_span
 from testkit.composite.model import CODES, NONCE_BYTES
@@ -24,11 +25,13 @@ def furnishing(writer: CommandWriter) -> Prepare:
     groups = [{**place, "name": name} for place in (IN_A, IN_B) for name in GROUP_NAMES]
     # The offsets of the second topic take one row, or more.
     counts = (PARTITIONS, writer.pick((PARTITIONS, 130)), PARTITIONS)
+    # How many replicas they have if brokers are there by now; as many as can be had.
+    options = {"replication_factor": writer.pick((1, 2, len(writer.model.world.brokers) or 3))}
     contents: list[tuple[str, list[dict[str, Any]]]] = [
         ("CreateUser", [{**user, "permissions": _ALL_OF_STREAMS} for user in users]),
         ("CreateStream", [{"name": name} for name in NAMES]),
-        ("CreateTopic", [{"stream": {"name": name}, "name": "a", "partitions_count": count}
-                         for name, count in zip(NAMES, counts, strict=True)]),
+        ("CreateTopic", [{"stream": {"name": name}, "name": "a", "partitions_count": count,
+                          "options": options} for name, count in zip(NAMES, counts, strict=True)]),
         # Those of b have no members until somebody happens to join.
         ("CreateConsumerGroup", groups),
         ("RegisterSession", nonces),
@@ -40,6 +43,22 @@ def furnishing(writer: CommandWriter) -> Prepare:
         spans.append(logged_span(CODES["RegisterSession"], items, user_id, stamp))
     writer.timestamp += SECOND_US
     return writer.timestamp, [logged_request(0, 0, 0, spans)]
+
+
+def registering(writer: CommandWriter) -> Prepare:
+    """Return a prepare in which brokers register, some of them for users who are there."""
+    items = [
+        {
+            "name": name,
+            "rack": writer.pick(("r", "r", "s")),
+            "storage_id": "disk",
+            "endpoints": [{"listener": "internal", "host": name, "port": 1}],
+            "user_id": writer.pick(list(writer.model.world.users)),
+        }
+        for name in BROKER_NAMES[: writer.pick((2, 3, 4))]
+    ]
+    writer.timestamp += 1
+    return writer.timestamp, [logged_request(0, 0, 0, [_of_root("RegisterBroker", items)])]
 
 
 def joining(writer: CommandWriter, half: int) -> Prepare:

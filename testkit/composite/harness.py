@@ -176,10 +176,10 @@ class CompositeReplica:
         self.proposals.clear()
         self._carry_out(self.mux.poke_proposals())
 
-    def ask_for_silent(self, tenure: Tenure) -> list[bytes]:
-        """Ask which members were silent for too long, as the primary does from time to time.
+    def ask_for_silent(self, tenure: Tenure) -> list[tuple[int, bytes]]:
+        """Ask who was silent for too long, as the primary does from time to time.
 
-        Returns the requests to expire them, also those that were pending already.
+        Returns the codes and requests of what ends them, also those that were pending already.
         """
         pending, self.proposals = self.proposals, {}
         self._carry_out(self.mux.poke_proposals(tenure))
@@ -187,7 +187,7 @@ class CompositeReplica:
         told, self.proposals = self.proposals, pending
         for key, due in told.items():
             self.proposals.setdefault(key, due)
-        return [request for _, request in told]
+        return list(told)
 
     @property
     def has_room(self) -> bool:

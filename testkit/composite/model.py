@@ -15,7 +15,14 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from testkit.composite import model_groups, model_offsets, model_streams, model_users
+from testkit.composite import (
+    model_brokers,
+    model_groups,
+    model_offsets,
+    model_placements,
+    model_streams,
+    model_users,
+)
 from testkit.composite.world import (
     Call,
     CompositeModelState,
@@ -24,6 +31,7 @@ from testkit.composite.world import (
     is_old,
 )
 from viewstamp import framing
+from viewstamp.api.brokers.v1 import brokers_service_pb2
 from viewstamp.api.cluster.v1 import cluster_service_pb2
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2
 from viewstamp.api.errors.v1 import errors_pb2
@@ -39,7 +47,7 @@ METHODS: Final[dict[int, Method]] = {
     method.code: method
     for module in (
         sessions_service_pb2, submit_service_pb2, users_service_pb2, streams_service_pb2,
-        consumer_groups_service_pb2, cluster_service_pb2,
+        consumer_groups_service_pb2, cluster_service_pb2, brokers_service_pb2,
     )
     for method in methods_of_file(module.DESCRIPTOR)
 }  # fmt: skip
@@ -49,11 +57,17 @@ PLAIN: Final = {
     **model_users.QUERIES,
     **model_streams.COMMANDS,
     **model_streams.QUERIES,
+    **model_brokers.COMMANDS,
+    **model_brokers.QUERIES,
+    **model_placements.COMMANDS,
+    **model_placements.QUERIES,
     **model_groups.INTERNAL,
 }
 ON_TOPICS: Final = {**model_groups.ON_TOPICS, **model_offsets.ON_TOPICS}
 DOMAIN_COMMANDS: Final = frozenset(
-    CODES[name] for name in (*PLAIN, *ON_TOPICS) if CODES[name] % 100 < 50
+    CODES[name]
+    for name in (*PLAIN, *ON_TOPICS)
+    if CODES[name] % 100 < 50 and not METHODS[CODES[name]].internal
 )
 SYSTEM_USER = (1 << 63) - 1
 PARTS_MAX = 128

@@ -1,4 +1,4 @@
-"""Pages of the lists of offsets: which part of a list a request asks for, and what follows it.
+"""Pages of the lists of partitions: which part of a list a request asks for, and what follows it.
 
 The token of a page says where it begins, and which list it belongs to.
 """
@@ -17,14 +17,22 @@ _TAG_BYTES: Final = 4
 
 
 def page_of(
-    method: str, parent: int, request: Any, entries: list[dict[str, Any]]
+    method: str,
+    parent: int,
+    request: Any,
+    entries: list[dict[str, Any]],
+    sizes: tuple[int, int] = (PAGE_MAX, PAGE_MAX),
 ) -> tuple[list[dict[str, Any]], str]:
-    """Return the entries of a page, and the token of the next one; entries have a partition."""
+    """Return the entries of a page, and the token of the next one; entries have a partition.
+
+    `sizes` are that of a page for which nothing was asked, and the largest.
+    """
     start = _position(method, parent, request.page_token)
     left = [entry for entry in entries if entry["partition"] >= start]
-    if request.page_size > PAGE_MAX:
+    default, largest = sizes
+    if request.page_size > largest:
         raise CompositeRefused("MALFORMED_REQUEST", page_size=request.page_size)
-    size = request.page_size or PAGE_MAX
+    size = request.page_size or default
     if len(left) <= size:
         return left, ""
     return left[:size], page_token(method, parent, left[size]["partition"])

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from testkit.composite.model_groups import repartition
 from testkit.composite.model_pages import page_of
+from testkit.composite.model_placements import check_reporter, place_new
 from testkit.composite.world import (
     SEEING,
     Call,
@@ -83,6 +84,7 @@ def create_topic(world: CompositeModelState, request: Any, call: Call) -> dict[s
     topic = Topic(
         world.next_topic_id, request.name, options, partitions, call.timestamp, revision, revision
     )
+    place_new(world, topic, range(count), call)
     world.next_topic_id += 1
     stream.topics[topic.id] = topic
     return {"topic_id": topic.id}
@@ -122,6 +124,8 @@ def create_partitions(world: CompositeModelState, request: Any, call: Call) -> d
     """Add partitions at the end."""
     _, topic = _changing_topic(world, request, call)
     count = _requested(request.partitions_count)
+    existing = len(topic.partitions)
+    place_new(world, topic, range(existing, existing + count), call)
     topic.partitions += [call.revision] * count
     return _repartitioned(world, topic, call)
 
@@ -133,16 +137,21 @@ def delete_partitions(world: CompositeModelState, request: Any, call: Call) -> d
     if count > len(topic.partitions):
         raise CompositeRefused("INVALID_PARTITIONS_COUNT")
     topic.partitions = topic.partitions[: len(topic.partitions) - count]
-    for offsets in (topic.starts, topic.ends):
-        for partition in [each for each in offsets if each >= len(topic.partitions)]:
-            del offsets[partition]
+    left = len(topic.partitions)
+    topic.starts = {each: offset for each, offset in topic.starts.items() if each < left}
+    topic.ends = {each: offset for each, offset in topic.ends.items() if each < left}
+    topic.placements = {each: kept for each, kept in topic.placements.items() if each < left}
     return _repartitioned(world, topic, call)
 
 
 def truncate_partitions(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Move starts, and ends that lie before them."""
-    _, topic = world.topic(world.caller(call), request.stream, request.topic, *CHANGE_TOPIC)
-    for partition, offset in _reported(topic, request.start_offsets):
+    caller = world.caller(call)
+    _, topic = world.topic(caller, request.stream, request.topic, *CHANGE_TOPIC)
+    told = _reported(topic, request.start_offsets)
+    if request.HasField("broker"):
+        check_reporter(world, caller, topic, request, [each for each, _ in told], call)
+    for partition, offset in told:
         if offset > topic.starts.get(partition, 0):
             topic.starts[partition] = offset
             topic.ends[partition] = max(offset, topic.ends.get(partition, 0))
@@ -151,8 +160,11 @@ def truncate_partitions(world: CompositeModelState, request: Any, call: Call) ->
 
 def report_partition_ends(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
     """Move ends."""
-    _, topic = world.topic(world.caller(call), request.stream, request.topic, "send_messages")
-    for partition, offset in _reported(topic, request.end_offsets):
+    caller = world.caller(call)
+    _, topic = world.topic(caller, request.stream, request.topic, "send_messages")
+    told = _reported(topic, request.end_offsets)
+    check_reporter(world, caller, topic, request, [each for each, _ in told], call)
+    for partition, offset in told:
         topic.ends[partition] = max(offset, topic.ends.get(partition, 0))
     return {}
 

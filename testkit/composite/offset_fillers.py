@@ -6,9 +6,11 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final, Protocol
 
+from testkit.composite.model import Model
 from testkit.composite.model_groups import ROW
 from testkit.composite.model_offsets import EARLIEST, LATEST, OFFSETS_END
 from testkit.composite.model_pages import page_token
+from testkit.composite.model_placements import leader
 from testkit.composite.world import Topic
 
 
@@ -16,6 +18,7 @@ class Chooser(Protocol):
     """Who draws what is open."""
 
     random: Random
+    model: Model
 
     def pick(self, choices: Any) -> Any:
         """Return one of the choices."""
@@ -29,8 +32,11 @@ def fill_reported(chooser: Chooser, request: Any, context: dict[str, Any]) -> No
     topic = context["topic"]
     field = "end_offsets" if hasattr(request, "end_offsets") else "start_offsets"
     is_whole = topic is not None and field == "end_offsets" and chooser.chance(2)
-    some = [_partition(chooser, topic) for _ in range(chooser.pick((0, 1, 1, 2, 3)))]
-    for partition in range(_many(chooser, topic)) if is_whole else some:
+    some = [any_partition(chooser, topic) for _ in range(chooser.pick((0, 1, 1, 2, 3)))]
+    wanted = list(range(_many(chooser, topic))) if is_whole else some
+    if topic is not None and not chooser.chance(12):
+        wanted = _of_one_leader(chooser, topic, wanted)
+    for partition in wanted:
         known = topic.ends.get(partition, 0) if topic is not None else 0
         offset = max(int(is_whole), known + chooser.pick((-2, -1, 0, 1, 2, 5)))
         if not is_whole and chooser.chance(30):
@@ -64,7 +70,7 @@ def fill_offsets(chooser: Chooser, request: Any, context: dict[str, Any]) -> Non
         return
     held = sorted(member.owned | member.revoking) if member is not None else []
     partitions = [
-        chooser.pick(held) if held and not chooser.chance(12) else _partition(chooser, topic)
+        chooser.pick(held) if held and not chooser.chance(12) else any_partition(chooser, topic)
         for _ in range(chooser.pick((1, 1, 1, 1, 1, 2, 2, 3)) - chooser.chance(30))
     ]
     for partition in _mostly_once(chooser, partitions):
@@ -90,7 +96,7 @@ def fill_partitions(chooser: Chooser, request: Any, context: dict[str, Any]) -> 
     topic, group = context["topic"], context["group"]
     known = [*topic.ends, *(group.offsets if group is not None else ())] if topic else []
     partitions = [
-        chooser.pick(known) if known and not chooser.chance(4) else _partition(chooser, topic)
+        chooser.pick(known) if known and not chooser.chance(4) else any_partition(chooser, topic)
         for _ in range(chooser.pick((1, 1, 2, 3)))
     ]
     request.partitions.extend(_mostly_once(chooser, partitions))
@@ -117,13 +123,14 @@ def _committer(chooser: Chooser, context: dict[str, Any]) -> Any:
     if group is None or not group.members or chooser.chance(30):
         return None
     own = group.members.get(context["session_id"])
-    if own is not None and not chooser.chance(4):
+    if own is not None and not chooser.chance(3):
         return own
     members = list(group.members.values())
     if not chooser.chance(8):
         members = [member for member in members if not member.absent_until] or members
-    if chooser.chance(2):
-        members = [each for each in members if each.user_id == context["user_id"]] or members
+    if not chooser.chance(4):
+        of_user = [each for each in members if each.user_id == context["user_id"]]
+        members = [each for each in of_user if each is not own] or of_user or members
     return chooser.pick(members)
 
 
@@ -133,7 +140,19 @@ def _many(chooser: Chooser, topic: Topic) -> int:
     return chooser.pick((count, count, count, count // ROW * ROW, max(0, count - 1)))  # type: ignore[no-any-return]
 
 
-def _partition(chooser: Chooser, topic: Topic | None) -> int:
+def _of_one_leader(chooser: Chooser, topic: Topic, partitions: list[int]) -> list[int]:
+    """Return those partitions that are not placed, or that the leader of the first one leads."""
+    placements = topic.placements
+    leaders = {
+        each: leader(chooser.model.world, placements[each])[0]
+        for each in partitions
+        if each in placements
+    }
+    chosen = next(iter(leaders.values()), 0)
+    return [each for each in partitions if leaders.get(each, chosen) == chosen]
+
+
+def any_partition(chooser: Chooser, topic: Topic | None) -> int:
     """Return a partition, mostly one of the first, the last, or where a row ends; or one beyond."""
     count = len(topic.partitions) if topic is not None else 0
     if not count or chooser.chance(15):

@@ -9,7 +9,9 @@ from google.protobuf.message import Message
 
 from coordinator.mux.types import Stage
 from testkit.composite.model import Model
+from testkit.composite.model_brokers import broker_entity
 from testkit.composite.model_groups import ROW
+from testkit.composite.model_placements import placement_rows
 from testkit.composite.model_streams import ranges
 from testkit.composite.world import (
     GLOBAL_FLAGS,
@@ -20,6 +22,7 @@ from testkit.composite.world import (
     Stream,
     Topic,
 )
+from viewstamp.api.brokers.v1 import brokers_pb2
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.users.v1 import users_pb2
@@ -37,6 +40,8 @@ ENTITIES: Final[dict[tuple[Stage, int], type[Message]]] = {
     (Stage.STREAMS, 3): streams_pb2.AccessEntity,
     (Stage.STREAMS, 4): streams_pb2.StreamsCountersEntity,
     (Stage.STREAMS, 5): streams_pb2.WatermarksEntity,
+    (Stage.STREAMS, 6): brokers_pb2.BrokerEntity,
+    (Stage.STREAMS, 7): brokers_pb2.PlacementsEntity,
     (Stage.CONSUMER_GROUPS, 1): consumer_groups_pb2.ConsumerGroupEntity,
     (Stage.CONSUMER_GROUPS, 2): consumer_groups_pb2.MemberEntity,
     (Stage.CONSUMER_GROUPS, 3): consumer_groups_pb2.ConsumerGroupsCountersEntity,
@@ -95,6 +100,7 @@ def facts_of_model(model: Model) -> Facts:
     return {
         **dict(_users(model)),
         **dict(_streams(model)),
+        **dict(_brokers(model)),
         **dict(_groups(model)),
     }
 
@@ -167,9 +173,27 @@ def _streams(model: Model) -> Iterator[tuple[tuple[Any, ...], Any]]:
             }
             yield (Stage.STREAMS, 2, _key(stream.id, topic.id)), entity
             yield from _watermarks(stream, topic)
-    if world.next_stream_id > 1:  # counters that never counted are not there
+    if world.next_stream_id > 1 or world.next_broker_id > 1:
         counters = {"next_stream_id": world.next_stream_id, "next_topic_id": world.next_topic_id}
+        # A counter that has never counted is not there.
+        counters["next_broker_id"] = world.next_broker_id if world.next_broker_id > 1 else 0
         yield (Stage.STREAMS, 4, b""), counters
+
+
+def _brokers(model: Model) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield brokers, and the placements of partitions in rows."""
+    for broker in model.world.brokers.values():
+        yield (Stage.STREAMS, 6, _key(broker.id)), broker_entity(broker)
+    for stream in model.world.streams.values():
+        for topic in stream.topics.values():
+            for first, row in placement_rows(topic).items():
+                entity = {
+                    "stream_id": stream.id,
+                    "topic_id": topic.id,
+                    "first_partition": first,
+                    "partitions": row,
+                }
+                yield (Stage.STREAMS, 7, _key(topic.id, first)), entity
 
 
 def _watermarks(stream: Stream, topic: Topic) -> Iterator[tuple[tuple[Any, ...], Any]]:

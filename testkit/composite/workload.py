@@ -50,6 +50,12 @@ WEIGHTS: Final[Mapping[str, int]] = {
     "DeletePartitions": 2,
     "TruncatePartitions": 2,
     "ReportPartitionEnds": 4,
+    "RegisterBroker": 4,
+    "ResignBroker": 1,
+    "UpdateBroker": 2,
+    "UnregisterBroker": 1,
+    "PlacePartitions": 3,
+    "UpdateInSync": 3,
     "CreateConsumerGroup": 5,
     "UpdateConsumerGroup": 2,
     "DeleteConsumerGroup": 2,
@@ -70,6 +76,10 @@ _OF_MEMBERS: Final = (
 _ABOUT_OFFSETS: Final = (
     *["CommitOffsets"] * 16, *["ReportPartitionEnds"] * 8, *["ResetOffsets"] * 8,
     *["TruncatePartitions"] * 3, *["DeleteOffsets"] * 3, "DeletePartitions", "CreatePartitions",
+)  # fmt: skip
+_ABOUT_BROKERS: Final = (
+    *["UpdateInSync"] * 6, *["ReportPartitionEnds"] * 4, *["PlacePartitions"] * 4,
+    *["RegisterBroker"] * 4, "TruncatePartitions", "UpdateBroker", "ResignBroker", "CreateTopic",
 )  # fmt: skip
 
 
@@ -105,6 +115,8 @@ class CompositeWorkload:
         requests = [self._request(numbers) for _ in range(self.random.randrange(1, 5))]
         if numbers and self.model.world.groups():
             requests += [self._about_offsets(numbers) for _ in range(self._pick((1, 1, 2, 3)))]
+        if self._known(["RegisterBroker"]):
+            requests += [self._about_brokers() for _ in range(self._pick((0, 1, 1, 2)))]
         requests += self._proposed(proposals, is_hurried=self._chance(20))
         return self.writer.timestamp, requests
 
@@ -179,6 +191,22 @@ class CompositeWorkload:
         items = [self.writer.item_about(place, name, user_id, session_id) for _ in range(count)]
         return self._sent_well(numbers, session_id, name, items)
 
+    def _about_brokers(self) -> log_pb2.LoggedRequest:
+        """Let brokers come and go, get partitions, and say what they lead; by whom may do it."""
+        world = self.model.world
+        topics = [(s, t) for s in world.streams.values() for t in s.topics.values()]
+        placed = [each for each in topics if each[1].placements]
+        name = self._pick(_ABOUT_BROKERS if topics else ["RegisterBroker"])
+        stream, topic = self._pick(placed or topics) if topics else (None, None)
+        if topics and name == "PlacePartitions" and self._chance(3):
+            stream, topic = self._pick(topics)
+        owners = [broker.user_id for broker in world.brokers.values()]
+        user_id = self._pick(owners) if owners and self._chance(3) else 0
+        place = {"stream": stream, "topic": topic, "group": None}
+        item = self.writer.item_about(place, name, user_id, 0)
+        span = logged_span(CODES[name], [item], user_id, self._stamps[user_id][-1])
+        return logged_request(0, 0, 0, [span])
+
     def _likely_sessions(self, place: dict[str, Any], sessions: list[int]) -> list[int]:
         """Return mostly those sessions that may poll from a topic and send to it, or members."""
         world = self.model.world
@@ -188,6 +216,8 @@ class CompositeWorkload:
         if not self._chance(4):
             of_able = [each for each in sessions if world.sessions[each].user_id in able]
             sessions = of_able or sessions
+        if self._chance(2):
+            sessions = [each for each in sessions if world.sessions[each].user_id] or sessions
         if not self._chance(4):
             sessions = [each for each in sessions if each in place["group"].members] or sessions
         return sessions
@@ -333,6 +363,11 @@ class CompositeWorkload:
         if group is not None and group.expiry_due and self._chance(2):
             due = group.expiry_due - self._chance(4)
             return self._internal("ExpireOffsets", {"group_id": group.id, "expiry_due": due})
+        brokers = list(self.model.world.brokers.values())
+        if brokers and self._chance(6):
+            broker = self._pick(brokers)
+            epoch = broker.epoch - self._chance(2)
+            return self._internal("FenceBroker", {"broker_id": broker.id, "broker_epoch": epoch})
         name = self._pick(("ExpireSession", "ExpireSession", "Assign", "Found"))
         fields: dict[str, dict[str, Any]] = {
             "ExpireSession": {

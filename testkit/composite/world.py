@@ -11,7 +11,12 @@ from typing import Any, Final
 
 from viewstamp.api.common.v1.common_pb2 import Identifier
 from viewstamp.api.errors.v1 import errors_pb2
-from viewstamp.limits import FEATURE_LEVEL_BOUNDED, FEATURE_LEVEL_MAX, FEATURE_LEVEL_MEMBERS
+from viewstamp.limits import (
+    FEATURE_LEVEL_BOUNDED,
+    FEATURE_LEVEL_BROKERS,
+    FEATURE_LEVEL_MAX,
+    FEATURE_LEVEL_MEMBERS,
+)
 
 # Where a grant holds: () everywhere, (stream id,), or (stream id, topic id).
 Scope = tuple[int, ...]
@@ -121,6 +126,37 @@ class Topic:
     # By partition: the first offset that remains, and the next one to be written.
     starts: dict[int, int] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
+    # By partition, of those that brokers have.
+    placements: dict[int, CompositePlacement] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CompositePlacement:
+    """Which brokers have a partition, and which of them have all that was acknowledged."""
+
+    replicas: list[int]
+    in_sync: list[int]
+    revision: int
+
+
+@dataclass
+class CompositeBroker:
+    """A broker as it registered last."""
+
+    id: int
+    name: str
+    user_id: int
+    created_at: int
+    created: int
+    modified: int = 0
+    rack: str = ""
+    endpoints: list[tuple[str, str, int]] = field(default_factory=list)
+    epoch: int = 0
+    fenced: bool = False
+    draining: bool = False
+    timeout_ms: int = 0
+    storage: str = ""
+    storage_since: int = 0
 
 
 @dataclass
@@ -183,6 +219,7 @@ class CompositeModelState:
 
     users: dict[int, User] = field(default_factory=dict)
     streams: dict[int, Stream] = field(default_factory=dict)
+    brokers: dict[int, CompositeBroker] = field(default_factory=dict)
     sessions: dict[int, CompositeSession] = field(default_factory=dict)
     # User id -> the credential revision below which sessions refuse.
     floors: dict[int, int] = field(default_factory=dict)
@@ -192,12 +229,15 @@ class CompositeModelState:
     next_stream_id: int = 1
     next_topic_id: int = 1
     next_group_id: int = 1
+    next_broker_id: int = 1
     # The level in force.
     level: int = FEATURE_LEVEL_MAX
     # What has become of members so far, for those who must know whether it happens at all.
     turns: set[str] = field(default_factory=set)
     # Members whose removal for silence the primary was told to propose: group, session, join.
     leaving: set[tuple[int, int, int]] = field(default_factory=set)
+    # Brokers that the primary was told to fence: id, epoch.
+    to_fence: set[tuple[int, int]] = field(default_factory=set)
 
     @property
     def is_bounded(self) -> bool:
@@ -208,6 +248,11 @@ class CompositeModelState:
     def removes_members(self) -> bool:
         """Whether silent and late members are removed, and places are kept."""
         return self.level >= FEATURE_LEVEL_MEMBERS
+
+    @property
+    def knows_brokers(self) -> bool:
+        """Whether brokers may register, and what they say of themselves in reports counts."""
+        return self.level >= FEATURE_LEVEL_BROKERS
 
     # --- Who may do what ---
 

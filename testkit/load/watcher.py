@@ -29,7 +29,7 @@ _LOOK_AGAIN_S: Final = 0.05
 # Begin anew here: what was asked for is gone, or was never there.
 _BEGIN_ANEW: Final = frozenset({Reason.REASON_REVISION_COMPACTED})
 # Refusals of an opening that a watcher has to live with while there are faults.
-_TRY_AGAIN: Final = frozenset(
+TRY_AGAIN: Final = frozenset(
     {
         Reason.REASON_NO_QUORUM,
         Reason.REASON_VIEW_CHANGE,
@@ -78,7 +78,7 @@ class Watcher:
             except Refusal as refusal:
                 if refusal.reason in _BEGIN_ANEW:
                     self._place = 0
-                elif refusal.reason not in _TRY_AGAIN:
+                elif refusal.reason not in TRY_AGAIN:
                     raise
             except (CannotConnect, TimedOut):
                 pass  # as long as there are faults

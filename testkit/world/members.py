@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from unittest import mock
 
 from coordinator.gateway import member_checks
-from services.consumer_groups import liveness
+from services.runtime import liveness
 from testkit.world.member_offsets import AcknowledgedOffsets, MemberOffsets
 from testkit.world.process import telling
 from viewstamp import limits

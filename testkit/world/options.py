@@ -43,6 +43,8 @@ _LIMITS: Final[tuple[tuple[str, ...], ...]] = (
 _WANDERERS: Final = (0, 0, 1, 2)
 _WATCHERS: Final = (0, 0, 1, 2)
 _MEMBERS: Final = (0, 0, 2, 3)
+_NARROW_WATCHERS: Final = (0, 0, 0, 0, 1, 2)
+_STRANGERS: Final = (0, 0, 1)
 _WATCHED_ONE_IN: Final = 3
 _OPERATORS: Final = (0, 0, 1)
 _TRANSPORTS: Final = (GRPCIO, WIRE, WIRE)
@@ -92,6 +94,10 @@ class WorldOptions:
     """Clients that do what only root does."""
     watchers: int = 0
     """Clients that follow every change."""
+    narrow_watchers: int = 0
+    """Clients that follow a part of the changes, of feeds that are short."""
+    strangers: int = 0
+    """Programs that are not ours, whose requests are refused."""
     members: int = 0
     """Programs in one consumer group."""
     is_watched: bool = False
@@ -140,6 +146,8 @@ def draw(seed: int) -> WorldOptions:
         wanderers=wanderers,
         operators=operators,
         watchers=Random(f"watchers {seed}").choice(_WATCHERS),
+        narrow_watchers=Random(f"narrow watchers {seed}").choice(_NARROW_WATCHERS),
+        strangers=Random(f"strangers {seed}").choice(_STRANGERS),
         members=Random(f"members {seed}").choice(_MEMBERS),
         is_watched=is_watched,
         standbys=standbys if replicas > 1 else 0,

@@ -8,7 +8,8 @@ from itertools import count
 from typing import Any, Final
 
 from coordinator.app import core
-from coordinator.gateway.change_feed import FeedFollower
+from coordinator.gateway.change_feed import FeedChange, FeedFollower
+from coordinator.gateway.watch_filters import WatchFilter
 from coordinator.mux.applied_digests import AppliedDigests
 from coordinator.mux.deduplication import Admission, New
 from coordinator.mux.mux import Mux
@@ -22,9 +23,9 @@ from coordinator.snapshot.generation_writer import GenerationWriter, StoredGener
 from coordinator.snapshot.work import LocalCut
 from coordinator.vsr import Prepare
 from services.consumer_groups import offsets
-from services.consumer_groups.liveness import Liveness
 from services.consumer_groups.model import GroupsState, Member
 from services.runtime.changes import RecentChanges, Touched
+from services.runtime.liveness import Liveness
 from services.streams.model import Topic, TopicKey, TopicTable
 from testkit.plants.core_bugs import (
     Patch,
@@ -44,7 +45,8 @@ from testkit.plants.core_bugs import (
 )
 from testkit.world.plant import ANSWERS, JUDGES, LIVENESS, MEMBERS, OFFSETS, WATCHES, WorldPlant
 from testkit.world.planted_guards import MOVES, QUIET, under
-from viewstamp.client.membership import GroupMember
+from viewstamp.api.watch.v1.watch_service_pb2 import Change
+from viewstamp.client.lease import Lease
 from viewstamp.limits import FEATURE_LEVEL_MAX
 
 
@@ -150,17 +152,33 @@ def follow_without_catching_up(patch: Patch) -> None:
     patch.setattr(FeedFollower, "follow_from", follow_from)
 
 
+def leave_out_of_parts(patch: Patch) -> None:
+    """A watch of a part leaves out every fourth revision."""
+    real = WatchFilter.matches
+
+    def matches(self: WatchFilter, change: Change) -> bool:
+        return real(self, change) and not (self.stream_id and change.revision % 4 == 0)
+
+    patch.setattr(WatchFilter, "matches", matches)
+
+
+def watch_without_grants(patch: Patch) -> None:
+    """A watch goes on when what its user may do has changed."""
+    patch.setattr(FeedChange, "is_access", False)
+
+
 def read_unheard(patch: Patch) -> None:
     """A member that was not answered for its timeout goes on reading."""
-    patch.setattr(GroupMember, "is_heard", property(lambda _: True))
+    patch.setattr(Lease, "is_heard", property(lambda _: True))
 
 
 def remove_the_living(patch: Patch) -> None:
     """A service takes members for silent after a quarter of their timeout."""
     real = Liveness.is_silent
 
-    def is_silent(self: Liveness, member: Member) -> bool:
-        return real(self, member._replace(member_timeout_ms=member.timeout_ms // 4))
+    def is_silent(self: Liveness[Any, Any], row: Any) -> bool:
+        is_member = isinstance(row, Member)
+        return real(self, row._replace(member_timeout_ms=row.timeout_ms // 4) if is_member else row)
 
     patch.setattr(Liveness, "is_silent", is_silent)
 
@@ -184,6 +202,8 @@ def take_from_everybody(patch: Patch) -> None:
 
 # Members hear nobody for longer than their timeout, or stand still.
 APART: Final = under("pause_client", "cut_client", members=3, seconds=6, lasts_ms_max=3_000)
+# Watchers of parts, of which one may see a single stream.
+PARTS: Final = replace(QUIET, narrow_watchers=2, seconds=6)
 # An old primary is cut off so long that some clients write elsewhere, and others stay with it.
 PARTED: Final = under(
     *("isolate", "cut_client"), clients=4, callers=2, keys=1, lasts_ms_max=5_000, pauses_ms=(10, 30)
@@ -226,6 +246,8 @@ PLANTS: Final = (
     WorldPlant(ANSWERS, answer_by_process, QUIET, seed=1),
     WorldPlant(WATCHES, note_every_fourth_change_late, replace(QUIET, watchers=1), seed=1),
     WorldPlant(WATCHES, follow_without_catching_up, under("kill", watchers=2), seed=1),
+    WorldPlant(WATCHES, leave_out_of_parts, PARTS, seed=1),
+    WorldPlant(WATCHES, watch_without_grants, PARTS, seed=2),
     WorldPlant(MEMBERS, read_unheard, APART, seed=1),
     WorldPlant(MEMBERS, remove_the_living, APART, seed=1),
     WorldPlant(OFFSETS, forget_with_members, APART, seed=1),

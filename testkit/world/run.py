@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -21,11 +21,13 @@ from testkit.world.faults import Faults
 from testkit.world.ground import Ground, victims_of
 from testkit.world.mail import Mail
 from testkit.world.members import Members, short_times
+from testkit.world.narrow_watchers import NarrowWatchers, short_feeds
 from testkit.world.observer import CLOCK_AHEAD_US_MAX, Observer
 from testkit.world.options import WorldOptions
 from testkit.world.process import WorldProcess
 from testkit.world.replica import CLUSTER_ID, WorldReplica
 from testkit.world.schedule import NS_PER_S
+from testkit.world.strangers import Strangers
 from testkit.world.wanderers import OPERATOR, WANDERER, Wanderers
 from testkit.world.watchers import Watchers, told_changes
 from testkit.world.workload import READS, REGISTER, Demands, Heard, prepare, unseen_alike
@@ -123,6 +125,8 @@ class WorldRun:
         self._clients = Clients(self.world, options, self.heard, failed, demands)
         self._wanderers = Wanderers(self.world, self.outcome.violations.append)
         self._watchers = Watchers(self.world, failed, self._last_told)
+        self._narrow_watchers = NarrowWatchers(self.world, failed)
+        self._strangers = Strangers(self.world, failed)
         self._members = Members(self.world, failed)
         self.replicas: list[WorldReplica] = []
         self.may_diverge = False
@@ -131,8 +135,7 @@ class WorldRun:
 
     def run(self) -> WorldOutcome:
         """Run, judge, and return what it came to."""
-        times = short_times() if self.options.members else nullcontext()
-        with self._pipelines(), times, self.world.running():
+        with self._pipelines(), self._limits(), self.world.running():
             try:
                 self._go_through()
             except Broken as broken:
@@ -155,6 +158,15 @@ class WorldRun:
             return nullcontext()
         return mock.patch.object(batcher, "gathered_commands", lambda under_way: int(under_way > 0))
 
+    def _limits(self) -> ExitStack:
+        """Return what lowers limits for some of the programs of the run."""
+        stack = ExitStack()
+        if self.options.members:
+            stack.enter_context(short_times())
+        if self.options.narrow_watchers:
+            stack.enter_context(short_feeds())
+        return stack
+
     def _go_through(self) -> None:
         options, world = self.options, self.world
         count = options.replicas + options.standbys
@@ -176,8 +188,11 @@ class WorldRun:
         self._clients.begin(access)
         self._wanderers.begin(access, WANDERER, options.wanderers, wanderer_acts.ACTS)
         self._wanderers.begin(access, OPERATOR, options.operators, operator_acts.ACTS)
-        self._watchers.begin(access, options.watchers)
+        # What a narrow watcher is shown is held against what one of everything is shown.
+        self._watchers.begin(access, max(options.watchers, min(1, options.narrow_watchers)))
         self._members.begin(access, options.members)
+        self._narrow_watchers.begin(access, options.narrow_watchers)
+        self._strangers.begin(access, options.strangers)
         must_settle = self._course.go(self, faults)
         self.outcome.faults = faults.counts
         if must_settle:
@@ -205,13 +220,14 @@ class WorldRun:
 
     def _settle(self, password: str) -> None:
         """After all faults every call is answered, and every replica has the same state."""
-        self._clients.end()
-        self._wanderers.end()
-        self._watchers.end()
-        self._members.end()
-        everybody = (self._clients, self._wanderers, self._watchers, self._members)
+        programs = (
+            *(self._clients, self._wanderers, self._watchers, self._members),
+            *(self._narrow_watchers, self._strangers),
+        )
+        for who in programs:
+            who.end()
         is_over = self._must(
-            lambda: all(who.are_over for who in everybody),
+            lambda: all(who.are_over for who in programs),
             _SETTLE_LIMIT_NS,
             "not every call came to an end",
         )
@@ -308,8 +324,12 @@ class WorldRun:
         ]
         if not self.may_diverge:
             told = told_changes(self.heard.operations)
-            self.outcome.violations += self._watchers.feed.violations(told)
+            feed = self._watchers.feed
+            self.outcome.violations += feed.violations(told)
+            self.outcome.violations += self._narrow_watchers.violations(feed)
         self.outcome.branches["revisions shown to watchers"] = self._watchers.feed.revisions
+        shown = self._narrow_watchers.revisions
+        self.outcome.branches["revisions shown to narrow watchers"] = shown
         self.outcome.violations += self._members.read.violations()
         self.outcome.branches["partitions read by members"] = len(self._members.read.readings)
         for key, operations in sorted(history.by_key(self.heard.operations).items()):

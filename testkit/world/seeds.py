@@ -19,12 +19,14 @@ SHRINK_RUNS_MAX: Final = 80
 _MS_PER_S: Final = 1_000
 SIZES: Final = (
     *("replicas", "standbys", "clients", "callers", "keys", "seconds"),
-    *("wanderers", "operators", "watchers", "members"),
+    *("wanderers", "operators", "watchers", "narrow_watchers", "strangers", "members"),
 )
 _FEWER: Final[tuple[dict[str, int], ...]] = (
     {"is_watched": False},
     {"operators": 0},
     {"watchers": 0},
+    {"narrow_watchers": 0},
+    {"strangers": 0},
     {"members": 0},
     {"wanderers": 0},
     {"wanderers": 1},

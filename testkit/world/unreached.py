@@ -232,6 +232,19 @@ TABLE: Final[tuple[Unreached, ...]] = (
         ),
     ),
     Unreached(
+        "Access tokens that are used for longer than an hour. A run of a world has less.",
+        "tests/processes/test_refused_calls.py",
+        (f"{_GATEWAY}/principal.py Authenticator.check_fresh",),
+    ),
+    Unreached(
+        "Watches that are open when the access token of their user ends, after an hour.",
+        "tests/coordinator/gateway/test_watch_endings.py",
+        (
+            f"{_GATEWAY}/principal.py expired",
+            f"{_GATEWAY}/watches.py Watches._serve",
+        ),
+    ),
+    Unreached(
         "What only tests and debuggers ask for.",
         "tests/coordinator",
         (
@@ -250,7 +263,6 @@ TABLE: Final[tuple[Unreached, ...]] = (
             f"{_GATEWAY}/shares.py Shares.__len__",
             f"{_REPLICA}/proposals.py Proposals.__len__",
             f"{_REPLICA}/reads.py ReplicaReads.__len__",
-            f"{_SNAPSHOT}/copies.py CopyVerdict.__str__",
             "coordinator/stages/item_log.py ItemLog.__len__",
             "coordinator/vsr/replica.py Replica.__repr__",
             f"{_SNAPSHOT}/pinned.py PinnedGeneration.__enter__",
@@ -312,7 +324,6 @@ TABLE: Final[tuple[Unreached, ...]] = (
             f"{_APP}/services.py ServiceLinks._item_log_dropped",
             f"{_APP}/services.py ServiceLinks._tell_defect",
             f"{_APP}/services.py ServiceLinks._look_for_defects",
-            f"{_APP}/services.py state_of",
             "coordinator/stages/client.py StageClient.hear",
             "coordinator/stages/client.py StageClient._watch_busyness",
             "coordinator/stages/client.py StageClient._gets_on",

@@ -41,6 +41,7 @@ _EXCLUDED: Final[tuple[Unreached, ...]] = (
         " promises.",
         "tests/coordinator",
         (
+            f"{_GATEWAY}/change_feed.py FeedFollower.take",
             f"{_JOURNAL}/journal.py Journal.discard_after",
             f"{_JOURNAL}/journal.py Journal.mark_repaired",
             f"{_JOURNAL}/journal.py Journal._append",
@@ -57,21 +58,6 @@ _EXCLUDED: Final[tuple[Unreached, ...]] = (
             f"{_VSR}/normal.py on_client_batch",
             f"{_VSR}/rejoin.py on_admission_timeout",
         ),
-    ),
-    Unreached(
-        "Access tokens that were got for a personal access token. The users of a world call with"
-        " those that they got for their password.",
-        "tests/coordinator/mux/test_sessions_machine.py",
-        (
-            f"{_MUX}/entities.py Minimum.refuses",
-            f"{_MUX}/sessions.py SessionsMachine.minimum_above",
-        ),
-    ),
-    Unreached(
-        "Commands without a stream in a session of which no stream is open. Each session of a world"
-        " that such a command names has one.",
-        "tests/coordinator/gateway",
-        (f"{_GATEWAY}/unary.py UnaryCalls._session_command",),
     ),
     Unreached(
         "Services behind a network. Those of a world are on the machine of their coordinator.",
@@ -100,6 +86,12 @@ _EXCLUDED: Final[tuple[Unreached, ...]] = (
         "tests/coordinator/app/test_disk_memory.py",
         (f"{_APP}/disk_memory.py DiskMemory.run",),
     ),
+    Unreached(
+        "What a quiet watch is told of its progress. It is told, and the measurement misses it in"
+        " the same way.",
+        "tests/coordinator/gateway/test_watches.py",
+        (f"{_GATEWAY}/watches.py _Watch._follow", f"{_GATEWAY}/watches.py _Watch._woken"),
+    ),
 )
 
 _DISKS: Final[tuple[Unreached, ...]] = (
@@ -110,6 +102,7 @@ _DISKS: Final[tuple[Unreached, ...]] = (
         (
             f"{_APP}/disk_memory.py DiskMemory.load",
             f"{_REPLICA}/slot_file.py _slots",
+            f"{_SNAPSHOT}/opening.py _holds_nothing_else",
             f"{_SNAPSHOT}/opening.py _look",
             f"{_SNAPSHOT}/transfer.py _opened_bytes",
         ),
@@ -145,6 +138,11 @@ _DISKS: Final[tuple[Unreached, ...]] = (
         ),
     ),
     Unreached(
+        "Snapshots that too few replicas can write, because the disks of most refuse the same one.",
+        "tests/coordinator/snapshot/orchestration/test_snapshot_orchestrator.py",
+        (f"{_SNAPSHOT}/orchestrator.py LocalSnapshotOrchestrator._break_off",),
+    ),
+    Unreached(
         "Disks that become full in the milliseconds in which what was fetched is made a snapshot.",
         "tests/coordinator/snapshot/files/test_state_transfer.py",
         (f"{_SNAPSHOT}/transfer.py StateTransfer._tried",),
@@ -176,12 +174,14 @@ _DISKS: Final[tuple[Unreached, ...]] = (
         " an order that one fault does not make.",
         "tests/coordinator/journal",
         (
+            f"{_JOURNAL}/findings.py _begins_blank",
             f"{_JOURNAL}/findings.py _find_before",
             f"{_JOURNAL}/findings.py _locate",
             f"{_JOURNAL}/live.py unconnected",
             f"{_JOURNAL}/live.py chain_breaks",
             f"{_JOURNAL}/misdirected_writes.py _looked_at",
             f"{_JOURNAL}/misdirected_writes.py _places",
+            f"{_JOURNAL}/opening.py _frames_in",
         ),
     ),
     Unreached(
@@ -277,6 +277,7 @@ _MOMENTS: Final[tuple[Unreached, ...]] = (
             f"{_SNAPSHOT}/orchestrator.py LocalSnapshotOrchestrator.report",
             f"{_SNAPSHOT}/orchestrator.py LocalSnapshotOrchestrator.fail",
             f"{_SNAPSHOT}/transfer.py StateTransfer._bring",
+            f"{_SNAPSHOT}/transfer.py StateTransfer._drop_leftovers",
             f"{_SNAPSHOT}/transfer.py StateTransfer._take_in",
             f"{_SNAPSHOT}/values.py failed",
             f"{_SNAPSHOT}/values.py _check_open",
@@ -297,10 +298,17 @@ _MOMENTS: Final[tuple[Unreached, ...]] = (
         "tests/coordinator",
         (
             f"{_GATEWAY}/submit.py _Stream._check_fence",
+            f"{_MUX}/deduplication.py Admission.lookup",
             f"{_MUX}/mux.py Mux.deferred",
             f"{_MUX}/requests.py SessionsStage._check_principals",
             f"{_REPLICA}/reads.py ReplicaReads._send",
         ),
+    ),
+    Unreached(
+        "Access tokens that were got for a personal access token which has ended. Few users of a"
+        " world have one.",
+        "tests/coordinator/mux/test_sessions_machine.py",
+        (f"{_MUX}/sessions.py SessionsMachine.minimum_above",),
     ),
     Unreached(
         "Services that end their stream in order, or do not greet. Those of a world end it with an"
@@ -316,6 +324,32 @@ _MOMENTS: Final[tuple[Unreached, ...]] = (
         (
             f"{_STAGES}/client.py StageClient._talk",
             f"{_STAGES}/client.py StageClient.write",
+        ),
+    ),
+    Unreached(
+        "Services that die again before they have come as far as the ones before them.",
+        "tests/coordinator/stages/test_slow_services.py",
+        (
+            f"{_STAGES}/client.py StageClient.coming_back",
+            f"{_STAGES}/client.py StageClient._lost",
+        ),
+    ),
+    Unreached(
+        "Watchers whose replica is cut off from the others, and not from them, for longer than a"
+        " read may take.",
+        "tests/coordinator/gateway/test_change_feed.py",
+        (
+            f"{_GATEWAY}/change_feed.py ChangeFeed._confirm",
+            f"{_GATEWAY}/change_feed.py _cut_off",
+        ),
+    ),
+    Unreached(
+        "Operators who ask for digests while others are told theirs, or raise the feature level"
+        " before a replica was heard.",
+        "tests/coordinator/gateway",
+        (
+            f"{_APP}/reports.py SnapshotReports._supported",
+            f"{_GATEWAY}/status_digests.py StatusDigests.ask",
         ),
     ),
     Unreached(
@@ -346,6 +380,7 @@ _MOMENTS: Final[tuple[Unreached, ...]] = (
         (
             f"{_VSR}/bootstrap.py on_blank_answer",
             f"{_VSR}/bootstrap.py on_found",
+            f"{_VSR}/message_guards.py repair_not_lacking",
             f"{_VSR}/rejoin.py recognize_initial_member",
         ),
     ),

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
+from testkit.world.wanderer_brokers import ask_for_brokers, pass_by
 from testkit.world.wanderer_offsets import (
     change_offsets,
     commit_for_member,
@@ -404,6 +405,8 @@ ACTS: Final[tuple[tuple[int, Act], ...]] = (
     (5, be_member),
     (4, report_data),
     (4, change_offsets),
+    (2, pass_by),
+    (2, ask_for_brokers),
     (3, list_all),
     (1, use_token),
     (1, log_in_badly),

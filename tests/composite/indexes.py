@@ -11,6 +11,7 @@ from typing import Any, Final
 from coordinator.mux.sessions import SessionsMachine
 from coordinator.mux.types import Stage
 from services.streams.model import TopicTable
+from services.streams.placement import PlacementTable
 from testkit.service_domains import all_domains
 from viewstamp.machine.tables import Table, UndoLog
 
@@ -59,4 +60,6 @@ def rows(table: Any) -> dict[Any, Any]:
     if isinstance(table, TopicTable):
         for stream_id, children in table.by_stream():
             found["children of", stream_id] = (children.ids, children.by_name)
+    if isinstance(table, PlacementTable):
+        found["replicas"] = {each: table.replicas_count(each) for each in table.placed_brokers()}
     return found

@@ -37,7 +37,17 @@ TURNS |= {
         "out of range",
     )),
 }  # fmt: skip
-# Why commands about offsets fail, beside what all commands fail for.
+# What becomes of brokers and placements.
+TURNS |= {
+    "broker came again", "broker fenced", "broker fenced came back", "storage lost",
+    "placed when created", "placed later by the cluster", "placed by hand", "moved",
+    "moved with loss", "came into sync", "fell behind", "in sync with another storage",
+    "another one leads", "nobody leads", "leads without knowing", "reported by the leader",
+    "placements in pages",
+    # Below the feature level of all that:
+    "stamp ignored",
+}  # fmt: skip
+# Why commands about offsets, brokers and placements fail, beside what all commands fail for.
 REFUSALS = {
     *(("CommitOffsets", reason) for reason in (
         "SESSION_REQUIRED", "NOT_A_MEMBER", "FENCED_MEMBER_EPOCH", "PARTITION_NOT_OWNED",
@@ -50,6 +60,29 @@ REFUSALS = {
     ("FetchOffsets", "PARTITION_NOT_FOUND"), ("FetchOffsets", "PERMISSION_DENIED"),
     ("TruncatePartitions", "PARTITION_NOT_FOUND"), ("TruncatePartitions", "OFFSET_OUT_OF_RANGE"),
     ("ReportPartitionEnds", "PARTITION_NOT_FOUND"), ("ReportPartitionEnds", "OFFSET_OUT_OF_RANGE"),
+    *((name, reason) for name in ("ReportPartitionEnds", "TruncatePartitions", "UpdateInSync")
+      for reason in ("FENCED_BROKER_EPOCH", "NOT_LEADER")),
+    ("ReportPartitionEnds", "BROKER_NOT_FOUND"), ("UpdateInSync", "BROKER_NOT_FOUND"),
+    *(("RegisterBroker", reason) for reason in (
+        "INVALID_BROKER", "USER_NOT_FOUND", "PERMISSION_DENIED",
+    )),
+    *(("ResignBroker", reason) for reason in ("BROKER_NOT_FOUND", "FENCED_BROKER_EPOCH")),
+    *(("UpdateBroker", reason) for reason in ("BROKER_NOT_FOUND", "REVISION_MISMATCH")),
+    *(("UnregisterBroker", reason) for reason in (
+        "BROKER_NOT_FOUND", "BROKER_IN_USE", "REVISION_MISMATCH",
+    )),
+    *(("PlacePartitions", reason) for reason in (
+        "BROKER_NOT_FOUND", "NOT_ENOUGH_BROKERS", "REPLICAS_NOT_IN_SYNC", "PARTITION_NOT_FOUND",
+        "INVALID_PARTITIONS_COUNT", "MALFORMED_REQUEST",
+    )),
+    *(("UpdateInSync", reason) for reason in (
+        "MALFORMED_REQUEST", "INVALID_PARTITIONS_COUNT", "PARTITION_NOT_FOUND",
+    )),
+    ("CreateTopic", "NOT_ENOUGH_BROKERS"), ("CreatePartitions", "NOT_ENOUGH_BROKERS"),
+    *(("KeepAliveBroker", reason) for reason in (
+        "BROKER_NOT_FOUND", "FENCED_BROKER_EPOCH", "OVERLOADED",
+    )),
+    ("GetBroker", "BROKER_NOT_FOUND"), ("ListPlacements", "MALFORMED_REQUEST"),
 }  # fmt: skip
 
 
@@ -80,17 +113,17 @@ def test_long_histories_equal_the_model(seed: int) -> None:
 def test_histories_reach_everything() -> None:
     """Every command and read succeeds somewhere, and transactions fail for many reasons.
 
-    Members and offsets come to every end.
+    Members, offsets, brokers and placements come to every end.
     """
     expected = {METHODS[code].name for code in DOMAIN_COMMANDS} | set(READS)
     expected |= {"Transact", "RegisterSession", "EndSession", "ExpireSession", "Assign"}
     expected |= {"CompleteRevocation", "ExpireMember", "ExpirePersonalAccessToken"}
-    expected |= {"ExpireOffsets"}
+    expected |= {"ExpireOffsets", "FenceBroker"}
     met: Counter[tuple[str, str]] = Counter()
     turns: set[str] = set()
     succeeded: set[str] = set()
     # The number of histories is open: with another number of services, each seed differs.
-    for seed in range(500, 600):
+    for seed in range(500, 700):
         trial = CompositeTrial(Random(seed))
         trial.run(LONG_PREPARES)
         met += trial.met

@@ -14,7 +14,7 @@ from coordinator.mux.stage import SERVICE_STAGES
 from coordinator.mux.types import Read, ReadAnswered, ReadSpan, Stage, Tenure
 from testkit.composite.comparison import check_read, check_reply
 from testkit.composite.cuts import begin, decide
-from testkit.composite.furniture import furnishing, joining, reporting
+from testkit.composite.furniture import furnishing, joining, registering, reporting
 from testkit.composite.harness import CompositeReplica, CompositeService, Entry, entry
 from testkit.composite.model import CODES, METHODS, Model, Outcome
 from testkit.composite.views import facts_of_model, facts_of_sections
@@ -22,7 +22,6 @@ from testkit.composite.workload import CompositeWorkload
 from testkit.composite.world import Call, CompositeRefused
 from tests.composite.indexes import check_indexes, check_session_indexes
 from viewstamp import limits
-from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as groups_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Error, Reason
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.framing import frame_all
@@ -31,7 +30,7 @@ READS = (
     "GetUser", "WhoAmI", "GetStream", "ListStreams", "GetTopic", "ListTopics", "ListWatermarks",
     "CheckAccess",
     "GetConsumerGroup", "ListConsumerGroups", "SyncConsumerGroup", "KeepAliveConsumerGroup",
-    "FetchOffsets",
+    "FetchOffsets", "GetBroker", "ListBrokers", "KeepAliveBroker", "ListPlacements",
 )  # fmt: skip
 # Feature levels at which histories begin. All of them end at the highest.
 LEVELS = (*range(1, limits.FEATURE_LEVEL_MAX), *[limits.FEATURE_LEVEL_MAX] * 9)
@@ -65,6 +64,10 @@ class CompositeTrial:
 
     def run(self, prepares: int) -> None:
         """Apply this many random prepares, then complete all pending work."""
+        # Topics that come later than brokers are placed at once.
+        comes = self.random.randrange(3) if self.level >= limits.FEATURE_LEVEL_BROKERS else 0
+        if comes == 1:
+            self.commit(*registering(self.workload.writer))
         if self.random.randrange(4):
             self.commit(*furnishing(self.workload.writer))
             self.commit(*joining(self.workload.writer, 0))
@@ -76,6 +79,8 @@ class CompositeTrial:
             self.commit(*joining(self.workload.writer, 1))
             for _ in range((0, 0, 0, 2)[self.random.randrange(4)]):  # nobody gives up in time
                 self.commit(*self.workload.drain(self.replica.proposals))
+        if comes == 2:
+            self.commit(*registering(self.workload.writer))
         raised_before = self.random.randrange(prepares)
         for number in range(prepares):
             if number == raised_before:
@@ -202,6 +207,8 @@ class CompositeTrial:
         spans, expected = [], []
         for _ in range(self.random.randrange(1, 3)):
             name = known[self.random.randrange(len(known))]
+            if self.model.world.to_fence and not self.random.randrange(3):
+                name = "KeepAliveBroker"  # of one that is about to be fenced, mostly
             items = [self.workload.query(name, user_id, session_id) for _ in range(2)]
             spans.append(ReadSpan(CODES[name], len(items), frame_all(items)))
             expected.append([self.model.read(CODES[name], item, call) for item in items])
@@ -224,20 +231,29 @@ class CompositeTrial:
 
     def _restart(self, stage: Stage) -> None:
         self.replica.restart(stage)
+        # A service that comes back remembers nobody's silence.
         if stage == Stage.CONSUMER_GROUPS:
-            self.model.world.leaving.clear()  # it remembers nobody's silence
+            self.model.world.leaving.clear()
+        if stage == Stage.STREAMS:
+            self.model.world.to_fence.clear()
 
-    def _learn_who_leaves(self, told: list[bytes]) -> None:
-        """Tell the model whom the service takes for silent, and forget those who are gone."""
+    def _learn_who_leaves(self, told: list[tuple[int, bytes]]) -> None:
+        """Tell the model whom the services take for silent, and forget those who are gone."""
         world = self.model.world
         present = {
             (group.id, member.session_id, member.joined)
             for _, _, group in world.groups()
             for member in group.members.values()
         }
-        requests = map(groups_pb2.ExpireMemberRequest.FromString, told)
-        world.leaving |= {(r.group_id, r.session_id, r.joined_revision) for r in requests}
+        for code, item in told:
+            request: Any = METHODS[code].request.FromString(item)
+            if METHODS[code].name == "ExpireMember":
+                who = (request.group_id, request.session_id, request.joined_revision)
+                world.leaving.add(who)
+            else:
+                world.to_fence.add((request.broker_id, request.broker_epoch))
         world.leaving &= present
+        world.to_fence &= {(broker.id, broker.epoch) for broker in world.brokers.values()}
 
     def cut(self) -> None:
         """Cut all stages here. Decide now or later; adopt the generation, or do not."""

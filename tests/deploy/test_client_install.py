@@ -13,7 +13,7 @@ from viewstamp.cluster import LocalCluster
 
 LIBRARIES = {
     *("annotated-doc", "blake3", "googleapis-common-protos", "grpcio", "grpcio-status", "hpack"),
-    *("markdown-it-py", "mdurl", "protobuf", "pygments", "rich", "shellingham", "typer"),
+    *("markdown-it-py", "mdurl", "protobuf", "pygments", "pyyaml", "rich", "shellingham", "typer"),
     "typing-extensions",
 }
 ABSENT = """

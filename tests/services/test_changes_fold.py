@@ -22,6 +22,7 @@ from services.runtime.domain import Domain
 from services.runtime.isolation import Isolation
 from services.runtime.machine import AnsweredQueries, Machine
 from services.runtime.queries import ENDLESS, Patience
+from services.streams.broker_queries import broker_message
 from services.streams.domain import DOMAIN as STREAMS
 from services.streams.model import StreamsState
 from services.streams.queries import topic_message
@@ -30,13 +31,15 @@ from services.users.queries import token_message, user_with_permissions
 from tests.services.consumer_groups.test_group_properties import GroupHistory
 from tests.services.runtime.changes_reading import Entities, changes_of, fold, page_of, pages_of
 from tests.services.runtime.snapshot_trial import RecordedMachine, SnapshotTrial
+from tests.services.streams.broker_histories import BrokerHistory
 from tests.services.streams.streams_workbench import ROOT
 from tests.services.streams.test_streams_properties import AgainstModel
 from tests.services.users.test_users_model import UsersAgainstModel
+from viewstamp.api.brokers.v1 import brokers_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.users.v1 import users_pb2
-from viewstamp.limits import PARTITIONS_PER_TOPIC_MAX
+from viewstamp.limits import PARTITIONS_PER_OFFSETS_ROW, PARTITIONS_PER_TOPIC_MAX
 
 # Key and message of each entity that a state holds.
 Held = Iterator[tuple[bytes, Message]]
@@ -57,6 +60,29 @@ def held_by_streams(state: StreamsState) -> Held:
         yield pack(">Q", stream.id), told
     for topic in state.topics.rows.values():
         yield pack(">QQ", topic.stream_id, topic.id), topic_message(topic)
+    yield from held_of_brokers(state)
+
+
+def held_of_brokers(state: StreamsState) -> Held:
+    """Yield brokers, and rows of placements without leaders."""
+    for broker in state.brokers.rows.values():
+        yield pack(">Q", broker.id), broker_message(broker)
+    for row in state.placements.rows.values():
+        first = row.number * PARTITIONS_PER_OFFSETS_ROW
+        placements = [
+            brokers_pb2.Placement(
+                partition=partition,
+                replicas=placement.replicas,
+                in_sync=placement.in_sync,
+                revision=placement.revision,
+            )
+            for partition, placement in enumerate(row.partitions, first)
+            if placement.replicas
+        ]
+        told = brokers_pb2.Placements(
+            stream_id=row.stream_id, topic_id=row.topic_id, placements=placements
+        )
+        yield pack(">QQ", row.topic_id, first), told
 
 
 def held_by_users(state: UsersState) -> Held:
@@ -186,6 +212,21 @@ class StreamsFold(AgainstModel):
         check_others(self.machine)
 
 
+class BrokersFold(BrokerHistory):
+    """Brokers, and partitions that they have."""
+
+    def __init__(self) -> None:
+        """Start with a watcher, before there is a root user."""
+        super().__init__()
+        self.bench.machine = self.machine = WatchedMachine(STREAMS, held_by_streams)
+        self.bench.revision = 0
+        self.bench.grant(ROOT, users_pb2.Permissions())
+
+    def teardown(self) -> None:
+        """Let other machines have the same log."""
+        check_others(self.machine)
+
+
 class UsersFold(UsersAgainstModel):
     """Users and tokens."""
 
@@ -223,6 +264,11 @@ def hold_for(history: type[RuleBasedStateMachine], examples: int) -> None:
 def test_changes_of_streams_fold_to_the_state() -> None:
     """Streams, topics and when access changed follow from the changes, at every revision."""
     hold_for(StreamsFold, 25)
+
+
+def test_changes_of_brokers_fold_to_the_state() -> None:
+    """Brokers and placements follow from the changes, at every revision."""
+    hold_for(BrokersFold, 25)
 
 
 def test_changes_of_users_fold_to_the_state() -> None:

@@ -17,13 +17,8 @@ LOOP: Final = "asyncio calls it"
 # Names that the product itself does not use, each with its user.
 GENERATED: Final = "generated code of gRPC calls it"
 EXEMPT: Final = {
-    "Client.transact": API,
-    "Client.informer": API,
-    "Informer.on_change": API,
     "Informer.synced": API,
     "watch_blocking": API,
-    "Groups.keep_alive": API,
-    "Groups.leave": API,
     "RawSession.submit_request": API,
     "at_least": API,
     "LinesReader.getDefaultReadLimit": SPARK,

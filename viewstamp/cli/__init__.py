@@ -52,9 +52,10 @@ def _name_extra(error: ModuleNotFoundError) -> None:
     extra = EXTRAS.get((error.name or "").partition(".")[0])
     if extra is None:
         raise error
+    from viewstamp.cli.hoisting import asked_output
     from viewstamp.cli.settings import EXIT_USAGE, Settings, tell
 
-    settings = Settings(as_json="--json" in sys.argv[1:])
+    settings = Settings(output=asked_output(sys.argv[1:]))
     step = f"install the extra `{extra}`: pip install 'viewstamp[{extra}]'"
     tell(settings, "EXTRA_MISSING", f"this command needs {error.name}, which is not here", step)
     sys.exit(EXIT_USAGE)

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.cli.options import PasswordFile, secret
-from viewstamp.cli.output import moment, print_json, timestamp
+from viewstamp.cli.output import moment, printed, timestamp
 from viewstamp.cli.session import as_logged_in, guarded
 from viewstamp.cli.settings import Settings, fail, settings_of
 from viewstamp.cli.store import StoredToken, TokenStore
@@ -54,20 +54,17 @@ def login(
         store.put(settings.addresses, cluster, stored)
     except ValueError as error:
         fail(settings, "CANNOT_KEEP", str(error))
-    if settings.as_json:
-        print_json(
-            {
-                "address": settings.address,
-                "cluster": cluster,
-                "username": username,
-                "user_id": response.user_id,
-                "expires_at": timestamp(response.expires_at),
-                "file": str(store.path),
-            }
-        )
-        return
-    until = moment(response.expires_at)
-    typer.echo(f"logged in at {settings.address} as {username} until {until} ({store.path})")
+    values = {
+        "address": settings.address,
+        "cluster": cluster,
+        "username": username,
+        "user_id": response.user_id,
+        "expires_at": timestamp(response.expires_at),
+        "file": str(store.path),
+    }
+    if not printed(settings, values):
+        until = moment(response.expires_at)
+        typer.echo(f"logged in at {settings.address} as {username} until {until} ({store.path})")
 
 
 async def _ask(settings: Settings, request: Message, access_token: str | None = None) -> Any:
@@ -97,12 +94,10 @@ def logout(
     # Remove it first, so that it is gone from here whatever the cluster answers.
     was_there = store.remove(settings.addresses)
     is_ended = stored is not None and not local and _end(as_logged_in(settings, stored), stored)
-    if settings.as_json:
-        values = {"address": settings.address, "was_logged_in": was_there, "ended": is_ended}
-        print_json(values)
-        return
-    did = "ended and forgot the login" if is_ended else "forgot the login"
-    typer.echo(f"{did if was_there else 'no login is kept'} at {settings.address}")
+    values = {"address": settings.address, "was_logged_in": was_there, "ended": is_ended}
+    if not printed(settings, values):
+        did = "ended and forgot the login" if is_ended else "forgot the login"
+        typer.echo(f"{did if was_there else 'no login is kept'} at {settings.address}")
 
 
 def _end(settings: Settings, stored: StoredToken) -> bool:

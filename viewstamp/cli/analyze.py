@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
+from viewstamp.cli.documents import OutputFormat
 from viewstamp.cli.settings import fail, settings_of
 
 TELEMETRY_DIRECTORY: Final = "telemetry"
@@ -78,6 +79,8 @@ def analyze(
     data are too bad, or Spark cannot run here: the message says which.
     """
     settings = settings_of(context)
+    if settings.output is OutputFormat.yaml:
+        fail(settings, "NO_YAML", "`viewstamp analyze` prints no YAML", "give --json, or no format")
     if importlib.util.find_spec("pyspark") is None:
         fail(settings, "NO_SPARK", "pyspark is not installed", REMEDY)
     if check:
@@ -88,7 +91,8 @@ def analyze(
         fail(settings, "NO_DATA", what, "give --data-directory, --traces, --snapshots or --exports")
     given: dict[str, Any] = {"--output": output, "--since": since, "--master": master, "--png": png}
     given |= {"--refresh-seconds": refresh_seconds, "--heap-mb": heap_mb}
-    chosen = {"--accept-bad-data": accept_bad_data, "--follow": follow, "--json": settings.as_json}
+    is_json = settings.output is OutputFormat.json
+    chosen = {"--accept-bad-data": accept_bad_data, "--follow": follow, "--json": is_json}
     periods = ["--compare", *compare] if compare else []
     _become([*ANALYTICS, *sources, *_arguments(given, chosen), *periods])
 

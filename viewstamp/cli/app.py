@@ -10,18 +10,18 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from viewstamp.authorities import authority_problem
 from viewstamp.cli.commands import placeholders, with_loaded
-from viewstamp.cli.settings import (
-    DEFAULT_ADDRESS,
-    EXIT_REFUSED,
-    PORT_MAX,
-    Settings,
-    tell,
+from viewstamp.cli.completing import complete_context
+from viewstamp.cli.documents import OutputFormat
+from viewstamp.cli.global_options import (
+    TIMEOUT_MIN_S,
+    TIMEOUT_S,
+    checked_addresses,
+    checked_authority,
+    read_settings,
 )
-
-# Options allowed before and after the command; True if a value follows the option.
-GLOBAL_OPTIONS: Final = {"--json": False, "--address": True, "--tls-ca": True, "--timeout": True}
+from viewstamp.cli.hoisting import OUTPUT_VARIABLE, asked_output, hoist, is_open
+from viewstamp.cli.settings import DEFAULT_ADDRESS, EXIT_REFUSED, Settings, tell
 
 HELP: Final = """Manage the metadata of a streaming platform: users, streams, topics and groups.
 
@@ -29,17 +29,20 @@ Start a cluster with `viewstamp up`, log in with `viewstamp login`, then use the
 below. STREAM, TOPIC, GROUP and USER are ids (digits) or names; `name:123` is the name 123.
 
 Exit codes: 0 done, 1 refused by the cluster, 2 wrong usage, an unreadable file or no login, 3 no
-connection, 4 no answer in time: the command may or may not have taken effect, 130 interrupted.
+connection, 4 no answer in time: the command may or may not have taken effect, 5 `plan` or `diff`
+found changes, 130 interrupted.
 
-Environment: VIEWSTAMP_ADDRESS, VIEWSTAMP_ACCESS_TOKEN, VIEWSTAMP_PERSONAL_ACCESS_TOKEN (instead of
-a login).
+Environment: VIEWSTAMP_CONTEXT, VIEWSTAMP_ADDRESS, VIEWSTAMP_OUTPUT, VIEWSTAMP_TLS_CA and
+VIEWSTAMP_TIMEOUT are values for the options below; an option stands before its variable, and a
+variable before a context. VIEWSTAMP_ACCESS_TOKEN or VIEWSTAMP_PERSONAL_ACCESS_TOKEN is used instead
+of a login.
 """
 
 
 class RootGroup(TyperGroup):
     """Loads the command that is called, and accepts the global options at any place.
 
-    `viewstamp stream list --json` works, too.
+    `viewstamp stream list -o json` works, too.
     """
 
     def __init__(self, **attributes: Any) -> None:
@@ -48,15 +51,16 @@ class RootGroup(TyperGroup):
         self.commands.update(placeholders())
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
-        """Run a command and exit; with --json a usage error is JSON, too."""
-        if "--json" not in (sys.argv[1:] if args is None else args):
+        """Run a command and exit; where the output is a document, a usage error is one, too."""
+        settings = Settings(output=asked_output(sys.argv[1:] if args is None else args))
+        if not settings.for_programs:
             return super().main(args, *more, **options)
         try:
             sys.exit(super().main(args, *more, **{**options, "standalone_mode": False}))
         except typer.Abort:
             sys.exit(EXIT_REFUSED)
         except typer.TyperException as error:
-            tell(Settings(as_json=True), "USAGE", error.format_message(), "see --help")
+            tell(settings, "USAGE", error.format_message(), "see --help")
             sys.exit(error.exit_code)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -66,27 +70,10 @@ class RootGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Move the global options to the front, then parse as usual."""
-        parsed: list[str] = super().parse_args(ctx, hoist(args))
+        is_about_value = ctx.resilient_parsing and is_open(args)
+        # TAB behind a global option completes the value of it, whatever the command is.
+        parsed: list[str] = super().parse_args(ctx, [] if is_about_value else hoist(args))
         return parsed
-
-
-def hoist(arguments: list[str]) -> list[str]:
-    """Return the arguments with global options first; arguments after `--` stay in place."""
-    front: list[str] = []
-    rest: list[str] = []
-    queue = list(arguments)
-    while queue:
-        argument = queue.pop(0)
-        if argument == "--":
-            return [*front, *rest, argument, *queue]
-        name, separator, _ = argument.partition("=")
-        if name not in GLOBAL_OPTIONS:
-            rest.append(argument)
-            continue
-        front.append(argument)
-        if GLOBAL_OPTIONS[name] and not separator and queue:
-            front.append(queue.pop(0))
-    return [*front, *rest]
 
 
 app = typer.Typer(
@@ -109,55 +96,59 @@ def tell_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def checked_addresses(text: str) -> str:
-    """Return the addresses as given. Each of them must have a host and a port."""
-    addresses = Settings(address=text).addresses
-    for address in addresses or [text]:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
-            raise typer.BadParameter(
-                f"`{address}` is no address: give HOST:PORT, for example {DEFAULT_ADDRESS}"
-            )
-    return text
-
-
-def checked_authority(path: Path | None) -> Path | None:
-    """Return the path of a certificate authority, once its file can be used."""
-    if path is not None and (problem := authority_problem(path)):
-        raise typer.BadParameter(
-            f"{problem}: give the PEM file of the CA that signed the cluster's"
-        )
-    return path
-
-
 @app.callback()
 def root(
     context: typer.Context,
+    context_name: Annotated[
+        str | None,
+        typer.Option(
+            "--context",
+            envvar="VIEWSTAMP_CONTEXT",
+            metavar="NAME",
+            autocompletion=complete_context,
+            help="Take options that are not given from this context: see `viewstamp context`.",
+        ),
+    ] = None,
     address: Annotated[
-        str,
+        str | None,
         typer.Option(
             envvar="VIEWSTAMP_ADDRESS",
             callback=checked_addresses,
-            help="Address of the cluster: HOST:PORT, or those of several replicas,"
-            " separated by commas.",
+            help="Address of the cluster: HOST:PORT, or those of several replicas, separated by"
+            f" commas; default: {DEFAULT_ADDRESS}.",
         ),
-    ] = DEFAULT_ADDRESS,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="Print JSON instead of tables, and errors as JSON on stderr."),
-    ] = False,
+    ] = None,
+    output: Annotated[
+        OutputFormat | None,
+        typer.Option(
+            "--output",
+            "-o",
+            envvar=OUTPUT_VARIABLE,
+            help="Print tables, or JSON or YAML with errors as documents on stderr, or only names"
+            " that other commands take; default: table.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
     tls_ca: Annotated[
         Path | None,
         typer.Option(
+            envvar="VIEWSTAMP_TLS_CA",
             callback=checked_authority,
             help="CA certificate (PEM) that signed the cluster's; without it, no TLS.",
         ),
     ] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an answer.")] = 30.0,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            envvar="VIEWSTAMP_TIMEOUT",
+            min=TIMEOUT_MIN_S,
+            help=f"Seconds to wait for an answer; default: {TIMEOUT_S:g}.",
+        ),
+    ] = None,
     version: Annotated[
         bool,
         typer.Option("--version", callback=tell_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     """Keep the global options for the command."""
-    context.obj = Settings(address=address, as_json=as_json, tls_ca=tls_ca, timeout_s=timeout)
+    context.obj = read_settings(context)

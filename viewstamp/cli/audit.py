@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from viewstamp.audit.files import DIRECTORY, read
-from viewstamp.cli.output import moment
+from viewstamp.cli.output import moment, printed_lines
 from viewstamp.cli.settings import fail, settings_of
 
 Record = dict[str, Any]
@@ -50,15 +50,19 @@ def audit(
         step = "give --data-directory; a coordinator with --audit-bytes 0 keeps no log"
         fail(settings, "NO_AUDIT_LOG", f"there is no audit log in {directory}", step)
     since_us = 0 if since is None else _microseconds(since)
-    for record in read(directory, follows=follow):
-        if (
+
+    def is_wanted(record: Record) -> bool:
+        return (
             (user is None or record.get("user") == user)
             and (method is None or method in _methods(record))
             and record.get("revision", 0) >= since_revision
             and record.get("at", 0) >= since_us
             and (not denied or record.get("outcome") in DENIED)
-        ):
-            typer.echo(json.dumps(record) if settings.as_json else _line(record))
+        )
+
+    for record in filter(is_wanted, read(directory, follows=follow)):
+        if not printed_lines(settings, [record]):
+            typer.echo(_line(record))
 
 
 def _microseconds(moment_of: datetime) -> int:

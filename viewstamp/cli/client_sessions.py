@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from viewstamp.cli.calls import run
+from viewstamp.cli.completing import complete_user
 from viewstamp.cli.grammar import entity
 from viewstamp.cli.options import DryRun, Yes, confirm
 from viewstamp.cli.output import done, show_list
@@ -24,7 +25,11 @@ COLUMNS = ("session_id", "user_id", "last_request_number")
 
 UserOption = Annotated[
     str | None,
-    typer.Option(help="User whose sessions are meant (id or name); default: you.", metavar="USER"),
+    typer.Option(
+        help="User whose sessions are meant (id or name); default: you.",
+        metavar="USER",
+        autocompletion=complete_user,
+    ),
 ]
 
 
@@ -44,7 +49,10 @@ def list_(
         user_id = None if user is None else (await client.users.get(entity(user))).id
         return [session async for session in client.sessions.list(user_id=user_id)]
 
-    show_list(settings_of(context), run(context, collect), COLUMNS, "no sessions")
+    found = run(context, collect)
+    show_list(
+        settings_of(context), found, COLUMNS, "no sessions", lambda each: str(each.session_id)
+    )
 
 
 @app.command()

@@ -8,7 +8,7 @@ import typer
 
 from viewstamp.cli.calls import ask_here, run
 from viewstamp.cli.options import DryRun, Yes, confirm
-from viewstamp.cli.output import fits_terminal, plain, print_json, print_table
+from viewstamp.cli.output import fits_terminal, plain, print_table, printed
 from viewstamp.cli.settings import EXIT_USAGE, Settings, fail, settings_of
 
 if TYPE_CHECKING:
@@ -56,11 +56,9 @@ def status(
         found = ask_here(context, cluster_pb2.GetStatusRequest(include_digests=digests))
     else:
         found = run(context, lambda client: client.status(include_digests=digests))
-    if settings.as_json:
-        header = {"view": found.header.view, "revision": found.header.revision}
-        print_json({**plain(found), **header})
-        return
-    _show_status(found, digests=digests, wide=wide)
+    header = {"view": found.header.view, "revision": found.header.revision}
+    if not printed(settings, {**plain(found), **header}):
+        _show_status(found, digests=digests, wide=wide)
 
 
 app = typer.Typer(help="Inspect and manage the replicas of a cluster.", no_args_is_help=True)
@@ -78,9 +76,7 @@ def step_down(context: typer.Context) -> None:
         return before, (await client.status()).primary
 
     before, after = run(context, handed_over)
-    if settings.as_json:
-        print_json({"primary_before": before, "primary": after})
-    else:
+    if not printed(settings, {"primary_before": before, "primary": after}):
         typer.echo(f"replica {before} has stepped down; replica {after} is the primary")
 
 
@@ -141,11 +137,10 @@ def describe(
         return await client.status()
 
     found = run(context, described)
-    if settings.as_json:
-        dry = {"could_be_set": True} if dry_run else {}
-        revision = found.description_revision
-        print_json({"description": found.description, "description_revision": revision, **dry})
-    else:
+    dry = {"could_be_set": True} if dry_run else {}
+    revision = found.description_revision
+    values = {"description": found.description, "description_revision": revision, **dry}
+    if not printed(settings, values):
         now = f"set at revision {found.description_revision}" if found.description else "removed"
         typer.echo("it could be set now" if dry_run else f"the description of the cluster is {now}")
 
@@ -154,9 +149,8 @@ def _show_levels(
     settings: Settings, found: cluster_pb2.GetStatusResponse, *, could_be_raised: bool
 ) -> None:
     supported = {each.replica_id: each.feature_level_max for each in found.replicas}
-    if settings.as_json:
-        dry = {"could_be_raised": True} if could_be_raised else {}
-        print_json({"feature_level": found.feature_level, "supported": supported, **dry})
+    dry = {"could_be_raised": True} if could_be_raised else {}
+    if printed(settings, {"feature_level": found.feature_level, "supported": supported, **dry}):
         return
     typer.echo(f"feature level {found.feature_level} is in force")
     for replica, level in supported.items():

@@ -41,7 +41,17 @@ PLACES: Final = {
     "logout": CommandPlace(
         "access", "logout", "End the access token kept for this cluster, and forget it."
     ),
+    "context": CommandPlace(
+        "context_commands",
+        GROUP,
+        "Manage contexts: named addresses of clusters, and how to reach them.",
+    ),
     "status": CommandPlace("cluster", "status", "Show replicas, services and alarms."),
+    "top": CommandPlace(
+        "top",
+        "top",
+        "Show replicas, rates, snapshots, alarms and the lag of groups, refreshed until Ctrl-C.",
+    ),
     "audit": CommandPlace(
         "audit",
         "audit",
@@ -58,6 +68,7 @@ PLACES: Final = {
     "stream": CommandPlace("streams", GROUP, "Manage streams, which hold topics."),
     "topic": CommandPlace("topics", GROUP, "Manage topics of streams."),
     "group": CommandPlace("groups", GROUP, "Manage consumer groups of topics."),
+    "broker": CommandPlace("brokers", GROUP, "Manage brokers, which carry the data of partitions."),
     "watch": CommandPlace("watch", "watch", "Show changes as they are committed, until Ctrl-C."),
     "snapshot": CommandPlace(
         "snapshots",
@@ -65,6 +76,20 @@ PLACES: Final = {
         "Manage snapshots: all state at one revision, on a cluster or on disk.",
     ),
     "cluster": CommandPlace("cluster", GROUP, "Inspect and manage the replicas of a cluster."),
+    "plan": CommandPlace("topology", "plan", "Show what `apply` would change, and change nothing."),
+    "apply": CommandPlace(
+        "topology",
+        "apply",
+        "Make the cluster as a document declares. What it does not list is left alone.",
+    ),
+    "diff": CommandPlace(
+        "topology",
+        "diff",
+        "Show how the cluster and a document differ, as a unified difference of YAML.",
+    ),
+    "export": CommandPlace(
+        "topology", "export", "Print the cluster as a document, YAML, without secrets."
+    ),
     "import": CommandPlace("imports", GROUP, "Import catalogues of other platforms."),
 }
 

@@ -1,8 +1,7 @@
-"""Changes as lines: one for each change, as text for people or as JSON for programs."""
+"""Changes as lines: one for each change, as text for people or as a document for programs."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -13,6 +12,7 @@ import typer
 
 from viewstamp.cli import EXIT_INTERRUPTED
 from viewstamp.cli.calls import run
+from viewstamp.cli.documents import document_line
 from viewstamp.cli.output import plain, print_table
 from viewstamp.cli.settings import Settings, settings_of
 
@@ -33,6 +33,8 @@ class WatchedName(Enum):
     topic = "topic"
     group = "group"
     member = "member"
+    broker = "broker"
+    placements = "placements"
 
 
 # By short name: the full name of the message, and the field that people know the entity by.
@@ -43,6 +45,8 @@ FULL_NAMES: Final = {
     WatchedName.topic: "viewstamp.api.streams.v1.Topic",
     WatchedName.group: "viewstamp.api.consumer_groups.v1.ConsumerGroup",
     WatchedName.member: "viewstamp.api.consumer_groups.v1.Member",
+    WatchedName.broker: "viewstamp.api.brokers.v1.Broker",
+    WatchedName.placements: "viewstamp.api.brokers.v1.Placements",
 }
 _SHORT_NAMES: Final = {full: short.value for short, full in FULL_NAMES.items()}
 _NAME_FIELDS: Final = ("name", "username", "session_id")
@@ -81,7 +85,7 @@ class ChangePrinter:
 
     def end(self) -> NoReturn:
         """Say where to go on after Ctrl-C, and exit."""
-        if self._watch is not None and not self._settings.as_json:
+        if self._watch is not None and not self._settings.for_programs:
             revision = self._watch.revision
             step = f"go on with --from-revision {revision + 1}"
             typer.echo(f"watched up to revision {revision}: {step}", err=True)
@@ -125,9 +129,10 @@ def follow_list(
         types = [FULL_NAMES[name]]
         async with client.watch(stream=stream, topic=topic, entity_types=types) as watch:
             found = [item async for item in listed(client)]
-            if settings.as_json:
+            if settings.for_programs:
                 for item in found:
-                    followed.print(_listed_line(watch.revision, FULL_NAMES[name], item))
+                    listed_one = _listed(watch.revision, FULL_NAMES[name], item)
+                    followed.print(document_line(settings.output, listed_one))
             elif found:
                 print_table(columns, [plain(item) for item in found])
             await followed.show(watch)
@@ -136,11 +141,11 @@ def follow_list(
 
 
 def change_line(settings: Settings, change: watch_pb2.Change) -> str:
-    """Return a change as one line: JSON, or revision, kind, type, name and ids."""
+    """Return a change: a document, or one line of revision, kind, type, name and ids."""
     entity = _entity(change)
     kind = _kind(change)
-    if settings.as_json:
-        return _json_line(change, kind, entity)
+    if settings.for_programs:
+        return document_line(settings.output, _values(change, kind, entity))
     ids = [
         f"{field.removesuffix('_id')} {getattr(change, field)}"
         for field in _ID_FIELDS
@@ -153,21 +158,19 @@ def change_line(settings: Settings, change: watch_pb2.Change) -> str:
     return "  ".join((*told, f"{name} ({', '.join(ids)})" if ids else name))
 
 
-def _json_line(change: watch_pb2.Change, kind: str, entity: dict[str, Any]) -> str:
-    values = {
+def _values(change: watch_pb2.Change, kind: str, entity: dict[str, Any]) -> dict[str, Any]:
+    return {
         "revision": change.revision,
         "kind": kind,
         "type": change.entity_type,
         **{field: getattr(change, field) for field in _ID_FIELDS},
         "entity": entity or None,
     }
-    return json.dumps(values, ensure_ascii=False)
 
 
-def _listed_line(revision: int, full_name: str, entity: Message) -> str:
-    """Return an entity of a list as a line: `revision` is one before or at which it was listed."""
-    values = {"revision": revision, "kind": LISTED, "type": full_name, "entity": plain(entity)}
-    return json.dumps(values, ensure_ascii=False)
+def _listed(revision: int, full_name: str, entity: Message) -> dict[str, Any]:
+    """Return the values of an entity of a list, which was listed at `revision` or later."""
+    return {"revision": revision, "kind": LISTED, "type": full_name, "entity": plain(entity)}
 
 
 def _kind(change: watch_pb2.Change) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 # Characters between two columns.
 GAP: Final = 3
@@ -25,8 +28,14 @@ def show_fields(title: str, rows: Iterable[tuple[str, str]]) -> None:
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
     """Print a table; cells that are too wide for their column are folded."""
-    from rich import box
     from rich.console import Console
+
+    Console(highlight=False).print(framed_table(columns, rows, title))
+
+
+def framed_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> Table:
+    """Return a table; cells that are too wide for their column are folded."""
+    from rich import box
     from rich.markup import escape
     from rich.table import Table
 
@@ -35,4 +44,4 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*map(escape, row))
-    Console(highlight=False).print(table)
+    return table

@@ -10,6 +10,9 @@ import typer
 
 from viewstamp import limits
 from viewstamp.cli.calls import collected, run
+from viewstamp.cli.canonical import PlaceCommand, joined, part, typed_part
+from viewstamp.cli.describing import LINES, Limit
+from viewstamp.cli.describing import describe as show_description
 from viewstamp.cli.following import WatchedName, follow_list
 from viewstamp.cli.grammar import entity, offsets_by_partition
 from viewstamp.cli.options import (
@@ -23,7 +26,7 @@ from viewstamp.cli.options import (
     confirm,
     guards,
 )
-from viewstamp.cli.output import done, plain, print_table, show, show_list
+from viewstamp.cli.output import done, plain, print_table, printed, show_list, show_values
 from viewstamp.cli.settings import settings_of
 
 if TYPE_CHECKING:
@@ -88,7 +91,7 @@ class ResetTarget(Enum):
     latest = "latest"
 
 
-@app.command()
+@app.command(cls=PlaceCommand)
 def create(
     context: typer.Context,
     stream: StreamArgument,
@@ -118,10 +121,11 @@ def create(
         ),
     )
     sentence = f"created group {name!r} with id {response.group_id}"
-    done(settings_of(context), response, sentence, dry_run=dry_run)
+    created = joined(typed_part(stream), typed_part(topic), part(name, response.group_id))
+    done(settings_of(context), response, sentence, dry_run=dry_run, name=created)
 
 
-@app.command()
+@app.command(cls=PlaceCommand)
 def update(
     context: typer.Context,
     stream: StreamArgument,
@@ -157,7 +161,7 @@ def update(
     done(settings_of(context), response, f"updated group {group}", dry_run=dry_run)
 
 
-@app.command()
+@app.command(cls=PlaceCommand)
 def delete(
     context: typer.Context,
     stream: StreamArgument,
@@ -178,7 +182,7 @@ def delete(
     done(settings, response, f"deleted group {group}", dry_run=dry_run)
 
 
-@app.command("list")
+@app.command("list", cls=PlaceCommand)
 def list_(
     context: typer.Context,
     stream: StreamArgument,
@@ -198,10 +202,12 @@ def list_(
         return
     groups = collected(context, lambda client: client.groups.list(entity(stream), entity(topic)))
     empty = f"no groups yet: create one with `viewstamp group create {stream} {topic} NAME`"
-    show_list(settings_of(context), groups, COLUMNS, empty)
+    show_list(
+        settings_of(context), groups, COLUMNS, empty, lambda group: _name(stream, topic, group)
+    )
 
 
-@app.command()
+@app.command(cls=PlaceCommand)
 def get(
     context: typer.Context, stream: StreamArgument, topic: TopicArgument, group: GroupArgument
 ) -> None:
@@ -210,16 +216,31 @@ def get(
     found = run(
         context, lambda client: client.groups.get(entity(stream), entity(topic), entity(group))
     )
-    if settings.as_json:
-        show(settings, found, "")
+    values = plain(found)
+    if printed(settings, values, [_name(stream, topic, found)]):
         return
-    show(settings, found, f"group {found.name}", without=("members",))
+    show_values(values, f"group {found.name}", without=("members",))
     if found.members:
         members = [plain(member) for member in found.members]
         print_table(MEMBER_COLUMNS, members, "members")
 
 
-@app.command()
+@app.command(cls=PlaceCommand)
+def describe(
+    context: typer.Context,
+    stream: StreamArgument,
+    topic: TopicArgument,
+    group: GroupArgument,
+    limit: Limit = LINES,
+) -> None:
+    """Show a group with its epochs, its members and their partitions, and its lag by partition."""
+    from viewstamp.cli.descriptions import group_description
+
+    place = (entity(stream), entity(topic), entity(group))
+    show_description(context, lambda reads: group_description(reads, *place, limit))
+
+
+@app.command(cls=PlaceCommand)
 def offsets(
     context: typer.Context, stream: StreamArgument, topic: TopicArgument, group: GroupArgument
 ) -> None:
@@ -234,11 +255,11 @@ def offsets(
     )
     empty = f"no offsets yet: members of group {group} commit them as they read"
     show_list(settings, found, OFFSET_COLUMNS, empty)
-    if found and not settings.as_json:
+    if found and not settings.for_programs:
         typer.echo(_total_lag(found))
 
 
-@app.command("reset-offsets")
+@app.command("reset-offsets", cls=PlaceCommand)
 def reset_offsets(
     context: typer.Context,
     stream: StreamArgument,
@@ -289,7 +310,7 @@ def reset_offsets(
     done(settings_of(context), response, sentence, dry_run=dry_run)
 
 
-@app.command("delete-offsets")
+@app.command("delete-offsets", cls=PlaceCommand)
 def delete_offsets(
     context: typer.Context,
     stream: StreamArgument,
@@ -314,6 +335,15 @@ def delete_offsets(
         ),
     )
     done(settings, response, f"deleted {which} of group {group}", dry_run=dry_run)
+
+
+def _name(stream: str, topic: str, group: consumer_groups_pb2.ConsumerGroup) -> str:
+    """Return the canonical name of a group of the stream and topic that the user has named."""
+    return joined(
+        typed_part(stream, group.stream_id),
+        typed_part(topic, group.topic_id),
+        part(group.name, group.id),
+    )
 
 
 def _check_reset(

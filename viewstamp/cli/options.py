@@ -9,6 +9,13 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from viewstamp.cli.completing import (
+    complete_broker,
+    complete_group,
+    complete_stream,
+    complete_topic,
+    complete_user,
+)
 from viewstamp.cli.settings import EXIT_USAGE, Settings, fail, told
 
 if TYPE_CHECKING:
@@ -16,10 +23,27 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-StreamArgument = Annotated[str, typer.Argument(help="Id or name.", metavar="STREAM")]
-TopicArgument = Annotated[str, typer.Argument(help="Id or name.", metavar="TOPIC")]
-GroupArgument = Annotated[str, typer.Argument(help="Id or name.", metavar="GROUP")]
-UserArgument = Annotated[str, typer.Argument(help="Id or name.", metavar="USER")]
+StreamArgument = Annotated[
+    str, typer.Argument(help="Id or name.", metavar="STREAM", autocompletion=complete_stream)
+]
+TopicArgument = Annotated[
+    str, typer.Argument(help="Id or name.", metavar="TOPIC", autocompletion=complete_topic)
+]
+GroupArgument = Annotated[
+    str, typer.Argument(help="Id or name.", metavar="GROUP", autocompletion=complete_group)
+]
+UserArgument = Annotated[
+    str, typer.Argument(help="Id or name.", metavar="USER", autocompletion=complete_user)
+]
+BrokerArgument = Annotated[
+    str, typer.Argument(help="Id or name.", metavar="BROKER", autocompletion=complete_broker)
+]
+OwnUserArgument = Annotated[
+    str | None,
+    typer.Argument(
+        help="Id or name; yourself if left out.", metavar="[USER]", autocompletion=complete_user
+    ),
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="The cluster checks the command but changes nothing.")
 ]
@@ -61,8 +85,9 @@ def confirm(settings: Settings, question: str, *, yes: bool, dry_run: bool) -> N
     """Ask before a command destroys something; exit with 2 if the answer is no."""
     if yes or dry_run:
         return
-    if settings.as_json:
-        fail(settings, "NOT_CONFIRMED", f"{question} JSON output asks no questions", "add --yes")
+    if settings.for_programs:
+        text = f"{question} Output for programs asks no questions"
+        fail(settings, "NOT_CONFIRMED", text, "add --yes")
     step = "answer in a terminal, or add --yes"
     if not _answer(settings, "NOT_CONFIRMED", step, lambda: typer.confirm(question, err=True)):
         typer.echo("nothing was changed", err=True)
@@ -78,8 +103,9 @@ def secret(settings: Settings, file: Path | None, prompt: str, *, confirmed: boo
             fail(settings, "CANNOT_READ", told(error), "give a readable text file")
         except UnicodeDecodeError as error:
             fail(settings, "CANNOT_READ", f"{file}: {error}", "give a readable text file")
-    if settings.as_json:
-        fail(settings, "PASSWORD_NEEDED", "JSON output asks no questions", "add --password-file")
+    if settings.for_programs:
+        text = "output for programs asks no questions"
+        fail(settings, "PASSWORD_NEEDED", text, "add --password-file")
     return _answer(
         settings,
         "PASSWORD_NEEDED",

@@ -1,21 +1,21 @@
-"""The output of commands: JSON with stable keys for programs, tables and sentences for people.
+"""The output of commands: documents with stable keys for programs, tables and sentences for people.
 
 A table in a pipe is plain: no frame, no colour, no line cut or folded, one row for each line.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from viewstamp.cli import framed
+from viewstamp.cli.documents import OutputFormat, document, document_line
 from viewstamp.cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 _CAMEL: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
 # Fields of log time, in microseconds since 1970.
-MOMENTS: Final = frozenset(("created_at", "decided_at", "expires_at", "idle_since", "since"))
+MOMENTS: Final = frozenset(
+    ("created_at", "decided_at", "expires_at", "idle_since", "kept_until", "since")
+)
 
 
 def plain(message: Message) -> dict[str, Any]:
@@ -53,12 +55,40 @@ def enum_name(field: FieldDescriptor, number: int) -> str:
     return str(value.name).removeprefix(prefix).lower()
 
 
-def show(settings: Settings, message: Message, title: str, without: Sequence[str] = ()) -> None:
-    """Print one entity as JSON, or as a table that leaves out the fields in `without`."""
+def printed(settings: Settings, value: Any, names: Iterable[str] = ()) -> bool:
+    """Print a value as a document, or its names, as the options ask; return False for a table."""
+    if settings.for_programs:
+        typer.echo(document(settings.output, value))
+    elif settings.output is OutputFormat.name:
+        for name in names:
+            typer.echo(name)
+    return settings.output is not OutputFormat.table
+
+
+def printed_lines(settings: Settings, values: Iterable[Any]) -> bool:
+    """Print values one after another, each as a document; return False for a table."""
+    if settings.for_programs:
+        for value in values:
+            typer.echo(document_line(settings.output, value))
+    return settings.for_programs
+
+
+def show(
+    settings: Settings,
+    message: Message,
+    title: str,
+    without: Sequence[str] = (),
+    *,
+    name: str = "",
+) -> None:
+    """Print one entity: a document, its name, or a table without the fields in `without`."""
     values = plain(message)
-    if settings.as_json:
-        print_json(values)
-        return
+    if not printed(settings, values, [name]):
+        show_values(values, title, without)
+
+
+def show_values(values: dict[str, Any], title: str, without: Sequence[str] = ()) -> None:
+    """Print the values of an entity as a table, without the fields in `without`."""
     rows = []
     for name, value in values.items():
         if name not in without:
@@ -72,12 +102,15 @@ def show(settings: Settings, message: Message, title: str, without: Sequence[str
 
 
 def show_list(
-    settings: Settings, messages: Iterable[Message], columns: Sequence[str], empty: str
+    settings: Settings,
+    messages: Sequence[Any],
+    columns: Sequence[str],
+    empty: str,
+    name: Callable[[Any], str] | None = None,
 ) -> None:
-    """Print entities: a JSON array of all their fields, or a table of the fields in `columns`."""
+    """Print entities: an array of all their fields, their names, or a table of some fields."""
     rows = [plain(message) for message in messages]
-    if settings.as_json:
-        print_json(rows)
+    if printed(settings, rows, map(name, messages) if name is not None else ()):
         return
     if not rows:
         typer.echo(empty)
@@ -87,13 +120,23 @@ def show_list(
 
 def print_table(columns: Sequence[str], rows: Iterable[dict[str, Any]], title: str = "") -> None:
     """Print rows as a table; a column's title is its key."""
-    cells = [[_text(column, row[column]) for column in columns] for row in rows]
+    cells = table_cells(columns, rows)
     if sys.stdout.isatty():
-        framed.show_table([column.replace("_", " ") for column in columns], cells, title)
+        framed.show_table(table_titles(columns), cells, title)
     else:
         if title:
             typer.echo(title)
         _print_plain([columns, *cells])
+
+
+def table_cells(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> list[list[str]]:
+    """Return the texts of the cells of a table."""
+    return [[_text(column, row[column]) for column in columns] for row in rows]
+
+
+def table_titles(columns: Sequence[str]) -> list[str]:
+    """Return the titles of columns on a terminal."""
+    return [column.replace("_", " ") for column in columns]
 
 
 def fits_terminal(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> bool:
@@ -106,21 +149,26 @@ def fits_terminal(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> boo
 
 
 def done(
-    settings: Settings, response: Message, sentence: str, *, dry_run: bool = False, **more: Any
+    settings: Settings,
+    response: Message,
+    sentence: str,
+    *,
+    dry_run: bool = False,
+    name: str = "",
+    **more: Any,
 ) -> None:
-    """Report that a command took effect (or would): ids, revision, and a sentence for people."""
+    """Report that a command took effect (or would): ids, revision, and a sentence for people.
+
+    `name` is the canonical name of what it created.
+    """
     header = response.header  # type: ignore[attr-defined]
-    if settings.as_json:
-        print_json({**plain(response), **more, "revision": header.revision, "dry_run": dry_run})
-    elif dry_run:
+    values = {**plain(response), **more, "revision": header.revision, "dry_run": dry_run}
+    if printed(settings, values, [name]):
+        return
+    if dry_run:
         typer.echo(f"dry run: would have {sentence}; nothing was changed")
     else:
         typer.echo(f"{sentence} (revision {header.revision})")
-
-
-def print_json(value: Any) -> None:
-    """Print a JSON document."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def moment(microseconds: int) -> str:

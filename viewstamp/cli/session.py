@@ -62,6 +62,11 @@ NEXT_STEPS: Final = {
     Reason.REASON_GROUP_NOT_EMPTY: "see its members: `viewstamp group get STREAM TOPIC GROUP`",
     Reason.REASON_PARTITION_NOT_FOUND: "see `viewstamp topic partitions list STREAM TOPIC`",
     Reason.REASON_OFFSET_OUT_OF_RANGE: "see `viewstamp topic watermarks STREAM TOPIC`",
+    Reason.REASON_BROKER_NOT_FOUND: "see `viewstamp broker list`",
+    Reason.REASON_BROKER_IN_USE: "see `viewstamp topic placements STREAM TOPIC`, and move what it "
+    "has with `viewstamp topic place`",
+    Reason.REASON_NOT_ENOUGH_BROKERS: "see `viewstamp broker list`: which are fenced or drained",
+    Reason.REASON_REPLICAS_NOT_IN_SYNC: "see `viewstamp topic placements STREAM TOPIC`",
     Reason.REASON_TOKEN_NOT_FOUND: "see `viewstamp token list`, or `viewstamp token list "
     "--user USER`",
     Reason.REASON_SNAPSHOT_NOT_FOUND: "see `viewstamp snapshot list`",
@@ -205,23 +210,34 @@ def as_logged_in(settings: Settings, stored: StoredToken) -> Settings:
     return replace(settings, tls_ca=Path(stored.tls_ca))
 
 
-def _logged_in(settings: Settings) -> tuple[Settings, dict[str, Any]]:
-    """Return the settings and the credentials; without a login, report how to log in, and exit."""
+def kept_credentials(settings: Settings) -> tuple[Settings, dict[str, Any]] | None:
+    """Return the settings and the credentials of the environment or a login; None without any.
+
+    Raises ValueError for a damaged file of logins. Reports a missing authority, and exits.
+    """
     for variable, parameter in (
         ("VIEWSTAMP_ACCESS_TOKEN", "access_token"),
         ("VIEWSTAMP_PERSONAL_ACCESS_TOKEN", "personal_access_token"),
     ):
         if os.environ.get(variable):
             return settings, {parameter: os.environ[variable]}
+    stored = TokenStore().get(settings.addresses)
+    if stored is None:
+        return None
+    return as_logged_in(settings, stored), {"access_token": stored.access_token}
+
+
+def _logged_in(settings: Settings) -> tuple[Settings, dict[str, Any]]:
+    """Return the settings and the credentials; without a login, report how to log in, and exit."""
     try:
-        stored = TokenStore().get(settings.addresses)
+        found = kept_credentials(settings)
     except ValueError as error:
         fail(settings, "NOT_LOGGED_IN", str(error))
-    if stored is None:
+    if found is None:
         _check_that_a_cluster_answers(settings)
         step = f"run `viewstamp login --address {settings.address}`"
         fail(settings, "NOT_LOGGED_IN", f"no login is stored for {settings.address}", step)
-    return as_logged_in(settings, stored), {"access_token": stored.access_token}
+    return found
 
 
 def _check_that_a_cluster_answers(settings: Settings) -> None:

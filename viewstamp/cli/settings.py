@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,15 @@ from typing import Any, Final, NoReturn
 
 import typer
 
+from viewstamp.cli.documents import OutputFormat, document_line
+
 DEFAULT_ADDRESS: Final = "localhost:7400"
 EXIT_REFUSED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 3
 EXIT_UNANSWERED: Final = 4
+# `plan` and `diff` found something to do; no error has this code.
+EXIT_CHANGES: Final = 5
 CONNECT_TIMEOUT_MAX_S: Final = 5.0
 PORT_MAX: Final = 65_535
 
@@ -24,9 +27,14 @@ class Settings:
     """The values of the global options."""
 
     address: str = DEFAULT_ADDRESS
-    as_json: bool = False
+    output: OutputFormat = OutputFormat.table
     tls_ca: Path | None = None
     timeout_s: float = 30.0
+
+    @property
+    def for_programs(self) -> bool:
+        """Whether the output is a document, and nobody is there to answer questions."""
+        return self.output in (OutputFormat.json, OutputFormat.yaml)
 
     @property
     def addresses(self) -> list[str]:
@@ -40,13 +48,24 @@ class Settings:
 
 
 def settings_of(context: typer.Context) -> Settings:
-    """Return the global options."""
+    """Return the global options; report if the command cannot print names as they ask, and exit."""
     if "opentelemetry.trace" in sys.modules:
         from opentelemetry.trace import get_current_span
 
         get_current_span().update_name(context.command_path)  # without arguments
     settings: Settings = context.obj
+    if settings.output is OutputFormat.name:
+        _check_that_names_are_printed(settings, context.command_path)
     return settings
+
+
+def _check_that_names_are_printed(settings: Settings, path: str) -> None:
+    # Imported late: few ask for names.
+    from viewstamp.cli.canonical import NAMING_COMMANDS
+
+    if path.partition(" ")[2] not in NAMING_COMMANDS:
+        step = "give another --output: table, json or yaml"
+        fail(settings, "NO_NAMES", f"`{path}` has no names to print", step)
 
 
 def told(error: OSError) -> str:
@@ -65,7 +84,7 @@ def fail(
     exit_code: int = EXIT_USAGE,
     details: dict[str, str] | None = None,
 ) -> NoReturn:
-    """Report an error on stderr, as one line or as JSON, and exit."""
+    """Report an error on stderr, as one line or as a document, and exit."""
     tell(settings, reason, message, next_step, details)
     raise typer.Exit(exit_code)
 
@@ -77,10 +96,11 @@ def tell(
     next_step: str,
     details: dict[str, str] | None = None,
 ) -> None:
-    """Tell an error on stderr, as one line or as JSON."""
-    if settings.as_json:
+    """Tell an error on stderr, as one line or as a document: JSON in one line, or YAML."""
+    if settings.for_programs:
         error: dict[str, Any] = {"reason": reason, "message": message, "next_step": next_step}
-        typer.echo(json.dumps({"error": {**error, "details": details or {}}}), err=True)
+        told_error = {"error": {**error, "details": details or {}}}
+        typer.echo(document_line(settings.output, told_error), err=True)
         return
     hint = f" Next: {next_step}." if next_step else ""
     sentence = " ".join(message.split())

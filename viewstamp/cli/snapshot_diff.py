@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from viewstamp.cli.output import print_json, print_table
+from viewstamp.cli.output import print_table, printed
 from viewstamp.cli.settings import EXIT_REFUSED, EXIT_USAGE, settings_of
 from viewstamp.cli.snapshot_files import ENTITIES_SHOWN, fetch
 from viewstamp.cli.snapshot_options import DirectoryOption, telling, warn_of_bad_copies
@@ -95,9 +95,7 @@ def diff(
         found = _compare(*opened, stages, limit)
         for copies in {id(one.copies): one.copies for one in opened}.values():
             warn_of_bad_copies(settings, copies)
-        if settings.as_json:
-            print_json(_document(found))
-        else:
+        if not printed(settings, _document(found)):
             _print(found)
     if not found.is_same:
         raise typer.Exit(EXIT_DIFFERENT)

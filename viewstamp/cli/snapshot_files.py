@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from viewstamp.cli.output import moment, print_json, print_table
+from viewstamp.cli.output import moment, print_table, printed, printed_lines
 from viewstamp.cli.session import run
 from viewstamp.cli.settings import EXIT_REFUSED, Settings, settings_of
 from viewstamp.cli.snapshot_options import (
@@ -60,9 +59,9 @@ def list_directory(settings: Settings, copies: Copies) -> None:
         except SnapshotFilesError as error:
             warn(settings, error.reason, error.message)
     warn_of_bad_copies(settings, copies)
-    if settings.as_json:
-        print_json(rows)
-    elif rows:
+    if printed(settings, rows, (str(row["generation"]) for row in rows)):
+        return
+    if rows:
         print_table(LIST_COLUMNS, map(_short, rows))
     else:
         typer.echo(f"no snapshots in {', '.join(map(str, copies.directories))}")
@@ -74,8 +73,7 @@ def show_directory(settings: Settings, copies: Copies, number: int) -> None:
     warn_of_bad_copies(settings, copies)
     about = views.about(generation)
     parts = views.sections_of(generation)
-    if settings.as_json:
-        print_json({**about, "sections": parts})
+    if printed(settings, {**about, "sections": parts}, [str(generation.number)]):
         return
     about["timestamp"] = moment(about["timestamp"])
     fields = [{"field": name, "value": value} for name, value in about.items()]
@@ -168,15 +166,9 @@ async def _verify_online(client: Client, generation: int, looked_at: Any) -> Gen
 
 
 def _tell_verdict(settings: Settings, files: list[FileVerdict], verdict: GenerationVerdict) -> None:
-    if settings.as_json:
-        told = [{"file": one.file, "copies": list(one.copies)} for one in files]
-        print_json(
-            {
-                "is_intact": verdict.is_intact,
-                "problems": list(verdict.problems),
-                "files": told,
-            }
-        )
+    told = [{"file": one.file, "copies": list(one.copies)} for one in files]
+    whole = {"is_intact": verdict.is_intact, "problems": list(verdict.problems), "files": told}
+    if printed(settings, whole):
         return
     for one in files:
         for number, text in enumerate(one.copies):
@@ -214,20 +206,17 @@ def download(
         verdict = _verify_offline(Copies([output]), got.generation, lambda _: None)
         if verdict.problems or not verdict.is_intact:
             raise BadDownload(f"what came is damaged: {'; '.join(verdict.problems)}", AGAIN)
-    if settings.as_json:
-        print_json(
-            {
-                "directory": str(output),
-                "generation": got.generation,
-                "files": got.files,
-                "files_kept": got.files_kept,
-            }
+    values = {
+        "directory": str(output),
+        "generation": got.generation,
+        "files": got.files,
+        "files_kept": got.files_kept,
+    }
+    if not printed(settings, values):
+        typer.echo(
+            f"downloaded generation {got.generation} into {output}: {got.files} files,"
+            f" {got.files_kept} of them were there; all verified"
         )
-        return
-    typer.echo(
-        f"downloaded generation {got.generation} into {output}: {got.files} files,"
-        f" {got.files_kept} of them were there; all verified"
-    )
 
 
 def fetch(context: typer.Context, settings: Settings, generation: int, directory: Path) -> Download:
@@ -297,9 +286,8 @@ def inspect(
 
 
 def _print_entities(settings: Settings, rows: Iterator[tuple[str, dict[str, Any]]]) -> None:
-    if settings.as_json:
-        for kind, row in rows:
-            typer.echo(json.dumps({"kind": kind, **row}, ensure_ascii=False))
+    if settings.for_programs:
+        printed_lines(settings, ({"kind": kind, **row} for kind, row in rows))
         return
     is_empty = True
     for kind, group in groupby(rows, key=lambda named: named[0]):
@@ -344,8 +332,8 @@ def export(
             )
         warn_of_bad_copies(settings, opened.copies)
         number = opened.number
-    if settings.as_json:
-        print_json({"directory": str(output), "generation": number, "rows": written.rows})
+    values = {"directory": str(output), "generation": number, "rows": written.rows}
+    if printed(settings, values):
         return
     print_table(("table", "rows"), ({"table": name, "rows": n} for name, n in written.rows.items()))
     typer.echo(f"exported generation {number} to {output}")

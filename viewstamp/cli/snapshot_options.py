@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from viewstamp.cli.completing import complete_generation
+from viewstamp.cli.documents import document_line
 from viewstamp.cli.settings import EXIT_REFUSED, EXIT_USAGE, Settings, fail
 from viewstamp.snapshots.errors import SnapshotFilesError
 
@@ -28,6 +29,7 @@ GenerationArgument = Annotated[
         help="Number of the snapshot. Without it, or with 0: the newest that is completed or"
         " has files.",
         metavar="[GENERATION]",
+        autocompletion=complete_generation,
         show_default=False,
     ),
 ]
@@ -98,9 +100,9 @@ def warn_of_bad_copies(settings: Settings, copies: Copies) -> None:
 
 def warn(settings: Settings, reason: str, message: str) -> None:
     """Report a warning on stderr; the command goes on."""
-    if settings.as_json:
-        warning = {"reason": reason, "message": message}
-        typer.echo(json.dumps({"warning": warning}), err=True)
+    if settings.for_programs:
+        warning = {"warning": {"reason": reason, "message": message}}
+        typer.echo(document_line(settings.output, warning), err=True)
     else:
         typer.echo(f"warning: {reason}: {message}", err=True)
 
@@ -109,7 +111,7 @@ def progress_console(settings: Settings) -> Console:
     """Return a console on stderr for progress, silent for programs."""
     from rich.console import Console
 
-    return Console(stderr=True, quiet=settings.as_json)
+    return Console(stderr=True, quiet=settings.for_programs)
 
 
 def progress_bar(settings: Settings) -> Progress:
@@ -117,5 +119,5 @@ def progress_bar(settings: Settings) -> Progress:
     from rich.progress import Progress
 
     console = progress_console(settings)
-    is_shown = console.is_terminal and not settings.as_json
+    is_shown = console.is_terminal and not settings.for_programs
     return Progress(console=console, transient=True, disable=not is_shown)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import typer
 
+from viewstamp.cli.documents import document_line
 from viewstamp.cli.output import moment, timestamp
 from viewstamp.cli.settings import Settings
 from viewstamp.cli.snapshot_options import telling
@@ -22,9 +22,9 @@ def read_view(settings: Settings, data: Path) -> CatalogView:
 
 def tell_age(settings: Settings, view: CatalogView) -> None:
     """Report the time of the view on stderr, because the view has nothing that came later."""
-    if settings.as_json:
+    if settings.for_programs:
         age = {"op": view.op, "revision": view.revision, "written_at": timestamp(view.written_at)}
-        typer.echo(json.dumps({"catalog_view": age}), err=True)
+        typer.echo(document_line(settings.output, {"catalog_view": age}), err=True)
         return
     typer.echo(
         f"as of op {view.op}, revision {view.revision}, written {moment(view.written_at)}: what one"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from google.protobuf.message import Message
@@ -13,8 +13,10 @@ from typer.core import TyperGroup
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.cli import snapshot_progress
 from viewstamp.cli.calls import ask_here, collected, run
+from viewstamp.cli.completing import complete_generation
+from viewstamp.cli.grammar import duration_us
 from viewstamp.cli.options import Yes, confirm
-from viewstamp.cli.output import done, moment_text, plain, print_json, print_table, show
+from viewstamp.cli.output import done, moment_text, plain, print_table, printed, show_values
 from viewstamp.cli.settings import EXIT_REFUSED, Settings, fail, settings_of
 from viewstamp.cli.snapshot_options import (
     NEWEST,
@@ -68,7 +70,13 @@ COLUMNS = ("generation", "state", "cut_at", "kept", "entities", "bytes")
 TASK_COLUMNS = ("stage", "entities", "size_bytes", "applied_revision")
 
 OneGeneration = Annotated[
-    int, typer.Argument(min=1, help="Number of the snapshot.", metavar="GENERATION")
+    int,
+    typer.Argument(
+        min=1,
+        help="Number of the snapshot.",
+        metavar="GENERATION",
+        autocompletion=complete_generation,
+    ),
 ]
 
 
@@ -78,6 +86,16 @@ class RetentionOption(Enum):
     last = "last"
     daily = "daily"
     pinned = "pinned"
+
+
+KeepFor = Annotated[
+    str,
+    typer.Option(
+        metavar="DURATION",
+        help="Keep it for 12h, 30d or 2w in any case, and no longer pinned; never: no time.",
+    ),
+]
+_US_PER_MS: Final = 1_000
 
 
 class Unpinned(Enum):
@@ -98,15 +116,19 @@ def create(
         RetentionOption,
         typer.Option(help="Keep it among the last ones, as the one of its day, or until deleted."),
     ] = RetentionOption.last,
+    keep_for: KeepFor = "never",
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait until it is completed or has failed.")
     ] = True,
 ) -> None:
     """Take a snapshot. Exits with 1 if it fails."""
     settings = settings_of(context)
+    keep_for_ms = duration_us(keep_for) // _US_PER_MS
 
     async def take(client: Client) -> tuple[Any, snapshots_pb2.Snapshot | None]:
-        created = await client.snapshots.create(retention=_retention(retention))
+        created = await client.snapshots.create(
+            retention=_retention(retention), keep_for_ms=keep_for_ms
+        )
         if not wait:
             return created, None
         console = progress_console(settings)
@@ -117,15 +139,12 @@ def create(
     created, decided = run(context, take)
     generation = created.generation
     if decided is None:
-        done(settings, created, f"began snapshot {generation}")
+        done(settings, created, f"began snapshot {generation}", name=str(generation))
     elif decided.state == snapshots_pb2.SNAPSHOT_STATE_FAILED:
         step = "look at the coordinator's log and `viewstamp status`, then create another one"
         text = f"snapshot {generation} failed: {decided.failure}"
         fail(settings, "SNAPSHOT_FAILED", text, step, exit_code=EXIT_REFUSED)
-    elif settings.as_json:
-        print_json(_row(decided))
-    else:
-        row = _row(decided)
+    elif not printed(settings, row := _row(decided), [str(generation)]):
         typer.echo(
             f"completed snapshot {generation}: {row['entities']} entities,"
             f" {row['size_bytes']} bytes (revision {decided.cut_revision})"
@@ -186,9 +205,9 @@ def _check_alone(*places: object) -> None:
 
 def _print_list(settings: Settings, snapshots: Sequence[snapshots_pb2.Snapshot]) -> None:
     rows = [_row(snapshot) for snapshot in snapshots]
-    if settings.as_json:
-        print_json(rows)
-    elif rows:
+    if printed(settings, rows, (str(snapshot.generation) for snapshot in snapshots)):
+        return
+    if rows:
         print_table(COLUMNS, map(_short, rows))
     else:
         typer.echo("no snapshots yet: create one with `viewstamp snapshot create`")
@@ -237,10 +256,10 @@ def show_(
 def _print_one(
     settings: Settings, found: snapshots_pb2.Snapshot, copies: Sequence[str] = ()
 ) -> None:
-    if settings.as_json:
-        print_json({**_row(found), **({"copies": list(copies)} if copies else {})})
+    values = {**_row(found), **({"copies": list(copies)} if copies else {})}
+    if printed(settings, values, [str(found.generation)]):
         return
-    show(settings, found, f"snapshot {found.generation}", without=("tasks", "decided_at"))
+    show_values(plain(found), f"snapshot {found.generation}", without=("tasks", "decided_at"))
     tasks = [plain(task) for task in found.tasks]
     print_table(TASK_COLUMNS, tasks, "sections")
     for task in tasks:
@@ -295,9 +314,9 @@ def prune(
 
 
 @app.command()
-def pin(context: typer.Context, generation: OneGeneration) -> None:
-    """Keep a snapshot until it is deleted."""
-    _set_retention(context, generation, RetentionOption.pinned)
+def pin(context: typer.Context, generation: OneGeneration, keep_for: KeepFor = "never") -> None:
+    """Keep a snapshot until it is deleted, or only for a time with --keep-for."""
+    _set_retention(context, generation, RetentionOption.pinned, duration_us(keep_for))
 
 
 @app.command()
@@ -313,11 +332,16 @@ def unpin(
 
 
 def _set_retention(
-    context: typer.Context, generation: int, retention: RetentionOption | Unpinned
+    context: typer.Context,
+    generation: int,
+    retention: RetentionOption | Unpinned,
+    keep_for_us: int = 0,
 ) -> None:
     response = run(
         context,
-        lambda client: client.snapshots.set_retention(generation, _retention(retention)),
+        lambda client: client.snapshots.set_retention(
+            generation, _retention(retention), keep_for_ms=keep_for_us // _US_PER_MS
+        ),
     )
     sentence = f"set the retention of snapshot {generation} to {retention.value}"
     done(settings_of(context), response, sentence)

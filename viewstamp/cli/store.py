@@ -7,13 +7,12 @@ written. Another address gets no token, because anybody may listen there.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
-DIRECTORY_MODE: Final = 0o700
+from viewstamp.cli.private_files import private_path, write_private
+
 FILE_NAME: Final = "tokens.json"
 # Names of this machine: a login at one of them counts at all of them.
 LOOPBACK: Final = "127.0.0.1"
@@ -47,9 +46,7 @@ class TokenStore:
     """The logins in $XDG_CONFIG_HOME/viewstamp/tokens.json (~/.config if that is not set)."""
 
     def __init__(self) -> None:
-        base = os.environ.get("XDG_CONFIG_HOME")
-        root = Path(base) if base else Path.home() / ".config"
-        self.path = root / "viewstamp" / FILE_NAME
+        self.path = private_path(FILE_NAME)
 
     def get(self, addresses: Iterable[str]) -> StoredToken | None:
         """Return the login at the cluster of these addresses, if any.
@@ -90,19 +87,7 @@ class TokenStore:
             raise ValueError(f"{self.path} {text}") from error
 
     def _save(self, kept: _Kept) -> None:
-        self.path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-        # Imported late: most commands only read.
-        import tempfile
-
-        # mkstemp creates the file with mode 0600, and the rename never shows half of it.
-        descriptor, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=".tokens-")
-        try:
-            with open(descriptor, "w") as file:
-                json.dump(_document(kept), file, indent=2)
-            Path(temporary).replace(self.path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write_private(self.path, _document(kept))
 
 
 def _document(kept: _Kept) -> dict[str, Any]:

@@ -7,6 +7,9 @@ from typing import Annotated
 import typer
 
 from viewstamp.cli.calls import collected, run
+from viewstamp.cli.canonical import part
+from viewstamp.cli.describing import LINES, Limit
+from viewstamp.cli.describing import describe as show_description
 from viewstamp.cli.following import WatchedName, follow_list
 from viewstamp.cli.grammar import entity
 from viewstamp.cli.options import (
@@ -37,7 +40,8 @@ def create(
     """Create a stream."""
     response = run(context, lambda client: client.streams.create(name, validate_only=dry_run))
     sentence = f"created stream {name!r} with id {response.stream_id}"
-    done(settings_of(context), response, sentence, dry_run=dry_run)
+    created = part(name, response.stream_id)
+    done(settings_of(context), response, sentence, dry_run=dry_run, name=created)
 
 
 @app.command()
@@ -97,11 +101,22 @@ def list_(context: typer.Context, watch: Following = False) -> None:
         return
     streams = collected(context, lambda client: client.streams.list())
     empty = "no streams yet: create one with `viewstamp stream create NAME`"
-    show_list(settings_of(context), streams, COLUMNS, empty)
+    show_list(
+        settings_of(context), streams, COLUMNS, empty, lambda stream: part(stream.name, stream.id)
+    )
 
 
 @app.command()
 def get(context: typer.Context, stream: StreamArgument) -> None:
     """Show one stream."""
     found = run(context, lambda client: client.streams.get(entity(stream)))
-    show(settings_of(context), found, f"stream {found.name}")
+    name = part(found.name, found.id)
+    show(settings_of(context), found, f"stream {found.name}", name=name)
+
+
+@app.command()
+def describe(context: typer.Context, stream: StreamArgument, limit: Limit = LINES) -> None:
+    """Show a stream with its topics: partitions, offsets that remain, and the size allowed."""
+    from viewstamp.cli.descriptions import stream_description
+
+    show_description(context, lambda reads: stream_description(reads, entity(stream), limit))

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from viewstamp.cli.calls import collected, run
+from viewstamp.cli.canonical import PlaceCommand, joined, typed_part
+from viewstamp.cli.completing import complete_token, complete_user
 from viewstamp.cli.grammar import duration_us, entity
 from viewstamp.cli.options import DryRun, UserArgument, Yes, confirm
 from viewstamp.cli.output import done, show_list, timestamp
@@ -19,13 +21,15 @@ app = typer.Typer(
 
 COLUMNS = ("name", "expires_at", "created_at")
 
-NameArgument = Annotated[str, typer.Argument(help="3 to 30 bytes.", metavar="NAME")]
+NameArgument = Annotated[
+    str, typer.Argument(help="3 to 30 bytes.", metavar="NAME", autocompletion=complete_token)
+]
 
 
 @app.command()
 def create(
     context: typer.Context,
-    name: NameArgument,
+    name: Annotated[str, typer.Argument(help="3 to 30 bytes.", metavar="NAME")],
     expires_in: Annotated[
         str, typer.Option(metavar="DURATION", help="For example 12h, 30d, never.")
     ] = "never",
@@ -46,7 +50,7 @@ def create(
         dry_run=dry_run,
         expires_at=timestamp(expires_at),
     )
-    if not settings.as_json and not dry_run:
+    if not settings.for_programs and not dry_run:
         typer.echo(response.token)
 
 
@@ -55,14 +59,17 @@ def list_(
     context: typer.Context,
     user: Annotated[
         str | None,
-        typer.Option(help="List the tokens of this user (id or name); needs read_users."),
+        typer.Option(
+            help="List the tokens of this user (id or name); needs read_users.",
+            autocompletion=complete_user,
+        ),
     ] = None,
 ) -> None:
     """List your tokens, or those of a user, by name."""
     whose = None if user is None else entity(user)
     tokens = collected(context, lambda client: client.tokens.list(user=whose))
     empty = "no tokens yet: create one with `viewstamp token create NAME`"
-    show_list(settings_of(context), tokens, COLUMNS, empty)
+    show_list(settings_of(context), tokens, COLUMNS, empty, lambda token: _name(user, token.name))
 
 
 @app.command()
@@ -76,7 +83,7 @@ def delete(
     done(settings, response, f"deleted token {name!r}", dry_run=dry_run)
 
 
-@app.command()
+@app.command(cls=PlaceCommand)
 def revoke(
     context: typer.Context,
     user: UserArgument,
@@ -92,3 +99,8 @@ def revoke(
         lambda client: client.tokens.revoke(entity(user), name, validate_only=dry_run),
     )
     done(settings, response, f"deleted token {name!r} of user {user}", dry_run=dry_run)
+
+
+def _name(user: str | None, token: str) -> str:
+    """Return the canonical name: what `token delete` takes, or with a user `token revoke`."""
+    return token if user is None else joined(typed_part(user), token)

@@ -9,6 +9,9 @@ import typer
 
 from viewstamp import limits
 from viewstamp.cli.calls import collected, run
+from viewstamp.cli.canonical import PlaceCommand, joined, part, typed_part
+from viewstamp.cli.describing import LINES, Limit
+from viewstamp.cli.describing import describe as show_description
 from viewstamp.cli.following import WatchedName, follow_list
 from viewstamp.cli.grammar import duration_us, entity, size_bytes
 from viewstamp.cli.options import (
@@ -21,7 +24,8 @@ from viewstamp.cli.options import (
     confirm,
     guards,
 )
-from viewstamp.cli.output import done, plain, print_json, print_table, show, show_list
+from viewstamp.cli.output import done, plain, print_table, printed, show, show_list
+from viewstamp.cli.placements import place, placements
 from viewstamp.cli.settings import settings_of
 
 if TYPE_CHECKING:
@@ -92,7 +96,7 @@ def _options(
     )
 
 
-@app.command()
+@app.command(cls=PlaceCommand)
 def create(
     context: typer.Context,
     stream: StreamArgument,
@@ -121,10 +125,11 @@ def create(
         ),
     )
     sentence = f"created topic {name!r} with id {response.topic_id} and {partitions} partitions"
-    done(settings_of(context), response, sentence, dry_run=dry_run)
+    created = joined(typed_part(stream), part(name, response.topic_id))
+    done(settings_of(context), response, sentence, dry_run=dry_run, name=created)
 
 
-@app.command()
+@app.command(cls=PlaceCommand)
 def update(
     context: typer.Context,
     stream: StreamArgument,
@@ -152,7 +157,7 @@ def update(
     done(settings_of(context), response, f"updated topic {topic}", dry_run=dry_run)
 
 
-@app.command()
+@app.command(cls=PlaceCommand)
 def delete(
     context: typer.Context,
     stream: StreamArgument,
@@ -172,7 +177,7 @@ def delete(
     done(settings, response, f"deleted topic {topic}", dry_run=dry_run)
 
 
-@app.command()
+@app.command(cls=PlaceCommand)
 def purge(
     context: typer.Context,
     stream: StreamArgument,
@@ -192,7 +197,7 @@ def purge(
     done(settings, response, f"purged topic {topic}", dry_run=dry_run)
 
 
-@app.command("list")
+@app.command("list", cls=PlaceCommand)
 def list_(context: typer.Context, stream: StreamArgument, watch: Following = False) -> None:
     """List the topics of a stream by id."""
     if watch:
@@ -206,17 +211,29 @@ def list_(context: typer.Context, stream: StreamArgument, watch: Following = Fal
         return
     topics = collected(context, lambda client: client.topics.list(entity(stream)))
     empty = f"no topics yet: create one with `viewstamp topic create {stream} NAME`"
-    show_list(settings_of(context), topics, COLUMNS, empty)
+    show_list(settings_of(context), topics, COLUMNS, empty, lambda topic: _name(stream, topic))
 
 
-@app.command()
+@app.command(cls=PlaceCommand)
 def get(context: typer.Context, stream: StreamArgument, topic: TopicArgument) -> None:
     """Show one topic with its options."""
     found = run(context, lambda client: client.topics.get(entity(stream), entity(topic)))
-    show(settings_of(context), found, f"topic {found.name}")
+    show(settings_of(context), found, f"topic {found.name}", name=_name(stream, found))
 
 
-@app.command()
+@app.command(cls=PlaceCommand)
+def describe(
+    context: typer.Context, stream: StreamArgument, topic: TopicArgument, limit: Limit = LINES
+) -> None:
+    """Show a topic with its partitions, watermarks, and groups with their state and lag."""
+    from viewstamp.cli.descriptions import topic_description
+
+    show_description(
+        context, lambda reads: topic_description(reads, entity(stream), entity(topic), limit)
+    )
+
+
+@app.command(cls=PlaceCommand)
 def watermarks(context: typer.Context, stream: StreamArgument, topic: TopicArgument) -> None:
     """Show where the data of partitions begins and ends, as far as it was reported."""
     found = collected(
@@ -226,7 +243,11 @@ def watermarks(context: typer.Context, stream: StreamArgument, topic: TopicArgum
     show_list(settings_of(context), found, WATERMARK_COLUMNS, empty)
 
 
-@partitions_app.command("add")
+app.command(cls=PlaceCommand)(placements)
+app.command(cls=PlaceCommand)(place)
+
+
+@partitions_app.command("add", cls=PlaceCommand)
 def add_partitions(
     context: typer.Context,
     stream: StreamArgument,
@@ -245,7 +266,7 @@ def add_partitions(
     done(settings_of(context), response, sentence, dry_run=dry_run)
 
 
-@partitions_app.command("remove")
+@partitions_app.command("remove", cls=PlaceCommand)
 def remove_partitions(
     context: typer.Context,
     stream: StreamArgument,
@@ -270,12 +291,15 @@ def remove_partitions(
     done(settings, response, sentence, dry_run=dry_run)
 
 
-@partitions_app.command("list")
+@partitions_app.command("list", cls=PlaceCommand)
 def list_partitions(context: typer.Context, stream: StreamArgument, topic: TopicArgument) -> None:
     """Show the partitions as runs that were created together."""
     ranges = run(context, lambda client: client.topics.partitions(entity(stream), entity(topic)))
     rows = [plain(one) for one in ranges]
-    if settings_of(context).as_json:
-        print_json(rows)
-    else:
+    if not printed(settings_of(context), rows):
         print_table(PARTITION_COLUMNS, rows)
+
+
+def _name(stream: str, topic: streams_pb2.Topic) -> str:
+    """Return the canonical name of a topic of the stream that the user has named."""
+    return joined(typed_part(stream, topic.stream_id), part(topic.name, topic.id))

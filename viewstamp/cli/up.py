@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from viewstamp import limits
-from viewstamp.cli.output import print_json
+from viewstamp.cli.output import printed
 from viewstamp.cli.settings import EXIT_REFUSED, EXIT_USAGE, Settings, fail, settings_of
 from viewstamp.cluster import (
     ClusterFailed,
@@ -98,7 +98,7 @@ def up(
     except (PreflightError, StartRefused) as error:
         fail(settings, "CANNOT_START", str(error))
     except ClusterFailed as error:
-        if settings.as_json:
+        if settings.for_programs:
             fail(settings, "CLUSTER_FAILED", str(error), exit_code=EXIT_REFUSED)
         typer.echo(f"error: CLUSTER_FAILED: {error}", err=True)
         raise typer.Exit(EXIT_REFUSED) from error
@@ -121,7 +121,7 @@ async def _serve(
         for task in tasks:
             task.cancel()
         await cluster.stop()
-    if not settings.as_json:
+    if not settings.for_programs:
         typer.echo("stopped")
 
 
@@ -138,16 +138,7 @@ def _announce(
 ) -> None:
     password = cluster.root_password_path.resolve()
     members = cluster.replicas if isinstance(cluster, LocalReplicas) else [cluster]
-    if settings.as_json:
-        described = [_described(member) for member in members]
-        shared = {"root_password_file": str(password)}
-        if isinstance(cluster, LocalReplicas):
-            directory = str(cluster.data_directory.resolve())
-            count = len(cluster.addresses)
-            parts = {"replicas": described[:count], "standbys": described[count:]}
-            print_json({"data_directory": directory, **parts, **shared})
-        else:
-            print_json({**described[0], **shared})
+    if printed(settings, _described_all(cluster, members)):
         return
     standbys = cluster.standby_addresses if isinstance(cluster, LocalReplicas) else []
     address = ",".join(member.address for member in members[: len(members) - len(standbys)])
@@ -195,6 +186,18 @@ def _own_authority(certificate: Path | None) -> Path | None:
     return certificate if any(roots) else None
 
 
+def _described_all(
+    cluster: LocalCluster | LocalReplicas, members: Sequence[LocalCluster]
+) -> dict[str, Any]:
+    described = [_described(member) for member in members]
+    shared = {"root_password_file": str(cluster.root_password_path.resolve())}
+    if not isinstance(cluster, LocalReplicas):
+        return {**described[0], **shared}
+    count = len(cluster.addresses)
+    parts = {"replicas": described[:count], "standbys": described[count:]}
+    return {"data_directory": str(cluster.data_directory.resolve()), **parts, **shared}
+
+
 def _described(cluster: LocalCluster) -> dict[str, Any]:
     return {
         "address": cluster.address,
@@ -218,9 +221,7 @@ def keygen(
         fail(settings, "FILE_EXISTS", text, "choose another file", exit_code=EXIT_USAGE)
     except OSError as error:
         fail(settings, "CANNOT_WRITE", f"{file}: {error.strerror}", "choose another file")
-    if settings.as_json:
-        print_json({"file": str(file)})
-    else:
+    if not printed(settings, {"file": str(file)}):
         typer.echo(
             f"wrote a new cluster key to {file}: copy it to every replica, show it to nobody"
         )

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from viewstamp.cli.calls import collected, run
+from viewstamp.cli.canonical import part
+from viewstamp.cli.describing import LINES, Limit
+from viewstamp.cli.describing import describe as show_description
 from viewstamp.cli.following import WatchedName, follow_list
 from viewstamp.cli.grammar import PERMISSIONS_HELP, entity, permissions
 from viewstamp.cli.options import (
@@ -16,6 +19,7 @@ from viewstamp.cli.options import (
     ExpectedRevision,
     Following,
     GlobalPermissions,
+    OwnUserArgument,
     PasswordFile,
     StreamPermissions,
     TopicPermissions,
@@ -81,7 +85,8 @@ def create(
         ),
     )
     sentence = f"created user {username!r} with id {response.user_id}"
-    done(settings, response, sentence, dry_run=dry_run)
+    name = part(username, response.user_id)
+    done(settings, response, sentence, dry_run=dry_run, name=name)
 
 
 @app.command()
@@ -129,9 +134,7 @@ def delete(
 @app.command()
 def password(
     context: typer.Context,
-    user: Annotated[
-        str | None, typer.Argument(help="Id or name; yourself if left out.", metavar="[USER]")
-    ] = None,
+    user: OwnUserArgument = None,
     password_file: PasswordFile = None,
     current_password_file: Annotated[
         Path | None,
@@ -201,18 +204,36 @@ def list_(context: typer.Context, watch: Following = False) -> None:
         follow_list(context, lambda client: client.users.list(), COLUMNS, WatchedName.user)
         return
     users = collected(context, lambda client: client.users.list())
-    show_list(settings_of(context), users, COLUMNS, "no users")
+    show_list(settings_of(context), users, COLUMNS, "no users", _name)
 
 
 @app.command()
 def get(context: typer.Context, user: UserArgument) -> None:
     """Show one user with permissions."""
     found = run(context, lambda client: client.users.get(entity(user)))
-    show(settings_of(context), found, f"user {found.username}")
+    show(settings_of(context), found, f"user {found.username}", name=_name(found))
+
+
+@app.command()
+def describe(
+    context: typer.Context,
+    user: OwnUserArgument = None,
+    limit: Limit = LINES,
+) -> None:
+    """Show a user with permissions, personal access tokens and sessions."""
+    from viewstamp.cli.descriptions import user_description
+
+    whom = None if user is None else entity(user)
+    show_description(context, lambda reads: user_description(reads, whom, limit))
 
 
 @app.command()
 def whoami(context: typer.Context) -> None:
     """Show who you are and what you may do."""
     found = run(context, lambda client: client.users.who_am_i())
-    show(settings_of(context), found, f"user {found.username}")
+    show(settings_of(context), found, f"user {found.username}", name=_name(found))
+
+
+def _name(user: users_pb2.User) -> str:
+    """Return the canonical name of a user."""
+    return part(user.username, user.id)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from viewstamp.cli.completing import complete_group, complete_stream, complete_topic
 from viewstamp.cli.following import FULL_NAMES, ChangePrinter, WatchedName, run_followed
 from viewstamp.cli.grammar import entity
 from viewstamp.cli.settings import settings_of
@@ -28,14 +29,24 @@ def watch(
     context: typer.Context,
     stream: Annotated[
         str | None,
-        typer.Option(help="Only this stream, its topics and their groups (id or name)."),
+        typer.Option(
+            help="Only this stream, its topics and their groups (id or name).",
+            autocompletion=complete_stream,
+        ),
     ] = None,
     topic: Annotated[
-        str | None, typer.Option(help="Only this topic of --stream, and its groups (id or name).")
+        str | None,
+        typer.Option(
+            help="Only this topic of --stream, and its groups (id or name).",
+            autocompletion=complete_topic,
+        ),
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option(help="Only this group of --topic, and its members (id or name)."),
+        typer.Option(
+            help="Only this group of --topic, and its members (id or name).",
+            autocompletion=complete_group,
+        ),
     ] = None,
     domain: Annotated[
         list[WatchedDomain] | None, typer.Option(help="Only this domain; may be repeated.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from viewstamp.client.client import Client, connect
 from viewstamp.client.consistency import LINEARIZABLE, STALE, Consistency, at_least
 from viewstamp.client.errors import (
@@ -17,9 +19,17 @@ from viewstamp.client.session import RawReply, RawSession
 from viewstamp.client.transport import Endpoint, unary
 from viewstamp.errors import Refusal
 
+if TYPE_CHECKING:
+    from viewstamp.client.blocking import BlockingClient, connect_blocking
+
+# Loaded at their first use: they need every domain.
+_BLOCKING = frozenset({"connect_blocking", "BlockingClient"})
+
 __all__ = [
     "connect",
+    "connect_blocking",
     "Client",
+    "BlockingClient",
     "Consistency",
     "LINEARIZABLE",
     "STALE",
@@ -37,3 +47,12 @@ __all__ = [
     "Endpoint",
     "unary",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return what is loaded on first use."""
+    if name in _BLOCKING:
+        from viewstamp.client import blocking
+
+        return getattr(blocking, name)
+    raise AttributeError(f"module 'viewstamp.client' has no attribute {name!r}")

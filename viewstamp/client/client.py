@@ -7,6 +7,7 @@ import logging
 import math
 import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +30,7 @@ from viewstamp.routing import MethodKind
 
 if TYPE_CHECKING:
     from viewstamp.api.routing.v1 import routing_pb2
+    from viewstamp.client.brokers import Brokers
     from viewstamp.client.groups import Groups
     from viewstamp.client.identifiers import Answer
     from viewstamp.client.informer import Informer
@@ -48,6 +50,10 @@ CONNECT_TIMEOUT_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 2.0
 # Means the timeout that was given to `connect`.
 DEFAULT_TIMEOUT: Final = -1.0
+# Attributes that are made at their first use, and call by the client that made them.
+_FACADES: Final = frozenset(
+    {"users", "tokens", "sessions", "streams", "topics", "groups", "brokers", "snapshots"}
+)
 
 
 async def connect(
@@ -173,11 +179,30 @@ class Client:
         return Groups(self)
 
     @cached_property
+    def brokers(self) -> Brokers:
+        """Brokers, and who has and leads the partitions of topics."""
+        from viewstamp.client.brokers import Brokers
+
+        return Brokers(self)
+
+    @cached_property
     def snapshots(self) -> ClientSnapshots:
         """Snapshots of the cluster."""
         from viewstamp.client.snapshots import ClientSnapshots
 
         return ClientSnapshots(self)
+
+    def within(self, timeout_s: float | None) -> Client:
+        """Return this client with another deadline for each call: `client.within(2).users.get(1)`.
+
+        Every method of it has this deadline, also each page of a list. It shares session and
+        connection: close only one of the two.
+        """
+        shared = copy(self)
+        for facade in _FACADES & vars(shared).keys():
+            delattr(shared, facade)
+        shared._timeout_s = timeout_s
+        return shared
 
     @property
     def session_id(self) -> int:
@@ -265,8 +290,8 @@ class Client:
     ) -> Informer:
         """Return an informer: a local, consistent cache of all entities of some types.
 
-        The types are `Stream`, `Topic`, `ConsumerGroup` and `User`; `stream` and `topic` narrow it
-        down to what is in them. Raises ValueError for another type.
+        The types are `Stream`, `Topic`, `ConsumerGroup`, `User`, `Broker` and `Placements`;
+        `stream` and `topic` narrow it down to what is in them. Raises ValueError for another type.
         """
         from viewstamp.client.informer import Informer
 

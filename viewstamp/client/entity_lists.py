@@ -12,11 +12,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from google.protobuf.message import Message
 
+from viewstamp.api.brokers.v1 import brokers_pb2
+from viewstamp.api.brokers.v1 import brokers_service_pb2 as brokers_api
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as groups_api
@@ -30,6 +33,7 @@ from viewstamp.client.errors import ProtocolError
 from viewstamp.client.identifiers import FacadeClient, identifier
 from viewstamp.client.watching import DERIVED_FIELDS
 from viewstamp.errors import Refusal
+from viewstamp.limits import PAGE_SIZE_MAX, PARTITIONS_PER_OFFSETS_ROW
 
 T = TypeVar("T")
 # Calls under way at a time; the client packs them into few messages.
@@ -110,11 +114,38 @@ class EntityLists:
         ]
         return _joined(await _each(requests, lambda asked: self._pages(asked, "groups")))
 
+    async def brokers(self) -> list[Any]:
+        """Return the brokers. Raises Refusal, ClientError."""
+        return await self._pages(brokers_api.ListBrokersRequest(), "brokers")
+
+    async def placements(self) -> list[Any]:
+        """Return who has the partitions, a row at a time. Raises Refusal, ClientError.
+
+        Two pages, and so two revisions, may share a row. A change in between has all of the row.
+        """
+        return _joined(await _each(await self.topics(), self._placements_of))
+
     async def users(self) -> list[Any]:
         """Return the users with their permissions. Raises Refusal, ClientError."""
         listed = await self._pages(users_api.ListUsersRequest(), "users")
         requests = [users_api.GetUserRequest(user=identifier(user.id)) for user in listed]
         return [answer.user for answer in await _each(requests, self._answer)]
+
+    async def _placements_of(self, topic: streams_pb2.Topic) -> list[Any]:
+        request = brokers_api.ListPlacementsRequest(
+            stream=identifier(topic.stream_id),
+            topic=identifier(topic.id),
+            page_size=PAGE_SIZE_MAX,
+        )
+        placements = await self._pages(request, "placements")
+        for each in placements:
+            # They follow from the rest and from the brokers.
+            each.ClearField("leader")
+            each.ClearField("leader_epoch")
+        return [
+            brokers_pb2.Placements(stream_id=topic.stream_id, topic_id=topic.id, placements=row)
+            for _, row in groupby(placements, _row_number)
+        ]
 
     async def _topics_of(self, stream: common_pb2.Identifier) -> list[Any]:
         return await self._pages(streams_api.ListTopicsRequest(stream=stream), "topics")
@@ -164,6 +195,18 @@ LISTED_TYPES: Final = MappingProxyType(
                 entities=EntityLists.groups,
             ),
             ListedType(
+                message=brokers_pb2.Broker,
+                key=lambda broker: (broker.id,),
+                entities=EntityLists.brokers,
+                in_stream=False,
+                in_topic=False,
+            ),
+            ListedType(
+                message=brokers_pb2.Placements,
+                key=lambda row: (row.stream_id, row.topic_id, _row_number(row.placements[0])),
+                entities=EntityLists.placements,
+            ),
+            ListedType(
                 message=users_pb2.User,
                 key=lambda user: (user.id,),
                 entities=EntityLists.users,
@@ -173,6 +216,10 @@ LISTED_TYPES: Final = MappingProxyType(
         )
     }
 )
+
+
+def _row_number(placement: brokers_pb2.Placement) -> int:
+    return placement.partition // PARTITIONS_PER_OFFSETS_ROW
 
 
 async def _each(items: Sequence[Any], asked: Callable[[Any], Awaitable[T]]) -> list[T]:

@@ -98,9 +98,9 @@ class Informer:
 
     Use it as `async with client.informer(Topic) as topics`, add handlers and indexes before, and
     `await topics.synced()`. The cache holds the public messages, without the fields that other
-    entities decide (the counts of a stream and a group, the state and members of a group). Whoever
-    takes a message out must not change it. All changes of a revision are in the cache before the
-    first handler hears of them.
+    entities decide (the counts of a stream, a group and a broker, the state and members of a group,
+    the leaders of placements). Whoever takes a message out must not change it. All changes of a
+    revision are in the cache before the first handler hears of them.
     """
 
     def __init__(
@@ -162,6 +162,7 @@ class Informer:
     def get(self, entity_type: type[Message], *key: int) -> Any:
         """Return an entity by its ids, or None. A topic has two: those of its stream and its own.
 
+        Placements have those of stream and topic, and the number of their row of 128 partitions.
         Raises ValueError for a type that is not held.
         """
         return self._cache.get(full_name_of(entity_type), key)

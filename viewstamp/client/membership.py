@@ -4,9 +4,8 @@ A task shows life for the member, learns its partitions, and joins again when th
 removed it. The program iterates over what changes. By asking for the next change it says that it
 has stopped reading what the last one took away.
 
-A member that was not answered for its group's timeout stops by itself: the cluster may have removed
-it, and others may read its partitions. It counts from the moment at which the last call that was
-answered was sent, the cluster from a later one.
+A member that was not answered for its group's timeout stops by itself (`viewstamp.client.lease`):
+the cluster may have removed it, and others may read its partitions.
 
 A program commits how far it has read with `GroupMember.commit`: of what it may read, and of what it
 gives up, as long as it has not asked for the next change.
@@ -16,16 +15,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as service_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
-from viewstamp.client.errors import ClientClosed, ClientError
+from viewstamp.client.errors import ClientError
 from viewstamp.client.identifiers import FacadeClient, GroupName, partition_offsets
-from viewstamp.client.verdicts import Backoff, RetryVerdict, told_delay_s, verdict_on
+from viewstamp.client.lease import Lease
+from viewstamp.client.verdicts import RetryVerdict
 from viewstamp.errors import Refusal
 
 logger = logging.getLogger(__name__)
@@ -43,10 +42,8 @@ TAKEN_PAUSE_S: Final = 1.0
 # Between two joins of a member that is removed again and again.
 REJOIN_PAUSE_S: Final = 0.05
 _MS_PER_S: Final = 1_000
-# A call is given this much while the member has not been answered for its timeout.
-_CALL_UNHEARD_S: Final = 1.0
-
-T = TypeVar("T")
+# The client's session is the member: with the session the membership ends.
+_FINAL: Final = frozenset({RetryVerdict.FINAL, RetryVerdict.ENDED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +95,16 @@ class GroupMember:
         self._name = name
         self._instance_id = instance_id
         self._rack = rack
-        self._clock_s = clock_s or time.monotonic
+        self._lease = Lease(
+            step=self._step,
+            lose=self._lose_all,
+            end=self._end,
+            final=_FINAL,
+            timeout_s=_FIRST_TIMEOUT_S,
+            interval_s=_FIRST_INTERVAL_S,
+            clock_s=clock_s,
+        )
         self._epoch = self._assignment = 0
-        self._timeout_s, self._interval_s = _FIRST_TIMEOUT_S, _FIRST_INTERVAL_S
-        self._heard_s = 0.0
         # What the cluster said last; what the program reads; what of that it must hear was lost.
         self._owned: frozenset[int] = frozenset()
         self._revoking: frozenset[int] = frozenset()
@@ -109,14 +112,13 @@ class GroupMember:
         self._lost: frozenset[int] = frozenset()
         self._revoked: frozenset[int] = frozenset()  # by the last change that the program has
         self._news = asyncio.Event()
-        self._wake = asyncio.Event()
         self._failure: BaseException | None = None
         self._staying: asyncio.Task[None] | None = None
 
     @property
     def owned(self) -> frozenset[int]:
         """The partitions that may be read at this moment."""
-        return (self._reading & self._owned) - self._lost if self.is_heard else frozenset()
+        return (self._reading & self._owned) - self._lost if self._lease.is_heard else frozenset()
 
     @property
     def member_epoch(self) -> int:
@@ -126,7 +128,7 @@ class GroupMember:
     async def __aenter__(self) -> GroupMember:
         """Join, once the place of the instance is free. Raises Refusal, ClientError."""
         await self._join()
-        self._staying = asyncio.create_task(self._stay())
+        self._staying = asyncio.create_task(self._lease.keep())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -154,7 +156,7 @@ class GroupMember:
         """
         if self._revoked:
             self._reading, self._revoked = self._reading - self._revoked, frozenset()
-            self._wake.set()
+            self._lease.wake()
         while (change := self._change()) == AssignmentChange():
             if self._failure is not None:
                 raise self._failure
@@ -191,7 +193,7 @@ class GroupMember:
                 if refusal.reason == Reason.REASON_FENCED_MEMBER_EPOCH and self._epoch > epoch:
                     continue  # a heartbeat that was under way has raised it
                 if refusal.reason in _MOVED_ON:
-                    self._wake.set()  # so that the program hears of it at once
+                    self._lease.wake()  # so that the program hears of it at once
                 raise
             return committed
 
@@ -214,36 +216,11 @@ class GroupMember:
     def _change(self) -> AssignmentChange:
         """Return how what the program may read differs from what it reads."""
         kept = self._reading - self._lost
-        assigned = self._owned - kept if self.is_heard else ()
+        assigned = self._owned - kept if self._lease.is_heard else ()
         revoked = kept & self._revoking
         return AssignmentChange(*(tuple(sorted(each)) for each in (assigned, revoked, self._lost)))
 
     # --- The task ---
-
-    async def _stay(self) -> None:
-        """Show life until a failure that is final, which the iteration raises."""
-        backoff = Backoff()
-        while True:
-            try:
-                await self._step()
-                backoff.reset()
-                pause_s = self._interval_s
-            except Refusal as refusal:
-                if _is_final(refusal):
-                    self._end(refusal)
-                    return
-                pause_s = max(told_delay_s(refusal), backoff.next_s())
-            except ClientClosed as error:
-                self._end(error)
-                return
-            except (ClientError, TimeoutError) as error:
-                logger.info("a member was not answered: %r", error)
-                pause_s = backoff.next_s()
-            except Exception as error:
-                # Else the program would wait for ever, and believe that it owns what it reads.
-                self._end(error)
-                raise
-            await self._pause_and_look(pause_s)
 
     async def _step(self) -> None:
         """Show life once, and tell what the cluster waits for; join again if it was removed."""
@@ -257,26 +234,7 @@ class GroupMember:
             self._lose_all()
             await self._join()
             await asyncio.sleep(REJOIN_PAUSE_S)
-            self._wake.set()
-
-    async def _pause_and_look(self, pause_s: float) -> None:
-        """Pause, and give everything up once the member was not answered for its timeout."""
-        first_s = min(pause_s, max(0.0, self._left_s))
-        if await self._is_woken_within(first_s):
-            return
-        if not self.is_heard:
-            self._lose_all()
-        await self._is_woken_within(pause_s - first_s)
-
-    async def _is_woken_within(self, pause_s: float) -> bool:
-        """Pause, unless the program has something to tell; return whether it has."""
-        try:
-            async with asyncio.timeout(pause_s):
-                await self._wake.wait()
-        except TimeoutError:
-            return False
-        self._wake.clear()
-        return True
+            self._lease.wake()
 
     # --- Calls ---
 
@@ -285,7 +243,7 @@ class GroupMember:
             **self._name, instance_id=self._instance_id, rack=self._rack
         )
         while True:
-            sent_s = self._clock_s()
+            sent_s = self._lease.now_s
             try:
                 joined = await self._client.call(request)
             except Refusal as refusal:
@@ -293,7 +251,8 @@ class GroupMember:
                     raise
                 await asyncio.sleep(TAKEN_PAUSE_S)
             else:
-                self._epoch, self._assignment, self._heard_s = joined.member_epoch, 0, sent_s
+                self._epoch, self._assignment = joined.member_epoch, 0
+                self._lease.hear(sent_s)
                 return
 
     async def _keep_alive(self) -> bool:
@@ -301,10 +260,10 @@ class GroupMember:
         request = service_pb2.KeepAliveConsumerGroupRequest(
             **self._name, member_epoch=self._epoch, known_assignment=self._assignment
         )
-        sent_s = self._clock_s()
-        answer = await self._in_time(self._client.call(request))
-        self._timeout_s = answer.timeout_ms / _MS_PER_S
-        self._interval_s = answer.interval_ms / _MS_PER_S
+        sent_s = self._lease.now_s
+        answer = await self._lease.in_time(self._client.call(request))
+        self._lease.timeout_s = answer.timeout_ms / _MS_PER_S
+        self._lease.interval_s = answer.interval_ms / _MS_PER_S
         await self._take(answer, sent_s)
         return bool(answer.must_heartbeat)
 
@@ -315,13 +274,8 @@ class GroupMember:
             owned_partitions=sorted(self._revoking & self._reading),
             known_assignment=self._assignment,
         )
-        sent_s = self._clock_s()
-        await self._take(await self._in_time(self._client.call(request)), sent_s)
-
-    async def _in_time(self, call: Awaitable[T]) -> T:
-        """Await a call as long as the member may count on its place. Raises TimeoutError."""
-        async with asyncio.timeout(self._left_s if self.is_heard else _CALL_UNHEARD_S):
-            return await call
+        sent_s = self._lease.now_s
+        await self._take(await self._lease.in_time(self._client.call(request)), sent_s)
 
     async def _take(self, answer: _Told, sent_s: float) -> None:
         """Take in an answer."""
@@ -330,11 +284,11 @@ class GroupMember:
             owned, revoking = answer.owned_partitions, answer.revoking_partitions
             number = answer.assignment
             if answer.partitions_omitted:
-                owned, revoking, number = await self._in_time(self._synced())
+                owned, revoking, number = await self._lease.in_time(self._synced())
             self._owned, self._revoking = frozenset(owned), frozenset(revoking)
             self._assignment = number
             self._lost |= self._reading - self._owned - self._revoking
-        self._heard_s = sent_s
+        self._lease.hear(sent_s)
         self._news.set()
 
     async def _synced(self) -> tuple[list[int], list[int], int]:
@@ -354,16 +308,6 @@ class GroupMember:
                 return owned, revoking, number
             request.page_token = page.next_page_token
 
-    @property
-    def is_heard(self) -> bool:
-        """Whether it was answered lately enough to count on its place."""
-        return self._left_s > 0
-
-    @property
-    def _left_s(self) -> float:
-        """How long it may still count on its place."""
-        return self._heard_s + self._timeout_s - self._clock_s()
-
     def _lose_all(self) -> None:
         self._lost |= self._reading
         self._owned = self._revoking = frozenset()
@@ -373,9 +317,3 @@ class GroupMember:
     def _end(self, failure: BaseException) -> None:
         self._lose_all()
         self._failure = failure
-
-
-def _is_final(refusal: Refusal) -> bool:
-    if refusal.reason == Reason.REASON_READ_DEADLINE:
-        return False  # the primary lags, or is cut off
-    return verdict_on(refusal) in (RetryVerdict.FINAL, RetryVerdict.ENDED)

@@ -33,9 +33,14 @@ class SnapshotApi(Facade):
         self,
         *,
         retention: snapshots_pb2.RetentionClass.ValueType = snapshots_pb2.RETENTION_CLASS_LAST,
+        keep_for_ms: int = 0,
     ) -> Answer[snapshots_pb2.CreateSnapshotResponse]:
-        """Start a snapshot; the cut follows at once. `decided` waits for the outcome."""
-        return self._client.call(snapshots_pb2.CreateSnapshotRequest(retention=retention))
+        """Start a snapshot; the cut follows at once. `decided` waits for the outcome.
+
+        It is kept for `keep_for_ms` in any case; 0 for no time (from feature level 7 on).
+        """
+        request = snapshots_pb2.CreateSnapshotRequest(retention=retention, keep_for_ms=keep_for_ms)
+        return self._client.call(request)
 
     async def decided(self, generation: int) -> snapshots_pb2.Snapshot:
         """Wait until a generation is completed or failed, and return it.
@@ -123,11 +128,15 @@ class SnapshotApi(Facade):
         return self._client.call(request)
 
     def set_retention(
-        self, generation: int, retention: snapshots_pb2.RetentionClass.ValueType
+        self,
+        generation: int,
+        retention: snapshots_pb2.RetentionClass.ValueType,
+        *,
+        keep_for_ms: int = 0,
     ) -> Answer[snapshots_pb2.SetSnapshotRetentionResponse]:
-        """Change how long a generation is kept."""
+        """Change how long a generation is kept: in any case for `keep_for_ms` from now on."""
         request = snapshots_pb2.SetSnapshotRetentionRequest(
-            generation=generation, retention=retention
+            generation=generation, retention=retention, keep_for_ms=keep_for_ms
         )
         return self._client.call(request)
 

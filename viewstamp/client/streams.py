@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Unpack
 
+from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as service_pb2
 from viewstamp.client.consistency import LINEARIZABLE, Consistency
@@ -150,15 +151,18 @@ class Topics(Facade):
         topic: int | str,
         end_offsets: Mapping[int, int],
         *,
+        broker: common_pb2.BrokerStamp | None = None,
         validate_only: bool = False,
     ) -> Answer[service_pb2.ReportPartitionEndsResponse]:
         """Record the next offset to be written, by partition; a lower one changes nothing.
 
-        Name the topic by its id: a name may mean another topic by now.
+        Name the topic by its id: a name may mean another topic by now. Of partitions that are
+        placed only the leader can report: `broker` is its `BrokerSession.stamp`.
         """
         request = service_pb2.ReportPartitionEndsRequest(
             **topic_name(stream, topic),
             end_offsets=partition_offsets(end_offsets),
+            broker=broker,
             validate_only=validate_only,
         )
         return self._client.call(request)
@@ -169,15 +173,18 @@ class Topics(Facade):
         topic: int | str,
         start_offsets: Mapping[int, int],
         *,
+        broker: common_pb2.BrokerStamp | None = None,
         validate_only: bool = False,
     ) -> Answer[service_pb2.TruncatePartitionsResponse]:
         """Record the first offset that remains, by partition; a lower one changes nothing.
 
-        Name the topic by its id: a name may mean another topic by now.
+        Name the topic by its id: a name may mean another topic by now. A broker that drops data
+        gives its `BrokerSession.stamp`, and then has to lead what it names.
         """
         request = service_pb2.TruncatePartitionsRequest(
             **topic_name(stream, topic),
             start_offsets=partition_offsets(start_offsets),
+            broker=broker,
             validate_only=validate_only,
         )
         return self._client.call(request)

@@ -49,6 +49,7 @@ _MODULES: Final = MappingProxyType(
     {
         "viewstamp.api.users.v1": "users_pb2",
         "viewstamp.api.streams.v1": "streams_pb2",
+        "viewstamp.api.brokers.v1": "brokers_pb2",
         "viewstamp.api.consumer_groups.v1": "consumer_groups_pb2",
     }
 )
@@ -56,6 +57,7 @@ _MODULES: Final = MappingProxyType(
 DERIVED_FIELDS: Final = MappingProxyType(
     {
         "viewstamp.api.streams.v1.Stream": ("topics_count",),
+        "viewstamp.api.brokers.v1.Broker": ("replicas_count",),
         "viewstamp.api.consumer_groups.v1.ConsumerGroup": ("state", "members_count", "members"),
     }
 )

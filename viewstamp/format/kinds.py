@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from viewstamp.api.brokers.v1 import brokers_pb2
 from viewstamp.api.cluster.v1 import cluster_service_pb2
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
 from viewstamp.api.routing.v1 import routing_pb2
@@ -71,6 +72,10 @@ KINDS: Final[Mapping[tuple[int, int], KindInfo]] = {
     ),
     (routing_pb2.STAGE_STREAMS, 5): KindInfo(
         "watermarks", streams_pb2.WatermarksEntity, ("topic_id", "first_partition")
+    ),
+    (routing_pb2.STAGE_STREAMS, 6): KindInfo("brokers", brokers_pb2.BrokerEntity, ("id",)),
+    (routing_pb2.STAGE_STREAMS, 7): KindInfo(
+        "placements", brokers_pb2.PlacementsEntity, ("topic_id", "first_partition")
     ),
     (routing_pb2.STAGE_CONSUMER_GROUPS, 1): KindInfo(
         "consumer_groups",

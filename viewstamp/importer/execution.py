@@ -15,10 +15,10 @@ from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.client import Client, Refusal
 from viewstamp.client.identifiers import identifier
 from viewstamp.importer.existing import read_existing
-from viewstamp.importer.passwords import PasswordFile
 from viewstamp.importer.plan import GroupKey, ImportPlan, TopicKey
 from viewstamp.importer.report import Counts, Report
 from viewstamp.importer.users import import_user
+from viewstamp.topology.passwords import PasswordFile
 
 STREAMS: Final = "streams"
 TOPICS: Final = "topics"

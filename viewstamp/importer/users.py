@@ -10,9 +10,9 @@ from viewstamp.api.users.v1 import users_pb2
 from viewstamp.client import Client, Refusal
 from viewstamp.client.identifiers import identifier
 from viewstamp.importer.existing import Existing, TopicIds
-from viewstamp.importer.passwords import PasswordFile
 from viewstamp.importer.plan import ImportPlan, TopicKey
 from viewstamp.importer.report import Counts
+from viewstamp.topology.passwords import PasswordFile
 
 # Somebody else changed the user between our read and our update: read again.
 UPDATE_ATTEMPTS_MAX: Final = 5
@@ -34,7 +34,7 @@ async def import_user(
         user = await _find(client, username)
         if user is None:
             if not dry_run:
-                password = passwords.generate([username])[username]
+                password = passwords.passwords_for([username])[username]
                 await client.users.create(username, password, permissions=_named(topics))
             counts.created += 1
         elif await _add_grants(client, user, topics, existing, dry_run=dry_run):

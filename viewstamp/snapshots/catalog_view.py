@@ -24,12 +24,12 @@ from viewstamp.api.snapshots.v1.snapshots_service_pb2 import (
 from viewstamp.snapshots.errors import BadCatalogView, NoCatalogView, NoSuchGeneration
 
 CATALOG_VIEW_FILE: Final = "catalog.sqlite"
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 _AGAIN: Final = "start the replica, which writes it anew, or read the files with --directory"
 
 _GENERATION: Final = (
     *("generation", "state", "cut_op", "cut_revision", "root", "created_at", "retention"),
-    *("failure", "decided_at", "keep_last", "keep_daily"),
+    *("failure", "decided_at", "keep_last", "keep_daily", "kept_until"),
 )
 _TASK: Final = ("stage", "applied_revision", "state_digest", "entities", "size_bytes")
 
@@ -44,7 +44,8 @@ SCHEMA: Final = f"""
         generation INTEGER PRIMARY KEY, state TEXT NOT NULL, cut_op INTEGER NOT NULL,
         cut_revision INTEGER NOT NULL, root BLOB NOT NULL, created_at INTEGER NOT NULL,
         retention TEXT NOT NULL, failure TEXT NOT NULL, decided_at INTEGER NOT NULL,
-        keep_last INTEGER NOT NULL, keep_daily INTEGER NOT NULL
+        keep_last INTEGER NOT NULL, keep_daily INTEGER NOT NULL,
+        kept_until INTEGER NOT NULL
     );
     CREATE TABLE tasks (
         generation INTEGER NOT NULL, stage TEXT NOT NULL, applied_revision INTEGER NOT NULL,

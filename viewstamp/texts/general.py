@@ -17,6 +17,7 @@ GENERAL: Final[Mapping[int, str]] = MappingProxyType(
         Reason.REASON_GROUP_NOT_FOUND: "there is no such consumer group on the topic",
         Reason.REASON_TOKEN_NOT_FOUND: "there is no personal access token of that name",
         Reason.REASON_SNAPSHOT_NOT_FOUND: "there is no such snapshot",
+        Reason.REASON_BROKER_NOT_FOUND: "there is no such broker",
         Reason.REASON_USER_EXISTS: "the username is taken: choose another",
         Reason.REASON_STREAM_EXISTS: "the name of the stream is taken: choose another",
         Reason.REASON_TOPIC_EXISTS: "the name of the topic is taken: choose another",
@@ -34,10 +35,12 @@ GENERAL: Final[Mapping[int, str]] = MappingProxyType(
         Reason.REASON_UNSUPPORTED_OPTION: "the option cannot be set here",
         Reason.REASON_INVALID_OPTION: "the value of the option is not allowed",
         Reason.REASON_MALFORMED_REQUEST: "the request is malformed",
+        Reason.REASON_INVALID_BROKER: "no broker can be what it says of itself",
         Reason.REASON_COMMAND_TOO_LARGE: "the request is too large: split it",
         Reason.REASON_STREAM_LIMIT: "the cluster holds its maximum of streams: delete one first",
         Reason.REASON_TOPIC_LIMIT: "the stream holds its maximum of topics: delete one first",
         Reason.REASON_PARTITION_LIMIT: "the topic cannot hold so many partitions",
+        Reason.REASON_BROKER_LIMIT: "the cluster has its maximum of brokers: unregister one first",
         Reason.REASON_TOKEN_LIMIT: "the user has the maximum of tokens: delete one first",
         Reason.REASON_SESSION_LIMIT: "the maximum of sessions is reached: end one first",
         Reason.REASON_QUOTA_EXCEEDED: (
@@ -89,6 +92,15 @@ GENERAL: Final[Mapping[int, str]] = MappingProxyType(
         Reason.REASON_FENCED_MEMBER_EPOCH: "the member's epoch is outdated: give up all partitions",
         Reason.REASON_UNRELEASED_INSTANCE_ID: "another member of the group has the instance id",
         Reason.REASON_GROUP_NOT_EMPTY: "the group has members",
+        Reason.REASON_FENCED_BROKER_EPOCH: (
+            "the broker's epoch is over: stop to lead, and register again"
+        ),
+        Reason.REASON_NOT_LEADER: "the broker does not lead the partition, or has not seen it yet",
+        Reason.REASON_NOT_ENOUGH_BROKERS: "there are fewer brokers than the topic has replicas",
+        Reason.REASON_BROKER_IN_USE: "the broker has replicas: place them on other brokers first",
+        Reason.REASON_REPLICAS_NOT_IN_SYNC: (
+            "none of these brokers has all that was acknowledged: keep one that is in sync"
+        ),
         Reason.REASON_OFFSET_OUT_OF_RANGE: "the offset lies outside what the partition holds",
         Reason.REASON_REVISION_MISMATCH: (
             "the entity was modified in the meantime: read it again and decide again"

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.texts.broker_texts import BROKERS
 
 Texts = Mapping[tuple[int, str], str]
 
@@ -26,6 +27,7 @@ _NAMES: Final = {
     Reason.REASON_INVALID_GROUP_NAME: "group name",
     Reason.REASON_INVALID_TOKEN_NAME: "token name",
     Reason.REASON_INVALID_OPTION: "{field}",
+    Reason.REASON_INVALID_BROKER: "broker's {field}",
 }
 _NAME_TEXTS: Final = {
     "control_character": (
@@ -399,6 +401,9 @@ MUX: Final[Texts] = {
     (Reason.REASON_MALFORMED_REQUEST, "keep_last"): (
         "the request is malformed: keep_last is 0; at least 1 must be kept"
     ),
+    (Reason.REASON_MALFORMED_REQUEST, "keep_for_ms"): (
+        "a snapshot cannot be kept for {requested} ms; choose at most {limit}, or pin it"
+    ),
     (Reason.REASON_MALFORMED_REQUEST, "root_length"): (
         "the request is malformed: root has {bytes} bytes; it must have {bytes_due}"
     ),
@@ -429,5 +434,5 @@ MUX: Final[Texts] = {
     ),
 }
 
-_ALL: Final = (NAMES, STREAMS, USERS, GROUPS, COSTS, RUNTIME, MUX)
+_ALL: Final = (NAMES, STREAMS, BROKERS, USERS, GROUPS, COSTS, RUNTIME, MUX)
 TEXTS: Texts = MappingProxyType({key: text for part in _ALL for key, text in part.items()})

@@ -48,6 +48,16 @@ PARSED: list[tuple[int, bytes, CatalogCommand]] = [
         ).SerializeToString(),
         catalog.SetRetention(4, RetentionClass.DAILY),
     ),
+    (
+        401,
+        pb.CreateSnapshotRequest(keep_for_ms=5).SerializeToString(),
+        catalog.CreateSnapshot(RetentionClass.LAST, keep_for_ms=5),
+    ),
+    (
+        404,
+        pb.SetSnapshotRetentionRequest(generation=4, keep_for_ms=6).SerializeToString(),
+        catalog.SetRetention(4, RetentionClass.LAST, keep_for_ms=6),
+    ),
     (405, codes.begin_snapshot_request(BEGIN), BEGIN),
     (406, codes.complete_snapshot_request(COMPLETE), COMPLETE),
     (407, codes.fail_snapshot_request(FAIL), FAIL),

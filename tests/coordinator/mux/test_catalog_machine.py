@@ -34,7 +34,12 @@ from coordinator.mux.stage import Stage
 from coordinator.mux.types import CatalogCommand
 from testkit.composite.chains import ROOT, TASKS
 from tests.coordinator.mux.fakes import FakeCodec
-from viewstamp.limits import FEATURE_LEVEL_MAX, SECTION_SINCE_LEVEL
+from viewstamp.limits import (
+    FEATURE_LEVEL_KEPT_SNAPSHOTS,
+    FEATURE_LEVEL_MAX,
+    SECTION_SINCE_LEVEL,
+    SNAPSHOT_KEPT_FOR_MAX_US,
+)
 
 DAY_US = 86_400_000_000
 LEVEL = FEATURE_LEVEL_MAX
@@ -138,6 +143,8 @@ def test_numbers_are_never_used_again() -> None:
 
 
 MALFORMED: list[CatalogCommand] = [
+    CreateSnapshot(keep_for_ms=SNAPSHOT_KEPT_FOR_MAX_US // 1_000 + 1),
+    SetRetention(2, RetentionClass.LAST, keep_for_ms=SNAPSHOT_KEPT_FOR_MAX_US // 1_000 + 1),
     PruneSnapshots(0, 1),
     BeginSnapshot(1, 0, 1),
     CompleteSnapshot(1, b"short", TASKS),
@@ -230,6 +237,44 @@ def test_retention(words: str, last: int, daily: int, today: int, gone: tuple[in
     now_us = today * DAY_US + 99
     assert expired(_snapshots(words), last, daily, now_us) == gone
     assert expired(reversed(_snapshots(words)), last, daily, now_us) == gone
+
+
+KEPT_UNTIL = 5
+# What it was made with, the log time of the decision; then whether it goes.
+KEPT = [
+    (RetentionClass.LAST, KEPT_UNTIL, 4, False),
+    (RetentionClass.LAST, KEPT_UNTIL, 5, True),
+    (RetentionClass.PINNED, KEPT_UNTIL, 4, False),
+    (RetentionClass.PINNED, KEPT_UNTIL, 5, True),
+    (RetentionClass.PINNED, 0, 5, False),
+    (RetentionClass.LAST, 0, 4, True),
+]
+
+
+@pytest.mark.parametrize(("retention", "kept_until", "now_us", "goes"), KEPT)
+def test_a_snapshot_is_kept_until_its_time(
+    retention: RetentionClass, kept_until: int, now_us: int, goes: bool
+) -> None:
+    """Until then no rule drops it; from then on even a pinned one is like others."""
+    old = Snapshot(1, SnapshotState.COMPLETED, retention=retention, kept_until=kept_until)
+    new = Snapshot(2, SnapshotState.COMPLETED)
+    assert expired([old, new], 1, 0, now_us) == ((1,) if goes else ())
+
+
+@pytest.mark.parametrize(("level", "kept_ms"), [(LEVEL, 7), (FEATURE_LEVEL_KEPT_SNAPSHOTS - 1, 0)])
+def test_a_time_is_counted_from_the_command(level: int, kept_ms: int) -> None:
+    """CreateSnapshot and SetRetention count from their own log time; below the level, as builds
+    without it do, not at all. A retention without a time takes the time back."""
+    catalog = Catalog(level)
+    catalog.do(CreateSnapshot(keep_for_ms=7))
+    decided = DAY_US + catalog.revision
+    (created,) = catalog.machine.list_after(0, 9)
+    assert created.kept_until == (decided + kept_ms * 1_000 if kept_ms else 0)
+    catalog.do(SetRetention(1, RetentionClass.PINNED, keep_for_ms=7))
+    (changed,) = catalog.machine.list_after(0, 9)
+    assert bool(changed.kept_until) == bool(kept_ms) and changed.kept_until >= created.kept_until
+    catalog.do(SetRetention(1, RetentionClass.LAST))
+    assert catalog.machine.list_after(0, 9)[0].kept_until == 0
 
 
 def test_completion_applies_the_retention_of_its_cut() -> None:

@@ -173,6 +173,14 @@ def test_limits_that_decide_commands_are_agreed_upon() -> None:
         ("OFFSETS_RETENTION_MAX_US", 315_360_000_000_000),
         ("OFFSETS_IDLE_STEP_US", 60_000_000),
         ("OFFSETS_LOOK_US_MAX", 21_600_000_000),
+        ("BROKER_TIMEOUT_US", 9_000_000),
+        ("BROKER_TIMEOUT_MIN_US", 6_000_000),
+        ("BROKER_TIMEOUT_MAX_US", 3_600_000_000),
+        ("BROKERS_MAX", 1_024),
+        ("BROKER_ENDPOINTS_MAX", 8),
+        ("BROKER_STORAGE_ID_BYTES_MAX", 64),
+        ("REPLICAS_PER_PARTITION_MAX", 16),
+        ("SNAPSHOT_KEPT_FOR_MAX_US", 315_360_000_000_000),
     ],
 )
 def test_limits_that_came_with_a_level_keep_their_values(name: str, value: int) -> None:
@@ -208,4 +216,5 @@ def test_machines_see_no_limit_in_milliseconds() -> None:
     assert len(files) > len(machines)
     used = {name for path in files for name in re.findall(r"limits\.(\w+_MS)\b", path.read_text())}
     told = {"MEMBER_HEARTBEAT_MS", "MEMBER_HEARTBEAT_MAX_MS", "MEMBER_UNSETTLED_HEARTBEAT_MS"}
+    told |= {"BROKER_HEARTBEAT_MS"}
     assert used == told

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from services.consumer_groups import liveness
 from services.consumer_groups.domain import DOMAIN
+from services.runtime import liveness
 from tests.services.consumer_groups.harness import GROUP_NAME, GroupsHarness, refused, settled
 from viewstamp import limits
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api

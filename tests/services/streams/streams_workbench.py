@@ -22,7 +22,7 @@ from viewstamp.api.users.v1 import users_pb2
 from viewstamp.errors import Refusal
 from viewstamp.limits import FEATURE_LEVEL_MAX
 
-METHODS: Final = {m.name: m for m in routing.methods_of_file(api.DESCRIPTOR)}
+METHODS: Final = {m.name: m for file in DOMAIN.files for m in routing.methods_of_file(file)}
 ROOT: Final = 0
 CLOCK: Final = 1_700_000_000_000_000
 LATEST: Final = 1 << 62  # a credential revision that nothing outdates

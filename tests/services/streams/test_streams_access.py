@@ -13,6 +13,19 @@ import pytest
 from google.protobuf.message import Message
 
 from services.runtime.handlers import description_of
+from tests.services.streams.access_table import (
+    ALL,
+    BROKER_EPOCH,
+    GRANTS,
+    MANAGES_TOPIC,
+    PLACED,
+    REQUESTS,
+    SEES_TOPIC,
+    SPARE,
+    STREAM,
+    TOPIC,
+)
+from tests.services.streams.brokers_workbench import registration
 from tests.services.streams.streams_workbench import (
     LATEST,
     METHODS,
@@ -22,7 +35,6 @@ from tests.services.streams.streams_workbench import (
     everywhere,
     refusal_of,
 )
-from viewstamp.api.common.v1.common_pb2 import PartitionOffset
 from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as api
@@ -30,182 +42,8 @@ from viewstamp.api.users.v1 import users_pb2
 from viewstamp.errors import Refusal
 
 USER: Final = 7
-STREAM: Final = "orders"
-TOPIC: Final = "paid"
-
-GLOBAL: Final = tuple(users_pb2.GlobalPermissions.DESCRIPTOR.fields_by_name)
-SCOPED: Final = (
-    "manage_stream",
-    "read_stream",
-    "manage_topics",
-    "read_topics",
-    "poll_messages",
-    "send_messages",
-)
-TOPICAL: Final = ("manage_topic", "read_topic", "poll_messages", "send_messages")
-GRANTS: Final = (
-    *(f"g.{name}" for name in GLOBAL),
-    *(f"s.{name}" for name in SCOPED),
-    *(f"t.{name}" for name in TOPICAL),
-    "none",
-)
-
-SEES_STREAM: Final = frozenset(
-    "g.manage_streams g.read_streams g.manage_topics g.read_topics "
-    "s.manage_stream s.read_stream s.manage_topics s.read_topics".split()
-)
-SEES_TOPIC: Final = SEES_STREAM | {"t.manage_topic", "t.read_topic"}
-READS_STREAM: Final = frozenset(
-    "g.manage_streams g.read_streams s.manage_stream s.read_stream".split()
-)
-MANAGES_STREAM: Final = frozenset({"g.manage_streams", "s.manage_stream"})
-CREATES_TOPIC: Final = MANAGES_STREAM | {"g.manage_topics", "s.manage_topics"}
-MANAGES_TOPIC: Final = CREATES_TOPIC | {"t.manage_topic"}
-DATA: Final = frozenset(f"{level}.{verb}_messages" for level in "gst" for verb in ("poll", "send"))
-
-# Request, grants that open it, grants that show its entity, permission that its refusal names.
-# Nothing shows where there is no entity to hide: then every refusal is PERMISSION_DENIED.
-Row = tuple[Message, frozenset[str], frozenset[str], str, str]
-ALL: Final = frozenset(GRANTS)
-REQUESTS: Final[dict[str, Row]] = {
-    "CreateStream": (
-        api.CreateStreamRequest(name="new"),
-        frozenset({"g.manage_streams"}),
-        ALL,
-        "manage_streams",
-        "",
-    ),
-    "UpdateStream": (
-        api.UpdateStreamRequest(stream=by(STREAM), name="new"),
-        MANAGES_STREAM,
-        SEES_STREAM,
-        "manage_stream",
-        "STREAM_NOT_FOUND",
-    ),
-    "DeleteStream": (
-        api.DeleteStreamRequest(stream=by(STREAM)),
-        MANAGES_STREAM,
-        SEES_STREAM,
-        "manage_stream",
-        "STREAM_NOT_FOUND",
-    ),
-    "PurgeStream": (
-        api.PurgeStreamRequest(stream=by(STREAM)),
-        MANAGES_STREAM,
-        SEES_STREAM,
-        "manage_stream",
-        "STREAM_NOT_FOUND",
-    ),
-    "CreateTopic": (
-        api.CreateTopicRequest(stream=by(STREAM), name="new"),
-        CREATES_TOPIC,
-        SEES_STREAM,
-        "manage_topics",
-        "STREAM_NOT_FOUND",
-    ),
-    "UpdateTopic": (
-        api.UpdateTopicRequest(stream=by(STREAM), topic=by(TOPIC), name="new"),
-        MANAGES_TOPIC,
-        SEES_TOPIC,
-        "manage_topic",
-        "STREAM_NOT_FOUND",
-    ),
-    "DeleteTopic": (
-        api.DeleteTopicRequest(stream=by(STREAM), topic=by(TOPIC)),
-        MANAGES_TOPIC,
-        SEES_TOPIC,
-        "manage_topic",
-        "STREAM_NOT_FOUND",
-    ),
-    "PurgeTopic": (
-        api.PurgeTopicRequest(stream=by(STREAM), topic=by(TOPIC)),
-        MANAGES_TOPIC,
-        SEES_TOPIC,
-        "manage_topic",
-        "STREAM_NOT_FOUND",
-    ),
-    "CreatePartitions": (
-        api.CreatePartitionsRequest(stream=by(STREAM), topic=by(TOPIC), partitions_count=1),
-        MANAGES_TOPIC,
-        SEES_TOPIC,
-        "manage_topic",
-        "STREAM_NOT_FOUND",
-    ),
-    "DeletePartitions": (
-        api.DeletePartitionsRequest(stream=by(STREAM), topic=by(TOPIC), partitions_count=1),
-        MANAGES_TOPIC,
-        SEES_TOPIC,
-        "manage_topic",
-        "STREAM_NOT_FOUND",
-    ),
-    "TruncatePartitions": (
-        api.TruncatePartitionsRequest(
-            stream=by(STREAM), topic=by(TOPIC), start_offsets=[PartitionOffset(offset=1)]
-        ),
-        MANAGES_TOPIC,
-        SEES_TOPIC,
-        "manage_topic",
-        "STREAM_NOT_FOUND",
-    ),
-    "ReportPartitionEnds": (
-        api.ReportPartitionEndsRequest(
-            stream=by(STREAM), topic=by(TOPIC), end_offsets=[PartitionOffset(offset=1)]
-        ),
-        frozenset(),  # no single grant shows the topic and lets send
-        SEES_TOPIC,
-        "send_messages",
-        "STREAM_NOT_FOUND",
-    ),
-    "GetStream": (
-        api.GetStreamRequest(stream=by(STREAM)),
-        READS_STREAM,
-        SEES_STREAM,
-        "read_stream",
-        "STREAM_NOT_FOUND",
-    ),
-    "ListStreams": (
-        api.ListStreamsRequest(),
-        frozenset({"g.manage_streams", "g.read_streams"}),
-        ALL,
-        "read_streams",
-        "",
-    ),
-    "GetTopic": (
-        api.GetTopicRequest(stream=by(STREAM), topic=by(TOPIC)),
-        SEES_TOPIC,
-        SEES_TOPIC,
-        "",
-        "STREAM_NOT_FOUND",
-    ),
-    "ListTopics": (
-        api.ListTopicsRequest(stream=by(STREAM)),
-        SEES_STREAM,
-        SEES_STREAM,
-        "",
-        "STREAM_NOT_FOUND",
-    ),
-    "ListPartitions": (
-        api.ListPartitionsRequest(stream=by(STREAM), topic=by(TOPIC)),
-        SEES_TOPIC,
-        SEES_TOPIC,
-        "",
-        "STREAM_NOT_FOUND",
-    ),
-    "ListWatermarks": (
-        api.ListWatermarksRequest(stream=by(STREAM), topic=by(TOPIC)),
-        SEES_TOPIC,
-        SEES_TOPIC,
-        "",
-        "STREAM_NOT_FOUND",
-    ),
-    "CheckAccess": (
-        api.CheckAccessRequest(stream=by(STREAM), topic=by(TOPIC)),
-        SEES_TOPIC | DATA,
-        SEES_TOPIC | DATA,
-        "",
-        "STREAM_NOT_FOUND",
-    ),
-}
+# Commands that nobody but the primary may send: the coordinator refuses them from others.
+INTERNAL: Final = frozenset(name for name, method in METHODS.items() if method.internal)
 # Requests that name an entity, which some may not see.
 HIDING: Final = {method for method, row in REQUESTS.items() if row[2] != ALL}
 GATES: Final[dict[int, tuple[Set[str], Set[str], str]]] = {
@@ -219,10 +57,13 @@ GATES: Final[dict[int, tuple[Set[str], Set[str], str]]] = {
 
 
 def bench_with(*grants: str) -> Workbench:
-    """Return a bench with the stream, the topic, and a user who holds the grants."""
+    """Return a bench with the stream, topics, brokers, and a user who holds the grants."""
     bench = Workbench()
     stream = bench.create_stream(STREAM)
     topic = bench.create_topic(STREAM, TOPIC)
+    assert bench.command("RegisterBroker", registration("one")).broker_epoch == BROKER_EPOCH
+    bench.create_topic(STREAM, PLACED)
+    bench.command("RegisterBroker", registration(SPARE))
     in_topic = users_pb2.TopicPermissions(topic=by(topic))
     scoped = users_pb2.StreamPermissions(stream=by(stream), topics=[in_topic])
     permissions = users_pb2.Permissions()
@@ -254,7 +95,7 @@ def test_every_method_has_a_row() -> None:
     claimed = {
         name.rpartition("/")[2] for name in description_of(Workbench().machine.domain).methods
     }
-    assert claimed == set(REQUESTS)
+    assert claimed == set(REQUESTS) | INTERNAL
     assert claimed == set(METHODS)
 
 

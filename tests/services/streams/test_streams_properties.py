@@ -394,8 +394,13 @@ def tables(state: StreamsState) -> dict[str, Any]:
     """Return the rows of all tables, and the order in which they are walked."""
     rows: dict[str, Any] = {
         name: getattr(state, name).rows
-        for name in ("streams", "stream_ids", "topics", "watermarks", "access", "grantees")
-    }
+        for name in (
+            "streams", "stream_ids", "topics", "watermarks", "access", "grantees", "brokers",
+            "broker_ids", "placements",
+        )
+    }  # fmt: skip
+    placed = state.placements.placed_brokers()
+    rows["replicas"] = {each: state.placements.replicas_count(each) for each in placed}
     topics = state.topics
     rows["counters"] = encode_counters(state.counters.rows)
     rows["ids"] = {stream_id: topics.ids(stream_id) for stream_id in sorted(state.streams.rows)}

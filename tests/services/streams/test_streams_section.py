@@ -177,7 +177,7 @@ def marks_entity(topic_id: int, first: int, starts: list[int], ends: list[int]) 
         (3, lambda entity: [(1, entity[1], entity[2])], "out of order"),
         (4, lambda entity: [(3, entity[1], entity[2] + b"\xa0\x06\x01")], "not canonical"),
         (6, lambda entity: [], "next stream may get"),
-        (6, lambda entity: [(6, b"", b"")], "kind 6 is unknown"),
+        (6, lambda entity: [(8, b"", b"")], "kind 8 is unknown"),
         (
             7,
             lambda entity: [marks_entity(1, 0, [0], [])],

@@ -18,7 +18,7 @@ import grpc.aio
 import pytest
 
 from coordinator.gateway import audit
-from testkit.world import operator_acts, wanderer_acts, wanderer_offsets
+from testkit.world import operator_acts, wanderer_acts, wanderer_brokers, wanderer_offsets
 from testkit.world.clients import Access
 from testkit.world.options import WorldOptions, draw
 from testkit.world.requests import Requests
@@ -179,6 +179,19 @@ def test_visitors_use_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
         name = f"visitors: {act.__name__}: "
         assert outcome.marks[f"{name}done"] > 10
         assert outcome.marks[f"{name}PARTITION_NOT_FOUND"] and len(acts_of(outcome)) >= 2
+
+
+def test_brokers_pass_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker registers, has a topic and is gone in one transaction, and nobody sees it."""
+    acts = ((1, wanderer_brokers.pass_by), (1, wanderer_brokers.ask_for_brokers))
+    monkeypatch.setattr(wanderer_acts, "ACTS", acts)
+    monkeypatch.setattr(operator_acts, "ACTS", acts)
+    outcome = visited(6, 2, 1)
+    assert outcome.violations == []
+    for _, act in acts:
+        assert outcome.marks[f"visitors: {act.__name__}: done"] > 10
+    assert outcome.marks["visitors: pass_by: NOT_ENOUGH_BROKERS"]
+    assert outcome.marks["visitors: ask_for_brokers: BROKER_NOT_FOUND"]
 
 
 Told = CommittedOffset | Watermarks

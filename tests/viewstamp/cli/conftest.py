@@ -6,17 +6,21 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import pytest
 from typer.testing import CliRunner
 
+from tests.processes.processes import ReplicaProcesses, replica
 from tests.viewstamp.client.fake_gateway import PASSWORD
 from viewstamp.cli.app import app
+
+NO_VARIABLES: Final[Mapping[str, str | None]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -41,20 +45,28 @@ class Said:
 class CommandLine:
     """Runs commands against one gateway."""
 
-    def __init__(self, address: str, home: Path) -> None:
+    def __init__(self, address: str, home: Path, password: str = PASSWORD) -> None:
         self.address = address
         self.home = home
         self.password_file = home / "password"
-        self.password_file.write_text(PASSWORD + "\n")
+        self.password_file.write_text(password + "\n")
         self._runner = CliRunner()
 
-    def __call__(self, *arguments: str, answer: str | None = None) -> Said:
-        """Run a command and return its outputs."""
-        environment = {
+    def __call__(
+        self,
+        *arguments: str,
+        answer: str | None = None,
+        variables: Mapping[str, str | None] = NO_VARIABLES,
+    ) -> Said:
+        """Run a command, perhaps with other variables of the environment; return its outputs."""
+        environment: dict[str, str | None] = {
             "XDG_CONFIG_HOME": str(self.home),
             "VIEWSTAMP_ADDRESS": self.address,
             "VIEWSTAMP_ACCESS_TOKEN": None,
             "VIEWSTAMP_PERSONAL_ACCESS_TOKEN": None,
+            "VIEWSTAMP_CONTEXT": None,
+            "VIEWSTAMP_OUTPUT": None,
+            **variables,
             "COLUMNS": "200",
         }
         result = self._runner.invoke(
@@ -105,3 +117,18 @@ def viewstamp(stranger: CommandLine) -> CommandLine:
     """The command line of root."""
     assert stranger.log_in().code == 0
     return stranger
+
+
+@pytest.fixture(scope="session")
+def processes() -> Iterator[ReplicaProcesses]:
+    """A real replica, which tests share: each uses names of its own."""
+    with replica() as running:
+        yield running
+
+
+@pytest.fixture
+def real(processes: ReplicaProcesses, tmp_path: Path) -> CommandLine:
+    """The command line of root at a real replica."""
+    line = CommandLine(processes.address, tmp_path, processes.root_password())
+    assert line.log_in().code == 0
+    return line

@@ -10,7 +10,6 @@ import typer
 
 from viewstamp import limits
 from viewstamp.api.users.v1 import users_pb2
-from viewstamp.cli.app import hoist
 from viewstamp.cli.grammar import (
     duration_us,
     entity,
@@ -18,6 +17,7 @@ from viewstamp.cli.grammar import (
     permissions,
     size_bytes,
 )
+from viewstamp.cli.hoisting import hoist
 from viewstamp.client.identifiers import identifier
 
 

@@ -20,6 +20,7 @@ from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.users.v1 import users_pb2
 from viewstamp.api.watch.v1 import watch_service_pb2 as watch_pb2
+from viewstamp.cli.documents import OutputFormat
 from viewstamp.cli.following import change_line
 from viewstamp.cli.settings import Settings
 
@@ -221,4 +222,4 @@ def test_an_entity_of_a_newer_cluster_is_shown() -> None:
     """A type that this build does not know is a line with its full name, and null as JSON."""
     change = watch_pb2.Change(revision=3, kind=watch_pb2.CHANGE_KIND_DELETED, entity_type="a.v2.B")
     assert change_line(Settings(), change) == "       3  deleted  a.v2.B  -"
-    assert json.loads(change_line(Settings(as_json=True), change))["entity"] is None
+    assert json.loads(change_line(Settings(output=OutputFormat.json), change))["entity"] is None

@@ -1,7 +1,8 @@
-"""What `--help` says of every command."""
+"""What `--help` says of every command, and where secrets may come from."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -10,6 +11,13 @@ import typer
 from viewstamp.cli.app import app
 
 TYPER: Final[Any] = typer.main.get_command(app)
+
+# A word of a parameter's name that stands for a secret.
+SECRET: Final = re.compile(r"passwords?|tokens?|secrets?|keys?")
+# Parameters with such a word whose value is no secret, and why.
+NO_SECRETS: Final = {
+    "viewstamp snapshot inspect --key": "the key of an entity in a snapshot, for example 7/12",
+}
 
 
 def commands_below(command: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -34,3 +42,36 @@ def test_every_command_and_option_is_explained() -> None:
         if parameter.param_type_name == "option" and not parameter.help
     ]
     assert silent == []
+
+
+def takes_value(parameter: Any) -> bool:
+    """Whether the text that the user gives is the value itself, and not the name of a file."""
+    return not getattr(parameter, "is_flag", False) and parameter.type.name not in ("path", "file")
+
+
+def names_secret(parameter: Any) -> bool:
+    """Whether a name of a parameter has a word for a secret in it."""
+    words = (word for name in (parameter.name, *parameter.opts) for word in re.split("[-_]", name))
+    return any(SECRET.fullmatch(word) for word in words)
+
+
+def test_no_secret_stands_on_the_command_line() -> None:
+    """A password, token or key comes from a file, a variable or a prompt: all users see commands.
+
+    Whatever is named like a secret is a flag or a file.
+    """
+    named = {
+        f"{path} {parameter.opts[0]}": takes_value(parameter)
+        for path, command in commands_below(TYPER, "viewstamp")
+        for parameter in command.params
+        if names_secret(parameter)
+    }
+    assert {place for place, takes in named.items() if takes} == NO_SECRETS.keys()
+    assert {
+        "viewstamp login --password-file",
+        "viewstamp login --personal-access-token-file",
+        "viewstamp user create --password-file",
+        "viewstamp user password --password-file",
+        "viewstamp user password --current-password-file",
+        "viewstamp user password --keep-tokens",
+    } <= named.keys()

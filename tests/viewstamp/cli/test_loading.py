@@ -64,6 +64,12 @@ def test_help_loads_no_command() -> None:
     assert {name for name in modules if name.startswith("viewstamp.cli.")} == {
         "viewstamp.cli.app",
         "viewstamp.cli.commands",
+        "viewstamp.cli.completing",
+        "viewstamp.cli.contexts",
+        "viewstamp.cli.documents",
+        "viewstamp.cli.global_options",
+        "viewstamp.cli.hoisting",
+        "viewstamp.cli.private_files",
         "viewstamp.cli.settings",
     }
 

@@ -24,7 +24,7 @@ from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.users.v1 import users_pb2
 from viewstamp.api.watch.v1 import watch_service_pb2 as watch_pb2
 from viewstamp.client import CannotConnect, Client, ProtocolError, Refusal, watch_calls
-from viewstamp.client.blocking_watch import watch_blocking
+from viewstamp.client.blocking import watch_blocking
 from viewstamp.client.errors import RevisionTooLarge
 from viewstamp.client.revisions import WatchedRevision
 from viewstamp.client.watching import EntityType, Watch, decoded
@@ -441,9 +441,9 @@ async def test_a_blocking_watch_raises_what_ends_it(feed: FakeFeed) -> None:
     feed.endings = [Ending(MESSAGES, refused("PERMISSION_DENIED"))]
 
     def ended() -> list[str]:
-        watch = watch_blocking(feed.address, from_revision=1, username="root", password=PASSWORD)
+        opened = watch_blocking(feed.address, from_revision=1, username="root", password=PASSWORD)
         names = []
-        with watch:
+        with opened as watch:
             for _ in REVISIONS:
                 next(watch)
             for _ in range(2):

@@ -126,8 +126,8 @@ def test_passwords_are_for_their_owner_alone(tmp_path: Path) -> None:
     """The file has mode 0600, keeps earlier users, and leaves no temporary file behind."""
     passwords = PasswordFile(tmp_path / "passwords.json")
 
-    first = passwords.generate(["alice"])
-    second = passwords.generate(["bobby"])
+    first = passwords.passwords_for(["alice"])
+    second = passwords.passwords_for(["bobby"])
 
     assert json.loads(passwords.path.read_text()) == {**first, **second}
     assert stat.S_IMODE(passwords.path.stat().st_mode) == 0o600
@@ -143,7 +143,7 @@ def test_a_file_that_holds_no_passwords_is_left_alone(tmp_path: Path, content: s
         path.write_text(content)
 
     with pytest.raises(PasswordFileError, match=r"passwords\.json"):
-        PasswordFile(path).generate(["alice"])
+        PasswordFile(path).passwords_for(["alice"])
 
     assert content is None or path.read_text() == content
 

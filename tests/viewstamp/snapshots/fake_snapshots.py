@@ -30,6 +30,8 @@ from viewstamp.tokens import AccessToken
 CHUNK_BYTES: Final = 100
 METHODS: Final[dict[int, Method]] = {m.code: m for m in methods_by_request().values()}
 FAULTS: Final = "faults"
+# Log time of every command: 1 January 2026.
+NOW: Final = 1_767_225_600_000_000
 
 
 class SnapshotDomain(Domain):
@@ -56,6 +58,7 @@ class SnapshotDomain(Domain):
             generation=number,
             state=snapshots_pb2.SNAPSHOT_STATE_CREATED,
             retention=request.retention,
+            kept_until=_kept_until(request.keep_for_ms),
         )
         return snapshots_pb2.CreateSnapshotResponse(generation=number)
 
@@ -104,7 +107,8 @@ class SnapshotDomain(Domain):
         return snapshots_pb2.PruneSnapshotsResponse(generations=sorted(gone))
 
     def _SetSnapshotRetention(self, request: Any) -> Any:  # noqa: N802 - named as the RPC
-        self._get(request.generation).retention = request.retention
+        found = self._get(request.generation)
+        found.retention, found.kept_until = request.retention, _kept_until(request.keep_for_ms)
         return snapshots_pb2.SetSnapshotRetentionResponse()
 
     def _decide(self, snapshot: snapshots_pb2.Snapshot) -> None:
@@ -134,6 +138,10 @@ class SnapshotDomain(Domain):
         ]
         empty = snapshots_pb2.Snapshot(state=snapshots_pb2.SNAPSHOT_STATE_COMPLETED)
         return max(completed, key=lambda snapshot: snapshot.generation, default=empty)
+
+
+def _kept_until(keep_for_ms: int) -> int:
+    return NOW + keep_for_ms * 1_000 if keep_for_ms else 0
 
 
 def _completed(replica: SnapshotDirectory, number: int) -> snapshots_pb2.Snapshot:

@@ -97,6 +97,22 @@ def test_prune(online: CommandLine) -> None:
     assert online("snapshot", "prune", "--keep-last", "0").code == 2
 
 
+def test_a_snapshot_is_kept_for_a_time(online: CommandLine) -> None:
+    """Taking one and pinning one name a time; the list and the details show until when."""
+    assert online("snapshot", "pin", "1", "--keep-for", "30d").code == 0
+    pinned, latest = (online("snapshot", "show", each, "--json").data for each in "12")
+    assert pinned["retention"] == "pinned"
+    assert pinned["kept_until"] == "2026-01-31T00:00:00.000000+00:00"
+    assert latest["kept_until"] is None
+    assert online("snapshot", "create", "--keep-for", "12h", "--no-wait").code == 0
+    kept = online("snapshot", "show", "3", "--json").data["kept_until"]
+    assert kept == "2026-01-01T12:00:00.000000+00:00"
+    refused = online("snapshot", "create", "--keep-for", "30")
+    assert refused.code == 2 and "30d" not in refused.out and "is no duration" in refused.err
+    assert online("snapshot", "pin", "1").code == 0
+    assert online("snapshot", "show", "1", "--json").data["kept_until"] is None
+
+
 def test_verify(online: CommandLine, replica: SnapshotDirectory) -> None:
     """The cluster's verdicts arrive: a repair is not a failure, an unrepaired file is."""
     assert online("snapshot", "verify", "0").code == 0

@@ -191,7 +191,7 @@ class KilledError(BaseException):
     """Stands for the end of the process."""
 
 
-@pytest.mark.parametrize("is_overwriting", [False, True])
+@pytest.mark.parametrize("is_overwriting", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_killed_exports_are_no_exports(
     replica: SnapshotDirectory,
     tmp_path: Path,

@@ -401,6 +401,7 @@ FULL = Snapshot(
     decided_at=2**51,
     keep_last=4,
     keep_daily=9,
+    kept_until=2**52,
 )
 
 

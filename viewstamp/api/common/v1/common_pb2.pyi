@@ -143,3 +143,35 @@ class PartitionOffset(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PartitionOffset: _TypeAlias = PartitionOffset  # noqa: Y015
+
+@_typing.final
+class BrokerStamp(_message.Message):
+    """Under which epoch a broker acts, and what it has seen of the metadata."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    BROKER_EPOCH_FIELD_NUMBER: _builtins.int
+    SEEN_REVISION_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    """The broker."""
+    broker_epoch: _builtins.int
+    """Its epoch: the revision of its registration."""
+    seen_revision: _builtins.int
+    """The revision up to which it has seen every change, for example by a watch. What it says of
+    partitions whose leader may have changed since is refused.
+    """
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        broker_epoch: _builtins.int = ...,
+        seen_revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "seen_revision", b"seen_revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BrokerStamp: _TypeAlias = BrokerStamp  # noqa: Y015

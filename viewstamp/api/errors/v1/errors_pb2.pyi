@@ -50,6 +50,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """NOT_FOUND: the user has no personal access token of that name."""
     REASON_SNAPSHOT_NOT_FOUND: _Reason.ValueType  # 7
     """NOT_FOUND: no such snapshot generation."""
+    REASON_BROKER_NOT_FOUND: _Reason.ValueType  # 8
+    """NOT_FOUND: no such broker."""
     REASON_USER_EXISTS: _Reason.ValueType  # 20
     """ALREADY_EXISTS: the username is taken."""
     REASON_STREAM_EXISTS: _Reason.ValueType  # 21
@@ -88,6 +90,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """INVALID_ARGUMENT: more bytes or more commands than one request may hold."""
     REASON_REQUEST_NUMBER_REUSED: _Reason.ValueType  # 53
     """INVALID_ARGUMENT: the request number was used before, for a request of another content."""
+    REASON_INVALID_BROKER: _Reason.ValueType  # 54
+    """INVALID_ARGUMENT: a name, a place, an endpoint or a storage that no broker can have."""
     REASON_STREAM_LIMIT: _Reason.ValueType  # 60
     """RESOURCE_EXHAUSTED: the cluster holds as many streams as it may."""
     REASON_TOPIC_LIMIT: _Reason.ValueType  # 61
@@ -111,6 +115,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """RESOURCE_EXHAUSTED: the answer has no room in its batch, or in a message. The command changed
     nothing, unless the metadata's `applied` is "true".
     """
+    REASON_BROKER_LIMIT: _Reason.ValueType  # 69
+    """RESOURCE_EXHAUSTED: as many brokers are registered as may be."""
     REASON_UNAUTHENTICATED: _Reason.ValueType  # 80
     """UNAUTHENTICATED: the token is missing, malformed, expired, or its credentials changed."""
     REASON_INVALID_CREDENTIALS: _Reason.ValueType  # 81
@@ -149,6 +155,18 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """FAILED_PRECONDITION: the group has members."""
     REASON_NO_OTHER_REPLICA: _Reason.ValueType  # 112
     """FAILED_PRECONDITION: the cluster has one replica, and nobody to hand over to."""
+    REASON_FENCED_BROKER_EPOCH: _Reason.ValueType  # 115
+    """FAILED_PRECONDITION: the broker has registered since, has resigned, or was silent for too long.
+    It stops to lead, and registers again.
+    """
+    REASON_NOT_LEADER: _Reason.ValueType  # 116
+    """FAILED_PRECONDITION: the broker does not lead the partition, or has not seen yet who leads it."""
+    REASON_NOT_ENOUGH_BROKERS: _Reason.ValueType  # 117
+    """FAILED_PRECONDITION: fewer brokers can be given replicas than a partition is to have."""
+    REASON_BROKER_IN_USE: _Reason.ValueType  # 118
+    """FAILED_PRECONDITION: the broker has replicas of partitions."""
+    REASON_REPLICAS_NOT_IN_SYNC: _Reason.ValueType  # 119
+    """FAILED_PRECONDITION: none of the replicas has all that was acknowledged."""
     REASON_REVISION_MISMATCH: _Reason.ValueType  # 120
     """ABORTED: `expected_revision` differs from the entity's `modified_revision`."""
     REASON_REQUEST_TOO_OLD: _Reason.ValueType  # 121
@@ -208,6 +226,8 @@ REASON_TOKEN_NOT_FOUND: Reason.ValueType  # 6
 """NOT_FOUND: the user has no personal access token of that name."""
 REASON_SNAPSHOT_NOT_FOUND: Reason.ValueType  # 7
 """NOT_FOUND: no such snapshot generation."""
+REASON_BROKER_NOT_FOUND: Reason.ValueType  # 8
+"""NOT_FOUND: no such broker."""
 REASON_USER_EXISTS: Reason.ValueType  # 20
 """ALREADY_EXISTS: the username is taken."""
 REASON_STREAM_EXISTS: Reason.ValueType  # 21
@@ -246,6 +266,8 @@ REASON_COMMAND_TOO_LARGE: Reason.ValueType  # 52
 """INVALID_ARGUMENT: more bytes or more commands than one request may hold."""
 REASON_REQUEST_NUMBER_REUSED: Reason.ValueType  # 53
 """INVALID_ARGUMENT: the request number was used before, for a request of another content."""
+REASON_INVALID_BROKER: Reason.ValueType  # 54
+"""INVALID_ARGUMENT: a name, a place, an endpoint or a storage that no broker can have."""
 REASON_STREAM_LIMIT: Reason.ValueType  # 60
 """RESOURCE_EXHAUSTED: the cluster holds as many streams as it may."""
 REASON_TOPIC_LIMIT: Reason.ValueType  # 61
@@ -269,6 +291,8 @@ REASON_ANSWER_TOO_LARGE: Reason.ValueType  # 68
 """RESOURCE_EXHAUSTED: the answer has no room in its batch, or in a message. The command changed
 nothing, unless the metadata's `applied` is "true".
 """
+REASON_BROKER_LIMIT: Reason.ValueType  # 69
+"""RESOURCE_EXHAUSTED: as many brokers are registered as may be."""
 REASON_UNAUTHENTICATED: Reason.ValueType  # 80
 """UNAUTHENTICATED: the token is missing, malformed, expired, or its credentials changed."""
 REASON_INVALID_CREDENTIALS: Reason.ValueType  # 81
@@ -307,6 +331,18 @@ REASON_GROUP_NOT_EMPTY: Reason.ValueType  # 114
 """FAILED_PRECONDITION: the group has members."""
 REASON_NO_OTHER_REPLICA: Reason.ValueType  # 112
 """FAILED_PRECONDITION: the cluster has one replica, and nobody to hand over to."""
+REASON_FENCED_BROKER_EPOCH: Reason.ValueType  # 115
+"""FAILED_PRECONDITION: the broker has registered since, has resigned, or was silent for too long.
+It stops to lead, and registers again.
+"""
+REASON_NOT_LEADER: Reason.ValueType  # 116
+"""FAILED_PRECONDITION: the broker does not lead the partition, or has not seen yet who leads it."""
+REASON_NOT_ENOUGH_BROKERS: Reason.ValueType  # 117
+"""FAILED_PRECONDITION: fewer brokers can be given replicas than a partition is to have."""
+REASON_BROKER_IN_USE: Reason.ValueType  # 118
+"""FAILED_PRECONDITION: the broker has replicas of partitions."""
+REASON_REPLICAS_NOT_IN_SYNC: Reason.ValueType  # 119
+"""FAILED_PRECONDITION: none of the replicas has all that was acknowledged."""
 REASON_REVISION_MISMATCH: Reason.ValueType  # 120
 """ABORTED: `expected_revision` differs from the entity's `modified_revision`."""
 REASON_REQUEST_TOO_OLD: Reason.ValueType  # 121

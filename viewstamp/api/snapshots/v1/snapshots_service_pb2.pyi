@@ -135,6 +135,7 @@ class Snapshot(_message.Message):
     DECIDED_AT_FIELD_NUMBER: _builtins.int
     KEEP_LAST_FIELD_NUMBER: _builtins.int
     KEEP_DAILY_FIELD_NUMBER: _builtins.int
+    KEPT_UNTIL_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
     """The number of the snapshot. It grows, and has nothing to do with op and revision."""
     state: Global___SnapshotState.ValueType
@@ -157,6 +158,10 @@ class Snapshot(_message.Message):
     """How many of the newest generations are kept (set by the primary that began this one)."""
     keep_daily: _builtins.int
     """For how many days the newest generation of each day is kept."""
+    kept_until: _builtins.int
+    """Log time until which it is kept in any case, microseconds since 1970. Then a pinned one is kept
+    as the last ones are. 0 if no time was set.
+    """
     @_builtins.property
     def tasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___SnapshotTask]:
         """The sections, in stage order."""
@@ -176,10 +181,11 @@ class Snapshot(_message.Message):
         decided_at: _builtins.int = ...,
         keep_last: _builtins.int = ...,
         keep_daily: _builtins.int = ...,
+        kept_until: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "cut_op", b"cut_op", "cut_revision", b"cut_revision", "decided_at", b"decided_at", "failure", b"failure", "generation", b"generation", "keep_daily", b"keep_daily", "keep_last", b"keep_last", "retention", b"retention", "root", b"root", "state", b"state", "tasks", b"tasks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "cut_op", b"cut_op", "cut_revision", b"cut_revision", "decided_at", b"decided_at", "failure", b"failure", "generation", b"generation", "keep_daily", b"keep_daily", "keep_last", b"keep_last", "kept_until", b"kept_until", "retention", b"retention", "root", b"root", "state", b"state", "tasks", b"tasks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -238,16 +244,22 @@ class CreateSnapshotRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RETENTION_FIELD_NUMBER: _builtins.int
+    KEEP_FOR_MS_FIELD_NUMBER: _builtins.int
     retention: Global___RetentionClass.ValueType
     """Which rule keeps it."""
+    keep_for_ms: _builtins.int
+    """For how long it is kept in any case, in milliseconds, at most ten years; 0 for no time. With a
+    time, being pinned ends. Ignored below feature level 7.
+    """
     def __init__(
         self,
         *,
         retention: Global___RetentionClass.ValueType = ...,
+        keep_for_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["retention", b"retention"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keep_for_ms", b"keep_for_ms", "retention", b"retention"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -395,19 +407,25 @@ class SetSnapshotRetentionRequest(_message.Message):
 
     GENERATION_FIELD_NUMBER: _builtins.int
     RETENTION_FIELD_NUMBER: _builtins.int
+    KEEP_FOR_MS_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
     """The generation."""
     retention: Global___RetentionClass.ValueType
     """Which rule keeps it."""
+    keep_for_ms: _builtins.int
+    """For how long from now on it is kept in any case, in milliseconds, at most ten years; 0 for no
+    time. With a time, being pinned ends. Ignored below feature level 7.
+    """
     def __init__(
         self,
         *,
         generation: _builtins.int = ...,
         retention: Global___RetentionClass.ValueType = ...,
+        keep_for_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "retention", b"retention"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "keep_for_ms", b"keep_for_ms", "retention", b"retention"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -462,19 +462,23 @@ class StreamsCountersEntity(_message.Message):
 
     NEXT_STREAM_ID_FIELD_NUMBER: _builtins.int
     NEXT_TOPIC_ID_FIELD_NUMBER: _builtins.int
+    NEXT_BROKER_ID_FIELD_NUMBER: _builtins.int
     next_stream_id: _builtins.int
     """The id the next stream gets."""
     next_topic_id: _builtins.int
     """The id the next topic gets."""
+    next_broker_id: _builtins.int
+    """The id the next broker gets; 0 until the first one registers."""
     def __init__(
         self,
         *,
         next_stream_id: _builtins.int = ...,
         next_topic_id: _builtins.int = ...,
+        next_broker_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_stream_id", b"next_stream_id", "next_topic_id", b"next_topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_broker_id", b"next_broker_id", "next_stream_id", b"next_stream_id", "next_topic_id", b"next_topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

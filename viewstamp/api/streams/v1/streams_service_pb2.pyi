@@ -682,6 +682,7 @@ class TruncatePartitionsRequest(_message.Message):
     STREAM_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     START_OFFSETS_FIELD_NUMBER: _builtins.int
+    BROKER_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     validate_only: _builtins.bool
     """Check the command and answer as if it had taken effect, but change nothing."""
@@ -699,17 +700,22 @@ class TruncatePartitionsRequest(_message.Message):
         highest counts.
         """
 
+    @_builtins.property
+    def broker(self) -> _common_pb2.BrokerStamp:
+        """The broker that reports, if one does. Of partitions that are placed it has to be the leader."""
+
     def __init__(
         self,
         *,
         stream: _common_pb2.Identifier | None = ...,
         topic: _common_pb2.Identifier | None = ...,
         start_offsets: _abc.Iterable[_common_pb2.PartitionOffset] | None = ...,
+        broker: _common_pb2.BrokerStamp | None = ...,
         validate_only: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["start_offsets", b"start_offsets", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "start_offsets", b"start_offsets", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -748,6 +754,7 @@ class ReportPartitionEndsRequest(_message.Message):
     STREAM_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     END_OFFSETS_FIELD_NUMBER: _builtins.int
+    BROKER_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     validate_only: _builtins.bool
     """Check the command and answer as if it had taken effect, but change nothing."""
@@ -765,17 +772,22 @@ class ReportPartitionEndsRequest(_message.Message):
         highest counts.
         """
 
+    @_builtins.property
+    def broker(self) -> _common_pb2.BrokerStamp:
+        """The broker that reports. Of partitions that are placed, only the leader can: others are refused."""
+
     def __init__(
         self,
         *,
         stream: _common_pb2.Identifier | None = ...,
         topic: _common_pb2.Identifier | None = ...,
         end_offsets: _abc.Iterable[_common_pb2.PartitionOffset] | None = ...,
+        broker: _common_pb2.BrokerStamp | None = ...,
         validate_only: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offsets", b"end_offsets", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "end_offsets", b"end_offsets", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

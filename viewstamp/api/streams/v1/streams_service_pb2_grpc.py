@@ -182,7 +182,7 @@ class StreamsServiceServicer:
     def CreateTopic(self, request, context):
         """Creates a topic with 0 to 1000 partitions. Needs manage_topics.
         Errors: STREAM_NOT_FOUND, TOPIC_EXISTS, INVALID_TOPIC_NAME, INVALID_PARTITIONS_COUNT,
-        TOPIC_LIMIT, INVALID_OPTION, UNSUPPORTED_OPTION, INVALID_TOPIC_SIZE.
+        TOPIC_LIMIT, INVALID_OPTION, UNSUPPORTED_OPTION, INVALID_TOPIC_SIZE, NOT_ENOUGH_BROKERS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -217,7 +217,8 @@ class StreamsServiceServicer:
     def CreatePartitions(self, request, context):
         """Adds 1 to 1000 partitions at the end of a topic. Each group of the topic gets a new group epoch
         in the same prepare, or soon after if the prepare has no room for the work. Needs manage_topic.
-        Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, INVALID_PARTITIONS_COUNT, PARTITION_LIMIT.
+        Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, INVALID_PARTITIONS_COUNT, PARTITION_LIMIT,
+        NOT_ENOUGH_BROKERS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -236,7 +237,8 @@ class StreamsServiceServicer:
     def TruncatePartitions(self, request, context):
         """Records up to which offsets the data plane dropped data. An offset that is lower than the known
         one changes nothing; a higher one than the known end moves that, too. Needs manage_topic.
-        Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE.
+        Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE,
+        BROKER_NOT_FOUND, FENCED_BROKER_EPOCH, NOT_LEADER.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -245,7 +247,8 @@ class StreamsServiceServicer:
     def ReportPartitionEnds(self, request, context):
         """Records how far the data plane has written: brokers report the ends of their partitions about
         once a second. An offset that is lower than the known one changes nothing. Needs send_messages.
-        Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE.
+        Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE,
+        BROKER_NOT_FOUND, FENCED_BROKER_EPOCH, NOT_LEADER.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

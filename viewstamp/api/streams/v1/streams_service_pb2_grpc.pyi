@@ -59,7 +59,7 @@ class StreamsServiceStub:
     CreateTopic: _grpc.UnaryUnaryMultiCallable[_streams_service_pb2.CreateTopicRequest, _streams_service_pb2.CreateTopicResponse]
     """Creates a topic with 0 to 1000 partitions. Needs manage_topics.
     Errors: STREAM_NOT_FOUND, TOPIC_EXISTS, INVALID_TOPIC_NAME, INVALID_PARTITIONS_COUNT,
-    TOPIC_LIMIT, INVALID_OPTION, UNSUPPORTED_OPTION, INVALID_TOPIC_SIZE.
+    TOPIC_LIMIT, INVALID_OPTION, UNSUPPORTED_OPTION, INVALID_TOPIC_SIZE, NOT_ENOUGH_BROKERS.
     """
     UpdateTopic: _grpc.UnaryUnaryMultiCallable[_streams_service_pb2.UpdateTopicRequest, _streams_service_pb2.UpdateTopicResponse]
     """Renames a topic or changes its options. Needs manage_topic.
@@ -78,7 +78,8 @@ class StreamsServiceStub:
     CreatePartitions: _grpc.UnaryUnaryMultiCallable[_streams_service_pb2.CreatePartitionsRequest, _streams_service_pb2.CreatePartitionsResponse]
     """Adds 1 to 1000 partitions at the end of a topic. Each group of the topic gets a new group epoch
     in the same prepare, or soon after if the prepare has no room for the work. Needs manage_topic.
-    Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, INVALID_PARTITIONS_COUNT, PARTITION_LIMIT.
+    Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, INVALID_PARTITIONS_COUNT, PARTITION_LIMIT,
+    NOT_ENOUGH_BROKERS.
     """
     DeletePartitions: _grpc.UnaryUnaryMultiCallable[_streams_service_pb2.DeletePartitionsRequest, _streams_service_pb2.DeletePartitionsResponse]
     """Removes 1 to 1000 partitions from the end of a topic. Each group of the topic gets a new group
@@ -89,12 +90,14 @@ class StreamsServiceStub:
     TruncatePartitions: _grpc.UnaryUnaryMultiCallable[_streams_service_pb2.TruncatePartitionsRequest, _streams_service_pb2.TruncatePartitionsResponse]
     """Records up to which offsets the data plane dropped data. An offset that is lower than the known
     one changes nothing; a higher one than the known end moves that, too. Needs manage_topic.
-    Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE.
+    Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE,
+    BROKER_NOT_FOUND, FENCED_BROKER_EPOCH, NOT_LEADER.
     """
     ReportPartitionEnds: _grpc.UnaryUnaryMultiCallable[_streams_service_pb2.ReportPartitionEndsRequest, _streams_service_pb2.ReportPartitionEndsResponse]
     """Records how far the data plane has written: brokers report the ends of their partitions about
     once a second. An offset that is lower than the known one changes nothing. Needs send_messages.
-    Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE.
+    Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE,
+    BROKER_NOT_FOUND, FENCED_BROKER_EPOCH, NOT_LEADER.
     """
     GetStream: _grpc.UnaryUnaryMultiCallable[_streams_service_pb2.GetStreamRequest, _streams_service_pb2.GetStreamResponse]
     """Returns one stream. Needs read_stream.
@@ -157,7 +160,7 @@ class StreamsServiceAsyncStub(StreamsServiceStub):
     CreateTopic: _aio.UnaryUnaryMultiCallable[_streams_service_pb2.CreateTopicRequest, _streams_service_pb2.CreateTopicResponse]  # type: ignore[assignment]
     """Creates a topic with 0 to 1000 partitions. Needs manage_topics.
     Errors: STREAM_NOT_FOUND, TOPIC_EXISTS, INVALID_TOPIC_NAME, INVALID_PARTITIONS_COUNT,
-    TOPIC_LIMIT, INVALID_OPTION, UNSUPPORTED_OPTION, INVALID_TOPIC_SIZE.
+    TOPIC_LIMIT, INVALID_OPTION, UNSUPPORTED_OPTION, INVALID_TOPIC_SIZE, NOT_ENOUGH_BROKERS.
     """
     UpdateTopic: _aio.UnaryUnaryMultiCallable[_streams_service_pb2.UpdateTopicRequest, _streams_service_pb2.UpdateTopicResponse]  # type: ignore[assignment]
     """Renames a topic or changes its options. Needs manage_topic.
@@ -176,7 +179,8 @@ class StreamsServiceAsyncStub(StreamsServiceStub):
     CreatePartitions: _aio.UnaryUnaryMultiCallable[_streams_service_pb2.CreatePartitionsRequest, _streams_service_pb2.CreatePartitionsResponse]  # type: ignore[assignment]
     """Adds 1 to 1000 partitions at the end of a topic. Each group of the topic gets a new group epoch
     in the same prepare, or soon after if the prepare has no room for the work. Needs manage_topic.
-    Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, INVALID_PARTITIONS_COUNT, PARTITION_LIMIT.
+    Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, INVALID_PARTITIONS_COUNT, PARTITION_LIMIT,
+    NOT_ENOUGH_BROKERS.
     """
     DeletePartitions: _aio.UnaryUnaryMultiCallable[_streams_service_pb2.DeletePartitionsRequest, _streams_service_pb2.DeletePartitionsResponse]  # type: ignore[assignment]
     """Removes 1 to 1000 partitions from the end of a topic. Each group of the topic gets a new group
@@ -187,12 +191,14 @@ class StreamsServiceAsyncStub(StreamsServiceStub):
     TruncatePartitions: _aio.UnaryUnaryMultiCallable[_streams_service_pb2.TruncatePartitionsRequest, _streams_service_pb2.TruncatePartitionsResponse]  # type: ignore[assignment]
     """Records up to which offsets the data plane dropped data. An offset that is lower than the known
     one changes nothing; a higher one than the known end moves that, too. Needs manage_topic.
-    Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE.
+    Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE,
+    BROKER_NOT_FOUND, FENCED_BROKER_EPOCH, NOT_LEADER.
     """
     ReportPartitionEnds: _aio.UnaryUnaryMultiCallable[_streams_service_pb2.ReportPartitionEndsRequest, _streams_service_pb2.ReportPartitionEndsResponse]  # type: ignore[assignment]
     """Records how far the data plane has written: brokers report the ends of their partitions about
     once a second. An offset that is lower than the known one changes nothing. Needs send_messages.
-    Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE.
+    Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE,
+    BROKER_NOT_FOUND, FENCED_BROKER_EPOCH, NOT_LEADER.
     """
     GetStream: _aio.UnaryUnaryMultiCallable[_streams_service_pb2.GetStreamRequest, _streams_service_pb2.GetStreamResponse]  # type: ignore[assignment]
     """Returns one stream. Needs read_stream.
@@ -282,7 +288,7 @@ class StreamsServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_streams_service_pb2.CreateTopicResponse, _abc.Awaitable[_streams_service_pb2.CreateTopicResponse]]:
         """Creates a topic with 0 to 1000 partitions. Needs manage_topics.
         Errors: STREAM_NOT_FOUND, TOPIC_EXISTS, INVALID_TOPIC_NAME, INVALID_PARTITIONS_COUNT,
-        TOPIC_LIMIT, INVALID_OPTION, UNSUPPORTED_OPTION, INVALID_TOPIC_SIZE.
+        TOPIC_LIMIT, INVALID_OPTION, UNSUPPORTED_OPTION, INVALID_TOPIC_SIZE, NOT_ENOUGH_BROKERS.
         """
 
     @_abc_1.abstractmethod
@@ -325,7 +331,8 @@ class StreamsServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_streams_service_pb2.CreatePartitionsResponse, _abc.Awaitable[_streams_service_pb2.CreatePartitionsResponse]]:
         """Adds 1 to 1000 partitions at the end of a topic. Each group of the topic gets a new group epoch
         in the same prepare, or soon after if the prepare has no room for the work. Needs manage_topic.
-        Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, INVALID_PARTITIONS_COUNT, PARTITION_LIMIT.
+        Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, INVALID_PARTITIONS_COUNT, PARTITION_LIMIT,
+        NOT_ENOUGH_BROKERS.
         """
 
     @_abc_1.abstractmethod
@@ -348,7 +355,8 @@ class StreamsServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_streams_service_pb2.TruncatePartitionsResponse, _abc.Awaitable[_streams_service_pb2.TruncatePartitionsResponse]]:
         """Records up to which offsets the data plane dropped data. An offset that is lower than the known
         one changes nothing; a higher one than the known end moves that, too. Needs manage_topic.
-        Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE.
+        Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE,
+        BROKER_NOT_FOUND, FENCED_BROKER_EPOCH, NOT_LEADER.
         """
 
     @_abc_1.abstractmethod
@@ -359,7 +367,8 @@ class StreamsServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_streams_service_pb2.ReportPartitionEndsResponse, _abc.Awaitable[_streams_service_pb2.ReportPartitionEndsResponse]]:
         """Records how far the data plane has written: brokers report the ends of their partitions about
         once a second. An offset that is lower than the known one changes nothing. Needs send_messages.
-        Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE.
+        Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE,
+        BROKER_NOT_FOUND, FENCED_BROKER_EPOCH, NOT_LEADER.
         """
 
     @_abc_1.abstractmethod

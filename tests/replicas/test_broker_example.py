@@ -1,0 +1,90 @@
+"""The example of brokers keeps its promises, and its judge finds each that is broken."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from examples.broker.judging import Judgement
+from tests.tidy.tree import ROOT
+
+LIMIT_S: Final = 180
+# Two messages of partition 0, in epochs 5 and 7.
+LOG: Final = [[5, "a"], [7, "b"]]
+LEADERS: Final = [
+    {"broker": 1, "leads": 0, "epoch": 5},
+    {"broker": 2, "leads": 0, "epoch": 7},
+]
+FIRST: Final[list[dict[str, Any]]] = [
+    {"owns": 0, "at_s": 1.0},
+    {"partition": 0, "offset": 0, "text": "a"},
+    {"gave_up": 0, "at_s": 2.0},
+]
+SECOND: Final[list[dict[str, Any]]] = [
+    {"owns": 0, "at_s": 3.0},
+    {"partition": 0, "offset": 0, "text": "a"},
+    {"partition": 0, "offset": 1, "text": "b"},
+]
+
+
+def faults(
+    directory: Path,
+    *,
+    acknowledged: dict[int, str] | None = None,
+    log: list[list[Any]] | None = None,
+    leaders: list[dict[str, Any]] | None = None,
+    second: list[dict[str, Any]] | None = None,
+) -> str:
+    """Return what the judge says of a run that was in order, but for what is given."""
+    for name, lines in (("one", LOG), ("two", LOG if log is None else log)):
+        (directory / name).mkdir()
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (directory / name / "1-1-0.log").write_text(text)
+    judge = Judgement(directory)
+    told = acknowledged or {0: "a", 1: "b"}
+    judge.acknowledged.update({(0, offset): text for offset, text in told.items()})
+    judge.judge([FIRST, SECOND if second is None else second], leaders or LEADERS)
+    return "\n".join(judge.faults)
+
+
+def test_a_run_in_order_has_no_faults(tmp_path: Path) -> None:
+    """What was read twice, and what was moved between brokers and consumers, is no fault."""
+    assert faults(tmp_path) == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"acknowledged": {2: "c"}}, "(0, 2) was lost"),
+        ({"acknowledged": {0: "x"}}, "different messages were read or acknowledged at (0, 0)"),
+        ({"second": [{"partition": 0, "offset": 0, "text": "x"}]}, "different messages"),
+        ({"log": [[5, "a"]]}, "a file of partition 0 lacks messages"),
+        ({"log": [[7, "a"], [5, "b"]]}, "the epochs of partition 0 go back"),
+        ({"log": [[5, "a"], [6, "b"]]}, "nobody led partition 0 in epoch 6"),
+        ({"leaders": [*LEADERS, {"broker": 3, "leads": 0, "epoch": 7}]}, "brokers [2, 3] led"),
+        ({"second": [{"owns": 0, "at_s": 1.5}, *SECOND[1:]]}, "two consumers owned partition 0"),
+    ],
+)
+def test_each_broken_promise_is_found(tmp_path: Path, given: dict[str, Any], says: str) -> None:
+    """What was lost, changed, led twice or owned twice is named."""
+    assert says in faults(tmp_path, **given)
+
+
+@pytest.mark.long
+def test_nothing_is_lost_when_a_broker_and_the_primary_die() -> None:
+    """Brokers and consumers keep every promise while both are killed, and the broker comes back."""
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.broker.run"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.stdout.endswith("every promise was kept\n"), done.stdout + done.stderr
+    assert done.returncode == 0
