@@ -72,6 +72,8 @@ BROKER_TIMEOUT_MIN_US: Final = 6_000_000
 BROKER_TIMEOUT_MAX_US: Final = 3_600_000_000
 BROKERS_MAX: Final = 1_024
 BROKER_ENDPOINTS_MAX: Final = 8
+# Brokers on one page of ListBrokers: one may take 5 KB.
+BROKERS_PAGE_MAX: Final = 500
 BROKER_STORAGE_ID_BYTES_MAX: Final = 64
 # Brokers that may have a partition: fewer than a topic may ask for while none is registered.
 REPLICAS_PER_PARTITION_MAX: Final = 16

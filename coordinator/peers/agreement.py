@@ -134,6 +134,7 @@ LOCAL_LIMITS: Final = frozenset(
         # The replica that answers a read decides how long its page is, and when a member is to show
         # life again.
         "OFFSETS_PAGE_MAX",
+        "BROKERS_PAGE_MAX",
         "MEMBER_SIGNS_PER_S",
         "MEMBER_SIGNS_PER_TIMEOUT",
         # Files of one replica: replicas compare digests, whatever the layering.

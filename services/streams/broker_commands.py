@@ -45,6 +45,7 @@ def register_broker(
     else:
         _demand_own(caller, broker)
     _check_registration(state, request, call)
+    _pay_for_change(state, call)
     if broker is None:
         broker = _new_broker(state, request.name, caller, call)
         state.broker_ids.put(broker.name, broker.id)
@@ -57,6 +58,7 @@ def register_broker(
 def resign_broker(state: StreamsState, request: api.ResignBrokerRequest, call: Call) -> bytes:
     """End the epoch of a broker that stops."""
     broker = acting_broker(state, authenticate(state, call), request.broker, call)
+    _pay_for_change(state, call)
     _fence(state, broker, call)
     return b""
 
@@ -65,6 +67,7 @@ def update_broker(state: StreamsState, request: api.UpdateBrokerRequest, call: C
     """Have a broker drained, or used again."""
     broker = _managed_broker(state, request, call)
     if request.HasField("draining") and request.draining != broker.draining:
+        _pay_for_change(state, call)
         changed = broker._replace(draining=request.draining, modified_revision=call.revision)
         state.brokers.put(broker.id, changed)
     return b""
@@ -78,6 +81,7 @@ def unregister_broker(
     replicas_count = state.placements.replicas_count(broker.id)
     if replicas_count:
         raise refusals.broker_in_use(broker.name, replicas_count)
+    _pay_for_change(state, call)
     state.broker_ids.delete(broker.name)
     state.brokers.delete(broker.id)
     state.liveness.forget(broker)
@@ -152,6 +156,11 @@ def _managed_broker(state: StreamsState, request: Any, call: Call) -> Broker:
         if expected != broker.modified_revision:
             raise refusals.broker_revision_mismatch(broker, expected)
     return broker
+
+
+def _pay_for_change(state: StreamsState, call: Call) -> None:
+    """Pay for spreading partitions over all brokers anew, which the next topic does."""
+    call.charge(len(state.brokers))
 
 
 def _demand_own(caller: Access, broker: Broker) -> None:

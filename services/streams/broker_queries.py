@@ -34,7 +34,8 @@ def list_brokers(
 ) -> api.ListBrokersResponse:
     """Return a page of the brokers."""
     authenticate(state, call)
-    size, pages = page_size(request.page_size), PagedList("ListBrokers")
+    size = min(page_size(request.page_size), limits.BROKERS_PAGE_MAX)
+    pages = PagedList("ListBrokers")
     ids = state.brokers.keys_after(pages.id_after(request.page_token), size + 1)
     brokers = [_counted(state, state.brokers.rows[id_]) for id_ in ids[:size]]
     return api.ListBrokersResponse(brokers=brokers, next_page_token=pages.next_id_token(ids, size))

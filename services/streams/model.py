@@ -17,7 +17,7 @@ from services.streams.access import Access
 from services.streams.brokers import Broker
 from services.streams.options import Options, OptionsPool
 from services.streams.partitions import PartitionRun
-from services.streams.placement import PlacementTable
+from services.streams.placement import BrokerTable, PlacementTable
 from viewstamp.machine.tables import ABSENT, Table, TableIndex, UndoLog
 
 FIRST_ID: Final = 1
@@ -213,7 +213,7 @@ class StreamsState:
         self.stream_ids: Table[str, int] = Table(undo)  # by name
         self.topics = TopicTable(undo)
         self.watermarks: WatermarksTable = Table(undo)
-        self.brokers: Table[int, Broker] = Table(undo)
+        self.brokers = BrokerTable(undo)
         self.broker_ids: Table[str, int] = Table(undo)  # by name
         self.placements = PlacementTable(undo)
         self.access: Table[int, Access] = Table(undo)  # by user id

@@ -260,3 +260,37 @@ class Spread:
                 yield ids[(place + lap) % len(ids)]
             lap += 1
             ring = [ids for ids in ring if lap < len(ids)]
+
+
+class BrokerTable(Table[int, Broker]):
+    """The brokers by id, and the spread over them: it is made once after each change of a broker.
+
+    So a topic pays for its partitions alone, and whoever changes a broker pays for the next spread.
+    """
+
+    __slots__ = ("_spread",)
+
+    def __init__(self, undo: UndoLog) -> None:
+        super().__init__(undo)
+        self._spread: Spread | None = None
+
+    def spread(self) -> Spread:
+        """Return the brokers that may get replicas, in turns."""
+        if self._spread is None:
+            self._spread = Spread(self.rows)
+        return self._spread
+
+    def put(self, key: int, value: Broker) -> None:
+        """Insert or replace a broker."""
+        self._spread = None
+        super().put(key, value)
+
+    def delete(self, key: int) -> Broker:
+        """Remove a broker and return it. Raises KeyError if there is none."""
+        self._spread = None
+        return super().delete(key)
+
+    def restore(self, key: int, old: object) -> None:
+        """Put back the value before a change; only the undo log calls this."""
+        self._spread = None
+        super().restore(key, old)

@@ -19,7 +19,6 @@ from services.streams.model import StreamsState, Topic
 from services.streams.placement import (
     Placement,
     PlacementsByRow,
-    Spread,
     keeping,
     leader_of,
     shared,
@@ -28,7 +27,7 @@ from viewstamp import limits
 from viewstamp.api.brokers.v1 import brokers_service_pb2 as api
 from viewstamp.api.common.v1.common_pb2 import BrokerStamp
 
-# Rows of work for each partition, beside one for each broker that is looked at or chosen.
+# Rows of work for each partition, beside one for each broker that is named or chosen.
 _ROWS_PER_PARTITION: Final = 4
 # Replicas that are looked at for one row of work, to find out who leads.
 _REPLICAS_PER_ROW_OF_WORK: Final = 2
@@ -115,8 +114,7 @@ def _chosen(
 ) -> _Placements:
     """Return placements for partitions that have none. Raises Refusal NOT_ENOUGH_BROKERS."""
     factor = topic.options.replication_factor
-    call.charge(len(state.brokers))
-    spread = Spread(state.brokers.rows)
+    spread = state.brokers.spread()
     available = min(spread.brokers_count, limits.REPLICAS_PER_PARTITION_MAX)
     if factor > available:
         raise refusals.not_enough_brokers(available, factor)

@@ -35,6 +35,8 @@ INSTRUCTIONS_PER_ROW_MAX: Final = 200
 # What a command may do before it pays: beside looking things up, it may read what it names.
 INSTRUCTIONS_UNPAID_MAX: Final = 40_000
 FIRST: Final = 1
+# Of the largest number of brokers, one prepare takes no more.
+REGISTRATIONS_AT_ONCE: Final = 128
 ROWS_APART: Final = 200
 RACKS: Final[dict[str, list[str]]] = {
     "one rack": ["r"] * BROKERS,
@@ -76,7 +78,9 @@ def with_brokers(racks: Iterable[str], *topics: Any) -> Fed:
     if topics:
         assert set(fed.commands("CreateTopic", topics)) == {""}
     requests = [registration(f"b{number}", rack) for number, rack in enumerate(racks)]
-    assert set(fed.commands("RegisterBroker", requests)) == {""}
+    for first in range(0, len(requests), REGISTRATIONS_AT_ONCE):
+        some = requests[first : first + REGISTRATIONS_AT_ONCE]
+        assert set(fed.commands("RegisterBroker", some)) == {""}
     return fed
 
 
@@ -158,16 +162,26 @@ def check_work(fed: Fed, request: Any, least: int = 0) -> None:
 
 @pytest.mark.parametrize("racks", RACKS)
 @pytest.mark.parametrize("factor", [1, 2, REPLICAS])
-def test_new_topics_pay_for_brokers_and_replicas(racks: str, factor: int) -> None:
-    """The topic with most partitions pays for each broker that is looked at, and each replica."""
+def test_new_topics_pay_for_replicas(racks: str, factor: int) -> None:
+    """The topic with most partitions pays for each replica, once the brokers are spread."""
     fed = with_brokers(RACKS[racks])
-    check_work(fed, topic("t", PER_REQUEST, factor), BROKERS + factor * PER_REQUEST)
+    fed.machine.state.brokers.spread()
+    check_work(fed, topic("t", PER_REQUEST, factor), factor * PER_REQUEST)
 
 
 @pytest.mark.parametrize("racks", RACKS)
-def test_a_small_topic_pays_for_all_brokers(racks: str) -> None:
-    """Even one partition pays for the look at every broker, and the look costs no more."""
-    check_work(with_brokers(RACKS[racks]), topic("t", 1, 1), BROKERS)
+def test_who_changes_a_broker_pays_for_the_next_spread(racks: str) -> None:
+    """A change costs a row for each broker; the spread that the next topic makes costs no more, and
+    is made once."""
+    fed = with_brokers(RACKS[racks])
+    drained = api.UpdateBrokerRequest(broker=by_id(FIRST), draining=True)
+    for change in (registration("b1"), api.ResignBrokerRequest(broker=stamp(fed, 3)), drained):
+        assert fed.commands(name_of(change), [change]) == [""]
+        paid = charged(fed) + limits.COMMAND_FREE_ROWS
+        assert paid >= BROKERS
+        brokers = fed.machine.state.brokers
+        assert instructions(brokers.spread) <= INSTRUCTIONS_PER_ROW_MAX * paid
+        assert brokers.spread() is brokers.spread()
 
 
 def test_placements_and_what_leaders_say_are_paid_for() -> None:

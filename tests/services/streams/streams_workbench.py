@@ -53,8 +53,9 @@ class Workbench:
         return self.machine.state_digest()
 
     def apply(self, *items: pb.Item) -> list[pb.Outcome]:
-        """Apply items as one batch; a defect in a handler fails the test."""
-        batch = pb.Batch(sequence=self.machine.sequence + 1, feature_level=self.level, items=items)
+        """Apply items as one batch and one prepare; a defect in a handler fails the test."""
+        number = self.machine.sequence + 1
+        batch = pb.Batch(sequence=number, op=number, feature_level=self.level, items=items)
         outcomes = list(self.machine.apply(batch).reply.outcomes)
         assert self.machine.alarms == []
         return outcomes

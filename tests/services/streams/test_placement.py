@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from services.streams.brokers import Broker
-from services.streams.placement import Spread
+from services.streams.placement import BrokerTable, Spread
 from tests.services.streams.brokers_workbench import (
     BrokersWorkbench,
     placing,
@@ -389,6 +389,26 @@ def test_a_section_brings_back_brokers_and_placements() -> None:
     counts = [table.placements.replicas_count(first) for table in (state, work.bench.state)]
     assert counts[0] == counts[1] > 0
     assert state.broker_ids == work.bench.state.broker_ids
+
+
+def test_a_spread_is_that_of_the_brokers_as_they_are() -> None:
+    """It is made anew after each change of a broker, also after one that is taken back."""
+    undo = UndoLog()
+    brokers = BrokerTable(undo)
+    broker = Broker(1, "1", "", (), 1, False, False, 1, "", 1, 0, 0, 1, 1)
+    counts = [brokers.spread().brokers_count]
+    brokers.put(1, broker)
+    counts.append(brokers.spread().brokers_count)
+    undo.revert(0)
+    counts.append(brokers.spread().brokers_count)
+    brokers.put(1, broker)
+    brokers.put(1, broker._replace(draining=True))
+    counts.append(brokers.spread().brokers_count)
+    brokers.put(1, broker)
+    counts.append(brokers.spread().brokers_count)
+    brokers.delete(1)
+    counts.append(brokers.spread().brokers_count)
+    assert counts == [0, 1, 0, 0, 1, 0]
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,9 @@ class RegisterBrokerRequest(_message.Message):
     timeout_ms: _builtins.int
     """How long it may be silent: 6000 to 3600000; 0 for 9000."""
     user_id: _builtins.int
-    """The user who may act for it; unchanged if absent, and the caller of the first registration."""
+    """The user who may act for it; unchanged if absent, and the caller of the first registration.
+    Whoever changes it needs manage_servers.
+    """
     validate_only: _builtins.bool
     """Check the command and answer as if it had taken effect, but change nothing."""
     @_builtins.property
@@ -540,7 +542,7 @@ class ListBrokersRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """How many at most: 1 to 1000; 0 for 100."""
+    """How many at most: 1 to 1000; 0 for 100. A page has at most 500."""
     page_token: _builtins.str
     """`next_page_token` of the page before; empty for the first page."""
     def __init__(
