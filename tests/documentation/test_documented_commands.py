@@ -57,16 +57,22 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
 
 
 # Page and beginning of what only the long tests run: worked examples, which run tests of their own,
-# and commands that need Java or half a minute.
+# commands that need Java or half a minute, and pages whose commands have tests of their own.
 LONG: Final = [
     ("benchmarks/README.md", ""),
     ("CONTRIBUTING.md", ""),
     ("docs/add-a-domain.md", ""),
     ("docs/analytics.md", ""),
+    ("docs/brokers.md", ""),
+    ("docs/command-line.md", ""),
     ("docs/examples.md", ""),
     ("docs/export.md", ""),
+    ("docs/offsets.md", ""),
     ("docs/operations.md", ""),
     ("docs/simulation.md", ""),
+    ("docs/snapshots.md", ""),
+    ("docs/telemetry.md", ""),
+    ("docs/topology.md", ""),
 ]
 # The command goes on until somebody ends it, which is no failure.
 FOLLOW: Final = (
