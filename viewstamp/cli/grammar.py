@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from viewstamp import limits
+from viewstamp import limits, quantities
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -36,14 +35,6 @@ Example: --global manage_streams,read_users --stream orders:read_stream
 --topic orders/payments:send_messages,poll_messages
 """
 
-_DURATION: Final = re.compile(r"(\d+)(s|m|h|d|w)")
-_DURATION_US: Final = MappingProxyType(
-    {"s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86_400 * 10**6, "w": 604_800 * 10**6}
-)
-_SIZE: Final = re.compile(r"(\d+)(B|KiB|MiB|GiB|TiB)?")
-_SIZE_BYTES: Final = MappingProxyType(
-    {None: 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-)
 _OFFSET: Final = re.compile(r"(\d+)=(\d+)")
 # Fields of the permission messages that are not permissions.
 _NO_PERMISSIONS: Final = frozenset({"stream", "topic", "topics"})
@@ -95,20 +86,20 @@ def duration_us(text: str) -> int:
     """Return a duration such as 90s, 15m, 12h, 7d, 2w in microseconds; `never` is 0."""
     if text == "never":
         return 0
-    match = _DURATION.fullmatch(text)
-    if match is None:
+    found = quantities.duration_us(text)
+    if found is None:
         raise typer.BadParameter(f"{text!r} is no duration: write 90s, 15m, 12h, 7d, 2w or never")
-    return int(match[1]) * _DURATION_US[match[2]]
+    return found
 
 
 def size_bytes(text: str) -> int:
     """Return a size such as 512, 64KiB, 10GiB in bytes; `unlimited` is 0."""
     if text == "unlimited":
         return 0
-    match = _SIZE.fullmatch(text)
-    if match is None:
+    found = quantities.size_bytes(f"{text}B" if text.isdecimal() else text)
+    if found is None:
         raise typer.BadParameter(f"{text!r} is no size: write 512, 64KiB, 10GiB or unlimited")
-    return int(match[1]) * _SIZE_BYTES[match[2]]
+    return found
 
 
 def offsets_by_partition(texts: Sequence[str]) -> dict[int, int]:

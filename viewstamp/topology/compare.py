@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from viewstamp import limits
+from viewstamp.quantities import size_text
 from viewstamp.topology import layout
 from viewstamp.topology.changes import (
     ChangeVerb,
@@ -27,7 +28,6 @@ from viewstamp.topology.model import (
     DeclaredUser,
     Topology,
 )
-from viewstamp.topology.quantities import size_text
 
 # Names in a text about what is lost; of further ones only the number.
 NAMES_SHOWN_MAX: Final = 10

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, Final, TypeAlias
 
+from viewstamp import quantities
 from viewstamp.errors import Refusal
-from viewstamp.topology import quantities
 from viewstamp.topology.errors import Complaint
 from viewstamp.topology.tree import ListNode, MapNode, Node, ScalarKind, ScalarNode
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.viewstamp.topology.document_faults import EXAMPLE, FAULTS
-from viewstamp import topology
-from viewstamp.topology import quantities
+from viewstamp import quantities, topology
 from viewstamp.topology.model import (
     DeclaredGroup,
     DeclaredStream,
