@@ -13,6 +13,11 @@ from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as grou
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.api.users.v1 import users_pb2, users_service_pb2
 from viewstamp.client.identifiers import identifier
+from viewstamp.limits import MEMBER_TIMEOUT_MAX_US
+
+# How long groups of the load keep members that give no signs of life: sessions of the load give
+# none, and a loaded machine may take minutes until it looks for everything that they joined.
+PATIENCE_MS: Final = MEMBER_TIMEOUT_MAX_US // 1_000
 
 
 class CommandKind(StrEnum):
@@ -92,7 +97,9 @@ def _create_topic(command: Command) -> Message:
 
 
 def _create_group(command: Command) -> Message:
-    return groups_pb2.CreateConsumerGroupRequest(**_topic(command), name=command.group)
+    return groups_pb2.CreateConsumerGroupRequest(
+        **_topic(command), name=command.group, member_timeout_ms=PATIENCE_MS
+    )
 
 
 def _grant(command: Command) -> Message:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from testkit.load.commands import PATIENCE_MS
 from testkit.load.cuts import SnapshotRequests
 from testkit.load.generations import TakenGeneration, check_files, check_last_layers, list_taken
 from testkit.load.generator import SILENCE_MAX_S, LoadGenerator, LoadOptions
@@ -147,7 +148,9 @@ class LoadTrial:
             await self._prepare(cluster)
             async with reader(cluster.address, root_password(cluster)) as client:
                 before = await observe(client)
-                await self._run_load(cluster, self._contended(before))
+                contended = self._contended(before)
+                await self._be_patient(cluster, contended)
+                await self._run_load(cluster, contended)
                 self.current_step = "check"
                 await wait_until_quiet(client)
                 last_generation = await self._take_last(cluster)
@@ -206,6 +209,14 @@ class LoadTrial:
         self.current_step = "prepare"
         async with await _client(cluster) as client:
             await self._options.prepare(client)
+
+    async def _be_patient(self, cluster: LocalCluster, groups: Sequence[GroupName]) -> None:
+        """Have the groups keep members that give no signs of life, as sessions of the load do."""
+        async with await _client(cluster) as client:
+            for group in groups:
+                await client.groups.update(
+                    group.stream, group.topic, group.group, member_timeout_ms=PATIENCE_MS
+                )
 
     async def _run_load(self, cluster: LocalCluster, groups: Sequence[GroupName]) -> None:
         self.current_step = "load"
