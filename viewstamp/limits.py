@@ -199,6 +199,10 @@ FEATURE_LEVEL_RETENTION: Final = 6
 FEATURE_LEVEL_BROKERS: Final = 7
 # From this level on a snapshot may be kept until a time.
 FEATURE_LEVEL_KEPT_SNAPSHOTS: Final = 7
+# From this level on watermarks remember when data ended where, so that offsets are found by time.
+FEATURE_LEVEL_TIMES: Final = 8
+# From this level on changes of tokens and offsets may name the revision that they expect.
+FEATURE_LEVEL_GUARDS: Final = 8
 # The highest feature level that this build knows, and at which it bootstraps clusters. The header
 # of every log entry has the level in force, and handlers get it (`Call.feature_level`).
 FEATURE_LEVEL_MAX: Final = max(
@@ -210,6 +214,8 @@ FEATURE_LEVEL_MAX: Final = max(
     FEATURE_LEVEL_RETENTION,
     FEATURE_LEVEL_BROKERS,
     FEATURE_LEVEL_KEPT_SNAPSHOTS,
+    FEATURE_LEVEL_TIMES,
+    FEATURE_LEVEL_GUARDS,
 )
 # Stages (routing.v1.Stage) that came after level 1, and the level from which on a snapshot has a
 # section of each. Nothing may change such a stage at a lower level, so a missing section is empty.
