@@ -59,7 +59,7 @@ class CommandBench:
     """How to measure either system."""
 
     def __init__(self, pair: SystemPair, options: argparse.Namespace) -> None:
-        self._pair = pair
+        self.pair = pair
         self._options = options
 
     def command(self, workload: str) -> list[str]:
@@ -67,15 +67,16 @@ class CommandBench:
         command = [sys.executable, "-m", "benchmarks.load", workload]
         command += ["--seconds", str(self._options.seconds)]
         if workload.startswith(ETCD_PREFIX):
-            assert self._pair.etcd is not None, "measured without etcd"
+            assert self.pair.etcd is not None, "measured without etcd"
             if workload == PUT_BY_GO:
-                assert self._pair.go_client is not None, "it was built"
+                assert self.pair.go_client is not None, "it was built"
                 seconds = self._options.seconds
-                return etcd_go.command(self._pair.go_client, self._pair.etcd.address, seconds)
-            return [*command, "--address", self._pair.etcd.address]
-        password = self._pair.password_file
-        command += ["--address", self._pair.address, "--password-file", str(password)]
-        return [*command, "--request-bytes", str(self._options.request_bytes)]
+                return etcd_go.command(self.pair.go_client, self.pair.etcd.address, seconds)
+            return [*command, "--address", self.pair.etcd.address]
+        password = self.pair.password_file
+        command += ["--address", self.pair.address, "--password-file", str(password)]
+        command += ["--request-bytes", str(self._options.request_bytes)]
+        return command + ["--leave"] * self._options.leave
 
     async def measure(self, workload: str) -> dict[str, Any]:
         """Run one measurement; add the CPU seconds that each server process spent on it."""
@@ -87,7 +88,7 @@ class CommandBench:
 
     def about(self) -> dict[str, Any]:
         """Return the machine, the versions and the options of the measurement."""
-        etcd = self._pair.etcd
+        etcd = self.pair.etcd
         about_etcd = {} if etcd is None else {"etcd": portable(etcd.command)}
         return {
             "transport": self._options.transport,
@@ -102,7 +103,7 @@ class CommandBench:
 
     def _cpu_seconds(self, workload: str) -> dict[str, float]:
         is_etcd = workload.startswith(ETCD_PREFIX)
-        pids = self._pair.etcd_pids if is_etcd else self._pair.pids
+        pids = self.pair.etcd_pids if is_etcd else self.pair.pids
         times = {name: psutil.Process(pid).cpu_times() for name, pid in pids().items()}
         return {name: spent.user + spent.system for name, spent in times.items()}
 
@@ -278,6 +279,7 @@ def parse() -> argparse.Namespace:
     add("--with-go", action="store_true", help="etcd's own client in Go, too, which needs Go")
     transports.add_argument(parser)
     add("--without-etcd", action="store_true", help="Viewstamp alone, without its comparisons")
+    parser.set_defaults(leave=False)
     options = parser.parse_args()
     os.environ[transports.VARIABLE] = options.transport  # of all processes that are started
     if options.with_go:

@@ -1,4 +1,4 @@
-"""The part of etcd's gRPC API that benchmarks use: Put, Range, Txn; Maintenance's Snapshot, Status.
+"""The part of etcd's gRPC API that benchmarks use: Put, Range, Txn, Watch, Snapshot, Status.
 
 The messages are built from their field numbers, so that no files of etcd are needed. They describe
 only the fields that benchmarks use; other fields of answers are skipped as unknown.
@@ -37,6 +37,16 @@ _MESSAGES: Final[dict[str, tuple[tuple[tuple[str, int, int | str, bool], ...], s
     "TxnRequest": ((("success", 2, "RequestOp", True),), ""),
     "TxnResponse": (
         (("header", 1, "ResponseHeader", False), ("succeeded", 2, _BOOL, False)),
+        "",
+    ),
+    "WatchCreateRequest": (
+        (("key", 1, _BYTES, False), ("range_end", 2, _BYTES, False)),
+        "",
+    ),
+    "WatchRequest": ((("create_request", 1, "WatchCreateRequest", False),), "request_union"),
+    "Event": ((("kv", 2, "KeyValue", False),), ""),
+    "WatchResponse": (
+        (("header", 1, "ResponseHeader", False), ("events", 11, "Event", True)),
         "",
     ),
     "StatusRequest": ((), ""),

@@ -28,6 +28,7 @@ from benchmarks.load_etcd import (
     get_concurrent,
     put_by_clients,
     put_concurrent,
+    put_over,
     put_sequential,
     put_transactions,
 )
@@ -37,16 +38,21 @@ from benchmarks.load_target import (
     CONNECTIONS,
     CREATE_TOPIC,
     READ_KEYS,
+    UPDATE_TOPIC,
+    WATCHED,
+    WATCHED_KEYS,
     LoadTarget,
     LoadTopics,
     answered,
     by_callers,
+    key_name,
     one_after_another,
 )
 from benchmarks.wire import CallShape, Samples, header_block, keep_in_flight
 from viewstamp import client as library
 from viewstamp import grpc_transport, limits, transports
 from viewstamp.api.common.v1 import common_pb2
+from viewstamp.api.streams.v1 import streams_pb2 as streams_options
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.telemetry import settings
@@ -109,6 +115,24 @@ async def create_unary(target: LoadTarget) -> Samples:
         samples = target.samples()
         shape = CallShape(CALLERS, CONNECTIONS)
         await keep_in_flight(target.address, block, topics.encoded, shape, samples)
+    return samples
+
+
+async def update_unary(target: LoadTarget) -> Samples:
+    """256 unary calls in flight, which change the topics of WATCHED over and over."""
+    numbers, stream = count(), common_pb2.Identifier(name=WATCHED)
+
+    def body() -> bytes:
+        # An update that changes nothing would show watchers nothing.
+        number = next(numbers)
+        topic = common_pb2.Identifier(name=key_name(number % WATCHED_KEYS))
+        options = streams_options.TopicOptions(message_expiry_us=number + 1)
+        request = streams_pb2.UpdateTopicRequest(stream=stream, topic=topic, options=options)
+        return request.SerializeToString()
+
+    block = header_block(UPDATE_TOPIC.path, target.address, await target.token())
+    samples, shape = target.samples(), CallShape(CALLERS, CONNECTIONS)
+    await keep_in_flight(target.address, block, body, shape, samples)
     return samples
 
 
@@ -192,6 +216,7 @@ WORKLOADS: Final[dict[str, Callable[[LoadTarget], Coroutine[Any, Any, Samples]]]
     "create_sequential_unary": create_sequential_unary,
     "create_concurrent": create_concurrent,
     "create_unary": create_unary,
+    "update_unary": update_unary,
     "create_unary_by_clients": create_unary_by_clients,
     "submit_batches_100": lambda target: submit_batches(target, 100),
     "submit_batches_1000": lambda target: submit_batches(target, 1000),
@@ -199,6 +224,7 @@ WORKLOADS: Final[dict[str, Callable[[LoadTarget], Coroutine[Any, Any, Samples]]]
     "etcd_get_by_clients": get_by_clients,
     "etcd_put_sequential": put_sequential,
     "etcd_put_concurrent": put_concurrent,
+    "etcd_put_over": put_over,
     "etcd_put_by_clients": put_by_clients,
     "etcd_put_transactions": put_transactions,
 }
@@ -233,6 +259,7 @@ def main() -> int:
     parser.add_argument(
         "--request-bytes", type=int, default=0, help="size of a CreateTopic, from 160"
     )
+    parser.add_argument("--leave", action="store_true", help="delete nothing in the end")
     transports.add_argument(parser)
     settings.add_arguments(parser)
     options = parser.parse_args()

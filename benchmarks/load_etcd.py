@@ -14,9 +14,11 @@ from benchmarks.load_target import (
     READ_KEYS,
     TRANSACTION_PUTS,
     VALUE_BYTES,
+    WATCHED_KEYS,
     Copies,
     LoadTarget,
     by_callers,
+    key_name,
     one_after_another,
 )
 from benchmarks.wire import CallShape, Samples, header_block, keep_in_flight
@@ -67,6 +69,21 @@ async def put_concurrent(target: LoadTarget) -> Samples:
     block = header_block(etcd.path("Put"), target.address)
     samples, shape = target.samples(), CallShape(CALLERS, CONNECTIONS)
     await keep_in_flight(target.address, block, Puts().encoded, shape, samples)
+    return samples
+
+
+async def put_over(target: LoadTarget) -> Samples:
+    """256 puts in flight, of the same 1,000 keys over and over."""
+    block = header_block(etcd.path("Put"), target.address)
+    value, numbers = os.urandom(VALUE_BYTES), count()
+    bodies = [
+        etcd.PutRequest(key=key_name(number).encode(), value=value).SerializeToString()
+        for number in range(WATCHED_KEYS)
+    ]
+    samples, shape = target.samples(), CallShape(CALLERS, CONNECTIONS)
+    await keep_in_flight(
+        target.address, block, lambda: bodies[next(numbers) % WATCHED_KEYS], shape, samples
+    )
     return samples
 
 

@@ -39,7 +39,16 @@ BATCHED_IN_FLIGHT: Final = CALLERS * TRANSACTION_PUTS
 STREAMS: Final = 1000
 STREAMS_DELETED_TOGETHER: Final = 25
 READ_KEYS: Final = 1000
+# The stream whose topics, or the keys of etcd that, are changed over and over.
+WATCHED: Final = "watched"
+WATCHED_KEYS: Final = 1000
 CREATE_TOPIC: Final = method_of(streams_pb2.CreateTopicRequest())
+UPDATE_TOPIC: Final = method_of(streams_pb2.UpdateTopicRequest())
+
+
+def key_name(number: int) -> str:
+    """Return the name of a topic of WATCHED, or of a key of etcd that is changed over and over."""
+    return f"{WATCHED}-{number:0{NUMBER_DIGITS}}"
 
 
 class Copies:
@@ -122,6 +131,7 @@ class LoadTarget:
         self.password_file: Path | None = options.password_file
         self.duration_s: float = options.seconds
         self.request_bytes: int = options.request_bytes
+        self._leaves: bool = options.leave
         self._telemetry: Telemetry | None = None
         if options.telemetry_directory is not None:
             self._telemetry = Telemetry("client", settings.settings_of(options))
@@ -132,7 +142,7 @@ class LoadTarget:
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[tuple[library.Client, LoadTopics]]:
-        """Yield a client and streams for topics; the streams are deleted in the end."""
+        """Yield a client and streams for topics; they are deleted in the end, unless left."""
         assert self.password_file is not None, "this workload needs --password-file"
         password = self.password_file.read_text().strip()
         client = await library.connect(
@@ -145,7 +155,7 @@ class LoadTarget:
             )
             stream_ids = [response.stream_id for response in map(answered, made)]
             yield client, LoadTopics(stream_ids, self.request_bytes)
-            for start in range(0, STREAMS, STREAMS_DELETED_TOGETHER):
+            for start in () if self._leaves else range(0, STREAMS, STREAMS_DELETED_TOGETHER):
                 await delete_streams(client, stream_ids[start : start + STREAMS_DELETED_TOGETHER])
 
     async def token(self) -> str:

@@ -422,6 +422,8 @@ CHANGES_KEPT_BYTES_MAX: Final = 64 * MIB
 # One page of changes of a service: both bound what a page costs.
 CHANGES_PAGE_MAX: Final = 1_024
 CHANGES_PAGE_BYTES_MAX: Final = 128 * KIB
+# Changes that a page may pass over because nobody watches their streams: what a page costs, too.
+CHANGES_PASSED_MAX: Final = 8_192
 # Watches of one replica, and of one user there.
 WATCHES_MAX: Final = 4_096
 WATCHES_PER_USER_MAX: Final = 1_024
@@ -431,8 +433,10 @@ CATCH_UPS_MAX: Final = 16
 CATCH_UPS_PER_USER_MAX: Final = 4
 # What a replica keeps of the joined feed for its watches; who falls behind reads the services.
 FEED_BYTES_MAX: Final = 8 * MIB
-# The feed reads the services at most this often.
+# The feed reads the services at most this often, and at least, while the log goes on and nothing in
+# it concerns anybody.
 FEED_INTERVAL_MS: Final = 5
+FEED_INTERVAL_MAX_MS: Final = 20
 FEED_RETRY_MS: Final = 100
 # How often a watch that asked for it hears how far the feed has come.
 WATCH_PROGRESS_MS: Final = 5_000

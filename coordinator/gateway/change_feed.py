@@ -17,10 +17,12 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from coordinator.gateway.change_pages import (
+    CalledOffError,
     ChangePages,
     ChangeReads,
     ChangesLostError,
     Revisions,
+    followed_streams,
 )
 from coordinator.mux import types as mux
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -28,6 +30,7 @@ from viewstamp.api.watch.v1.watch_service_pb2 import Change
 from viewstamp.errors import Refusal
 from viewstamp.limits import (
     FEED_BYTES_MAX,
+    FEED_INTERVAL_MAX_MS,
     FEED_INTERVAL_MS,
     FEED_RETRY_MS,
     READ_DEADLINE_MS,
@@ -37,6 +40,8 @@ from viewstamp.limits import (
 # What followers are woken for: everything, a stream, or what a user may do.
 FollowedKey: TypeAlias = tuple[str, int]
 EVERYTHING: Final[FollowedKey] = ("everything", 0)
+_STREAM: Final = "stream"
+_ACCESS: Final = "access"
 # An index that is never kept.
 _GONE: Final = -1
 # Memory of a change beside its encoding, roughly.
@@ -47,12 +52,12 @@ CHANGES_AT_ONCE: Final = 1_024
 
 def stream_key(stream_id: int) -> FollowedKey:
     """Return the key of a stream and what is in it."""
-    return "stream", stream_id
+    return _STREAM, stream_id
 
 
 def access_key(user_id: int) -> FollowedKey:
     """Return the key of what a user may do."""
-    return "access", user_id
+    return _ACCESS, user_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +108,8 @@ class FeedFollower:
         self._refusal: Refusal | None = None
 
     def follow_from(self, revision: int) -> bool:
-        """Follow from a revision on; return whether the feed still has all since then."""
-        if revision < self._feed.oldest_revision:
+        """Follow from a revision on; return whether the feed has all that concerns it since."""
+        if not self._feed.has_all(self.keys, revision):
             return False
         self.start = None
         self.wake(self._feed.index_of(revision), revision - 1)
@@ -173,6 +178,13 @@ class ChangeFeed:
         self._count = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._advanced = asyncio.Event()
+        self._pages = ChangePages(reads, 1)
+        # From which revision on what concerns a key is read, and keys of which nothing is read yet.
+        # Access of all users always is.
+        self._read_since: dict[FollowedKey, int] = {}
+        self._unread: dict[FollowedKey, None] = {}
+        self._has_other_keys = True  # than those of which the last page was
+        self._widened = asyncio.Event()
         # Indexes count all changes since the feed began; `_first` of them are gone.
         self._changes: list[FeedChange] = []
         self._revisions: list[int] = []
@@ -192,6 +204,9 @@ class ChangeFeed:
         follower = FeedFollower(self, keys)
         for key in keys:
             self._followers[key][follower] = None
+            if key[0] != _ACCESS and key not in self._read_since:
+                self._unread[key] = None
+        self._read_more()
         return follower
 
     def remove(self, follower: FeedFollower) -> None:
@@ -200,11 +215,31 @@ class ChangeFeed:
             del self._followers[key][follower]
             if not self._followers[key]:
                 del self._followers[key]
+                self._forget(key)
         self._count -= 1
         if not self._count:
             for task in self._tasks:
                 task.cancel()
             self._tasks.clear()
+
+    async def reads_for(self, follower: FeedFollower) -> None:
+        """Wait until what concerns a follower is read, from some revision on.
+
+        That takes no longer than the page that is read at present.
+        """
+        while any(self._since(key) is None for key in follower.keys):
+            self._widened.clear()
+            await self._widened.wait()
+
+    def has_all(self, keys: Collection[FollowedKey], first_revision: int) -> bool:
+        """Return whether it has all changes of some keys from a revision on."""
+        oldest = [self.oldest_revision]
+        for key in keys:
+            since = self._since(key)
+            if since is None:
+                return False
+            oldest.append(since)
+        return first_revision >= max(oldest)
 
     def end_all(self, refusal: Refusal) -> None:
         """Have everybody who follows it end with a refusal."""
@@ -239,6 +274,8 @@ class ChangeFeed:
         """Forget what was read, and begin behind what is applied."""
         self.complete_revision = self._applied_revision()
         self.oldest_revision = self.complete_revision + 1
+        self._pages = ChangePages(self._reads, self.oldest_revision)
+        self._has_other_keys = True
         self._first += len(self._changes) + 1  # an index from before is gone
         self._changes.clear()
         self._revisions.clear()
@@ -249,19 +286,70 @@ class ChangeFeed:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
+    def _since(self, key: FollowedKey) -> int | None:
+        """Return the revision from which on what concerns a key is read; None if it is not yet."""
+        if key[0] == _ACCESS:
+            return self.oldest_revision
+        everything = self._read_since.get(EVERYTHING)
+        alone = self._read_since.get(key)
+        if everything is None or alone is None:
+            return everything if alone is None else alone
+        return min(everything, alone)
+
+    def _forget(self, key: FollowedKey) -> None:
+        """Read no more what nobody follows."""
+        if key[0] != _ACCESS:
+            self._read_since.pop(key, None)
+            self._unread.pop(key, None)
+            self._has_other_keys = True
+
+    def _read_more(self) -> None:
+        """Read what is followed and was not read yet: at once, unless a page is under way.
+
+        A page that only waits for the log to go on is asked for again. One that has begun is not:
+        callers who come one after the other would keep the feed from its work.
+        """
+        waits_for_log = self._pages.complete_revision >= self._applied_revision()
+        if self._pages.is_idle or (self._unread and waits_for_log and self._pages.call_off()):
+            self._widen()
+
+    def _widen(self) -> None:
+        """Have the next page be of all that is followed."""
+        first = self._pages.unread_revision
+        for key in self._unread:
+            self._read_since[key] = first
+            self._has_other_keys = True
+        self._unread.clear()
+        self._widened.set()
+
+    def _followed(self) -> bytes | None:
+        """Return what the next page has to be of."""
+        if not self._has_other_keys:
+            return self._pages.followed
+        self._has_other_keys = False
+        if EVERYTHING in self._followers:
+            return None
+        return followed_streams(number for kind, number in self._followers if kind == _STREAM)
+
     async def _read(self) -> None:
         """Read for ever; services that do not answer are asked again."""
-        pages = ChangePages(self._reads, self.oldest_revision)
+        quiet_ms = FEED_INTERVAL_MS
         while True:
             pause_ms = 0
             try:
-                revisions = await pages.next(waits=True)
+                self._widen()
+                self._pages.followed = self._followed()
+                revisions = await self._pages.next(waits=True)
                 self._take(revisions, await encoded(revisions.changes))
-                pause_ms = 0 if revisions.is_cut_off else FEED_INTERVAL_MS
+                # Traffic that concerns nobody is looked at less and less often.
+                quiet_ms = FEED_INTERVAL_MS if revisions.changes else 2 * quiet_ms
+                quiet_ms = min(quiet_ms, FEED_INTERVAL_MAX_MS)
+                pause_ms = 0 if revisions.is_cut_off else quiet_ms
+            except CalledOffError:
+                continue
             except ChangesLostError:
                 quiet_revision = self.complete_revision
                 self._restart()
-                pages = ChangePages(self._reads, self.oldest_revision)
                 self._wake(list(self._followers), _GONE, quiet_revision)
             except Refusal:
                 pause_ms = FEED_RETRY_MS

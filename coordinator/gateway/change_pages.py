@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -19,8 +19,12 @@ from coordinator.mux import types as mux
 from coordinator.replica.batcher import Reply
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.watch.v1.watch_service_pb2 import Change
+from viewstamp.cancellation import end_if_cancelled
 from viewstamp.framing import frame
 from viewstamp.limits import CHANGES_PAGE_MAX, GATEWAY_SESSION_ID
+
+# Users are in no stream.
+_OF_STREAMS: Final = tuple(stage for stage in mux.SERVICE_STAGES if stage is not mux.Stage.USERS)
 
 
 class ChangeReads(Protocol):
@@ -42,6 +46,10 @@ class ChangesLostError(Exception):
         """Say from where on changes are kept."""
         super().__init__(f"changes are kept from revision {oldest_revision} on")
         self.oldest_revision = oldest_revision
+
+
+class CalledOffError(Exception):
+    """The page that was waited for was called off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,30 +76,76 @@ class _Place:
     waiting: list[Change] = field(default_factory=list)
 
 
+def followed_streams(stream_ids: Iterable[int]) -> bytes:
+    """Return `ChangePages.followed` for the changes in some streams."""
+    return domain_pb2.FollowedStreams(stream_ids=sorted(stream_ids)).SerializeToString()
+
+
 class ChangePages:
-    """Reads the changes of all domains from a revision on, for a user or for this replica."""
+    """Reads the changes of all domains from a revision on, for a user or for this replica.
+
+    `followed` has the services leave out what is in other streams, or None; it may be set between
+    two pages.
+    """
 
     def __init__(self, reads: ChangeReads, from_revision: int, user_id: int | None = None) -> None:
         self.complete_revision = from_revision - 1
+        self.followed: bytes | None = None
+        self._asked: asyncio.Future[Reply] | None = None
         self._reads = reads
         self._user_id = user_id
         self._places: Final = {stage: _Place(from_revision) for stage in mux.SERVICE_STAGES}
 
+    @property
+    def unread_revision(self) -> int:
+        """The first revision of which nothing was left out yet.
+
+        While something is left out, users are passed over up to the place of the last answer.
+        """
+        return max(place.revision for place in self._places.values())
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no page is waited for."""
+        return self._asked is None
+
+    def call_off(self) -> bool:
+        """Call the page off that is waited for; return False if its answer is there already."""
+        return self._asked is not None and self._asked.cancel()
+
     async def next(self, *, waits: bool = False) -> Revisions:
         """Return the next revisions, none if there are none; with `waits` wait for the first.
 
-        Raises Refusal if the services do not answer, and ChangesLostError.
+        Raises Refusal if the services do not answer, ChangesLostError, and CalledOffError.
         """
+        asked = self._asked_stages()
         read = mux.Read(
             self._reads.next_token(),
-            tuple(self._span(stage, place) for stage, place in self._places.items()),
+            tuple(self._span(stage, self._places[stage]) for stage in asked),
             self._user_id,
             credential_revision=0,
             session_id=GATEWAY_SESSION_ID,
         )
         revision = self.complete_revision + 1 if waits else 0
-        reply = await self._reads.start(read, linearizable=False, revision=revision)
-        return self._joined(reply, [page_of(reply, index) for index in range(len(read.spans))])
+        self._asked = self._reads.start(read, linearizable=False, revision=revision)
+        try:
+            reply = await self._asked
+        except asyncio.CancelledError:
+            end_if_cancelled()
+            raise CalledOffError from None
+        finally:
+            self._asked = None
+        self._pass_over(reply, asked)
+        return self._joined(reply, {stage: page_of(reply, n) for n, stage in enumerate(asked)})
+
+    def _asked_stages(self) -> tuple[mux.Stage, ...]:
+        return mux.SERVICE_STAGES if self.followed is None else _OF_STREAMS
+
+    def _pass_over(self, reply: Reply, asked: Collection[mux.Stage]) -> None:
+        """Leave out what other stages than those that were asked have up to a reply."""
+        for stage, place in self._places.items():
+            if stage not in asked:
+                place.revision, place.skipped = max(reply.first_revision + 1, place.revision), 0
 
     def _span(self, stage: mux.Stage, place: _Place) -> mux.ReadSpan:
         # Who is ahead of the others has changes that wait already: more of them would fill the
@@ -103,16 +157,18 @@ class ChangePages:
                 from_revision=place.revision,
                 skipped=place.skipped,
                 changes_max=0 if is_ahead else CHANGES_PAGE_MAX,
+                followed=self.followed,
             ),
         )
 
-    def _joined(self, reply: Reply, pages: Sequence[domain_pb2.ChangesPage]) -> Revisions:
-        """Take in one page of each stage, and give out the revisions that are whole."""
-        oldest = max(page.oldest_revision for page in pages)
+    def _joined(self, reply: Reply, pages: Mapping[mux.Stage, domain_pb2.ChangesPage]) -> Revisions:
+        """Take in a page of each stage that was asked; give out the revisions that are whole."""
+        oldest = max(page.oldest_revision for page in pages.values())
         if oldest > self.complete_revision + 1:
             raise ChangesLostError(oldest)
         behind = max(reply.first_revision, self.complete_revision) + 1
-        for place, page in zip(self._places.values(), pages, strict=True):
+        for stage, page in pages.items():
+            place = self._places[stage]
             place.waiting += page.changes
             if page.is_cut_off:
                 place.revision, place.skipped = page.next_revision, page.next_skipped
@@ -123,7 +179,7 @@ class ChangePages:
         changes = [change for place in self._places.values() for change in _taken(place, behind)]
         # The sort is stable: within a revision, stages and their changes stay in order.
         changes.sort(key=lambda change: change.revision)
-        is_cut_off = any(page.is_cut_off for page in pages)
+        is_cut_off = any(page.is_cut_off for page in pages.values())
         return Revisions(changes, self.complete_revision, is_cut_off, reply.view, reply.op)
 
 

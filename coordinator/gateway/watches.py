@@ -32,7 +32,12 @@ from coordinator.gateway.change_feed import (
     FeedFollower,
     encoded,
 )
-from coordinator.gateway.change_pages import ChangePages, ChangeReads, ChangesLostError
+from coordinator.gateway.change_pages import (
+    ChangePages,
+    ChangeReads,
+    ChangesLostError,
+    followed_streams,
+)
 from coordinator.gateway.principal import Authenticator, expired
 from coordinator.gateway.shares import full, too_much
 from coordinator.gateway.slow_readers import end_in_time, write_in_time
@@ -191,6 +196,7 @@ class _Watch:
         try:
             while True:
                 if not follower.follow_from(self._complete + 1):
+                    await self._feed.reads_for(follower)
                     async with room():
                         await self._catch_up(reads, follower)
                 await self._follow(follower)
@@ -200,6 +206,8 @@ class _Watch:
     async def _catch_up(self, reads: ChangeReads, follower: FeedFollower) -> None:
         """Read the services until the feed has what comes next. Raises Refusal."""
         pages = ChangePages(reads, self._complete + 1, self._user_id)
+        if self._wanted.stream_id:
+            pages.followed = followed_streams([self._wanted.stream_id])
         while not follower.follow_from(self._complete + 1):
             try:
                 revisions = await pages.next()

@@ -90,6 +90,7 @@ LOCAL_LIMITS: Final = frozenset(
         "CHANGES_KEPT_BYTES_MAX",
         "CHANGES_PAGE_MAX",
         "CHANGES_PAGE_BYTES_MAX",
+        "CHANGES_PASSED_MAX",
         "WATCHES_MAX",
         "WATCHES_PER_USER_MAX",
         "WATCH_MESSAGE_BYTES_MAX",

@@ -48,6 +48,7 @@ WATCHED: Final[tuple[WatchedKind[GroupsState], ...]] = (
         table=lambda state: state.groups,
         describe=_describe_group,
         seen=lambda group: group._replace(expiry_due=0),
+        stream_id=lambda group, _: group.stream_id,
     ),
     WatchedKind(
         entity_type=consumer_groups_pb2.Member.DESCRIPTOR.full_name,
@@ -57,5 +58,6 @@ WATCHED: Final[tuple[WatchedKind[GroupsState], ...]] = (
         seen=tuple,
         parent=lambda state: state.groups,
         parent_key=lambda member: member.group_id,
+        stream_id=lambda _, group: group.stream_id,
     ),
 )

@@ -21,7 +21,12 @@ from services.runtime.failures import ApplyError
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.watch.v1 import watch_service_pb2 as watch_pb2
 from viewstamp.framing import frame, unframe
-from viewstamp.limits import CHANGES_KEPT_BYTES_MAX, CHANGES_PAGE_BYTES_MAX, CHANGES_PAGE_MAX
+from viewstamp.limits import (
+    CHANGES_KEPT_BYTES_MAX,
+    CHANGES_PAGE_BYTES_MAX,
+    CHANGES_PAGE_MAX,
+    CHANGES_PASSED_MAX,
+)
 from viewstamp.machine.tables import ABSENT, Table
 
 # A table, a key in it, and the value before.
@@ -68,6 +73,8 @@ class RecentChanges(Generic[State]):
         self._noted: list[_Noted] = []
         self._first = 0
         self._bytes = 0
+        # The streams that were asked for last, decoded, and their encoding.
+        self._followed: tuple[bytes, frozenset[int]] = b"", frozenset()
         # By user: the revision of the last change of what the user may do, if it is kept.
         self._access: dict[int, int] = {}
         for number, kind in enumerate(kinds):
@@ -112,30 +119,50 @@ class RecentChanges(Generic[State]):
         try:
             (payload,) = unframe(item.items)
             request = pb.ChangesRequest.FromString(payload)
+            page = self.page(request)
         except (ValueError, DecodeError) as error:
             raise ApplyError("a read of changes is malformed") from error
-        return frame(self.page(request).SerializeToString())
+        return frame(page.SerializeToString())
 
     def page(self, request: pb.ChangesRequest) -> pb.ChangesPage:
-        """Return the changes that a request asks for, as many as fit into a page."""
+        """Return the changes that a request asks for, as many as fit into a page.
+
+        Raises DecodeError for streams that cannot be decoded.
+        """
         page = pb.ChangesPage(oldest_revision=self.oldest_revision)
         if request.HasField("user_id"):
             page.access_revision = self._access.get(request.user_id, 0)
         start = self._start_of(request.from_revision)
         end = bisect_right(self._revisions, request.from_revision, lo=start)
         start = position = min(start + request.skipped, end)
-        room_bytes = CHANGES_PAGE_BYTES_MAX
-        stop = min(start + min(request.changes_max, CHANGES_PAGE_MAX), len(self._revisions))
-        while position < stop and room_bytes > 0:
-            change = self._change(position)
-            room_bytes -= change.ByteSize()
-            page.changes.append(change)
+        followed = self._followed_by(request)
+        room, room_bytes = min(request.changes_max, CHANGES_PAGE_MAX), CHANGES_PAGE_BYTES_MAX
+        stop = min(start + room + CHANGES_PASSED_MAX * (room > 0), len(self._revisions))
+        while position < stop and room and room_bytes > 0:
+            if followed is None or self._is_followed(position, followed):
+                change = self._change(position)
+                room, room_bytes = room - 1, room_bytes - change.ByteSize()
+                page.changes.append(change)
             position += 1
         if position < len(self._revisions):
             page.is_cut_off = True
             page.next_revision = self._revisions[position]
             page.next_skipped = position - self._start_of(page.next_revision)
         return page
+
+    def _followed_by(self, request: pb.ChangesRequest) -> frozenset[int] | None:
+        """Return the streams whose changes are asked for; None for everything."""
+        if not request.HasField("followed"):
+            return None
+        if request.followed != self._followed[0]:
+            streams = pb.FollowedStreams.FromString(request.followed)
+            self._followed = request.followed, frozenset(streams.stream_ids)
+        return self._followed[1]
+
+    def _is_followed(self, position: int, followed: frozenset[int]) -> bool:
+        noted = self._noted[position]
+        kind = self._kinds[noted.kind]
+        return kind.is_access or kind.stream_id(_row_of(noted), noted.parent) in followed
 
     def _add(
         self,

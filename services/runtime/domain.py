@@ -191,6 +191,8 @@ class WatchedKind(Generic[State]):
     parent_key: Callable[[Any], Any] = lambda row: None
     # Whether its rows say what a user may do; they have a `user_id`.
     is_access: bool = False
+    # The stream that a row and its parent are in; 0 for none.
+    stream_id: Callable[[Any, Any], int] = lambda row, parent: 0
 
 
 @dataclass(frozen=True, slots=True)

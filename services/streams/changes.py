@@ -85,12 +85,14 @@ WATCHED: Final[tuple[WatchedKind[StreamsState], ...]] = (
         entity_type=streams_pb2.Stream.DESCRIPTOR.full_name,
         table=lambda state: state.streams,
         describe=_describe_stream,
+        stream_id=lambda stream, _: stream.id,
     ),
     WatchedKind(
         entity_type=streams_pb2.Topic.DESCRIPTOR.full_name,
         table=lambda state: state.topics,
         describe=_describe_topic,
         weigh=_topic_bytes,
+        stream_id=lambda topic, _: topic.stream_id,
     ),
     WatchedKind(
         entity_type=brokers_pb2.Broker.DESCRIPTOR.full_name,
@@ -102,6 +104,7 @@ WATCHED: Final[tuple[WatchedKind[StreamsState], ...]] = (
         table=lambda state: state.placements,
         describe=_describe_placements,
         weigh=_placements_bytes,
+        stream_id=lambda row, _: row.stream_id,
     ),
     WatchedKind(
         entity_type="",

@@ -39,11 +39,13 @@ from viewstamp.api.brokers.v1 import brokers_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.users.v1 import users_pb2
+from viewstamp.api.watch.v1.watch_service_pb2 import Change
 from viewstamp.limits import PARTITIONS_PER_OFFSETS_ROW, PARTITIONS_PER_TOPIC_MAX
 
 # Key and message of each entity that a state holds.
 Held = Iterator[tuple[bytes, Message]]
 STEPS: Final = 25
+FOLLOWED: Final = [1, 3]
 
 
 def held_by_streams(state: StreamsState) -> Held:
@@ -127,8 +129,17 @@ class WatchedMachine(RecordedMachine):
             self._check_access()
         return applied
 
+    def _check_followed(self, changes: Sequence[Change]) -> None:
+        """Changes in some streams are what the changes themselves say of their streams."""
+        for streams in ([], FOLLOWED):
+            followed = pb.FollowedStreams(stream_ids=streams).SerializeToString()
+            assert changes_of(self, **self._next, followed=followed) == [
+                each for each in changes if each.stream_id in streams or not each.entity_type
+            ]
+
     def _watch(self) -> None:
         changes = changes_of(self, **self._next)
+        self._check_followed(changes)
         for change in changes:
             if change.revision > self._next["from_revision"]:
                 self._next = {"from_revision": change.revision, "skipped": 0}

@@ -85,17 +85,18 @@ class StartedRead:
 
 
 class FakeChanges:
-    """Services at one revision, which answer at once; `page_max` changes in a page.
+    """Services at one revision, which answer at once; a page passes `page_max` changes.
 
     If the replica `is_cut_off`, linearizable reads get no answer; services that are `is_lagging`
-    answer by nothing but that there is more. A `refusal` is that of every read.
+    answer by nothing but that there is more. A `refusal` is that of every read. While reads are
+    held, each is answered by `release`, as of then.
     """
 
     def __init__(self, page_max: int = 1_024) -> None:
         self.revision = 0
         self.page_max = page_max
         self.oldest = dict.fromkeys(mux.SERVICE_STAGES, 1)
-        self.is_cut_off = self.is_lagging = False
+        self.is_cut_off = self.is_lagging = self.is_held = False
         self.refusal: Refusal | None = None
         self.started: list[StartedRead] = []
         self.waiting: list[StartedRead] = []
@@ -115,10 +116,15 @@ class FakeChanges:
             kept.CopyFrom(each)
             kept.revision = self.revision
             self._kept[STAGES[each.entity_type]].append(kept)
+        if not self.is_held:
+            self.release()
+        return self.revision
+
+    def release(self) -> None:
+        """Answer the reads that can be answered."""
         waiting, self.waiting = self.waiting, []
         for started in waiting:
             self._try(started)
-        return self.revision
 
     def forget(self, before: int, stage: mux.Stage = mux.Stage.STREAMS) -> None:
         """Let a stage keep nothing from before a revision."""
@@ -147,7 +153,10 @@ class FakeChanges:
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         started = StartedRead(read, linearizable, revision, future)
         self.started.append(started)
-        self._try(started)
+        if self.is_held:
+            self.waiting.append(started)
+        else:
+            self._try(started)
         return future
 
     def _try(self, started: StartedRead) -> None:
@@ -161,8 +170,8 @@ class FakeChanges:
             started.future.set_exception(self.refusal)
             return
         pages = [
-            self.page(stage, request)
-            for stage, request in zip(mux.SERVICE_STAGES, started.asked(), strict=False)
+            self.page(mux.Stage(span.owner or 0), request)
+            for span, request in zip(started.read.spans, started.asked(), strict=True)
         ]
         spans = tuple(AnsweredSpan(frame(page.SerializeToString()), ()) for page in pages)
         started.future.set_result(Reply(1, self.revision, self.revision, spans))
@@ -174,7 +183,8 @@ class FakeChanges:
         same = sum(1 for each in kept if each.revision == request.from_revision)
         start = begin + min(request.skipped, same)
         stop = start + min(request.changes_max, self.page_max)
-        page = domain.ChangesPage(oldest_revision=self.oldest[stage], changes=kept[start:stop])
+        page = domain.ChangesPage(oldest_revision=self.oldest[stage])
+        page.changes.extend(each for each in kept[start:stop] if _is_followed(each, request))
         if self.is_lagging:
             empty = domain.ChangesPage(oldest_revision=self.oldest[stage], is_cut_off=True)
             empty.next_revision, empty.next_skipped = request.from_revision, request.skipped
@@ -186,6 +196,12 @@ class FakeChanges:
                 1 for each in kept[:stop] if each.revision == page.next_revision
             )
         return page
+
+
+def _is_followed(each: watch.Change, request: domain.ChangesRequest) -> bool:
+    if not request.HasField("followed") or each.entity_type == ACCESS:
+        return True
+    return each.stream_id in domain.FollowedStreams.FromString(request.followed).stream_ids
 
 
 def told(changes: Iterable[watch.Change]) -> list[tuple[int, int, str, bytes]]:

@@ -125,7 +125,7 @@ async def test_revisions_without_changes_wake_nobody() -> None:
 async def test_everything_since_the_first_wake_is_taken() -> None:
     """A follower takes what came since it was woken, however often it was woken, and once."""
     trial = FeedTrial()
-    with trial.follower(stream_key(1)) as follower:
+    with trial.follower(), trial.follower(stream_key(1)) as follower:
         await news(follower)
         trial.services.commit(change(STREAM, 2))
         await trial.until(trial.services.commit(change(STREAM, 1)))
@@ -226,7 +226,7 @@ async def test_the_last_revision_is_kept_whatever_its_size() -> None:
 async def test_a_lapsed_follower_knows_how_far_it_has_come() -> None:
     """What came before the changes that it missed did not concern it."""
     trial = FeedTrial()
-    with trial.follower(stream_key(1)) as follower:
+    with trial.follower(), trial.follower(stream_key(1)) as follower:
         await news(follower)
         for stream in (2, 2, 1, 2):
             await trial.until(trial.services.commit(change(STREAM, stream)))

@@ -18,7 +18,12 @@ from tests.services.runtime.changes_script import ROW_BYTES, Row, ScriptHarness,
 from tests.services.runtime.echo import batch
 from viewstamp import framing
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
-from viewstamp.limits import CHANGES_PAGE_BYTES_MAX, CHANGES_PAGE_MAX, MESSAGE_BYTES_MAX
+from viewstamp.limits import (
+    CHANGES_PAGE_BYTES_MAX,
+    CHANGES_PAGE_MAX,
+    CHANGES_PASSED_MAX,
+    MESSAGE_BYTES_MAX,
+)
 
 # Three changes of revision 1, none of 2, two of 3, one of 4.
 SCRIPTS: Final = ("a=1 b=1 c=1", "", "a=2 b=2", "a=3")
@@ -114,6 +119,25 @@ def test_a_page_has_so_many_bytes() -> None:
     keys = [b"".join(change.key for change in page.changes) for page in pages]
     assert keys == [b"ab", b"cde", b"f"]
     assert [(page.next_revision, page.next_skipped) for page in pages] == [(1, 2), (4, 0), (0, 0)]
+
+
+def test_a_page_passes_so_many_changes_at_most() -> None:
+    """Changes that nobody follows are passed over, in pages whose cost is bounded all the same."""
+    harness = ScriptHarness(bytes_max=3 * CHANGES_PASSED_MAX * ROW_BYTES)
+    harness.run(" ".join(f"n{number}=x" for number in range(2 * CHANGES_PASSED_MAX)), "user:7=x")
+    asked = {"from_revision": 1, "changes_max": 1, "followed": b""}
+    first = page_of(harness.machine, **asked)
+    assert (list(first.changes), first.is_cut_off) == ([], True)
+    assert (first.next_revision, first.next_skipped) == (1, CHANGES_PASSED_MAX + 1)
+    second = page_of(harness.machine, **{**asked, "skipped": first.next_skipped})
+    assert [change.user_id for change in second.changes] == [7]
+    assert not second.is_cut_off
+
+
+def test_followed_streams_that_are_malformed_are_refused() -> None:
+    """Bytes that are no list of streams end the read, and not the service."""
+    with pytest.raises(ApplyError, match="malformed"):
+        page_of(ScriptHarness().machine, followed=b"\xff")
 
 
 # Revisions with so many changes each, of which three are kept -> the oldest revision.

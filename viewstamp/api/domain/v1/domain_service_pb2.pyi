@@ -845,6 +845,7 @@ class ChangesRequest(_message.Message):
     SKIPPED_FIELD_NUMBER: _builtins.int
     CHANGES_MAX_FIELD_NUMBER: _builtins.int
     USER_ID_FIELD_NUMBER: _builtins.int
+    FOLLOWED_FIELD_NUMBER: _builtins.int
     from_revision: _builtins.int
     """Changes of this revision and of later ones."""
     skipped: _builtins.int
@@ -853,6 +854,11 @@ class ChangesRequest(_message.Message):
     """At most so many changes; 0 for none."""
     user_id: _builtins.int
     """Whose access is asked for, see `access_revision`."""
+    followed: _builtins.bytes
+    """Changes in other streams than these, and in none, are left out, but for those of access. An
+    encoded FollowedStreams, so that who asks again and again encodes and decodes it once. Without
+    it nothing is left out.
+    """
     def __init__(
         self,
         *,
@@ -860,16 +866,46 @@ class ChangesRequest(_message.Message):
         skipped: _builtins.int = ...,
         changes_max: _builtins.int = ...,
         user_id: _builtins.int | None = ...,
+        followed: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_user_id", b"_user_id", "user_id", b"user_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_followed", b"_followed", "_user_id", b"_user_id", "followed", b"followed", "user_id", b"user_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_user_id", b"_user_id", "changes_max", b"changes_max", "from_revision", b"from_revision", "skipped", b"skipped", "user_id", b"user_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_followed", b"_followed", "_user_id", b"_user_id", "changes_max", b"changes_max", "followed", b"followed", "from_revision", b"from_revision", "skipped", b"skipped", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__followed: _TypeAlias = _typing.Literal["followed"]  # noqa: Y015
+    _WhichOneofArgType__followed: _TypeAlias = _typing.Literal["_followed", b"_followed"]  # noqa: Y015
     _WhichOneofReturnType__user_id: _TypeAlias = _typing.Literal["user_id"]  # noqa: Y015
     _WhichOneofArgType__user_id: _TypeAlias = _typing.Literal["_user_id", b"_user_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__followed) -> _WhichOneofReturnType__followed | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__user_id) -> _WhichOneofReturnType__user_id | None: ...
 
 Global___ChangesRequest: _TypeAlias = ChangesRequest  # noqa: Y015
+
+@_typing.final
+class FollowedStreams(_message.Message):
+    """The streams that somebody watches."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def stream_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ascending."""
+
+    def __init__(
+        self,
+        *,
+        stream_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["stream_ids", b"stream_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FollowedStreams: _TypeAlias = FollowedStreams  # noqa: Y015
 
 @_typing.final
 class ChangesPage(_message.Message):
@@ -890,7 +926,7 @@ class ChangesPage(_message.Message):
     next_revision: _builtins.int
     """The revision of the next change."""
     next_skipped: _builtins.int
-    """How many changes of the next revision are in this page, or were left out."""
+    """How many changes of the next revision are behind this page, given out or left out."""
     access_revision: _builtins.int
     """At which kept revision the access of `user_id` changed last; 0 for none."""
     @_builtins.property
