@@ -84,7 +84,8 @@ def _noted(known: Marks, changes: Mapping[int, int], written_by: int) -> Marks:
     ends = offset_rows.replaced(before, plus_one)
     if ends == before:
         return known  # the older mark of the same ends says more
-    lost = {each: end for each, end in plus_one.items() if end < offset_rows.at(before, each)}
+    told = offset_rows.unpack(before)
+    lost = {each: end for each, end in plus_one.items() if each < len(told) and end < told[each]}
     if lost:
         lowered = tuple(offset_rows.lowered(row, lost) for row in known.ends)
         known = known._replace(ends=lowered)

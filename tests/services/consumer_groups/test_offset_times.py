@@ -216,7 +216,7 @@ def test_pages_join_to_what_one_page_says(size: int, partitions: list[int]) -> N
     report(harness, {0: 5, 3: 1, 127: 2, 128: 3, 299: 4}, written_by=STEP)
     whole = list(find(harness, 2 * STEP, partitions=partitions).offsets)
     assert len(whole) == (4 if partitions else 5)
-    token, joined = "", []
+    token, joined = "", list[Any]()
     while True:
         page = find(harness, 2 * STEP, partitions=partitions, page_size=size, page_token=token)
         assert len(page.offsets) <= size
