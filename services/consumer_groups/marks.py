@@ -1,8 +1,8 @@
 """By when data was written: what brokers have reported, remembered for some times.
 
 A mark says of a row of partitions that all below its ends was written by its time. So a reader who
-wants what was written from some time on begins at the ends of the newest mark before it. Each mark is
-true by itself: whichever are forgotten, nobody reads too little.
+wants what was written from some time on begins at the ends of the newest mark before it. Each mark is true
+by itself: whichever are forgotten, nobody reads too little.
 
 A row keeps at most MARKS_PER_ROW_MAX marks, of which at most two lie within MARK_INTERVAL_US. The
 newest has the last report, and the older they are the fewer are left: so an offset that is found is

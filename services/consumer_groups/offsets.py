@@ -46,8 +46,9 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.paging import PagedList, offsets_page_size
 
-# The cost, in rows, of setting all offsets of one row of them.
+# The cost, in rows, of setting all offsets of one row of them, and of finding them by time before.
 _ROWS_PER_WHOLE_ROW: Final = 8
+_ROWS_PER_FOUND_ROW: Final = 4
 
 
 def commit_offsets(state: GroupsState, request: api.CommitOffsetsRequest, call: Call) -> bytes:
@@ -279,7 +280,8 @@ def _reported_of(
 def _reset_all(state: GroupsState, group: Group, target: Target, call: Call) -> None:
     """Set all offsets of a group, row by row. Raises OFFSET_OUT_OF_RANGE."""
     count = _known_partitions(state, group, call)
-    call.charge(_ROWS_PER_WHOLE_ROW * offset_rows.row_count(count))
+    found = _ROWS_PER_FOUND_ROW if target.time_us else 0
+    call.charge((_ROWS_PER_WHOLE_ROW + found) * offset_rows.row_count(count))
     for number in range(offset_rows.row_count(count)):
         size = min(count - offset_rows.first_partition(number), limits.PARTITIONS_PER_OFFSETS_ROW)
         plus_one = resets.plus_one_of_row(state, group.topic_id, number, size, target)

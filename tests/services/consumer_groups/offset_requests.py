@@ -23,6 +23,7 @@ from viewstamp.errors import Refusal
 Offsets = Mapping[int, int] | Iterable[tuple[int, int]]
 EARLIEST: Final = api.OFFSET_RESET_EARLIEST
 LATEST: Final = api.OFFSET_RESET_LATEST
+TIME: Final = api.OFFSET_RESET_TIME
 
 
 def empty_group(partitions_count: int = 6) -> GroupsHarness:

@@ -33,6 +33,7 @@ from tests.services.consumer_groups.harness import (
 )
 from tests.services.consumer_groups.offset_requests import (
     EARLIEST,
+    TIME,
     commit_as,
     forget,
     reset,
@@ -243,6 +244,12 @@ COMMAND_ROWS: Final[dict[str, tuple[str, Doing, Doing, list[Told]]]] = {
         "ResetOffsets",
         empty_group,
         lambda harness: reset(harness, to=EARLIEST, name="new"),
+        NOTHING,
+    ),
+    "offsets that are reset to a time": (
+        "ResetOffsets",
+        empty_group,
+        lambda harness: reset(harness, to=TIME, time_us=1, name="new"),
         NOTHING,
     ),
     "offsets that are forgotten": (

@@ -11,6 +11,7 @@ from tests.services.consumer_groups.harness import STREAM, TOPIC, GroupsHarness
 from tests.services.consumer_groups.offset_requests import (
     EARLIEST,
     LATEST,
+    TIME,
     Offsets,
     committed,
     empty_group,
@@ -21,7 +22,6 @@ from tests.services.consumer_groups.offset_requests import (
     reported,
     reset,
 )
-from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
 from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.limits import (
     FEATURE_LEVEL_TIMES,
@@ -30,7 +30,6 @@ from viewstamp.limits import (
     OFFSETS_PER_REQUEST_MAX,
 )
 
-TIME: Final = api.OFFSET_RESET_TIME
 SECOND: Final = 1_000_000
 # So far apart that each report is remembered.
 STEP: Final = 20 * SECOND
