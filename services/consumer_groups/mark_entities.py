@@ -8,7 +8,7 @@ from itertools import pairwise
 from operator import le
 from typing import Final
 
-from services.consumer_groups.marks import Marks
+from services.consumer_groups.marks import TimeMarks
 from services.consumer_groups.model import GroupsState
 from services.runtime import offset_rows
 from services.runtime.section import Projected, SectionError
@@ -18,12 +18,12 @@ from viewstamp.limits import MARKS_PER_ROW_MAX, PARTITIONS_PER_OFFSETS_ROW
 _KEY: Final = struct.Struct(">QQ")
 
 
-def marks_key(row: Marks) -> bytes:
+def marks_key(row: TimeMarks) -> bytes:
     """Return the key of a row of marks."""
     return _KEY.pack(row.topic_id, offset_rows.first_partition(row.number))
 
 
-def encode_marks(row: Marks) -> bytes:
+def encode_marks(row: TimeMarks) -> bytes:
     """Return the canonical bytes of a row of marks."""
     entity = entities_pb2.MarksEntity(
         stream_id=row.stream_id,
@@ -49,7 +49,7 @@ def load_marks(state: GroupsState, canonical: bytes) -> Projected:
     if not times[0] or any(later <= time for time, later in pairwise(times)):
         raise SectionError(f"the marks of topic {entity.topic_id}, row {number}, are out of order")
     ends = tuple(offset_rows.pack(each.end_offsets_plus_one) for each in entity.marks)
-    row = Marks(entity.stream_id, entity.topic_id, number, times, ends)
+    row = TimeMarks(entity.stream_id, entity.topic_id, number, times, ends)
     state.marks.put((row.topic_id, row.number), row)
     return marks_key(row), encode_marks(row)
 

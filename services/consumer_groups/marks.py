@@ -1,8 +1,8 @@
 """By when data was written: what brokers have reported, remembered for some times.
 
 A mark says of a row of partitions that all below its ends was written by its time. So a reader who
-wants what was written from some time on begins at the ends of the newest mark before it. Each mark is true
-by itself: whichever are forgotten, nobody reads too little.
+wants what was written from some time on begins at the ends of the newest mark before it. Each mark
+is true by itself: whichever are forgotten, nobody reads too little.
 
 A row keeps at most MARKS_PER_ROW_MAX marks, of which at most two lie within MARK_INTERVAL_US. The
 newest has the last report, and the older they are the fewer are left: so an offset that is found is
@@ -29,7 +29,7 @@ from viewstamp.machine.tables import Table
 _PARTS: Final = 1 << 20
 
 
-class Marks(NamedTuple):
+class TimeMarks(NamedTuple):
     """The marks of a row of a topic's partitions: at least one."""
 
     stream_id: int
@@ -46,7 +46,7 @@ class Marks(NamedTuple):
         return (self.written_by[position - 1], self.ends[position - 1]) if position else (0, EMPTY)
 
 
-MarksTable = Table[tuple[int, int], Marks]  # by topic id and number of the row
+MarksTable = Table[tuple[int, int], TimeMarks]  # by topic id and number of the row
 
 
 def note(table: MarksTable, stream_id: int, topic_id: int, changes: ByRow, written_by: int) -> None:
@@ -57,7 +57,7 @@ def note(table: MarksTable, stream_id: int, topic_id: int, changes: ByRow, writt
     """
     for number in sorted(changes):
         known = table.rows.get((topic_id, number))
-        known = known or Marks(stream_id, topic_id, number, (), ())
+        known = known or TimeMarks(stream_id, topic_id, number, (), ())
         row = _noted(known, changes[number], written_by)
         if row is not known:
             table.put((topic_id, number), row)
@@ -78,7 +78,7 @@ def drop(table: MarksTable, topic_id: int, row_count: int) -> None:
     _drop(table, topic_id, 0, row_count)
 
 
-def _noted(known: Marks, changes: Mapping[int, int], written_by: int) -> Marks:
+def _noted(known: TimeMarks, changes: Mapping[int, int], written_by: int) -> TimeMarks:
     before = known.ends[-1] if known.ends else EMPTY
     plus_one = {index: offset + 1 for index, offset in changes.items()}
     ends = offset_rows.replaced(before, plus_one)
@@ -92,7 +92,7 @@ def _noted(known: Marks, changes: Mapping[int, int], written_by: int) -> Marks:
     return _marked(known, written_by, ends) if written_by else known
 
 
-def _marked(known: Marks, written_by: int, ends: bytes) -> Marks:
+def _marked(known: TimeMarks, written_by: int, ends: bytes) -> TimeMarks:
     """Return marks with a newer one. It takes the place of the last if that is hardly older."""
     times, rows = known.written_by, known.ends
     if times:
@@ -121,7 +121,7 @@ def _least_needed(times: tuple[int, ...]) -> int:
     )
 
 
-def _put_cut(table: MarksTable, known: Marks, kept: int) -> None:
+def _put_cut(table: MarksTable, known: TimeMarks, kept: int) -> None:
     """Leave the first partitions of a row; marks that say nothing of them go."""
     cut_rows = [offset_rows.cut(row, kept) for row in known.ends]
     told = [each for each, row in enumerate(cut_rows) if row]

@@ -78,6 +78,25 @@ Partitions = Annotated[
 ]
 
 
+ToTime = Annotated[
+    datetime | None,
+    typer.Option(
+        parser=moment,
+        metavar="TIME",
+        help="To what was written at this time and later: 2026-11-28T10:00:00Z. What was written"
+        " some time before may be read, too: see `viewstamp topic find-offsets`.",
+    ),
+]
+ByDuration = Annotated[
+    datetime | None,
+    typer.Option(
+        parser=ago,
+        metavar="DURATION",
+        help="To what was written so long ago and later: 90s, 2h, 7d.",
+    ),
+]
+
+
 class AssignorName(Enum):
     """How partitions are assigned to members."""
 
@@ -269,23 +288,8 @@ def reset_offsets(
     to: Annotated[
         ResetTarget | None, typer.Option(help="To where the data begins, or ends.")
     ] = None,
-    to_time: Annotated[
-        datetime | None,
-        typer.Option(
-            parser=moment,
-            metavar="TIME",
-            help="To what was written at this time and later: 2026-11-28T10:00:00Z. What was"
-            " written shortly before may be read, too: see `viewstamp topic find-offsets`.",
-        ),
-    ] = None,
-    by_duration: Annotated[
-        datetime | None,
-        typer.Option(
-            parser=ago,
-            metavar="DURATION",
-            help="To what was written so long ago and later: 90s, 2h, 7d.",
-        ),
-    ] = None,
+    to_time: ToTime = None,
+    by_duration: ByDuration = None,
     offset: Annotated[
         list[str] | None,
         typer.Option(

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from services.consumer_groups.mark_entities import encode_marks
-from services.consumer_groups.marks import Marks
+from services.consumer_groups.marks import TimeMarks
 from services.consumer_groups.model import GroupsState
 from services.consumer_groups.section import MARKS_KIND, SECTION
 from services.runtime import offset_rows, watermarks
@@ -21,7 +21,7 @@ from viewstamp.machine.tables import UndoLog
 
 STEP: Final = 20_000_000
 # From partition 256 of topic 9 on: two reports, the later one of two partitions more.
-MARKS: Final = Marks(
+MARKS: Final = TimeMarks(
     7,
     9,
     2,

@@ -21,7 +21,7 @@ PARTITIONS: Final = (0, 1, 127, 128)
 COUNT: Final = 130
 
 
-class Log:
+class PartitionRecords:
     """The records of one partition: when each was written. The first ones may have been dropped."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Platform:
         self.harness: GroupsHarness = empty_group(partitions_count=COUNT)
         self.harness.is_checking = False
         self.now = 100 * SECOND
-        self.logs = {partition: Log() for partition in PARTITIONS}
+        self.logs = {partition: PartitionRecords() for partition in PARTITIONS}
         self.times = {1, self.now}
 
     def wait(self, seconds: int) -> None:
