@@ -26,8 +26,7 @@ from viewstamp.errors import Refusal
 from viewstamp.paging import PagedList, offsets_page_size
 
 NOTHING_REPORTED: Final = Watermarks(0, 0, 0, EMPTY, EMPTY)
-_RESETS: Final = (api.OFFSET_RESET_EARLIEST, api.OFFSET_RESET_LATEST)
-_RESETS_WITH_TIMES: Final = (*_RESETS, api.OFFSET_RESET_TIME)
+_RESETS: Final = (api.OFFSET_RESET_EARLIEST, api.OFFSET_RESET_LATEST, api.OFFSET_RESET_TIME)
 
 
 class Target(NamedTuple):
@@ -38,14 +37,16 @@ class Target(NamedTuple):
 
 
 def target_of(request: api.ResetOffsetsRequest, call: Call) -> Target | None:
-    """Return where a request sets offsets, None for its own. Raises INVALID_OPTION."""
+    """Return where a request sets offsets, None for its own. Raises INVALID_OPTION.
+
+    Below the level nobody knows the field of the time, so a reset to a time has none.
+    """
     to, time_us = request.to, request.time_us if call.keeps_times else 0
     if to == api.OFFSET_RESET_UNSPECIFIED and not request.partitions and not time_us:
         return None
-    is_known = to in (_RESETS_WITH_TIMES if call.keeps_times else _RESETS)
     is_timed = to == api.OFFSET_RESET_TIME
     has_offsets = request.offsets or request.allow_out_of_range
-    if not is_known or is_timed != bool(time_us) or has_offsets:
+    if to not in _RESETS or is_timed != bool(time_us) or has_offsets:
         raise Refusal.of(Reason.REASON_INVALID_OPTION, "reset_to", to=to)
     return Target(to, time_us)
 

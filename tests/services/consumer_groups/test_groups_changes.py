@@ -326,7 +326,7 @@ EFFECT_ROWS: Final[dict[str, tuple[dict[str, Any], list[Told]]]] = {
     "ends are reported": (
         {
             "offsets_reported": effects_pb2.OffsetsReported(
-                stream_id=STREAM, topic_id=TOPIC, offsets=told({0: 5})
+                stream_id=STREAM, topic_id=TOPIC, offsets=told({0: 5}), written_by=1
             )
         },
         NOTHING,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.consumer_groups import marks
@@ -98,7 +98,7 @@ STEPS: Final = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEPS, max_size=60))
 def test_nobody_reads_too_little(steps: list[tuple[object, ...]]) -> None:
     """Whatever was written since a time lies at its offset or behind, whatever became of records.
