@@ -99,7 +99,7 @@ def marked() -> Fed:
 
 @pytest.mark.parametrize(
     ("partitions", "rows", "named"),
-    [([], 4 * ROWS, 0), (FAR_APART, ROWS, MANY), (TOGETHER, ROWS_TOGETHER, MANY)],
+    [([], 10 * ROWS, 0), (FAR_APART, ROWS, MANY), (TOGETHER, ROWS_TOGETHER, MANY)],
 )
 def test_a_reset_to_a_time_pays_for_its_rows(
     marked: Fed, partitions: list[int], rows: int, named: int
