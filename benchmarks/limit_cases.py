@@ -340,7 +340,7 @@ def _groups() -> dict[str, Case]:
 
 
 def _group_offsets(driver: Driver) -> dict[str, Case]:
-    """Return the cases of a group of a wide topic, with an offset in each row, and none known."""
+    """Return the cases of a group of a wide topic, with an offset and a mark in each row."""
     topic = effects_pb2.TopicContext(
         stream_id=1,
         topic_id=2,
@@ -354,12 +354,17 @@ def _group_offsets(driver: Driver) -> dict[str, Case]:
     for partitions in (ONE_OF_EACH_ROW, ON_A_PAGE):
         committed = groups_pb2.CommitOffsetsRequest(group=group, offsets=_offsets(partitions, 1))
         driver.do(committed, context=topic)
-    earliest = groups_pb2.OFFSET_RESET_EARLIEST
+        reported = effects_pb2.OffsetsReported(
+            stream_id=1, topic_id=2, offsets=_offsets(partitions, 1), written_by=1
+        )
+        driver.effect(offsets_reported=reported)
+    since: dict[str, Any] = {"to": groups_pb2.OFFSET_RESET_TIME, "time_us": 2}
     requests = (
         groups_pb2.CommitOffsetsRequest(group=group, offsets=_offsets(FAR_APART, 2)),
-        groups_pb2.ResetOffsetsRequest(group=group, to=earliest),
+        groups_pb2.ResetOffsetsRequest(group=group, **since),
         groups_pb2.DeleteOffsetsRequest(group=group),
         groups_pb2.FetchOffsetsRequest(group=group),
+        groups_pb2.FindOffsetsRequest(time_us=since["time_us"]),
         groups_pb2.DeleteConsumerGroupRequest(group=group),
     )
     groups = driver.machine.state.groups

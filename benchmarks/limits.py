@@ -101,13 +101,16 @@ LIMITS_OF: Final = {
         "PARTITIONS_PER_REQUEST_MAX, REPLICAS_PER_PARTITION_MAX",
     ),
     "FetchOffsets": "OFFSETS_PAGE_MAX",
+    "FindOffsets": "OFFSETS_PAGE_MAX",
     "ListWatermarks": "OFFSETS_PAGE_MAX",
 }
 _OF_COMMANDS: Final = "COMMAND_ROWS_MAX"
 _OF_READS: Final = "MESSAGE_BYTES_MAX"
 _OF_PAGES: Final = "PAGE_SIZE_MAX"
 # Methods whose pages have a limit of their own.
-_OWN_PAGES: Final = frozenset({"SyncConsumerGroup", "FetchOffsets", "ListWatermarks"})
+_OWN_PAGES: Final = frozenset(
+    {"SyncConsumerGroup", "FetchOffsets", "FindOffsets", "ListWatermarks"}
+)
 
 _SUFFIX_UNITS: Final = {
     "_BYTES": "bytes",

@@ -34,7 +34,13 @@ OFFSET_MAX: Final = (1 << 63) - 1
 OFFSETS_PER_REQUEST_MAX: Final = 16_384
 # Consecutive partitions whose offsets are one row of the state, and one entity of a snapshot.
 PARTITIONS_PER_OFFSETS_ROW: Final = 128
-# Partitions on one page of FetchOffsets or ListWatermarks.
+# By when data was written: so many times are remembered of each such row, so far apart at least.
+# They need another level than FEATURE_LEVEL_TIMES if they change, as does the next one.
+MARKS_PER_ROW_MAX: Final = 32
+MARK_INTERVAL_US: Final = 10_000_000
+# A report whose time is so far ahead of log time leaves no time behind.
+REPORT_AHEAD_US_MAX: Final = 60_000_000
+# Partitions on one page of FetchOffsets, FindOffsets or ListWatermarks.
 OFFSETS_PAGE_MAX: Final = 16_384
 REPLICATION_FACTOR_MAX: Final = 255
 SEGMENT_SIZE_BYTES_MIN: Final = 1 * MIB

@@ -132,6 +132,10 @@ LOCAL_LIMITS: Final = frozenset(
         "REPLICAS_PER_PARTITION_MAX",
         # Came with FEATURE_LEVEL_KEPT_SNAPSHOTS.
         "SNAPSHOT_KEPT_FOR_MAX_US",
+        # Came with FEATURE_LEVEL_TIMES.
+        "MARKS_PER_ROW_MAX",
+        "MARK_INTERVAL_US",
+        "REPORT_AHEAD_US_MAX",
         # The replica that answers a read decides how long its page is, and when a member is to show
         # life again.
         "OFFSETS_PAGE_MAX",

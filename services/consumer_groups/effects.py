@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from services.consumer_groups import chores
+from services.consumer_groups import chores, marks
 from services.consumer_groups.model import GroupsState
 from services.runtime import offset_rows, watermarks
 from services.runtime.domain import Call, EffectHandler
@@ -18,14 +18,14 @@ from viewstamp.api.domain.v1 import effects_pb2
 def stream_deleted(state: GroupsState, effect: effects_pb2.StreamDeleted, call: Call) -> None:
     """Drop the groups and watermarks of all topics of the stream."""
     for topic_id, row_count in zip(effect.topic_ids, effect.watermark_rows, strict=False):
-        watermarks.drop(state.watermarks, topic_id, row_count)
+        _forget_topic(state, topic_id, row_count)
     for topic_id in effect.topic_ids:
         chores.topic_gone(state, effect.stream_id, topic_id, call)
 
 
 def topic_deleted(state: GroupsState, effect: effects_pb2.TopicDeleted, call: Call) -> None:
     """Drop the groups and watermarks of the topic."""
-    watermarks.drop(state.watermarks, effect.topic_id, effect.watermark_rows)
+    _forget_topic(state, effect.topic_id, effect.watermark_rows)
     chores.topic_gone(state, effect.stream_id, effect.topic_id, call)
 
 
@@ -38,16 +38,22 @@ def partitions_changed(
     """
     if call.keeps_offsets:
         watermarks.cut(state.watermarks, effect.topic_id, effect.partitions_count)
+        marks.cut(state.marks, effect.topic_id, effect.partitions_count)
     chores.partitions_changed(
         state, effect.stream_id, effect.topic_id, effect.partitions_count, call
     )
 
 
 def offsets_reported(state: GroupsState, effect: effects_pb2.OffsetsReported, call: Call) -> None:
-    """Move watermarks as streams has moved them."""
+    """Move watermarks as streams has moved them, and remember by when data was written."""
     changes = offset_rows.by_row((each.partition, each.offset) for each in effect.offsets)
-    move = watermarks.raise_starts if effect.are_starts else watermarks.raise_ends
-    move(state.watermarks, effect.stream_id, effect.topic_id, changes)
+    topic = (effect.stream_id, effect.topic_id)
+    if effect.are_starts:
+        watermarks.raise_starts(state.watermarks, *topic, changes)
+        return
+    watermarks.raise_ends(state.watermarks, *topic, changes)
+    if call.keeps_times:
+        marks.note(state.marks, *topic, changes, effect.written_by)
 
 
 def user_deleted(state: GroupsState, effect: effects_pb2.UserDeleted, call: Call) -> None:
@@ -73,6 +79,11 @@ def user_sessions_ended(
 def session_ended(state: GroupsState, effect: effects_pb2.SessionEnded, call: Call) -> None:
     """Let the session's members leave."""
     chores.session_over(state, effect.session_id, call)
+
+
+def _forget_topic(state: GroupsState, topic_id: int, row_count: int) -> None:
+    watermarks.drop(state.watermarks, topic_id, row_count)
+    marks.drop(state.marks, topic_id, row_count)
 
 
 EFFECTS: Final[Mapping[str, EffectHandler[GroupsState]]] = {

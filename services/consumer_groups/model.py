@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from services.consumer_groups.marks import MarksTable
 from services.runtime import offset_rows
 from services.runtime.liveness import Liveness
 from services.runtime.offset_rows import EMPTY
@@ -128,7 +129,7 @@ class GroupsState:
     """
 
     __slots__ = (
-        "groups", "members", "counters", "chores", "watermarks", "offsets", "names",
+        "groups", "members", "counters", "chores", "watermarks", "offsets", "marks", "names",
         "topic_groups", "group_members", "instances", "session_groups", "user_sessions", "waiting",
         "liveness",
     )  # fmt: skip
@@ -140,6 +141,7 @@ class GroupsState:
         self.chores: Table[ChoreKey, Chore] = Table(undo)
         self.watermarks: WatermarksTable = Table(undo)  # equal to those of streams
         self.offsets: Table[tuple[int, int], CommittedOffsets] = Table(undo)  # (group, row number)
+        self.marks: MarksTable = Table(undo)
         # Indexes: everything below is derived from the rows above.
         self.names: Table[tuple[int, int, str], int] = Table(undo)  # (stream, topic, name)
         self.topic_groups: TableIndex[tuple[int, int], int] = TableIndex(undo)

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
+from services.consumer_groups import resets
 from services.consumer_groups.lookup import (
     check_present_epoch,
     find_group,
@@ -25,15 +26,15 @@ from services.consumer_groups.lookup import (
     topic_of,
 )
 from services.consumer_groups.model import Group, GroupsState, Member, contains
+from services.consumer_groups.resets import NOTHING_REPORTED, Target
 from services.consumer_groups.retention import note_commit
 from services.runtime import offset_rows
 from services.runtime.cost import RETRY_DELAY_MS
 from services.runtime.domain import Call, CommandHandler
-from services.runtime.offset_rows import EMPTY, ByRow
+from services.runtime.offset_rows import ByRow
 from services.runtime.watermarks import (
     OFFSETS_PER_ROW_OF_WORK,
     ROWS_PER_REPLACED,
-    Watermarks,
     impossible_offset,
     invalid_offsets_count,
 )
@@ -45,10 +46,9 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.paging import PagedList, offsets_page_size
 
-_NOTHING_REPORTED: Final = Watermarks(0, 0, 0, EMPTY, EMPTY)
-_RESETS: Final = (api.OFFSET_RESET_EARLIEST, api.OFFSET_RESET_LATEST)
-# The cost, in rows, of setting all offsets of one row of them.
+# The cost, in rows, of setting all offsets of one row of them, and of finding them by time before.
 _ROWS_PER_WHOLE_ROW: Final = 8
+_ROWS_PER_FOUND_ROW: Final = 4
 
 
 def commit_offsets(state: GroupsState, request: api.CommitOffsetsRequest, call: Call) -> bytes:
@@ -70,18 +70,16 @@ def commit_offsets(state: GroupsState, request: api.CommitOffsetsRequest, call: 
 def reset_offsets(state: GroupsState, request: api.ResetOffsetsRequest, call: Call) -> bytes:
     """Set offsets of a group without members."""
     group = _find_empty_group(state, request, call)
-    is_given = request.to == api.OFFSET_RESET_UNSPECIFIED
-    if is_given and not request.partitions:
+    target = resets.target_of(request, call)
+    if target is None:
         changes = _offsets_of(state, group, request.offsets, call)
         if not request.allow_out_of_range:
             _check_range(state, group, changes)
-    elif is_given or request.to not in _RESETS or request.offsets or request.allow_out_of_range:
-        raise Refusal.of(Reason.REASON_INVALID_OPTION, "reset_to", to=request.to)
     elif request.partitions:
-        changes = _reported_of(state, group, request.to, request.partitions, call)
+        changes = _reported_of(state, group, target, request.partitions, call)
     else:
         changes = {}
-        _reset_all(state, group, request.to, call)
+        _reset_all(state, group, target, call)
     _store(state, group, changes)
     note_commit(state, group, call)
     return b""
@@ -268,43 +266,26 @@ def _check_range(state: GroupsState, group: Group, changes: ByRow) -> None:
 
 
 def _reported_of(
-    state: GroupsState, group: Group, to: int, partitions: Sequence[int], call: Call
+    state: GroupsState, group: Group, target: Target, partitions: Sequence[int], call: Call
 ) -> ByRow:
-    """Return where the data of some partitions begins or ends. Raises OFFSET_OUT_OF_RANGE."""
-    reported = []
-    for partition in _named(state, group, partitions, call):
-        number, index = offset_rows.place(partition)
-        row = state.watermarks.rows.get((group.topic_id, number), _NOTHING_REPORTED)
-        plus_one = offset_rows.at(row.ends, index)
-        if to == api.OFFSET_RESET_EARLIEST:
-            plus_one = offset_rows.at(row.starts, index) + 1
-        elif not plus_one:
-            raise _not_reported(partition)
-        reported.append((partition, plus_one - 1))
-    changes = offset_rows.by_row(reported)
+    """Return where some partitions are to be read on. Raises OFFSET_OUT_OF_RANGE."""
+    named = _named(state, group, partitions, call)
+    changes = offset_rows.by_row(
+        (each, resets.offset_of(state, group.topic_id, each, target)) for each in named
+    )
     call.charge(ROWS_PER_REPLACED * len(changes))
     return changes
 
 
-def _reset_all(state: GroupsState, group: Group, to: int, call: Call) -> None:
-    """Set all offsets to where the data begins or ends, row by row. Raises OFFSET_OUT_OF_RANGE."""
+def _reset_all(state: GroupsState, group: Group, target: Target, call: Call) -> None:
+    """Set all offsets of a group, row by row. Raises OFFSET_OUT_OF_RANGE."""
     count = _known_partitions(state, group, call)
-    call.charge(_ROWS_PER_WHOLE_ROW * offset_rows.row_count(count))
+    found = _ROWS_PER_FOUND_ROW if target.time_us else 0
+    call.charge((_ROWS_PER_WHOLE_ROW + found) * offset_rows.row_count(count))
     for number in range(offset_rows.row_count(count)):
-        row = state.watermarks.rows.get((group.topic_id, number), _NOTHING_REPORTED)
-        first = offset_rows.first_partition(number)
-        size = min(count - first, limits.PARTITIONS_PER_OFFSETS_ROW)
-        known = offset_rows.unpack(row.starts if to == api.OFFSET_RESET_EARLIEST else row.ends)
-        plus_one = [*known[:size], *[0] * (size - len(known))]
-        if to == api.OFFSET_RESET_EARLIEST:
-            plus_one = [each + 1 for each in plus_one]
-        elif 0 in plus_one:
-            raise _not_reported(first + plus_one.index(0))
+        size = min(count - offset_rows.first_partition(number), limits.PARTITIONS_PER_OFFSETS_ROW)
+        plus_one = resets.plus_one_of_row(state, group.topic_id, number, size, target)
         state.set_offsets(group.id, number, offset_rows.pack(plus_one))
-
-
-def _not_reported(partition: int) -> Refusal:
-    return Refusal.of(Reason.REASON_OFFSET_OUT_OF_RANGE, "not_reported", partition=partition)
 
 
 # --- What is kept ---
@@ -329,7 +310,7 @@ def _committed(
         row = state.offsets.rows.get((group.id, number))
         kept = 0 if row is None else offset_rows.at(row.offsets, index)
         if kept:
-            reported = state.watermarks.rows.get((group.topic_id, number), _NOTHING_REPORTED)
+            reported = state.watermarks.rows.get((group.topic_id, number), NOTHING_REPORTED)
             known = offset_rows.at(reported.starts, index), offset_rows.at(reported.ends, index)
             yield _view(partition, kept - 1, *known)
 
@@ -343,7 +324,7 @@ def _committed_from(
         row = state.offsets.rows.get((group.id, number))
         if row is None:
             continue
-        reported = state.watermarks.rows.get((group.topic_id, number), _NOTHING_REPORTED)
+        reported = state.watermarks.rows.get((group.topic_id, number), NOTHING_REPORTED)
         kept = offset_rows.unpack(row.offsets)
         starts = offset_rows.unpack(reported.starts)
         ends = offset_rows.unpack(reported.ends)

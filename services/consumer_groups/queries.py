@@ -20,6 +20,7 @@ from services.consumer_groups.lookup import (
 from services.consumer_groups.membership import is_assign_pending
 from services.consumer_groups.model import Group, GroupsState, Member
 from services.consumer_groups.offsets import fetch_offsets
+from services.consumer_groups.resets import find_offsets
 from services.runtime.domain import Call, QueryHandler
 from viewstamp import limits
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as entities
@@ -139,6 +140,7 @@ QUERIES: Final[Mapping[str, QueryHandler[GroupsState]]] = {
     "SyncConsumerGroup": sync_consumer_group,
     "KeepAliveConsumerGroup": keep_alive_consumer_group,
     "FetchOffsets": fetch_offsets,
+    "FindOffsets": find_offsets,
 }
 
 

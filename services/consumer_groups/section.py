@@ -2,9 +2,9 @@
 
 Kinds: 1 groups (key: stream id, topic id, group id), 2 members (key: group id, session id),
 3 counters (empty key), 4 chores (key: kind, both ids), 5 watermarks (key: topic id, row), 6 offsets
-(key: group id, row). Ids and numbers of rows are 8 bytes big-endian. The encoding of an entity is
-its proto's, fields in ascending order, as golden bytes in the tests pin it. Indexes are not part of
-it.
+(key: group id, row), 7 marks (`services.consumer_groups.mark_entities`). Ids and numbers of rows
+are 8 bytes big-endian. The encoding of an entity is its proto's, fields in ascending order, as
+golden bytes in the tests pin it. Indexes are not part of it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final
 
 from google.protobuf.message import Message
 
+from services.consumer_groups import mark_entities
 from services.consumer_groups.assignment import waiting_of
 from services.consumer_groups.assignors import ASSIGNORS
 from services.consumer_groups.chores import KINDS_OF_CHORES
@@ -45,6 +46,7 @@ COUNTERS_KIND: Final = 3
 # Version 1 has them as well: usually there are none, and then its bytes are the same.
 CHORE_KIND: Final = 4
 OFFSETS_KIND: Final = 6
+MARKS_KIND: Final = 7
 
 _OFFSETS_KEY = struct.Struct(">QQ")
 _GROUP_KEY = struct.Struct(">QQQ")
@@ -191,6 +193,7 @@ def _check_whole(state: GroupsState) -> Iterator[None]:
         raise SectionError(f"the next group id {state.next_group_id()} is in use already")
     with_offsets = {group_id for group_id, _ in state.offsets.rows}
     yield
+    yield from mark_entities.check(state)
     for group_id in state.groups.sorted_keys():
         members = state.members_of(group_id)
         group = state.groups.rows[group_id]
@@ -296,6 +299,13 @@ SECTION: Final[Section[GroupsState]] = Section(
             encode=encode_offsets,
             load=_load_offsets,
             encode_key=lambda key, row: _offsets_key(row),
+        ),
+        EntityKind(
+            MARKS_KIND,
+            table=lambda state: state.marks,
+            encode=mark_entities.encode_marks,
+            load=mark_entities.load_marks,
+            encode_key=lambda key, row: mark_entities.marks_key(row),
         ),
     ),
     check=_check_whole,

@@ -72,6 +72,11 @@ class Call:
         """Whether brokers may register at the level in force."""
         return self.feature_level >= limits.FEATURE_LEVEL_BROKERS
 
+    @property
+    def keeps_times(self) -> bool:
+        """Whether it is remembered by when data was written at the level in force."""
+        return self.feature_level >= limits.FEATURE_LEVEL_TIMES
+
     def charge(self, rows: int) -> None:
         """Pay for the rows to touch, before anything is changed. Raises Refusal COST_EXCEEDED.
 

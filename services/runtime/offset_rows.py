@@ -99,6 +99,17 @@ def raised(row: bytes, changes: Mapping[int, int]) -> bytes:
     return _trimmed(bytes(changed)) if is_higher else row
 
 
+def lowered(row: bytes, limits: Mapping[int, int]) -> bytes:
+    """Return the row with no offset above its limit, which is above 0, at some indexes."""
+    changed = bytearray(row)
+    offsets = memoryview(changed).cast("Q")
+    for index, limit in limits.items():
+        if index < len(offsets) and limit < offsets[index]:
+            offsets[index] = limit
+    offsets.release()
+    return bytes(changed)
+
+
 def cut(row: bytes, count: int) -> bytes:
     """Return the row with the offsets of its first `count` partitions alone."""
     return _trimmed(row[: count * _OFFSET_BYTES])

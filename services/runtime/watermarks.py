@@ -70,6 +70,16 @@ def raise_ends(table: WatermarksTable, stream_id: int, topic_id: int, changes: B
     return _raise(table, stream_id, topic_id, changes, _with_ends)
 
 
+def lower_count(table: WatermarksTable, topic_id: int, changes: ByRow) -> int:
+    """Return how many ends are lower than known ones."""
+    count = 0
+    for number, ends in changes.items():
+        row = table.rows.get((topic_id, number))
+        known = () if row is None else offset_rows.unpack(row.ends)
+        count += sum(index < len(known) and end + 1 < known[index] for index, end in ends.items())
+    return count
+
+
 def raise_starts(table: WatermarksTable, stream_id: int, topic_id: int, changes: ByRow) -> bool:
     """Move starts that lie lower, and the ends that would lie before them; return if any did."""
     return _raise(table, stream_id, topic_id, changes, _with_starts)

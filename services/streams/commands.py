@@ -109,7 +109,8 @@ def delete_stream(state: StreamsState, request: api.DeleteStreamRequest, call: C
         topic_ids=topic_ids,
         watermark_rows=watermark_rows if call.keeps_offsets else (),
     )
-    rows = limits.EFFECT_ROWS + len(topic_ids) + sum(watermark_rows) + grant_rows
+    told_rows = reports.forgetting_rows(sum(watermark_rows), call)
+    rows = limits.EFFECT_ROWS + len(topic_ids) + told_rows + grant_rows
     call.emit(CASCADE, effects_pb2.EffectPayload(stream_deleted=deleted), rows)
     return _EMPTY
 
@@ -181,7 +182,7 @@ def delete_topic(state: StreamsState, request: api.DeleteTopicRequest, call: Cal
     deleted = effects_pb2.TopicDeleted(
         stream_id=topic.stream_id, topic_id=topic.id, watermark_rows=watermark_rows
     )
-    rows += limits.EFFECT_ROWS + look_rows + watermark_rows
+    rows += limits.EFFECT_ROWS + look_rows + reports.forgetting_rows(watermark_rows, call)
     call.emit(CASCADE, effects_pb2.EffectPayload(topic_deleted=deleted), rows)
     return _EMPTY
 

@@ -3,6 +3,9 @@
 A watermark never moves back. It is a fact about data and no part of its topic, so no report
 modifies the topic, and a purge leaves the watermarks as they are: whoever carries it out reports up
 to where data was dropped.
+
+Consumer groups are told of each report that moves anything; and of lower ends, too, where they
+remember by when data was written: data was lost, or the report is late.
 """
 
 from __future__ import annotations
@@ -29,6 +32,12 @@ from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as api
 from viewstamp.paging import PagedList, offsets_page_size
 
+# What a row of marks costs consumer groups beside its watermarks: with a new mark, and for each
+# lower end, which is looked up in all of them; and what both cost to forget.
+_ROWS_PER_MARKED: Final = 12
+_ROWS_PER_LOWERED: Final = 4
+_ROWS_PER_FORGOTTEN: Final = 3
+
 
 def truncate_partitions(
     state: StreamsState, request: api.TruncatePartitionsRequest, call: Call
@@ -39,7 +48,8 @@ def truncate_partitions(
     if call.knows_brokers and request.HasField("broker"):
         _check_broker(state, topic, request, offsets, call)
     if watermarks.raise_starts(state.watermarks, topic.stream_id, topic.id, changes):
-        _tell(topic, offsets, rows, call, are_starts=True)
+        told = effects_pb2.OffsetsReported(offsets=offsets, are_starts=True)
+        _tell(topic, told, rows, call)
     return b""
 
 
@@ -51,8 +61,15 @@ def report_partition_ends(
     topic, changes, rows = _reported(state, request, offsets, gates.SEND_TOPIC, call)
     if call.knows_brokers and (request.HasField("broker") or state.placements.rows):
         _check_broker(state, topic, request, offsets, call)
-    if watermarks.raise_ends(state.watermarks, topic.stream_id, topic.id, changes):
-        _tell(topic, offsets, rows, call, are_starts=False)
+    told = effects_pb2.OffsetsReported(offsets=offsets)
+    lower_count = 0
+    if call.keeps_times:
+        call.charge(len(offsets) // OFFSETS_PER_ROW_OF_WORK)
+        lower_count = watermarks.lower_count(state.watermarks, topic.id, changes)
+        rows += _ROWS_PER_MARKED * len(changes) + _ROWS_PER_LOWERED * lower_count
+        told.written_by = _written_by(request.reported_at_us, call)
+    if watermarks.raise_ends(state.watermarks, topic.stream_id, topic.id, changes) or lower_count:
+        _tell(topic, told, rows, call)
     return b""
 
 
@@ -83,6 +100,11 @@ COMMANDS: Final[Mapping[str, CommandHandler[StreamsState]]] = {
 def rows_of(topic: Topic, call: Call) -> int:
     """Return how many rows of watermarks a topic may have; none below the level."""
     return offset_rows.row_count(topic.partitions_count) if call.keeps_offsets else 0
+
+
+def forgetting_rows(watermark_rows: int, call: Call) -> int:
+    """Return what it costs consumer groups to forget so many rows, with what they remember."""
+    return watermark_rows * (_ROWS_PER_FORGOTTEN if call.keeps_times else 1)
 
 
 def _reported(
@@ -124,14 +146,21 @@ def _check_broker(
     check_leads(state, topic, placed, stamp, call)
 
 
-def _tell(
-    topic: Topic, offsets: Sequence[PartitionOffset], rows: int, call: Call, *, are_starts: bool
-) -> None:
-    """Tell consumer groups of a report, which has cost so many rows here."""
-    effect = effects_pb2.OffsetsReported(
-        stream_id=topic.stream_id, topic_id=topic.id, offsets=offsets, are_starts=are_starts
-    )
-    payload = effects_pb2.EffectPayload(offsets_reported=effect)
+def _written_by(reported_at_us: int, call: Call) -> int:
+    """Return by when everything below the ends of a report was written; 0 if nobody knows.
+
+    The reporter's clock may be behind; and so may log time, if a primary has not heard enough
+    clocks yet. What both have reached is late enough. A clock that is far ahead says nothing.
+    """
+    if reported_at_us > call.timestamp + limits.REPORT_AHEAD_US_MAX:
+        return 0
+    return max(reported_at_us, call.timestamp)
+
+
+def _tell(topic: Topic, told: effects_pb2.OffsetsReported, rows: int, call: Call) -> None:
+    """Tell consumer groups of a report that costs so many rows there."""
+    told.stream_id, told.topic_id = topic.stream_id, topic.id
+    payload = effects_pb2.EffectPayload(offsets_reported=told)
     call.emit((routing_pb2.STAGE_CONSUMER_GROUPS,), payload, limits.EFFECT_ROWS + rows)
 
 

@@ -36,6 +36,7 @@ _ON_GROUPS: Final = _MEMBERS_ONLY | {
     "JoinConsumerGroup", "UpdateConsumerGroup", "DeleteConsumerGroup", "GetConsumerGroup",
     "CreatePartitions", "DeletePartitions", "TruncatePartitions", "ReportPartitionEnds",
     "CommitOffsets", "ResetOffsets", "DeleteOffsets", "FetchOffsets", "ListWatermarks",
+    "FindOffsets",
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from testkit.composite.model_groups import (
     MANAGE,
+    READ,
     ROW,
     Handler,
     check_session,
@@ -15,6 +16,7 @@ from testkit.composite.model_groups import (
 )
 from testkit.composite.model_pages import page_of
 from testkit.composite.model_retention import note_commit
+from testkit.composite.model_times import found_offsets, offset_for
 from testkit.composite.world import (
     Call,
     CompositeModelState,
@@ -23,8 +25,11 @@ from testkit.composite.world import (
     Member,
     Topic,
 )
+from viewstamp.limits import FEATURE_LEVEL_TIMES
 
-EARLIEST, LATEST = 1, 2
+EARLIEST, LATEST, TIME = 1, 2, 3
+TARGETS: Final = (EARLIEST, LATEST, TIME)
+TARGET_NAMES: Final = {EARLIEST: "earliest", LATEST: "latest", TIME: "a time"}
 # Offsets are below: what a signed number of 64 bits can say.
 OFFSETS_END: Final = 1 << 63
 
@@ -51,23 +56,25 @@ def reset_offsets(
 ) -> dict[str, Any]:
     """Set offsets of a group without members."""
     group = _empty_group(topic, request)
-    if not request.to and not request.partitions:
+    is_timed = world.level >= FEATURE_LEVEL_TIMES
+    time_us = request.time_us if is_timed else 0
+    if not request.to and not request.partitions and not time_us:
         _store(world, topic, group, request, _told(topic, request.offsets), "reset")
         note_commit(group, call)
         return {}
-    if request.to not in (EARLIEST, LATEST) or request.offsets or request.allow_out_of_range:
+    if request.to not in TARGETS[: 3 if is_timed else 2] or request.offsets:
+        raise CompositeRefused("INVALID_OPTION", to=request.to)
+    if request.allow_out_of_range or (request.to == TIME) != bool(time_us):
         raise CompositeRefused("INVALID_OPTION", to=request.to)
     wanted = list(request.partitions) or range(len(topic.partitions))
     _check_partitions(topic, wanted)
-    reported = topic.starts if request.to == EARLIEST else topic.ends
     for partition in wanted:
         if request.to == LATEST and partition not in topic.ends:
             raise CompositeRefused("OFFSET_OUT_OF_RANGE", partition=partition)
-    group.offsets |= {partition: reported.get(partition, 0) for partition in wanted}
+    group.offsets |= {each: _target(topic, each, request.to, time_us) for each in wanted}
     note_commit(group, call)
-    where = "to earliest" if request.to == EARLIEST else "to latest"
     which = "some" if request.partitions else "all" if len(wanted) <= ROW else "all of two rows"
-    world.turns.add(f"{which} reset {where}")
+    world.turns.add(f"{which} reset to {TARGET_NAMES[request.to]}")
     return {}
 
 
@@ -99,12 +106,28 @@ def fetch_offsets(
     return {"offsets": page, "next_page_token": next_token}
 
 
+def find_offsets(
+    world: CompositeModelState, topic: Topic, request: Any, call: Call
+) -> dict[str, Any]:
+    """Read where to read what was written from a time on."""
+    wanted = request.partitions or range(len(topic.partitions))
+    views = found_offsets(topic, wanted, request.time_us)
+    page, next_token = page_of("FindOffsets", topic.id, request, views)
+    _check_partitions(topic, request.partitions)
+    if next_token:
+        world.turns.add("found offsets in pages")
+    if any(view["written_by"] for view in page):
+        world.turns.add("found after a report")
+    return {"offsets": page, "next_page_token": next_token}
+
+
 POLL = ("poll_messages",)
 ON_TOPICS: Final[dict[str, tuple[tuple[str, ...], Handler]]] = {
     "CommitOffsets": (POLL, commit_offsets),
     "ResetOffsets": (MANAGE, reset_offsets),
     "DeleteOffsets": (MANAGE, delete_offsets),
     "FetchOffsets": (POLL, fetch_offsets),
+    "FindOffsets": (READ, find_offsets),
 }
 
 
@@ -200,6 +223,13 @@ def _store(
         raise CompositeRefused("OFFSET_OUT_OF_RANGE", **details)
     group.offsets |= dict(told)
     world.turns |= {f"{what_happens} {_where(topic, *each)}" for each in told}
+
+
+def _target(topic: Topic, partition: int, to: int, time_us: int) -> int:
+    """Return where a partition is to be read on."""
+    if to == TIME:
+        return offset_for(topic, partition, time_us)[0]
+    return (topic.starts if to == EARLIEST else topic.ends).get(partition, 0)
 
 
 def _bounds(topic: Topic, partition: int) -> dict[str, int]:

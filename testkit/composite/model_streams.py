@@ -8,6 +8,7 @@ from typing import Any, Final
 from testkit.composite.model_groups import repartition
 from testkit.composite.model_pages import page_of
 from testkit.composite.model_placements import check_reporter, place_new
+from testkit.composite.model_times import forget_partitions, remember_ends
 from testkit.composite.world import (
     SEEING,
     Call,
@@ -141,6 +142,7 @@ def delete_partitions(world: CompositeModelState, request: Any, call: Call) -> d
     topic.starts = {each: offset for each, offset in topic.starts.items() if each < left}
     topic.ends = {each: offset for each, offset in topic.ends.items() if each < left}
     topic.placements = {each: kept for each, kept in topic.placements.items() if each < left}
+    forget_partitions(topic, left)
     return _repartitioned(world, topic, call)
 
 
@@ -164,6 +166,7 @@ def report_partition_ends(world: CompositeModelState, request: Any, call: Call) 
     _, topic = world.topic(caller, request.stream, request.topic, "send_messages")
     told = _reported(topic, request.end_offsets)
     check_reporter(world, caller, topic, request, [each for each, _ in told], call)
+    remember_ends(world, topic, told, request.reported_at_us, call)
     for partition, offset in told:
         topic.ends[partition] = max(offset, topic.ends.get(partition, 0))
     return {}

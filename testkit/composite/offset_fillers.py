@@ -8,9 +8,10 @@ from typing import Any, Final, Protocol
 
 from testkit.composite.model import Model
 from testkit.composite.model_groups import ROW
-from testkit.composite.model_offsets import EARLIEST, LATEST, OFFSETS_END
+from testkit.composite.model_offsets import EARLIEST, LATEST, OFFSETS_END, TIME
 from testkit.composite.model_pages import page_token
 from testkit.composite.model_placements import leader
+from testkit.composite.model_times import AHEAD_US_MAX, INTERVAL_US
 from testkit.composite.world import Topic
 
 
@@ -19,6 +20,7 @@ class Chooser(Protocol):
 
     random: Random
     model: Model
+    timestamp: int
 
     def pick(self, choices: Any) -> Any:
         """Return one of the choices."""
@@ -85,7 +87,25 @@ def fill_allow_out_of_range(chooser: Chooser, request: Any, context: dict[str, A
 def fill_reset_to(chooser: Chooser, request: Any, context: dict[str, Any]) -> None:
     """Reset to where data begins or ends, mostly if no offsets are there."""
     if bool(request.offsets) == chooser.chance(12):
-        request.to = chooser.pick((EARLIEST, EARLIEST, LATEST, LATEST, LATEST, LATEST + 1))
+        request.to = chooser.pick((EARLIEST, EARLIEST, LATEST, LATEST, LATEST, *[TIME] * 5, 4))
+
+
+def fill_reported_at(chooser: Chooser, request: Any, context: dict[str, Any]) -> None:
+    """Report by a clock that is behind, ahead, or far ahead; or by none."""
+    if chooser.chance(2):
+        off = chooser.pick((-INTERVAL_US, 0, 1, INTERVAL_US, AHEAD_US_MAX, AHEAD_US_MAX + 1))
+        request.reported_at_us = chooser.timestamp + off
+
+
+def fill_time(chooser: Chooser, request: Any, context: dict[str, Any]) -> None:
+    """Ask for a time around those of reports, mostly where one belongs."""
+    is_needed = not hasattr(request, "to") or request.to == TIME
+    if is_needed == chooser.chance(12):
+        return
+    topic = context["topic"]
+    marks = [mark for row in topic.marks.values() for mark in row] if topic is not None else []
+    times = [time for mark in marks for time in (mark.time, mark.time + 1)]
+    request.time_us = chooser.pick((*times, *times, 1, chooser.timestamp, 1 << 63))
 
 
 def fill_partitions(chooser: Chooser, request: Any, context: dict[str, Any]) -> None:
@@ -188,10 +208,14 @@ OFFSET_FILLERS: Final[dict[tuple[str, str], OffsetFiller]] = {
     ("", "allow_out_of_range"): fill_allow_out_of_range,
     ("", "to"): fill_reset_to,
     ("", "partitions"): fill_partitions,
+    ("", "reported_at_us"): fill_reported_at,
+    ("", "time_us"): fill_time,
     ("CommitOffsets", "member_epoch"): fill_commit_epoch,
     ("CommitOffsets", "session_id"): fill_commit_session_id,
     ("FetchOffsets", "page_size"): fill_page_size,
     ("FetchOffsets", "page_token"): fill_page_token,
+    ("FindOffsets", "page_size"): fill_page_size,
+    ("FindOffsets", "page_token"): fill_page_token,
     ("ListWatermarks", "page_size"): fill_page_size,
     ("ListWatermarks", "page_token"): fill_page_token,
 }

@@ -17,6 +17,7 @@ from testkit.composite.world import (
     GLOBAL_FLAGS,
     STREAM_FLAGS,
     TOPIC_FLAGS,
+    CompositeMark,
     Grants,
     Group,
     Stream,
@@ -47,6 +48,7 @@ ENTITIES: Final[dict[tuple[Stage, int], type[Message]]] = {
     (Stage.CONSUMER_GROUPS, 3): consumer_groups_pb2.ConsumerGroupsCountersEntity,
     (Stage.CONSUMER_GROUPS, 5): streams_pb2.WatermarksEntity,
     (Stage.CONSUMER_GROUPS, 6): consumer_groups_pb2.CommittedOffsetsEntity,
+    (Stage.CONSUMER_GROUPS, 7): consumer_groups_pb2.MarksEntity,
 }
 
 
@@ -210,6 +212,23 @@ def _watermarks(stream: Stream, topic: Topic) -> Iterator[tuple[tuple[Any, ...],
         }
         for stage in (Stage.STREAMS, Stage.CONSUMER_GROUPS):
             yield (stage, 5, _key(topic.id, first)), entity
+    for first, marks in topic.marks.items():
+        yield (Stage.CONSUMER_GROUPS, 7, _key(topic.id, first)), _marks(stream, topic, first, marks)
+
+
+def _marks(stream: Stream, topic: Topic, first: int, marks: list[CompositeMark]) -> dict[str, Any]:
+    """Return by when the data of a row of partitions was written."""
+    entity: dict[str, Any] = {
+        "stream_id": stream.id,
+        "topic_id": topic.id,
+        "first_partition": first,
+        "marks": [],
+    }
+    for mark in marks:
+        plus_one = {partition: end + 1 for partition, end in mark.ends.items()}
+        ends = _rows(plus_one)[first]
+        entity["marks"].append({"written_by": mark.time, "end_offsets_plus_one": ends})
+    return entity
 
 
 def _rows(offsets: Mapping[int, int]) -> dict[int, list[int]]:

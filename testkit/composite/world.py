@@ -126,8 +126,18 @@ class Topic:
     # By partition: the first offset that remains, and the next one to be written.
     starts: dict[int, int] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
+    # By the first partition of a row: by when all below its ends was written, ascending.
+    marks: dict[int, list[CompositeMark]] = field(default_factory=dict)
     # By partition, of those that brokers have.
     placements: dict[int, CompositePlacement] = field(default_factory=dict)
+
+
+@dataclass
+class CompositeMark:
+    """What was reported of partitions by some time."""
+
+    time: int
+    ends: dict[int, int]
 
 
 @dataclass(frozen=True)

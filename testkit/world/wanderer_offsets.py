@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from testkit.world.wanderers import Wanderer
@@ -10,7 +12,7 @@ from viewstamp import limits
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as groups_pb2
 from viewstamp.client import LINEARIZABLE, STALE
-from viewstamp.client.identifiers import group_name, partition_offsets
+from viewstamp.client.identifiers import group_name, microseconds, partition_offsets
 from viewstamp.client.transport import Endpoint, unary
 
 PARTITIONS_MAX: Final = 4
@@ -19,6 +21,7 @@ _NO_PARTITION: Final = 999
 _PAGES: Final = (0, 0, 1, 2)
 _RESETS: Final = (groups_pb2.OFFSET_RESET_EARLIEST, groups_pb2.OFFSET_RESET_LATEST)
 _STEPS: Final = (1, 4)
+_SINCE_S_MAX: Final = 60
 
 
 async def make_group(w: Wanderer, a: str, b: str, c: str) -> None:
@@ -47,6 +50,17 @@ async def report_data(w: Wanderer) -> None:
         for each in await w.tried(_all(known), None) or ():
             if each.start_offset > each.end_offset:
                 w.fail(f"{w.name} was told that data ends before it begins: {each}")
+        await _find_offsets(w, a, b)
+
+
+async def _find_offsets(w: Wanderer, a: str, b: str) -> None:
+    """Ask where to read what was written from a time on, which must be where data is."""
+    size, level = w.random.choice(_PAGES), w.random.choice((LINEARIZABLE, STALE))
+    since = _some_time(w)
+    found = w.client.groups.find_offsets(a, b, since, page_size=size, consistency=level)
+    for each in await w.tried(_all(found), None) or ():
+        if not _is_within(each, since):
+            w.fail(f"{w.name} asked for {since}, and was told an offset that cannot be: {each}")
 
 
 async def change_offsets(w: Wanderer) -> None:
@@ -72,6 +86,9 @@ def _change(w: Wanderer, group: tuple[str, str, str]) -> Awaitable[Any]:
             ),
             lambda: groups.reset_offsets(
                 *group, to=w.random.choice(_RESETS), partitions=_some_offsets(w) if some else None
+            ),
+            lambda: groups.reset_offsets(
+                *group, time=_some_time(w), partitions=_some_offsets(w) if some else None
             ),
             lambda: groups.delete_offsets(
                 *group, partitions=_some_offsets(w) if some else None, validate_only=tries
@@ -122,8 +139,22 @@ def _some_offsets(w: Wanderer) -> dict[int, int]:
     return offsets
 
 
+def _some_time(w: Wanderer) -> datetime:
+    """Return a time of the last minute, by the clock here."""
+    return datetime.fromtimestamp(time.time() - w.random.randint(0, _SINCE_S_MAX), UTC)
+
+
 async def _all(found: AsyncIterator[Any]) -> list[Any]:
     return [each async for each in found]
+
+
+def _is_within(found: consumer_groups_pb2.FoundOffset, since: datetime) -> bool:
+    """Whether an offset lies where data is, and all before it was written before the time."""
+    if not found.start_offset <= found.offset <= found.end_offset:
+        return False
+    return found.written_by < microseconds(since) and bool(found.written_by) == (
+        found.offset > found.start_offset
+    )
 
 
 def _is_whole(told: consumer_groups_pb2.CommittedOffset) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -35,6 +36,7 @@ Example: --global manage_streams,read_users --stream orders:read_stream
 --topic orders/payments:send_messages,poll_messages
 """
 
+_US_PER_S: Final = 1_000_000
 _OFFSET: Final = re.compile(r"(\d+)=(\d+)")
 # Fields of the permission messages that are not permissions.
 _NO_PERMISSIONS: Final = frozenset({"stream", "topic", "topics"})
@@ -90,6 +92,28 @@ def duration_us(text: str) -> int:
     if found is None:
         raise typer.BadParameter(f"{text!r} is no duration: write 90s, 15m, 12h, 7d, 2w or never")
     return found
+
+
+def moment(text: str) -> datetime:
+    """Return a time such as 2026-11-28T10:00:00Z. Raises BadParameter without a time zone."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise typer.BadParameter(
+            f"{text!r} is no time: write 2026-11-28T10:00:00Z, or another time zone in place of Z"
+        )
+    return found
+
+
+def ago(text: str) -> datetime:
+    """Return the time that is a duration such as 90s, 2h, 7d ago. Raises BadParameter."""
+    found = quantities.duration_us(text)
+    now = datetime.now(UTC)
+    if found is None or found >= now.timestamp() * _US_PER_S:
+        raise typer.BadParameter(f"{text!r} is no duration since 1970: write 90s, 15m, 12h, 7d, 2w")
+    return now - timedelta(microseconds=found)
 
 
 def size_bytes(text: str) -> int:

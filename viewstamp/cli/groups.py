@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ from viewstamp.cli.canonical import PlaceCommand, joined, part, typed_part
 from viewstamp.cli.describing import LINES, Limit
 from viewstamp.cli.describing import describe as show_description
 from viewstamp.cli.following import WatchedName, follow_list
-from viewstamp.cli.grammar import entity, offsets_by_partition
+from viewstamp.cli.grammar import ago, entity, moment, offsets_by_partition
 from viewstamp.cli.options import (
     DryRun,
     ExpectedRevision,
@@ -73,6 +74,25 @@ Partitions = Annotated[
         max=limits.PARTITIONS_PER_TOPIC_MAX - 1,
         metavar="PARTITION",
         help="Of this partition alone; may be repeated.",
+    ),
+]
+
+
+ToTime = Annotated[
+    datetime | None,
+    typer.Option(
+        parser=moment,
+        metavar="TIME",
+        help="To what was written at this time and later: 2026-11-28T10:00:00Z. What was written"
+        " some time before may be read, too: see `viewstamp topic find-offsets`.",
+    ),
+]
+ByDuration = Annotated[
+    datetime | None,
+    typer.Option(
+        parser=ago,
+        metavar="DURATION",
+        help="To what was written so long ago and later: 90s, 2h, 7d.",
     ),
 ]
 
@@ -268,6 +288,8 @@ def reset_offsets(
     to: Annotated[
         ResetTarget | None, typer.Option(help="To where the data begins, or ends.")
     ] = None,
+    to_time: ToTime = None,
+    by_duration: ByDuration = None,
     offset: Annotated[
         list[str] | None,
         typer.Option(
@@ -285,8 +307,12 @@ def reset_offsets(
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Set offsets of a group that has no members: give --to or --offset."""
-    _check_reset(to, offset, partition, allow_out_of_range=allow_out_of_range)
+    """Set offsets of a group that has no members.
+
+    Give --to, --to-time, --by-duration or --offset.
+    """
+    time = to_time or by_duration
+    _check_reset((to, to_time, by_duration), offset, partition, allowed=allow_out_of_range)
     from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as service_pb2
 
     name = "UNSPECIFIED" if to is None else to.value.upper()
@@ -300,12 +326,14 @@ def reset_offsets(
             entity(group),
             given,
             to=number,
+            time=time,
             partitions=partition or None,
             allow_out_of_range=allow_out_of_range,
             validate_only=dry_run,
         ),
     )
-    where = "" if to is None else f" to {to.value}"
+    targets = [to.value] if to else [time.isoformat()] if time else []
+    where = "".join(f" to {target}" for target in targets)
     sentence = f"reset {_which(sorted(given) or partition)} of group {group}{where}"
     done(settings_of(context), response, sentence, dry_run=dry_run)
 
@@ -347,23 +375,25 @@ def _name(stream: str, topic: str, group: consumer_groups_pb2.ConsumerGroup) -> 
 
 
 def _check_reset(
-    to: ResetTarget | None,
+    targets: Sequence[object],
     offset: Sequence[str] | None,
     partition: Sequence[int] | None,
     *,
-    allow_out_of_range: bool,
+    allowed: bool,
 ) -> None:
     """Raise BadParameter for options that do not go together."""
-    if (to is None) == (not offset):
+    if sum(map(bool, (*targets, offset))) != 1:
         raise typer.BadParameter(
-            "give one of the two: where the data begins or ends, or offsets of partitions",
-            param_hint="--to and --offset",
+            "give one of them: where the data begins or ends, a time, how long ago, or offsets of"
+            " partitions",
+            param_hint="--to, --to-time, --by-duration and --offset",
         )
-    if partition and to is None:
+    if partition and offset:
         raise typer.BadParameter(
-            "it goes with --to: an --offset names its partition itself", param_hint="--partition"
+            "it goes with the others: an --offset names its partition itself",
+            param_hint="--partition",
         )
-    if allow_out_of_range and to is not None:
+    if allowed and not offset:
         raise typer.BadParameter(
             "it goes with --offset: data never begins or ends out of range",
             param_hint="--allow-out-of-range",

@@ -26,7 +26,7 @@ _CAMEL: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
 # Fields of log time, in microseconds since 1970.
 MOMENTS: Final = frozenset(
-    ("created_at", "decided_at", "expires_at", "idle_since", "kept_until", "since")
+    ("created_at", "decided_at", "expires_at", "idle_since", "kept_until", "since", "written_by")
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,7 @@ from viewstamp.cli.canonical import PlaceCommand, joined, part, typed_part
 from viewstamp.cli.describing import LINES, Limit
 from viewstamp.cli.describing import describe as show_description
 from viewstamp.cli.following import WatchedName, follow_list
-from viewstamp.cli.grammar import duration_us, entity, size_bytes
+from viewstamp.cli.grammar import ago, duration_us, entity, moment, size_bytes
 from viewstamp.cli.options import (
     DryRun,
     ExpectedRevision,
@@ -42,6 +43,7 @@ app.add_typer(partitions_app, name="partitions")
 COLUMNS = ("id", "name", "partitions_count", "created_at", "modified_revision")
 PARTITION_COLUMNS = ("first", "count", "created_revision")
 WATERMARK_COLUMNS = ("partition", "start_offset", "end_offset")
+FOUND_COLUMNS = ("partition", "offset", "written_by", "start_offset", "end_offset")
 
 
 class Compression(Enum):
@@ -241,6 +243,42 @@ def watermarks(context: typer.Context, stream: StreamArgument, topic: TopicArgum
     )
     empty = "nothing was reported yet: brokers do it with ReportPartitionEnds"
     show_list(settings_of(context), found, WATERMARK_COLUMNS, empty)
+
+
+@app.command("find-offsets", cls=PlaceCommand)
+def find_offsets(
+    context: typer.Context,
+    stream: StreamArgument,
+    topic: TopicArgument,
+    time: Annotated[
+        datetime | None,
+        typer.Option(
+            parser=moment, metavar="TIME", help="From this time on: 2026-11-28T10:00:00Z."
+        ),
+    ] = None,
+    duration: Annotated[
+        datetime | None,
+        typer.Option(parser=ago, metavar="DURATION", help="From so long ago on: 90s, 2h, 7d."),
+    ] = None,
+) -> None:
+    """Show where to read what was written from a time on; `group reset-offsets` sets it.
+
+    All before an offset was written by the time in `written_by`, the last one before the time asked
+    for that is remembered; what was written between the two is read, too. Without it the offset is
+    the first that remains.
+    """
+    given = [each for each in (time, duration) if each is not None]
+    if len(given) != 1:
+        raise typer.BadParameter(
+            "give one of the two: a time, or how long ago", param_hint="--time and --duration"
+        )
+    (since,) = given
+    found = collected(
+        context,
+        lambda client: client.groups.find_offsets(entity(stream), entity(topic), since),
+    )
+    empty = "nothing was reported yet: brokers do it with ReportPartitionEnds"
+    show_list(settings_of(context), found, FOUND_COLUMNS, empty)
 
 
 app.command(cls=PlaceCommand)(placements)

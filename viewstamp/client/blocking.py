@@ -117,6 +117,7 @@ class BlockingGroups(BlockingFacade):
     reset_offsets = Blocked(Groups.reset_offsets)
     delete_offsets = Blocked(Groups.delete_offsets)
     fetch_offsets = Iterated(Groups.fetch_offsets)
+    find_offsets = Iterated(Groups.find_offsets)
     get = Blocked(Groups.get)
     list = Iterated(Groups.list)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Unpack
 
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
@@ -13,6 +14,7 @@ from viewstamp.client.identifiers import (
     Facade,
     Guards,
     group_name,
+    microseconds,
     pages,
     partition_offsets,
     topic_name,
@@ -200,6 +202,7 @@ class Groups(Facade):
         offsets: Mapping[int, int] | None = None,
         *,
         to: service_pb2.OffsetReset.ValueType = service_pb2.OFFSET_RESET_UNSPECIFIED,
+        time: datetime | None = None,
         partitions: Iterable[int] | None = None,
         allow_out_of_range: bool = False,
         validate_only: bool = False,
@@ -208,13 +211,15 @@ class Groups(Facade):
 
         Give `offsets` by partition, and say whether they may be out of range. Or give `to`,
         OFFSET_RESET_EARLIEST or OFFSET_RESET_LATEST, for the `partitions`, or for all without them.
-        Raises ValueError for no partition.
+        Or give a `time` instead of `to`: then the group reads on where `find_offsets` says. Raises
+        ValueError for no partition, and for a time without a time zone.
         """
         request = service_pb2.ResetOffsetsRequest(
             **group_name(stream, topic, group),
             offsets=partition_offsets(offsets or {}),
             allow_out_of_range=allow_out_of_range,
-            to=to,
+            to=to if time is None else to or service_pb2.OFFSET_RESET_TIME,
+            time_us=0 if time is None else microseconds(time),
             partitions=_some_or_all(partitions),
             validate_only=validate_only,
         )
@@ -259,6 +264,33 @@ class Groups(Facade):
             return
         request = service_pb2.FetchOffsetsRequest(
             **group_name(stream, topic, group), partitions=named or (), page_size=page_size
+        )
+        async for each in pages(self._client, request, lambda page: page.offsets, consistency):
+            yield each
+
+    async def find_offsets(
+        self,
+        stream: int | str,
+        topic: int | str,
+        time: datetime,
+        *,
+        partitions: Iterable[int] | None = None,
+        page_size: int = 0,
+        consistency: Consistency = LINEARIZABLE,
+    ) -> AsyncIterator[consumer_groups_pb2.FoundOffset]:
+        """Iterate over where to read what was written from a time on, by ascending partition.
+
+        Up to 16,384 partitions can be named; without them it is all. Those of which nothing was
+        reported are left out. Raises ValueError for a time without a time zone.
+        """
+        named = None if partitions is None else sorted(partitions)
+        if named == []:
+            return
+        request = service_pb2.FindOffsetsRequest(
+            **topic_name(stream, topic),
+            time_us=microseconds(time),
+            partitions=named or (),
+            page_size=page_size,
         )
         async for each in pages(self._client, request, lambda page: page.offsets, consistency):
             yield each

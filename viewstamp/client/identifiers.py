@@ -1,9 +1,10 @@
-"""Entities named by id or by name, and what the typed facades share."""
+"""Entities named by id or by name, offsets and times, and what the typed facades share."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypedDict, TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Protocol, TypeAlias, TypedDict, TypeVar
 
 from google.protobuf.message import Message
 
@@ -13,6 +14,8 @@ from viewstamp.client.consistency import LINEARIZABLE, Consistency
 T = TypeVar("T")
 # The result of a facade's method; await it for the response.
 Answer: TypeAlias = Coroutine[Any, Any, T]
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class FacadeClient(Protocol):
@@ -76,6 +79,19 @@ def partition_offsets(offsets: Mapping[int, int]) -> Sequence[common_pb2.Partiti
         common_pb2.PartitionOffset(partition=partition, offset=offset)
         for partition, offset in sorted(offsets.items())
     ]
+
+
+def microseconds(time: datetime) -> int:
+    """Return a time as the API takes it: microseconds since 1970, at least 1.
+
+    Raises ValueError if it has no time zone, or lies before 1970.
+    """
+    if time.tzinfo is None:
+        raise ValueError(f"{time} has no time zone: give a datetime that has one, such as UTC")
+    since = (time - _EPOCH) // _MICROSECOND
+    if since < 1:
+        raise ValueError(f"{time} is too early: give a time after 1970 began")
+    return since
 
 
 async def pages(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Unpack
+from datetime import datetime
+from typing import Final, Unpack
 
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.streams.v1 import streams_pb2
@@ -14,10 +16,13 @@ from viewstamp.client.identifiers import (
     Facade,
     Guards,
     identifier,
+    microseconds,
     pages,
     partition_offsets,
     topic_name,
 )
+
+_NS_PER_US: Final = 1_000
 
 
 class Streams(Facade):
@@ -152,17 +157,22 @@ class Topics(Facade):
         end_offsets: Mapping[int, int],
         *,
         broker: common_pb2.BrokerStamp | None = None,
+        reported_at: datetime | None = None,
         validate_only: bool = False,
     ) -> Answer[service_pb2.ReportPartitionEndsResponse]:
-        """Record the next offset to be written, by partition; a lower one changes nothing.
+        """Record the next offset to be written, by partition; a lower one moves no end.
 
         Name the topic by its id: a name may mean another topic by now. Of partitions that are
-        placed only the leader can report: `broker` is its `BrokerSession.stamp`.
+        placed only the leader can report: `broker` is its `BrokerSession.stamp`. All that lies
+        below the ends was written by `reported_at`, by default now. Raises ValueError for a time
+        without a time zone.
         """
+        now_us = time.time_ns() // _NS_PER_US
         request = service_pb2.ReportPartitionEndsRequest(
             **topic_name(stream, topic),
             end_offsets=partition_offsets(end_offsets),
             broker=broker,
+            reported_at_us=now_us if reported_at is None else microseconds(reported_at),
             validate_only=validate_only,
         )
         return self._client.call(request)

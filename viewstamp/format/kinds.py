@@ -103,6 +103,11 @@ KINDS: Final[Mapping[tuple[int, int], KindInfo]] = {
         consumer_groups_pb2.CommittedOffsetsEntity,
         ("group_id", "first_partition"),
     ),
+    (routing_pb2.STAGE_CONSUMER_GROUPS, 7): KindInfo(
+        "consumer_group_marks",
+        consumer_groups_pb2.MarksEntity,
+        ("topic_id", "first_partition"),
+    ),
     (routing_pb2.STAGE_CATALOG, 1): KindInfo(
         "snapshots", snapshots_service_pb2.SnapshotEntity, ("snapshot.generation",)
     ),

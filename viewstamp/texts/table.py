@@ -255,7 +255,8 @@ GROUPS: Final[Texts] = {
     ),
     (Reason.REASON_INVALID_OPTION, "reset_to"): (
         "`to` is {to}. Offsets are reset to those of the request, with neither `to` nor "
-        "`partitions`; or `to` EARLIEST (1) or LATEST (2), without offsets and allow_out_of_range."
+        "`partitions`; or `to` EARLIEST (1), LATEST (2) or, from feature level 8 on, TIME (3) with "
+        "`time_us`, without offsets and allow_out_of_range."
     ),
     (Reason.REASON_MALFORMED_REQUEST, "partition_twice"): (
         "The request names a partition twice; each may be there once."

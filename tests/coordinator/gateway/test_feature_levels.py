@@ -22,7 +22,7 @@ from viewstamp.api.streams.v1 import streams_service_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame
-from viewstamp.limits import FEATURE_LEVEL_OFFSETS
+from viewstamp.limits import FEATURE_LEVEL_OFFSETS, FEATURE_LEVEL_TIMES
 from viewstamp.routing import Method, MethodKind, methods_of_file
 from viewstamp.tokens import AccessToken
 
@@ -33,6 +33,7 @@ OF_OFFSETS: Final = {
     *("TruncatePartitions", "ReportPartitionEnds", "ListWatermarks"),
     *("CommitOffsets", "ResetOffsets", "DeleteOffsets", "FetchOffsets"),
 }
+OF_TIMES: Final = {"FindOffsets"}
 
 
 def _raised(routes: Routes, code: int, since_level: int) -> Method:
@@ -106,9 +107,17 @@ async def test_a_read_above_the_level_is_refused() -> None:
         reads.start([span], ROOT, 0, LINEARIZABLE)
 
 
-@pytest.mark.parametrize("level", [FEATURE_LEVEL_OFFSETS - 1, FEATURE_LEVEL_OFFSETS])
-def test_offsets_need_their_level(level: int) -> None:
-    """Below the level the gateway refuses methods of offsets, and no others of their domains."""
+@pytest.mark.parametrize(
+    ("level", "methods"),
+    [
+        (FEATURE_LEVEL_OFFSETS - 1, OF_OFFSETS | OF_TIMES),
+        (FEATURE_LEVEL_OFFSETS, OF_TIMES),
+        (FEATURE_LEVEL_TIMES - 1, OF_TIMES),
+        (FEATURE_LEVEL_TIMES, set()),
+    ],
+)
+def test_offsets_need_their_level(level: int, methods: set[str]) -> None:
+    """Below a level the gateway refuses its methods of offsets, and no others of their domains."""
     routes, refused = Routes(lambda: level), set()
     files = (streams_service_pb2.DESCRIPTOR, consumer_groups_service_pb2.DESCRIPTOR)
     for method in (method for file in files for method in methods_of_file(file)):
@@ -118,7 +127,7 @@ def test_offsets_need_their_level(level: int) -> None:
                 routes.public_code(method.code, method.kind)
             assert caught.value.reason == NEEDED
             refused.add(method.name)
-    assert refused == (OF_OFFSETS if level < FEATURE_LEVEL_OFFSETS else set())
+    assert refused == methods
 
 
 def _report(replica: int, level: int, status: int) -> ReplicaReportMessage:

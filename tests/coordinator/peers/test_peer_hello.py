@@ -181,6 +181,9 @@ def test_limits_that_decide_commands_are_agreed_upon() -> None:
         ("BROKER_STORAGE_ID_BYTES_MAX", 64),
         ("REPLICAS_PER_PARTITION_MAX", 16),
         ("SNAPSHOT_KEPT_FOR_MAX_US", 315_360_000_000_000),
+        ("MARKS_PER_ROW_MAX", 32),
+        ("MARK_INTERVAL_US", 10_000_000),
+        ("REPORT_AHEAD_US_MAX", 60_000_000),
     ],
 )
 def test_limits_that_came_with_a_level_keep_their_values(name: str, value: int) -> None:

@@ -23,6 +23,7 @@ from viewstamp.errors import Refusal
 Offsets = Mapping[int, int] | Iterable[tuple[int, int]]
 EARLIEST: Final = api.OFFSET_RESET_EARLIEST
 LATEST: Final = api.OFFSET_RESET_LATEST
+TIME: Final = api.OFFSET_RESET_TIME
 
 
 def empty_group(partitions_count: int = 6) -> GroupsHarness:
@@ -112,14 +113,36 @@ def kept_offsets(harness: GroupsHarness) -> dict[tuple[int, int], int]:
 
 
 def report(
-    harness: GroupsHarness, ends: Offsets, *, are_starts: bool = False, topic: int = TOPIC
+    harness: GroupsHarness,
+    ends: Offsets,
+    *,
+    are_starts: bool = False,
+    written_by: int = 0,
+    topic: int = TOPIC,
 ) -> None:
-    """Tell of the ends of a topic's partitions, or of their starts."""
+    """Tell of the ends of a topic's partitions, and by when all was written; or of their starts."""
     harness.effect(
         offsets_reported=effects_pb2.OffsetsReported(
-            stream_id=STREAM, topic_id=topic, offsets=told(ends), are_starts=are_starts
+            stream_id=STREAM,
+            topic_id=topic,
+            offsets=told(ends),
+            are_starts=are_starts,
+            written_by=written_by,
         )
     )
+
+
+def find(harness: GroupsHarness, time_us: int, **fields: Any) -> api.FindOffsetsResponse:
+    """Return a page of where to read what was written from a time on."""
+    request = api.FindOffsetsRequest(time_us=time_us, **fields)
+    page: api.FindOffsetsResponse = harness.query("FindOffsets", request)
+    return page
+
+
+def found(harness: GroupsHarness, time_us: int, **fields: Any) -> dict[int, tuple[int, int]]:
+    """Return the offset for a time by partition, and by when all before it was written."""
+    page = find(harness, time_us, **fields)
+    return {each.partition: (each.offset, each.written_by) for each in page.offsets}
 
 
 def reported(harness: GroupsHarness, topic: int = TOPIC) -> dict[int, tuple[int, int]]:

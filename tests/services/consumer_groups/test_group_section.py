@@ -244,7 +244,7 @@ def _marks(
 
 
 DAMAGE: dict[str, tuple[Callable[[], list[Entity]], str]] = {
-    "unknown kind": (lambda: [*_section(), (7, b"", b"")], "kind 7 is unknown"),
+    "unknown kind": (lambda: [*_section(), (8, b"", b"")], "kind 8 is unknown"),
     "broken bytes": (
         lambda: _section((GROUP_KIND, _key(7, 9, 3), b"\xff")),
         "not a protobuf message",

@@ -33,6 +33,7 @@ from tests.services.consumer_groups.harness import (
 )
 from tests.services.consumer_groups.offset_requests import (
     EARLIEST,
+    TIME,
     commit_as,
     forget,
     reset,
@@ -245,6 +246,12 @@ COMMAND_ROWS: Final[dict[str, tuple[str, Doing, Doing, list[Told]]]] = {
         lambda harness: reset(harness, to=EARLIEST, name="new"),
         NOTHING,
     ),
+    "offsets that are reset to a time": (
+        "ResetOffsets",
+        empty_group,
+        lambda harness: reset(harness, to=TIME, time_us=1, name="new"),
+        NOTHING,
+    ),
     "offsets that are forgotten": (
         "DeleteOffsets",
         empty_group,
@@ -319,7 +326,7 @@ EFFECT_ROWS: Final[dict[str, tuple[dict[str, Any], list[Told]]]] = {
     "ends are reported": (
         {
             "offsets_reported": effects_pb2.OffsetsReported(
-                stream_id=STREAM, topic_id=TOPIC, offsets=told({0: 5})
+                stream_id=STREAM, topic_id=TOPIC, offsets=told({0: 5}), written_by=1
             )
         },
         NOTHING,

@@ -28,7 +28,7 @@ from testkit.world.wanderers import Wanderer
 from testkit.world.watched import Encoding
 from testkit.world.workload import STREAM
 from viewstamp.api.common.v1.common_pb2 import Identifier
-from viewstamp.api.consumer_groups.v1.consumer_groups_pb2 import CommittedOffset
+from viewstamp.api.consumer_groups.v1.consumer_groups_pb2 import CommittedOffset, FoundOffset
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.api.streams.v1.streams_pb2 import Watermarks
@@ -194,14 +194,18 @@ def test_brokers_pass_by(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome.marks["visitors: ask_for_brokers: BROKER_NOT_FOUND"]
 
 
-Told = CommittedOffset | Watermarks
+Told = CommittedOffset | FoundOffset | Watermarks
 
 
 def told_by(act: Callable[[Wanderer], Coroutine[Any, Any, None]], told: Told) -> list[str]:
     """Return what fails in an act to which the cluster tells this of one partition."""
 
-    async def answer(*_: object, **__: object) -> AsyncIterator[Told]:
-        yield told
+    def telling(kind: type[Told]) -> Callable[..., AsyncIterator[Told]]:
+        async def answer(*_: object, **__: object) -> AsyncIterator[Told]:
+            if isinstance(told, kind):
+                yield told
+
+        return answer
 
     async def done(*_: object, **__: object) -> None:
         pass
@@ -210,7 +214,11 @@ def told_by(act: Callable[[Wanderer], Coroutine[Any, Any, None]], told: Told) ->
     access = Access(["10.0.0.1:1"], "")
     wanderer = Wanderer("wander0", 1, access, failures.append, Counter(), is_root=False)
     facade = Mock(create=done, report_partition_ends=done, truncate_partitions=done)
-    facade.configure_mock(watermarks=answer, fetch_offsets=answer)
+    facade.configure_mock(
+        watermarks=telling(Watermarks),
+        fetch_offsets=telling(CommittedOffset),
+        find_offsets=telling(FoundOffset),
+    )
     wanderer.client = Mock(streams=facade, topics=facade, groups=facade)
     asyncio.run(act(wanderer))
     return failures
@@ -249,6 +257,23 @@ def test_data_that_ends_before_it_begins_is_found() -> None:
     )
     assert told_by(wanderer_offsets.report_data, right) == []
     assert told_by(wanderer_offsets.report_data, wrong)
+
+
+@pytest.mark.parametrize(
+    ("told", "is_right"),
+    [
+        (FoundOffset(offset=2, start_offset=2, end_offset=5), True),
+        (FoundOffset(offset=5, start_offset=2, end_offset=5, written_by=1), True),
+        (FoundOffset(offset=1, start_offset=2, end_offset=5), False),
+        (FoundOffset(offset=6, start_offset=2, end_offset=5, written_by=1), False),
+        (FoundOffset(offset=5, start_offset=2, end_offset=5), False),
+        (FoundOffset(offset=2, start_offset=2, end_offset=5, written_by=1), False),
+        (FoundOffset(offset=5, start_offset=2, end_offset=5, written_by=1 << 62), False),
+    ],
+)
+def test_found_offsets_that_cannot_be_are_found(told: FoundOffset, *, is_right: bool) -> None:
+    """An offset for a time is where data is, and what lies before it was written before."""
+    assert bool(told_by(wanderer_offsets.report_data, told)) is not is_right
 
 
 def failures_of(error: Exception) -> list[str]:

@@ -424,6 +424,7 @@ def test_up_passes_flags_on(stranger: CommandLine, tmp_path: Path, replicas: int
         ("audit",),
         *(("stream", name) for name in "create rename delete purge list get".split()),
         *(("topic", name) for name in "create update delete purge list get watermarks".split()),
+        ("topic", "find-offsets"),
         *(("topic", "partitions", name) for name in ("add", "remove", "list")),
         *(("group", name) for name in ("create", "delete", "list", "get")),
         *(("group", name) for name in ("offsets", "reset-offsets", "delete-offsets")),

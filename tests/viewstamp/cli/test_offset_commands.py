@@ -9,6 +9,8 @@ from tests.viewstamp.cli.conftest import CommandLine
 GROUP = ("orders", "payments", "billing")
 RESET = ("group", "reset-offsets", *GROUP)
 DELETE = ("group", "delete-offsets", *GROUP)
+# A second after half of what there is was written.
+LATER = "2026-11-28T10:00:01Z"
 
 
 def offsets(viewstamp: CommandLine) -> dict[int, int]:
@@ -85,11 +87,48 @@ def test_an_offset_out_of_range_needs_an_option(viewstamp: CommandLine) -> None:
     assert offsets(viewstamp) == {0: 101}
 
 
+def test_offsets_are_found_by_time(viewstamp: CommandLine) -> None:
+    """They are a table with what they rest on, and objects with the same keys."""
+    find = ("topic", "find-offsets", "orders", "payments")
+    said = viewstamp(*find, "--time", LATER)
+    assert [line.split() for line in said.out.splitlines()] == [
+        ["partition", "offset", "written_by", "start_offset", "end_offset"],
+        ["0", "55", "2026-11-28", "10:00:00Z", "10", "100"],
+        ["1", "25", "2026-11-28", "10:00:00Z", "0", "50"],
+    ]
+    early = viewstamp(*find, "--time", "2026-11-28T10:59:59+01:00", "--json").data
+    assert [(each["offset"], each["written_by"]) for each in early] == [(10, None), (0, None)]
+    assert viewstamp(*find, "--duration", "1000w", "--json").data == early
+    for options in ((), ("--time", LATER, "--duration", "2h")):
+        assert "give one of the two" in viewstamp(*find, *options).err
+
+
+def test_offsets_are_reset_to_a_time(viewstamp: CommandLine) -> None:
+    """A group reads what was written from a time on, or from so long ago on."""
+    said = viewstamp(*RESET, "--to-time", LATER)
+    assert said.out.startswith(
+        "reset all offsets of group billing to 2026-11-28T10:00:01+00:00 (revision "
+    )
+    assert offsets(viewstamp) == {0: 55, 1: 25}
+    dry = viewstamp(*RESET, "--by-duration", "1000w", "--partition", "1", "--dry-run")
+    assert dry.out.startswith("dry run: would have reset the offsets of partition 1 of group ")
+    assert offsets(viewstamp) == {0: 55, 1: 25}
+    assert viewstamp(*RESET, "--by-duration", "1000w", "--partition", "1").code == 0
+    assert offsets(viewstamp) == {0: 55, 1: 0}
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ((), "give one of the two"),
-        (("--to", "latest", "--offset", "0=30"), "give one of the two"),
+        ((), "give one of them"),
+        (("--to", "latest", "--offset", "0=30"), "give one of them"),
+        (("--to", "latest", "--by-duration", "2h"), "give one of them"),
+        (("--to-time", LATER, "--by-duration", "2h"), "give one of them"),
+        (("--to-time", LATER, "--allow-out-of-range"), "it goes with --offset"),
+        (("--to-time", "2026-11-28T10:00:00"), "write 2026-11-28T10:00:00Z"),
+        (("--to-time", "noon"), "write 2026-11-28T10:00:00Z"),
+        (("--by-duration", "2"), "write 90s, 15m, 12h, 7d, 2w"),
+        (("--by-duration", "9000w"), "no duration since 1970"),
         (("--to", "yesterday"), "'yesterday' is not one of"),
         (("--offset", "0"), "write PARTITION=OFFSET"),
         (("--offset", "0=30", "--partition", "0"), "an --offset names its partition itself"),

@@ -33,6 +33,7 @@ PRINTING: Final = (
     ("snapshot show 1", "1"),
     ("topic partitions list shop orders", None),
     ("topic watermarks shop orders", None),
+    ("topic find-offsets shop orders --duration 2h", None),
     ("group offsets shop orders billing", None),
     ("status", None),
     ("cluster feature-level", None),

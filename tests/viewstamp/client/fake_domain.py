@@ -25,6 +25,8 @@ from viewstamp.routing import Method
 PAGE_SIZE = 100
 # What was reported of partitions of any topic: where their data begins and ends.
 WATERMARKS = {0: (10, 100), 1: (0, 50)}
+# By when the first half of each partition was written: 2026-11-28T10:00:00Z.
+HALF_WRITTEN_BY = 1_795_860_000_000_000
 
 
 class Domain:
@@ -149,6 +151,10 @@ class Domain:
         ]
         return streams_service_pb2.ListWatermarksResponse(watermarks=known)
 
+    def _FindOffsets(self, request: Any) -> Any:  # noqa: N802 - named as the RPC
+        found = [_found(*each, request.time_us) for each in WATERMARKS.items()]
+        return groups_service_pb2.FindOffsetsResponse(offsets=found)
+
     def _FetchOffsets(self, _: Any) -> Any:  # noqa: N802 - named as the RPC
         kept = [_committed(*each) for each in sorted(self.offsets.items())]
         return groups_service_pb2.FetchOffsetsResponse(offsets=kept)
@@ -160,7 +166,9 @@ class Domain:
             if not (start <= offset <= end or request.allow_out_of_range):
                 raise Refusal(Reason.REASON_OFFSET_OUT_OF_RANGE, f"{offset} lies outside")
         for partition in request.partitions or WATERMARKS:
-            if request.to:
+            if request.to == groups_service_pb2.OFFSET_RESET_TIME:
+                given[partition] = _found(partition, WATERMARKS[partition], request.time_us).offset
+            elif request.to:
                 given[partition] = WATERMARKS[partition][request.to - 1]
         if not request.validate_only:
             self.offsets |= given
@@ -252,6 +260,19 @@ def _committed(partition: int, offset: int) -> consumer_groups_pb2.CommittedOffs
         kept.start_offset, kept.end_offset = WATERMARKS[partition]
         kept.lag = max(0, kept.end_offset - offset)
     return kept
+
+
+def _found(partition: int, known: tuple[int, int], time_us: int) -> consumer_groups_pb2.FoundOffset:
+    """Return where to read on: in the middle, if half of it was written before the time."""
+    start, end = known
+    is_later = time_us > HALF_WRITTEN_BY
+    return consumer_groups_pb2.FoundOffset(
+        partition=partition,
+        offset=(start + end) // 2 if is_later else start,
+        written_by=HALF_WRITTEN_BY if is_later else 0,
+        start_offset=start,
+        end_offset=end,
+    )
 
 
 def _page(entities: list[Any], request: Any) -> tuple[list[Any], str]:

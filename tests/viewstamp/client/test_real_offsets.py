@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,9 @@ from viewstamp.client.membership import GroupMember
 PARTITIONS = 4
 LONG_S = 300.0
 LOOK_AGAIN_S = 0.02
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# A broker's clock may be ahead of log time by this.
+AHEAD = timedelta(seconds=30)
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +147,49 @@ async def test_offsets_are_reset_and_deleted(processes: ReplicaProcesses) -> Non
         assert await offsets(client, group) == {0: 101, 2: 5}
         await client.groups.delete_offsets(*group)
         assert await offsets(client, group) == {}
+
+
+async def test_offsets_are_found_by_time(processes: ReplicaProcesses) -> None:
+    """What was reported before a time is not read again, by pages and partitions, and by a reset.
+
+    The later of the broker's time and log time counts, unless the broker's clock is far ahead.
+    """
+    async with connected(processes) as client:
+        group = await made(client, "times")
+        report, asked = client.topics.report_partition_ends, client.groups.find_offsets
+        begun = datetime.now(UTC)
+
+        async def found(time: datetime, **fields: Any) -> dict[int, int]:
+            listed = asked(*group[:2], time, **fields)
+            return {each.partition: each.offset async for each in listed}
+
+        async def newest() -> datetime:
+            offsets = asked(*group[:2], begun + timedelta(days=9), partitions=[0])
+            (written_by,) = [each.written_by async for each in offsets]
+            return EPOCH + timedelta(microseconds=written_by)
+
+        await report(*group[:2], {0: 40, 2: 5}, reported_at=begun - timedelta(hours=1))
+        first = await newest()
+        await report(*group[:2], {0: 100}, reported_at=first + AHEAD)
+        second = await newest()
+        await report(*group[:2], {1: 7}, reported_at=second + timedelta(hours=1))
+        assert first > begun - timedelta(hours=1)
+        assert second >= first + AHEAD
+        assert await found(first) == {0: 0, 1: 0, 2: 0}
+        for page_size in (0, 1, 2):
+            assert await found(second, page_size=page_size) == {0: 40, 1: 0, 2: 5}
+        later = second + timedelta(microseconds=1)
+        assert await found(later, partitions={3, 1, 0}) == {0: 100, 1: 0}
+        assert await found(later, partitions=[]) == {}
+        await client.groups.reset_offsets(*group, time=second)
+        assert await offsets(client, group) == {0: 40, 1: 0, 2: 5, 3: 0}
+        await client.groups.reset_offsets(*group, time=later, partitions=[0])
+        await client.groups.reset_offsets(*group, time=first, validate_only=True)
+        assert await offsets(client, group) == {0: 100, 1: 0, 2: 5, 3: 0}
+        with pytest.raises(ValueError, match="has no time zone"):
+            await client.groups.reset_offsets(*group, time=first.replace(tzinfo=None))
+        with pytest.raises(ValueError, match="is too early"):
+            await found(EPOCH)
 
 
 async def test_a_broker_commits_for_members_in_one_request(processes: ReplicaProcesses) -> None:

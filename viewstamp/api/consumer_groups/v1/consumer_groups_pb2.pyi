@@ -361,6 +361,47 @@ class CommittedOffset(_message.Message):
 Global___CommittedOffset: _TypeAlias = CommittedOffset  # noqa: Y015
 
 @_typing.final
+class FoundOffset(_message.Message):
+    """Where a reader begins who wants all that was written to one partition from some time on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    WRITTEN_BY_FIELD_NUMBER: _builtins.int
+    START_OFFSET_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    """The partition's number."""
+    offset: _builtins.int
+    """The first offset that remains, or one below which everything was written before the time."""
+    written_by: _builtins.int
+    """By when what is below the offset was written, microseconds since 1970: the last such time that
+    the cluster knows of before the one asked for. What was written between the two is read, too. 0
+    if the offset is the first one that remains.
+    """
+    start_offset: _builtins.int
+    """The first offset that remains."""
+    end_offset: _builtins.int
+    """The next offset to be written."""
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        written_by: _builtins.int = ...,
+        start_offset: _builtins.int = ...,
+        end_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "offset", b"offset", "partition", b"partition", "start_offset", b"start_offset", "written_by", b"written_by"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FoundOffset: _TypeAlias = FoundOffset  # noqa: Y015
+
+@_typing.final
 class ConsumerGroupEntity(_message.Message):
     """Section entity: one group. Kind 1, key: stream id, topic id, group id, each 8 bytes big-endian."""
 
@@ -687,3 +728,72 @@ class CommittedOffsetsEntity(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CommittedOffsetsEntity: _TypeAlias = CommittedOffsetsEntity  # noqa: Y015
+
+@_typing.final
+class MarksEntity(_message.Message):
+    """Section entity: by when the data of 128 consecutive partitions was written, as far as it is
+    remembered. Kind 7, key: topic id, first partition, each as 8 bytes big-endian. From feature level
+    8 on.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_ID_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    FIRST_PARTITION_FIELD_NUMBER: _builtins.int
+    MARKS_FIELD_NUMBER: _builtins.int
+    stream_id: _builtins.int
+    """The stream."""
+    topic_id: _builtins.int
+    """The topic."""
+    first_partition: _builtins.int
+    """The number of the first partition, a multiple of 128."""
+    @_builtins.property
+    def marks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Mark]:
+        """By ascending time: at most 32."""
+
+    def __init__(
+        self,
+        *,
+        stream_id: _builtins.int = ...,
+        topic_id: _builtins.int = ...,
+        first_partition: _builtins.int = ...,
+        marks: _abc.Iterable[Global___Mark] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_partition", b"first_partition", "marks", b"marks", "stream_id", b"stream_id", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MarksEntity: _TypeAlias = MarksEntity  # noqa: Y015
+
+@_typing.final
+class Mark(_message.Message):
+    """What is known to be written by some time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WRITTEN_BY_FIELD_NUMBER: _builtins.int
+    END_OFFSETS_PLUS_ONE_FIELD_NUMBER: _builtins.int
+    written_by: _builtins.int
+    """Microseconds since 1970."""
+    @_builtins.property
+    def end_offsets_plus_one(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Everything below these was written by then: next offsets to be written plus one, from the first
+        partition on; 0 where nothing was reported. Zeros at the end are left out.
+        """
+
+    def __init__(
+        self,
+        *,
+        written_by: _builtins.int = ...,
+        end_offsets_plus_one: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offsets_plus_one", b"end_offsets_plus_one", "written_by", b"written_by"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Mark: _TypeAlias = Mark  # noqa: Y015

@@ -33,6 +33,10 @@ class _OffsetResetEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OffsetRes
     """To the first offset that remains; 0 where nothing was reported."""
     OFFSET_RESET_LATEST: _OffsetReset.ValueType  # 2
     """To the next offset to be written; an error where nothing was reported."""
+    OFFSET_RESET_TIME: _OffsetReset.ValueType  # 3
+    """To what FindOffsets returns for `time_us`; 0 where nothing was reported. An error below feature
+    level 8.
+    """
 
 class OffsetReset(_OffsetReset, metaclass=_OffsetResetEnumTypeWrapper):
     """Where to set offsets."""
@@ -43,6 +47,10 @@ OFFSET_RESET_EARLIEST: OffsetReset.ValueType  # 1
 """To the first offset that remains; 0 where nothing was reported."""
 OFFSET_RESET_LATEST: OffsetReset.ValueType  # 2
 """To the next offset to be written; an error where nothing was reported."""
+OFFSET_RESET_TIME: OffsetReset.ValueType  # 3
+"""To what FindOffsets returns for `time_us`; 0 where nothing was reported. An error below feature
+level 8.
+"""
 Global___OffsetReset: _TypeAlias = OffsetReset  # noqa: Y015
 
 @_typing.final
@@ -1193,11 +1201,14 @@ class ResetOffsetsRequest(_message.Message):
     ALLOW_OUT_OF_RANGE_FIELD_NUMBER: _builtins.int
     TO_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    TIME_US_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     allow_out_of_range: _builtins.bool
     """Accept offsets outside what the partitions are known to hold."""
     to: Global___OffsetReset.ValueType
     """Where the data begins or ends."""
+    time_us: _builtins.int
+    """The time of OFFSET_RESET_TIME, microseconds since 1970, at least 1; 0 for the others."""
     validate_only: _builtins.bool
     """Check the command and answer as if it had taken effect, but change nothing."""
     @_builtins.property
@@ -1230,11 +1241,12 @@ class ResetOffsetsRequest(_message.Message):
         allow_out_of_range: _builtins.bool = ...,
         to: Global___OffsetReset.ValueType = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
+        time_us: _builtins.int = ...,
         validate_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_out_of_range", b"allow_out_of_range", "group", b"group", "offsets", b"offsets", "partitions", b"partitions", "stream", b"stream", "to", b"to", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_out_of_range", b"allow_out_of_range", "group", b"group", "offsets", b"offsets", "partitions", b"partitions", "stream", b"stream", "time_us", b"time_us", "to", b"to", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1417,6 +1429,88 @@ class FetchOffsetsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FetchOffsetsResponse: _TypeAlias = FetchOffsetsResponse  # noqa: Y015
+
+@_typing.final
+class FindOffsetsRequest(_message.Message):
+    """Request of FindOffsets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TIME_US_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    time_us: _builtins.int
+    """The reader wants all that was written at this time and later, microseconds since 1970."""
+    page_size: _builtins.int
+    """Partitions on the page: 1 to 16384; 0 means 16384."""
+    page_token: _builtins.str
+    """The next_page_token of the page before; empty for the first page."""
+    @_builtins.property
+    def stream(self) -> _common_pb2.Identifier:
+        """The stream, by id or name."""
+
+    @_builtins.property
+    def topic(self) -> _common_pb2.Identifier:
+        """The topic, by id or name."""
+
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The partitions, up to 16384, each at most once; if empty, all in pages."""
+
+    def __init__(
+        self,
+        *,
+        stream: _common_pb2.Identifier | None = ...,
+        topic: _common_pb2.Identifier | None = ...,
+        time_us: _builtins.int = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "partitions", b"partitions", "stream", b"stream", "time_us", b"time_us", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindOffsetsRequest: _TypeAlias = FindOffsetsRequest  # noqa: Y015
+
+@_typing.final
+class FindOffsetsResponse(_message.Message):
+    """Response of FindOffsets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Ask for the next page with it; empty on the last page."""
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """The cluster, and the view, op and revision of this answer."""
+
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[_consumer_groups_pb2.FoundOffset]:
+        """By ascending partition; those of which nothing was reported are left out."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+        offsets: _abc.Iterable[_consumer_groups_pb2.FoundOffset] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "next_page_token", b"next_page_token", "offsets", b"offsets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindOffsetsResponse: _TypeAlias = FindOffsetsResponse  # noqa: Y015
 
 @_typing.final
 class SyncConsumerGroupRequest(_message.Message):

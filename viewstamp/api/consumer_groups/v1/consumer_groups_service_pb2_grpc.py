@@ -98,6 +98,11 @@ class ConsumerGroupsServiceStub:
                 request_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.FetchOffsetsRequest.SerializeToString,
                 response_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.FetchOffsetsResponse.FromString,
                 _registered_method=True)
+        self.FindOffsets = channel.unary_unary(
+                '/viewstamp.api.consumer_groups.v1.ConsumerGroupsService/FindOffsets',
+                request_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.FindOffsetsRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.FindOffsetsResponse.FromString,
+                _registered_method=True)
         self.SyncConsumerGroup = channel.unary_unary(
                 '/viewstamp.api.consumer_groups.v1.ConsumerGroupsService/SyncConsumerGroup',
                 request_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.SyncConsumerGroupRequest.SerializeToString,
@@ -204,9 +209,10 @@ class ConsumerGroupsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResetOffsets(self, request, context):
-        """Sets offsets of a group without members: to given ones, or to where the data of partitions
-        begins or ends. Needs manage_topic.
-        Errors: GROUP_NOT_FOUND, GROUP_NOT_EMPTY, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE.
+        """Sets offsets of a group without members: to given ones, to where the data of partitions begins
+        or ends, or to where FindOffsets finds what was written from some time on. Needs manage_topic.
+        Errors: GROUP_NOT_FOUND, GROUP_NOT_EMPTY, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE,
+        INVALID_OPTION.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -224,6 +230,17 @@ class ConsumerGroupsServiceServicer:
         """Returns how far a group has read, and how far it lags behind what brokers have reported, in
         pages.
         Errors: GROUP_NOT_FOUND, PARTITION_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FindOffsets(self, request, context):
+        """Returns where a reader begins who wants all that was written from some time on, in pages, as
+        far as brokers have reported. The cluster remembers up to 32 reports of 128 partitions, and of
+        older ones fewer: so an offset may be lower than needed, and is never higher, if reports are
+        true. Needs read_topic.
+        Errors: PARTITION_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -310,6 +327,11 @@ def add_ConsumerGroupsServiceServicer_to_server(servicer, server):
                     servicer.FetchOffsets,
                     request_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.FetchOffsetsRequest.FromString,
                     response_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.FetchOffsetsResponse.SerializeToString,
+            ),
+            'FindOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindOffsets,
+                    request_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.FindOffsetsRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.FindOffsetsResponse.SerializeToString,
             ),
             'SyncConsumerGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.SyncConsumerGroup,
@@ -650,6 +672,33 @@ class ConsumerGroupsService:
             '/viewstamp.api.consumer_groups.v1.ConsumerGroupsService/FetchOffsets',
             viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.FetchOffsetsRequest.SerializeToString,
             viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.FetchOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.consumer_groups.v1.ConsumerGroupsService/FindOffsets',
+            viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.FindOffsetsRequest.SerializeToString,
+            viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.FindOffsetsResponse.FromString,
             options,
             channel_credentials,
             insecure,

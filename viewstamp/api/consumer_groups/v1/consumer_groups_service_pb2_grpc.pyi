@@ -87,9 +87,10 @@ class ConsumerGroupsServiceStub:
     PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE, SESSION_REQUIRED.
     """
     ResetOffsets: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.ResetOffsetsRequest, _consumer_groups_service_pb2.ResetOffsetsResponse]
-    """Sets offsets of a group without members: to given ones, or to where the data of partitions
-    begins or ends. Needs manage_topic.
-    Errors: GROUP_NOT_FOUND, GROUP_NOT_EMPTY, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE.
+    """Sets offsets of a group without members: to given ones, to where the data of partitions begins
+    or ends, or to where FindOffsets finds what was written from some time on. Needs manage_topic.
+    Errors: GROUP_NOT_FOUND, GROUP_NOT_EMPTY, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE,
+    INVALID_OPTION.
     """
     DeleteOffsets: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.DeleteOffsetsRequest, _consumer_groups_service_pb2.DeleteOffsetsResponse]
     """Forgets offsets of a group without members. Needs manage_topic.
@@ -99,6 +100,13 @@ class ConsumerGroupsServiceStub:
     """Returns how far a group has read, and how far it lags behind what brokers have reported, in
     pages.
     Errors: GROUP_NOT_FOUND, PARTITION_NOT_FOUND.
+    """
+    FindOffsets: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.FindOffsetsRequest, _consumer_groups_service_pb2.FindOffsetsResponse]
+    """Returns where a reader begins who wants all that was written from some time on, in pages, as
+    far as brokers have reported. The cluster remembers up to 32 reports of 128 partitions, and of
+    older ones fewer: so an offset may be lower than needed, and is never higher, if reports are
+    true. Needs read_topic.
+    Errors: PARTITION_NOT_FOUND.
     """
     SyncConsumerGroup: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.SyncConsumerGroupRequest, _consumer_groups_service_pb2.SyncConsumerGroupResponse]
     """Returns the partitions that the calling session owns in the group now, in pages, and its epoch.
@@ -171,9 +179,10 @@ class ConsumerGroupsServiceAsyncStub(ConsumerGroupsServiceStub):
     PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE, SESSION_REQUIRED.
     """
     ResetOffsets: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.ResetOffsetsRequest, _consumer_groups_service_pb2.ResetOffsetsResponse]  # type: ignore[assignment]
-    """Sets offsets of a group without members: to given ones, or to where the data of partitions
-    begins or ends. Needs manage_topic.
-    Errors: GROUP_NOT_FOUND, GROUP_NOT_EMPTY, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE.
+    """Sets offsets of a group without members: to given ones, to where the data of partitions begins
+    or ends, or to where FindOffsets finds what was written from some time on. Needs manage_topic.
+    Errors: GROUP_NOT_FOUND, GROUP_NOT_EMPTY, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE,
+    INVALID_OPTION.
     """
     DeleteOffsets: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.DeleteOffsetsRequest, _consumer_groups_service_pb2.DeleteOffsetsResponse]  # type: ignore[assignment]
     """Forgets offsets of a group without members. Needs manage_topic.
@@ -183,6 +192,13 @@ class ConsumerGroupsServiceAsyncStub(ConsumerGroupsServiceStub):
     """Returns how far a group has read, and how far it lags behind what brokers have reported, in
     pages.
     Errors: GROUP_NOT_FOUND, PARTITION_NOT_FOUND.
+    """
+    FindOffsets: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.FindOffsetsRequest, _consumer_groups_service_pb2.FindOffsetsResponse]  # type: ignore[assignment]
+    """Returns where a reader begins who wants all that was written from some time on, in pages, as
+    far as brokers have reported. The cluster remembers up to 32 reports of 128 partitions, and of
+    older ones fewer: so an offset may be lower than needed, and is never higher, if reports are
+    true. Needs read_topic.
+    Errors: PARTITION_NOT_FOUND.
     """
     SyncConsumerGroup: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.SyncConsumerGroupRequest, _consumer_groups_service_pb2.SyncConsumerGroupResponse]  # type: ignore[assignment]
     """Returns the partitions that the calling session owns in the group now, in pages, and its epoch.
@@ -312,9 +328,10 @@ class ConsumerGroupsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _consumer_groups_service_pb2.ResetOffsetsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_consumer_groups_service_pb2.ResetOffsetsResponse, _abc.Awaitable[_consumer_groups_service_pb2.ResetOffsetsResponse]]:
-        """Sets offsets of a group without members: to given ones, or to where the data of partitions
-        begins or ends. Needs manage_topic.
-        Errors: GROUP_NOT_FOUND, GROUP_NOT_EMPTY, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE.
+        """Sets offsets of a group without members: to given ones, to where the data of partitions begins
+        or ends, or to where FindOffsets finds what was written from some time on. Needs manage_topic.
+        Errors: GROUP_NOT_FOUND, GROUP_NOT_EMPTY, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE,
+        INVALID_OPTION.
         """
 
     @_abc_1.abstractmethod
@@ -336,6 +353,19 @@ class ConsumerGroupsServiceServicer(metaclass=_abc_1.ABCMeta):
         """Returns how far a group has read, and how far it lags behind what brokers have reported, in
         pages.
         Errors: GROUP_NOT_FOUND, PARTITION_NOT_FOUND.
+        """
+
+    @_abc_1.abstractmethod
+    def FindOffsets(
+        self,
+        request: _consumer_groups_service_pb2.FindOffsetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_consumer_groups_service_pb2.FindOffsetsResponse, _abc.Awaitable[_consumer_groups_service_pb2.FindOffsetsResponse]]:
+        """Returns where a reader begins who wants all that was written from some time on, in pages, as
+        far as brokers have reported. The cluster remembers up to 32 reports of 128 partitions, and of
+        older ones fewer: so an offset may be lower than needed, and is never higher, if reports are
+        true. Needs read_topic.
+        Errors: PARTITION_NOT_FOUND.
         """
 
     @_abc_1.abstractmethod

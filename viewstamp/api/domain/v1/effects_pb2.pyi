@@ -306,12 +306,17 @@ class OffsetsReported(_message.Message):
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     OFFSETS_FIELD_NUMBER: _builtins.int
     ARE_STARTS_FIELD_NUMBER: _builtins.int
+    WRITTEN_BY_FIELD_NUMBER: _builtins.int
     stream_id: _builtins.int
     """The stream."""
     topic_id: _builtins.int
     """The topic."""
     are_starts: _builtins.bool
     """They are first offsets that remain, rather than next ones to be written."""
+    written_by: _builtins.int
+    """By when what is below was written, microseconds since 1970; 0 if nobody knows, for first offsets,
+    and below feature level 8.
+    """
     @_builtins.property
     def offsets(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PartitionOffset]:
         """By partition."""
@@ -323,10 +328,11 @@ class OffsetsReported(_message.Message):
         topic_id: _builtins.int = ...,
         offsets: _abc.Iterable[_common_pb2.PartitionOffset] | None = ...,
         are_starts: _builtins.bool = ...,
+        written_by: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["are_starts", b"are_starts", "offsets", b"offsets", "stream_id", b"stream_id", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["are_starts", b"are_starts", "offsets", b"offsets", "stream_id", b"stream_id", "topic_id", b"topic_id", "written_by", b"written_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -755,7 +755,14 @@ class ReportPartitionEndsRequest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     END_OFFSETS_FIELD_NUMBER: _builtins.int
     BROKER_FIELD_NUMBER: _builtins.int
+    REPORTED_AT_US_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    reported_at_us: _builtins.int
+    """When these were the ends, by the clock of the reporter: microseconds since 1970. The later of
+    this time and log time counts; log time alone if 0. The cluster does not remember a report whose
+    time is more than a minute ahead of log time, and moves the ends all the same. Ignored below
+    feature level 8.
+    """
     validate_only: _builtins.bool
     """Check the command and answer as if it had taken effect, but change nothing."""
     @_builtins.property
@@ -783,11 +790,12 @@ class ReportPartitionEndsRequest(_message.Message):
         topic: _common_pb2.Identifier | None = ...,
         end_offsets: _abc.Iterable[_common_pb2.PartitionOffset] | None = ...,
         broker: _common_pb2.BrokerStamp | None = ...,
+        reported_at_us: _builtins.int = ...,
         validate_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "end_offsets", b"end_offsets", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "end_offsets", b"end_offsets", "reported_at_us", b"reported_at_us", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

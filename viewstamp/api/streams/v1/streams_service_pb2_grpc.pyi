@@ -95,7 +95,10 @@ class StreamsServiceStub:
     """
     ReportPartitionEnds: _grpc.UnaryUnaryMultiCallable[_streams_service_pb2.ReportPartitionEndsRequest, _streams_service_pb2.ReportPartitionEndsResponse]
     """Records how far the data plane has written: brokers report the ends of their partitions about
-    once a second. An offset that is lower than the known one changes nothing. Needs send_messages.
+    once a second. An offset that is lower than the known one moves no end. From feature level 8 on
+    the cluster remembers by when what was written: see FindOffsets of consumer groups. A leader
+    that begins with less data than was reported reports its end before it takes writes. Needs
+    send_messages.
     Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE,
     BROKER_NOT_FOUND, FENCED_BROKER_EPOCH, NOT_LEADER.
     """
@@ -196,7 +199,10 @@ class StreamsServiceAsyncStub(StreamsServiceStub):
     """
     ReportPartitionEnds: _aio.UnaryUnaryMultiCallable[_streams_service_pb2.ReportPartitionEndsRequest, _streams_service_pb2.ReportPartitionEndsResponse]  # type: ignore[assignment]
     """Records how far the data plane has written: brokers report the ends of their partitions about
-    once a second. An offset that is lower than the known one changes nothing. Needs send_messages.
+    once a second. An offset that is lower than the known one moves no end. From feature level 8 on
+    the cluster remembers by when what was written: see FindOffsets of consumer groups. A leader
+    that begins with less data than was reported reports its end before it takes writes. Needs
+    send_messages.
     Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE,
     BROKER_NOT_FOUND, FENCED_BROKER_EPOCH, NOT_LEADER.
     """
@@ -366,7 +372,10 @@ class StreamsServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_streams_service_pb2.ReportPartitionEndsResponse, _abc.Awaitable[_streams_service_pb2.ReportPartitionEndsResponse]]:
         """Records how far the data plane has written: brokers report the ends of their partitions about
-        once a second. An offset that is lower than the known one changes nothing. Needs send_messages.
+        once a second. An offset that is lower than the known one moves no end. From feature level 8 on
+        the cluster remembers by when what was written: see FindOffsets of consumer groups. A leader
+        that begins with less data than was reported reports its end before it takes writes. Needs
+        send_messages.
         Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND, PARTITION_NOT_FOUND, OFFSET_OUT_OF_RANGE,
         BROKER_NOT_FOUND, FENCED_BROKER_EPOCH, NOT_LEADER.
         """
