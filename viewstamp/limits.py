@@ -79,8 +79,12 @@ BROKER_STORAGE_ID_BYTES_MAX: Final = 64
 REPLICAS_PER_PARTITION_MAX: Final = 16
 # Brokers are to show life this often. The primary looks for silent ones when it does for members.
 BROKER_HEARTBEAT_MS: Final = 2_000
-# Signs of life wait so long for others, to be read together.
+# Signs of life wait so long for others, to be read together: so many in all, and of one user. What
+# comes beyond is read alone, as is a message whose signs have more bytes than this, on average.
 MEMBER_GATHERING_MS: Final = 100
+SIGNS_TOGETHER_MAX: Final = 512
+SIGNS_TOGETHER_PER_USER_MAX: Final = 128
+SIGN_BYTES_MAX: Final = 2 * KIB
 # Members that a primary looks at in one step, and removes in one step.
 MEMBERS_CHECKED_MAX: Final = 16_384
 MEMBERS_EXPIRED_MAX: Final = 1_024
@@ -203,6 +207,8 @@ FEATURE_LEVEL_KEPT_SNAPSHOTS: Final = 7
 FEATURE_LEVEL_TIMES: Final = 8
 # From this level on changes of tokens and offsets may name the revision that they expect.
 FEATURE_LEVEL_GUARDS: Final = 8
+# From this level on services read for several callers at once.
+FEATURE_LEVEL_SIGNS: Final = 8
 # The highest feature level that this build knows, and at which it bootstraps clusters. The header
 # of every log entry has the level in force, and handlers get it (`Call.feature_level`).
 FEATURE_LEVEL_MAX: Final = max(
@@ -216,6 +222,7 @@ FEATURE_LEVEL_MAX: Final = max(
     FEATURE_LEVEL_KEPT_SNAPSHOTS,
     FEATURE_LEVEL_TIMES,
     FEATURE_LEVEL_GUARDS,
+    FEATURE_LEVEL_SIGNS,
 )
 # Stages (routing.v1.Stage) that came after level 1, and the level from which on a snapshot has a
 # section of each. Nothing may change such a stage at a lower level, so a missing section is empty.

@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError
 
 from services.runtime import cost
 from services.runtime.answers import Answers
+from services.runtime.callers import callers_of, speak_for
 from services.runtime.changes import RecentChanges
 from services.runtime.domain import BulkHandler, Call, Deferred, Domain, State
 from services.runtime.failures import LOCAL_FAILURES, Alarm, ApplyError, internal_error
@@ -382,8 +383,11 @@ class Machine(Generic[State]):
         if self._isolation is not None:
             resolve = self._isolation.guard(where, resolve)
         contexts = Answers(where, item.first_revision, self.alarms)
+        callers = callers_of(item)
         for index, request in enumerate(span.requests):
             call.revision = item.first_revision + index
+            if callers:
+                speak_for(callers[index], call)
             if index in span.skipped:
                 contexts.skip(span.skipped[index])
             else:

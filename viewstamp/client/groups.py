@@ -11,17 +11,23 @@ from viewstamp.client.consistency import LINEARIZABLE, Consistency
 from viewstamp.client.identifiers import (
     Answer,
     Facade,
+    FacadeClient,
     Guards,
     group_name,
     pages,
     partition_offsets,
     topic_name,
 )
+from viewstamp.client.lease import Pulse
 from viewstamp.client.membership import GroupMember
 
 
 class Groups(Facade):
     """Groups of topics, all by id or name. ConsumerGroupsService documents the errors."""
+
+    def __init__(self, client: FacadeClient) -> None:
+        super().__init__(client)
+        self._pulse = Pulse()
 
     def create(
         self,
@@ -108,7 +114,8 @@ class Groups(Facade):
         rack: str = "",
     ) -> GroupMember:
         """Return a membership that keeps itself alive, for `async with` and `async for`."""
-        return GroupMember(self._client, group_name(stream, topic, group), instance_id, rack)
+        name = group_name(stream, topic, group)
+        return GroupMember(self._client, name, instance_id, rack, pulse=self._pulse)
 
     def leave(
         self, stream: int | str, topic: int | str, group: int | str, *, keep_place: bool = False

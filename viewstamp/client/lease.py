@@ -26,6 +26,24 @@ _CALL_UNHEARD_S: Final = 1.0
 T = TypeVar("T")
 
 
+class Pulse:
+    """The moments at which the holders of one client show life, so that they do so together.
+
+    Signs of life that a client has at the same time share a message, and cost the cluster a
+    fraction of what they cost alone. The moments of one interval are so far apart, counted from the
+    first one of all, which differs from client to client.
+    """
+
+    def __init__(self) -> None:
+        self._begin_s: float | None = None
+
+    def pause_s(self, now_s: float, interval_s: float) -> float:
+        """Return the time to the next moment of an interval, which is never longer than that."""
+        if self._begin_s is None:
+            self._begin_s = now_s
+        return interval_s - (now_s - self._begin_s) % interval_s
+
+
 class Lease:
     """When its holder was answered last, and the task that shows life for it.
 
@@ -43,8 +61,12 @@ class Lease:
         timeout_s: float,
         interval_s: float,
         clock_s: Callable[[], float] | None = None,
+        pulse: Pulse | None = None,
     ) -> None:
-        """Begin without an answer. Both durations count until an answer tells others."""
+        """Begin without an answer. Both durations count until an answer tells others.
+
+        Holders with one `pulse` show life together.
+        """
         self.timeout_s = timeout_s
         self.interval_s = interval_s
         self._step = step
@@ -52,6 +74,7 @@ class Lease:
         self._fail = end
         self._final = final
         self._clock_s = clock_s or time.monotonic
+        self._pulse = pulse or Pulse()
         self._heard_s: float | None = None
         self._wake = asyncio.Event()
 
@@ -89,7 +112,7 @@ class Lease:
             try:
                 await self._step()
                 backoff.reset()
-                pause_s = self.interval_s
+                pause_s = self._pulse.pause_s(self.now_s, self.interval_s)
             except Refusal as refusal:
                 if self._is_final(refusal):
                     self._fail(refusal)

@@ -23,7 +23,7 @@ from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as serv
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.client.errors import ClientError
 from viewstamp.client.identifiers import FacadeClient, GroupName, partition_offsets
-from viewstamp.client.lease import Lease
+from viewstamp.client.lease import Lease, Pulse
 from viewstamp.client.verdicts import RetryVerdict
 from viewstamp.errors import Refusal
 
@@ -90,7 +90,9 @@ class GroupMember:
         instance_id: str = "",
         rack: str = "",
         clock_s: Callable[[], float] | None = None,
+        pulse: Pulse | None = None,
     ) -> None:
+        """Begin outside of the group. All members of one client have its `pulse`."""
         self._client = client
         self._name = name
         self._instance_id = instance_id
@@ -103,6 +105,7 @@ class GroupMember:
             timeout_s=_FIRST_TIMEOUT_S,
             interval_s=_FIRST_INTERVAL_S,
             clock_s=clock_s,
+            pulse=pulse,
         )
         self._epoch = self._assignment = 0
         # What the cluster said last; what the program reads; what of that it must hear was lost.

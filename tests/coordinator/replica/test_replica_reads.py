@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from coordinator import vsr
-from coordinator.gateway.reads import LINEARIZABLE, ReadConsistency, ReadStarter, RequestedReads
+from coordinator.gateway.reads import LINEARIZABLE, ReadConsistency, ReadStarter
+from coordinator.gateway.requested_reads import RequestedReads
 from coordinator.gateway.routes import Routes
 from coordinator.mux import types as mux
 from coordinator.replica import read_shares
