@@ -46,8 +46,7 @@ REVOCATION_TIMEOUT_US: Final = 30_000_000
 MEMBER_TIMEOUT_US: Final = 45_000_000
 MEMBER_TIMEOUT_MIN_US: Final = 6_000_000
 MEMBER_TIMEOUT_MAX_US: Final = 3_600_000_000
-# Members are to show life this often, and more often while there is something to come. The primary
-# looks this often for those that did not.
+# Members are to show life this often, and more often while there is something to come.
 MEMBER_HEARTBEAT_MS: Final = 5_000
 MEMBER_UNSETTLED_HEARTBEAT_MS: Final = 500
 # With so many members that this would be more signs of life in a second, settled ones are to show
@@ -55,7 +54,8 @@ MEMBER_UNSETTLED_HEARTBEAT_MS: Final = 500
 MEMBER_SIGNS_PER_S: Final = 400
 MEMBER_SIGNS_PER_TIMEOUT: Final = 3
 MEMBER_HEARTBEAT_MAX_MS: Final = 15_000
-MEMBER_CHECK_INTERVAL_MS: Final = 5_000
+# The primary looks this often for members and brokers that did not.
+MEMBER_CHECK_INTERVAL_MS: Final = 1_000
 # How long a group may say that its offsets are kept while it has neither members nor commits.
 # Others need another level than FEATURE_LEVEL_RETENTION, as does the step.
 OFFSETS_RETENTION_MIN_US: Final = 60_000_000
@@ -77,7 +77,7 @@ BROKERS_PAGE_MAX: Final = 500
 BROKER_STORAGE_ID_BYTES_MAX: Final = 64
 # Brokers that may have a partition: fewer than a topic may ask for while none is registered.
 REPLICAS_PER_PARTITION_MAX: Final = 16
-# Brokers are to show life this often. The primary looks for silent ones when it does for members.
+# Brokers are to show life this often.
 BROKER_HEARTBEAT_MS: Final = 2_000
 # Signs of life wait so long for others, to be read together: so many in all, and of one user. What
 # comes beyond is read alone, as is a message whose signs have more bytes than this, on average.
@@ -86,8 +86,8 @@ SIGNS_TOGETHER_MAX: Final = 512
 SIGNS_TOGETHER_PER_USER_MAX: Final = 128
 SIGN_BYTES_MAX: Final = 2 * KIB
 # Members that a primary looks at in one step, and removes in one step.
-MEMBERS_CHECKED_MAX: Final = 16_384
-MEMBERS_EXPIRED_MAX: Final = 1_024
+MEMBERS_CHECKED_MAX: Final = 4_096
+MEMBERS_EXPIRED_MAX: Final = 256
 
 # --- Refusals ---
 # One detail of a refusal. Every name that is allowed fits; a longer name stands in a request that

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 from zlib import crc32
 
+from coordinator.gateway.gathered_signs import GatheredSigns
 from coordinator.gateway.requested_reads import RequestedReads
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.shares import Shares
-from coordinator.gateway.signs_of_life import SignsOfLife
 from coordinator.mux.types import Caller
 from coordinator.replica.batcher import Reply
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -78,7 +78,7 @@ class ReadStarter:
         self._routes = routes
         self._reader = reader
         self._deadline_ms = deadline_ms
-        self._signs = SignsOfLife(self._start_together, self._start_alone)
+        self._signs = GatheredSigns(self._start_together, self._start_alone)
 
     def start(
         self,

@@ -45,9 +45,9 @@ def silent() -> tuple[Fed, list[pb.Proposal]]:
     """Return members that show no life, and the proposals to remove them."""
     fed = crowd()
     silent = fed.machine.domain.silent
-    for elapsed_ms in (0, TIMEOUT_US // US_PER_MS):
+    for elapsed_ms in (0, TIMEOUT_US // US_PER_MS - 1):
         assert not list(silent(fed.machine.state, pb.Tenure(number=1, elapsed_ms=elapsed_ms)))
-    elapsed_ms = TIMEOUT_US // US_PER_MS + limits.MEMBER_CHECK_INTERVAL_MS
+    elapsed_ms = TIMEOUT_US // US_PER_MS
     return fed, list(silent(fed.machine.state, pb.Tenure(number=1, elapsed_ms=elapsed_ms)))
 
 

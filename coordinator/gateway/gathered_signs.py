@@ -60,7 +60,7 @@ class _Sign:
 
 
 @dataclass(slots=True)
-class _Gathered:
+class _Group:
     """The signs of one method that wait for others."""
 
     signs: list[_Sign] = field(default_factory=list)
@@ -68,13 +68,13 @@ class _Gathered:
     of_user: Counter[int] = field(default_factory=Counter)
 
 
-class SignsOfLife:
+class GatheredSigns:
     """Gathers signs, and gives each its answer."""
 
     def __init__(self, together: StartTogether, alone: StartAlone) -> None:
         self._together = together
         self._alone = alone
-        self._gathered: dict[int, _Gathered] = {}
+        self._gathered: dict[int, _Group] = {}
 
     def gather(
         self, span: RequestedReads, principal: AccessToken, session_id: int
@@ -84,7 +84,7 @@ class SignsOfLife:
             return None
         gathered = self._gathered.get(span.method.code)
         if gathered is None:
-            gathered = self._gathered[span.method.code] = _Gathered()
+            gathered = self._gathered[span.method.code] = _Group()
             loop = asyncio.get_running_loop()
             loop.call_later(MEMBER_GATHERING_MS / 1000, self._begin, span.method)
         of_user = gathered.of_user[principal.user_id] + span.count
