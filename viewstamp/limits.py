@@ -85,6 +85,9 @@ MEMBER_GATHERING_MS: Final = 100
 SIGNS_TOGETHER_MAX: Final = 512
 SIGNS_TOGETHER_PER_USER_MAX: Final = 128
 SIGN_BYTES_MAX: Final = 2 * KIB
+# So many streams are told of changed places at a time, and then others after a pause.
+NOTICES_TOGETHER_MAX: Final = 128
+NOTICE_INTERVAL_MS: Final = 50
 # Members that a primary looks at in one step, and removes in one step.
 MEMBERS_CHECKED_MAX: Final = 4_096
 MEMBERS_EXPIRED_MAX: Final = 256

@@ -48,6 +48,7 @@ LOCAL_LIMITS: Final = frozenset(
         "SIGNS_TOGETHER_MAX",
         "SIGNS_TOGETHER_PER_USER_MAX",
         "SIGN_BYTES_MAX",
+        "NOTICES_TOGETHER_MAX",
         "MEMBERS_EXPIRED_MAX",
         # Memory, queues and threads.
         "STAGE_UNANSWERED_BYTES_MAX",

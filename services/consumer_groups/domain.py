@@ -8,6 +8,7 @@ from services.consumer_groups.changes import WATCHED
 from services.consumer_groups.commands import COMMANDS
 from services.consumer_groups.effects import EFFECTS
 from services.consumer_groups.model import GroupsState
+from services.consumer_groups.notices import take_notices
 from services.consumer_groups.proposals import proposals, silent
 from services.consumer_groups.queries import QUERIES
 from services.consumer_groups.section import SECTION
@@ -25,5 +26,6 @@ DOMAIN: Final[Domain[GroupsState]] = Domain(
     section=SECTION,
     proposals=proposals,
     silent=silent,
+    take_notices=take_notices,
     watched=WATCHED,
 )

@@ -98,14 +98,14 @@ class Liveness(Generic[Key, Row]):
                 return
             self._place = key
             row = rows.rows[key]
-            if not row.is_away and self._is_silent(row):
+            if not row.is_away and self.is_silent(row):
                 found += 1
                 self._leaving[key] = row.joined_revision
                 yield row
         if len(keys) < MEMBERS_CHECKED_MAX:
             self._place = self._before_all
 
-    def _is_silent(self, row: Row) -> bool:
+    def is_silent(self, row: Row) -> bool:
         """Whether it has shown no life for its timeout."""
         # One of which nothing is known is given its full time from now on.
         heard_ms = self._heard_ms.setdefault(row.key, self._elapsed_ms)

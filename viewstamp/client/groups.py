@@ -18,16 +18,17 @@ from viewstamp.client.identifiers import (
     partition_offsets,
     topic_name,
 )
-from viewstamp.client.lease import Pulse
 from viewstamp.client.membership import GroupMember
+from viewstamp.client.pulse import Pulse
 
 
 class Groups(Facade):
     """Groups of topics, all by id or name. ConsumerGroupsService documents the errors."""
 
-    def __init__(self, client: FacadeClient) -> None:
+    def __init__(self, client: FacadeClient, pulse: Pulse | None = None) -> None:
+        """Call by `client`; its stream tells `pulse` what changes."""
         super().__init__(client)
-        self._pulse = Pulse()
+        self._pulse = pulse
 
     def create(
         self,

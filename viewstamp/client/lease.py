@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.client.errors import ClientClosed, ClientError
+from viewstamp.client.pulse import Pulse
 from viewstamp.client.verdicts import Backoff, RetryVerdict, told_delay_s, verdict_on
 from viewstamp.errors import Refusal
 
@@ -24,24 +25,6 @@ logger = logging.getLogger(__name__)
 _CALL_UNHEARD_S: Final = 1.0
 
 T = TypeVar("T")
-
-
-class Pulse:
-    """The moments at which the holders of one client show life, so that they do so together.
-
-    Signs of life that a client has at the same time share a message, and cost the cluster a
-    fraction of what they cost alone. The moments of one interval are so far apart, counted from the
-    first one of all, which differs from client to client.
-    """
-
-    def __init__(self) -> None:
-        self._begin_s: float | None = None
-
-    def pause_s(self, now_s: float, interval_s: float) -> float:
-        """Return the time to the next moment of an interval, which is never longer than that."""
-        if self._begin_s is None:
-            self._begin_s = now_s
-        return interval_s - (now_s - self._begin_s) % interval_s
 
 
 class Lease:

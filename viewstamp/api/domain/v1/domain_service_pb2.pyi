@@ -1429,6 +1429,7 @@ class BatchReply(_message.Message):
     OUTCOMES_FIELD_NUMBER: _builtins.int
     PROPOSALS_FIELD_NUMBER: _builtins.int
     NEEDS_ISOLATION_FIELD_NUMBER: _builtins.int
+    NOTICES_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """From the batch."""
     needs_isolation: _builtins.bool
@@ -1441,6 +1442,10 @@ class BatchReply(_message.Message):
     def proposals(self) -> _containers.RepeatedCompositeFieldContainer[Global___Proposal]:
         """Commands that should be proposed, new since the last reply."""
 
+    @_builtins.property
+    def notices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Notice]:
+        """Whose places in groups the batch has changed. They are hints: nothing depends on them."""
+
     def __init__(
         self,
         *,
@@ -1448,14 +1453,41 @@ class BatchReply(_message.Message):
         outcomes: _abc.Iterable[Global___Outcome] | None = ...,
         proposals: _abc.Iterable[Global___Proposal] | None = ...,
         needs_isolation: _builtins.bool = ...,
+        notices: _abc.Iterable[Global___Notice] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["needs_isolation", b"needs_isolation", "outcomes", b"outcomes", "proposals", b"proposals", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["needs_isolation", b"needs_isolation", "notices", b"notices", "outcomes", b"outcomes", "proposals", b"proposals", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BatchReply: _TypeAlias = BatchReply  # noqa: Y015
+
+@_typing.final
+class Notice(_message.Message):
+    """Says that the place of a session in a group has changed: it should show life soon, and hear how."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.int
+    """The session."""
+    group_id: _builtins.int
+    """The group."""
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.int = ...,
+        group_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Notice: _TypeAlias = Notice  # noqa: Y015
 
 @_typing.final
 class Outcome(_message.Message):
