@@ -208,10 +208,10 @@ FEATURE_LEVEL_BROKERS: Final = 7
 FEATURE_LEVEL_KEPT_SNAPSHOTS: Final = 7
 # From this level on watermarks remember when data ended where, so that offsets are found by time.
 FEATURE_LEVEL_TIMES: Final = 8
+# From this level on a service reads for several callers at once.
+FEATURE_LEVEL_SIGNS: Final = 8
 # From this level on changes of tokens and offsets may name the revision that they expect.
 FEATURE_LEVEL_GUARDS: Final = 8
-# From this level on services read for several callers at once.
-FEATURE_LEVEL_SIGNS: Final = 8
 # The highest feature level that this build knows, and at which it bootstraps clusters. The header
 # of every log entry has the level in force, and handlers get it (`Call.feature_level`).
 FEATURE_LEVEL_MAX: Final = max(
@@ -224,8 +224,8 @@ FEATURE_LEVEL_MAX: Final = max(
     FEATURE_LEVEL_BROKERS,
     FEATURE_LEVEL_KEPT_SNAPSHOTS,
     FEATURE_LEVEL_TIMES,
-    FEATURE_LEVEL_GUARDS,
     FEATURE_LEVEL_SIGNS,
+    FEATURE_LEVEL_GUARDS,
 )
 # Stages (routing.v1.Stage) that came after level 1, and the level from which on a snapshot has a
 # section of each. Nothing may change such a stage at a lower level, so a missing section is empty.

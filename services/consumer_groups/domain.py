@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from services.consumer_groups.changed_places import take_notices
 from services.consumer_groups.changes import WATCHED
 from services.consumer_groups.commands import COMMANDS
 from services.consumer_groups.effects import EFFECTS
 from services.consumer_groups.model import GroupsState
-from services.consumer_groups.notices import take_notices
 from services.consumer_groups.proposals import proposals, silent
 from services.consumer_groups.queries import QUERIES
 from services.consumer_groups.section import SECTION

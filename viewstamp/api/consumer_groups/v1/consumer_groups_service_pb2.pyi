@@ -777,7 +777,7 @@ class KeepAliveConsumerGroupResponse(_message.Message):
     that it has heard of its new epoch.
     """
     interval_ms: _builtins.int
-    """Show life again after so long, milliseconds."""
+    """Show life again after so long, milliseconds, or once a notice names the group."""
     timeout_ms: _builtins.int
     """The member is removed once it has shown no life for so long, milliseconds."""
     group_id: _builtins.int

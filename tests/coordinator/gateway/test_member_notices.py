@@ -7,8 +7,8 @@ from collections.abc import Collection
 
 import pytest
 
-from coordinator.gateway import notices as notices_module
-from coordinator.gateway.notices import Notices
+from coordinator.gateway import member_notices as notices_module
+from coordinator.gateway.member_notices import MemberNotices
 from tests.coordinator.gateway.test_admission import SESSION
 from tests.coordinator.gateway.test_stream_fences import Face, turns
 from viewstamp.api.domain.v1.domain_service_pb2 import Notice
@@ -44,7 +44,7 @@ def about(session_id: int, group_id: int = 1) -> Notice:
 async def test_a_stream_is_told_once_of_everything() -> None:
     """Changes that come before its turn share a notice; sessions without a stream get none."""
     streams = Streams()
-    notices = Notices(streams)
+    notices = MemberNotices(streams)
     notices.add([about(1, 5), about(99), about(2, 5)])
     notices.add([about(1, 6), about(1, 5)])
     assert streams.told == []
@@ -59,7 +59,7 @@ async def test_a_crowd_is_told_in_turns(monkeypatch: pytest.MonkeyPatch) -> None
     """Of many streams a few are told at a time, the oldest first, until all were."""
     monkeypatch.setattr(notices_module, "NOTICES_TOGETHER_MAX", 3)
     streams = Streams()
-    notices = Notices(streams)
+    notices = MemberNotices(streams)
     notices.add(about(number) for number in range(1, 8))
     counts = []
     while len(notices):

@@ -28,7 +28,7 @@ class NoticedStreams(Protocol):
         ...
 
 
-class Notices:
+class MemberNotices:
     """Whom to tell next, and of what."""
 
     def __init__(self, streams: NoticedStreams) -> None:
