@@ -77,7 +77,7 @@ class Gateway:
 
     def __init__(self, level: int = limits.FEATURE_LEVEL_SIGNS, deadline_ms: int = 5_000) -> None:
         self.reader = Reader()
-        self.shares = Shares(None, lambda _: None)  # type: ignore[arg-type] - reads alone
+        self.shares = Shares(None, lambda _: None)  # type: ignore[arg-type]
         routes = Routes(lambda: level)
         self.starter = ReadStarter(routes, self.reader, deadline_ms, self.shares)
 

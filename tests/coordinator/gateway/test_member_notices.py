@@ -60,7 +60,8 @@ async def test_a_crowd_is_told_in_turns(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(notices_module, "NOTICES_TOGETHER_MAX", 3)
     streams = Streams()
     notices = MemberNotices(streams)
-    notices.add(about(number) for number in range(1, 8))
+    notices.add(about(number) for number in range(1, 5))
+    notices.add(about(number) for number in range(5, 8))
     counts = []
     while len(notices):
         await asyncio.sleep(0)

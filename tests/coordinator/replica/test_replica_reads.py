@@ -21,6 +21,7 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit
 from viewstamp.errors import Refusal
 from viewstamp.limits import REQUEST_COMMANDS_MAX
+from viewstamp.routing import Method
 from viewstamp.tokens import AccessToken
 
 DEADLINE_MS = 20
@@ -103,6 +104,13 @@ class Setup:
             linearizable=consistency.linearizable,
             revision=consistency.at_least_revision,
         )
+
+    def read_together(
+        self, method: Method, callers: tuple[mux.Caller, ...], items: bytes
+    ) -> asyncio.Future[Reply]:
+        """Start reads of several callers as the composition does."""
+        read = mux.Read(self.reads.next_token(), (), None, 0, callers=callers)
+        return self.reads.start(read, linearizable=True, revision=0)
 
     def late(self, deadline_ms: int) -> Refusal | None:
         """Return the primary's address, on a backup."""

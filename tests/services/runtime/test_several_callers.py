@@ -75,11 +75,11 @@ def test_every_read_has_one_caller(kind: str, counts: tuple[int, ...]) -> None:
     """Callers for fewer or more reads than there are come from no correct coordinator."""
     bench = orders_bench()
     code = METHODS["KeepAliveConsumerGroup"].code
-    fields = {"count": 2, "items": frame_all([b"", b""])}
+    items = frame_all([b"", b""])
     callers = [pb.Caller(user_id=READER, count=count) for count in counts]
     if kind == "resolve":
-        item = pb.Item(resolve=pb.ResolveItem(code=code, callers=callers, **fields))
+        item = pb.Item(resolve=pb.ResolveItem(code=code, count=2, items=items, callers=callers))
     else:
-        item = pb.Item(query=pb.QueryItem(code=SHOW_LIFE, callers=callers, **fields))
+        item = pb.Item(query=pb.QueryItem(code=SHOW_LIFE, count=2, items=items, callers=callers))
     with pytest.raises(ApplyError, match="2 reads have callers for"):
         bench.machine.apply(pb.Batch(feature_level=LEVEL, items=[item]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from tests.services.consumer_groups.harness import GROUP_NAME
 from tests.viewstamp.client.group_cluster import GroupCluster, change_of, until
 from viewstamp import limits
 from viewstamp.client.groups import Groups
-from viewstamp.client.lease import Pulse
+from viewstamp.client.pulse import Pulse
 
 TIMES_S = st.integers(0, 10**6).map(lambda each: each / 64)  # exact as floats
 
@@ -68,6 +70,8 @@ async def test_a_notice_is_heard_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
     client = cluster.client()
     async with Groups(client, pulse).member("s", "t", GROUP_NAME) as one:
         assert (await change_of(one)).assigned == (0, 1, 2, 3)
+        for _ in range(20):
+            await asyncio.sleep(0)  # until it has nothing to tell any more
         cluster.harness.noticed.clear()
         cluster.harness.join(99)
         cluster.harness.propose_all()
