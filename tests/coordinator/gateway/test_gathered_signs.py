@@ -31,7 +31,7 @@ USED_UP = Refusal.of(Reason.REASON_COMMAND_TOO_LARGE, "answers", limit=1).to_err
 LEAVES = Refusal.of(Reason.REASON_OVERLOADED, "member_leaves", session_id=1).to_error()
 
 
-class Reader:
+class SignsReader:
     """Remembers what it was asked, and answers when the test says so."""
 
     def __init__(self) -> None:
@@ -72,11 +72,11 @@ class Reader:
         return self.futures[-1]
 
 
-class Gateway:
+class SignsGateway:
     """Starts signs of life over a reader, and lets them begin when the test says so."""
 
     def __init__(self, level: int = limits.FEATURE_LEVEL_SIGNS, deadline_ms: int = 5_000) -> None:
-        self.reader = Reader()
+        self.reader = SignsReader()
         self.shares = Shares(None, lambda _: None)  # type: ignore[arg-type]
         routes = Routes(lambda: level)
         self.starter = ReadStarter(routes, self.reader, deadline_ms, self.shares)
@@ -109,7 +109,7 @@ def answer(*results: bytes, **errors: Error) -> Reply:
 
 async def test_each_caller_gets_its_part() -> None:
     """One read names everybody in order; results and refusals find their way back."""
-    gateway = Gateway()
+    gateway = SignsGateway()
     ann, bob = gateway.start(ANN, 7, b"a", b"b"), gateway.start(BOB, 8, b"c")
     assert gateway.reader.together == []
     await turns()
@@ -124,7 +124,7 @@ async def test_each_caller_gets_its_part() -> None:
     assert len(gateway.shares) == 0
 
 
-ALONE: dict[str, Callable[[Gateway], asyncio.Future[Reply]]] = {
+ALONE: dict[str, Callable[[SignsGateway], asyncio.Future[Reply]]] = {
     "a large one": lambda g: g.start(ANN, 7, b"x" * limits.SIGN_BYTES_MAX),
     "another count": lambda g: g.start(ANN, 7, b"a", count=2),
     "malformed": lambda g: g.start(ANN, 7, items=b"\x0a\x7f", count=1),
@@ -137,7 +137,7 @@ ALONE: dict[str, Callable[[Gateway], asyncio.Future[Reply]]] = {
 @pytest.mark.parametrize("case", ALONE)
 async def test_what_could_harm_others_goes_alone(case: str) -> None:
     """Large, malformed and too many signs, and other reads, are reads of their own, at once."""
-    gateway = Gateway()
+    gateway = SignsGateway()
     gateway.start(ANN, 6, b"z")
     ALONE[case](gateway)
     assert [user for _, user, _ in gateway.reader.alone] == [1]
@@ -148,7 +148,7 @@ async def test_what_could_harm_others_goes_alone(case: str) -> None:
 async def test_one_read_has_so_many_signs(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes beyond is read alone, so floods cost those who send them."""
     monkeypatch.setattr(gathered_signs, "SIGNS_TOGETHER_MAX", 3)
-    gateway = Gateway()
+    gateway = SignsGateway()
     for user in range(1, 6):
         gateway.start(AccessToken(user, 0, 1), user, b"a")
     await turns()
@@ -158,14 +158,14 @@ async def test_one_read_has_so_many_signs(monkeypatch: pytest.MonkeyPatch) -> No
 
 async def test_a_lower_level_reads_each_alone() -> None:
     """Before its level a service may not know of several callers."""
-    gateway = Gateway(limits.FEATURE_LEVEL_SIGNS - 1)
+    gateway = SignsGateway(limits.FEATURE_LEVEL_SIGNS - 1)
     gateway.start(ANN, 7, b"a")
     assert gateway.reader.alone == [(SIGN.name, 1, 7)]
 
 
 async def test_nothing_is_asked_for_nobody() -> None:
     """Who stops waiting is left out, and without anybody there is no read."""
-    gateway = Gateway()
+    gateway = SignsGateway()
     gateway.start(ANN, 7, b"a").cancel()
     await turns()
     assert gateway.reader.together == []
@@ -183,7 +183,7 @@ async def test_nothing_is_asked_for_nobody() -> None:
 
 async def test_who_is_refused_for_others_is_asked_alone() -> None:
     """A sign whose room others used up is read again; it ends if nobody waits for it any more."""
-    gateway = Gateway()
+    gateway = SignsGateway()
     ann, bob, gone = (gateway.start(who, n, b"a") for who, n in ((ANN, 7), (BOB, 8), (BOB, 9)))
     await turns()
     gateway.reader.futures[0].set_result(answer(b"A", b"", b"", e1=USED_UP, e2=USED_UP))
@@ -201,7 +201,7 @@ async def test_who_is_refused_for_others_is_asked_alone() -> None:
 @pytest.mark.parametrize("moment", ["begin", "later", "deadline", "alone"])
 async def test_a_failure_reaches_everybody(moment: str) -> None:
     """A read that cannot begin, fails, or is late fails every sign in it, and holds no share."""
-    gateway = Gateway(deadline_ms=1 if moment == "deadline" else 5_000)
+    gateway = SignsGateway(deadline_ms=1 if moment == "deadline" else 5_000)
     failure = Refusal(Reason.REASON_VIEW_CHANGE, "no primary")
     gateway.reader.refusal = failure if moment == "begin" else None
     waiting = [gateway.start(ANN, 7, b"a"), gateway.start(BOB, 8, b"b")]

@@ -14,7 +14,7 @@ from tests.coordinator.gateway.test_stream_fences import Face, turns
 from viewstamp.api.domain.v1.domain_service_pb2 import Notice
 
 
-class Streams:
+class NoticedByTest:
     """Some streams that take notices, and what they were told."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ def about(session_id: int, group_id: int = 1) -> Notice:
 
 async def test_a_stream_is_told_once_of_everything() -> None:
     """Changes that come before its turn share a notice; sessions without a stream get none."""
-    streams = Streams()
+    streams = NoticedByTest()
     notices = MemberNotices(streams)
     notices.add([about(1, 5), about(99), about(2, 5)])
     notices.add([about(1, 6), about(1, 5)])
@@ -58,7 +58,7 @@ async def test_a_stream_is_told_once_of_everything() -> None:
 async def test_a_crowd_is_told_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many streams a few are told at a time, the oldest first, until all were."""
     monkeypatch.setattr(notices_module, "NOTICES_TOGETHER_MAX", 3)
-    streams = Streams()
+    streams = NoticedByTest()
     notices = MemberNotices(streams)
     notices.add(about(number) for number in range(1, 5))
     notices.add(about(number) for number in range(5, 8))
