@@ -2,11 +2,12 @@
 
 `python -m benchmarks.members [--members N] [--rounds N] [--seconds S]`. One cluster is started
 here. 50 sessions are members of so many groups that there are N memberships; each shows life as
-often as the cluster asks of so many, spread evenly. In turns, every other
-round in reverse, all are quiet or show life, once without other load and once beside
-`create_concurrent`. The report has the processor time of all processes of the cluster, as a share
-of one core, and the commands per second with signs of life as ratios of those without, round by
-round.
+often as the cluster asks of so many. In turns, every other round in reverse, all are `quiet`, or
+show life: `together`, all members of a session at once, as the client library does it, or `alone`,
+each at a moment of its own, as members of 10,000 programs would. Each is measured once without
+other load and once beside `create_concurrent`. The report has the processor time of all processes
+of the cluster, as a share of one core, and the commands per second with signs of life as ratios of
+those without, round by round.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ SECONDS: Final = 10.0
 # Signs of life leave in so many parts of an interval.
 PARTS: Final = 250
 LOAD: Final = "create_concurrent"
+MODES: Final = ("quiet", "together", "alone")
 
 
 @dataclass(slots=True)
@@ -106,10 +108,22 @@ async def joined(clients: Sequence[Client], count: int) -> list[ShownMember]:
     return members
 
 
+def parts_of(members: Sequence[ShownMember], mode: str) -> list[Sequence[ShownMember]]:
+    """Return the members that show life at one moment, for all moments of an interval."""
+    if mode == "quiet":
+        return []
+    if mode == "alone":
+        return [members[number::PARTS] for number in range(PARTS)]
+    parts: dict[Client, list[ShownMember]] = {}
+    for member in members:
+        parts.setdefault(member.client, []).append(member)
+    return list(parts.values())
+
+
 @asynccontextmanager
-async def showing_life(members: Sequence[ShownMember]) -> AsyncIterator[None]:
+async def showing_life(parts: Sequence[Sequence[ShownMember]]) -> AsyncIterator[None]:
     """Let all members show life during the block."""
-    showing = asyncio.create_task(_show_life(members))
+    showing = asyncio.create_task(_show_life(parts))
     try:
         yield
     finally:
@@ -117,14 +131,16 @@ async def showing_life(members: Sequence[ShownMember]) -> AsyncIterator[None]:
         await asyncio.gather(showing, return_exceptions=True)
 
 
-async def _show_life(members: Sequence[ShownMember]) -> None:
+async def _show_life(parts: Sequence[Sequence[ShownMember]]) -> None:
+    if not parts:
+        return
     loop = asyncio.get_running_loop()
-    interval_ms = max((member.interval_ms for member in members), default=MEMBER_HEARTBEAT_MS)
-    pause_s, begin_s = interval_ms / 1000 / PARTS, loop.time()
+    interval_ms = max(member.interval_ms for part in parts for member in part)
+    pause_s, begin_s = interval_ms / 1000 / len(parts), loop.time()
     number = 0
     async with asyncio.TaskGroup() as under_way:
         while True:
-            for member in members[number % PARTS :: PARTS]:
+            for member in parts[number % len(parts)]:
                 under_way.create_task(member.show_life())
             number += 1
             await asyncio.sleep(max(0.0, begin_s + number * pause_s - loop.time()))
@@ -146,24 +162,29 @@ async def compared(
     cluster: LocalCluster, members: Sequence[ShownMember], options: argparse.Namespace
 ) -> dict[str, Any]:
     """Measure in turns."""
-    found: dict[str, list[dict[str, float]]] = {"quiet": [], "alive": []}
+    found: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
     for number in range(options.rounds):
-        for mode in list(found)[:: -1 if number % 2 else 1]:
-            async with showing_life(members if mode == "alive" else ()):
+        for mode in MODES[:: -1 if number % 2 else 1]:
+            async with showing_life(parts_of(members, mode)):
                 found[mode].append(await measured(cluster, options.seconds))
             print(mode, found[mode][-1], file=sys.stderr)
-    ratios = [
-        alive["commands_per_s"] / quiet["commands_per_s"]
-        for quiet, alive in zip(found["quiet"], found["alive"], strict=True)
-    ]
+    ratios = {
+        mode: [
+            alive["commands_per_s"] / quiet["commands_per_s"]
+            for quiet, alive in zip(found["quiet"], found[mode], strict=True)
+        ]
+        for mode in MODES[1:]
+    }
     return {
         "cores": {mode: round(median(r["cores"] for r in rows), 3) for mode, rows in found.items()},
         "commands_per_s": {
             mode: round(median(r["commands_per_s"] for r in rows), 1)
             for mode, rows in found.items()
         },
-        "ratio": round(median(ratios), 3),
-        "ratio_interval": [round(end, 3) for end in interval_of(ratios)],
+        "ratio": {mode: round(median(each), 3) for mode, each in ratios.items()},
+        "ratio_interval": {
+            mode: [round(end, 3) for end in interval_of(each)] for mode, each in ratios.items()
+        },
         "shown": sum(member.count for member in members),
     }
 

@@ -52,8 +52,7 @@ REVOCATION_TIMEOUT_US: Final = 30_000_000
 MEMBER_TIMEOUT_US: Final = 45_000_000
 MEMBER_TIMEOUT_MIN_US: Final = 6_000_000
 MEMBER_TIMEOUT_MAX_US: Final = 3_600_000_000
-# Members are to show life this often, and more often while there is something to come. The primary
-# looks this often for those that did not.
+# Members are to show life this often, and more often while there is something to come.
 MEMBER_HEARTBEAT_MS: Final = 5_000
 MEMBER_UNSETTLED_HEARTBEAT_MS: Final = 500
 # With so many members that this would be more signs of life in a second, settled ones are to show
@@ -61,7 +60,8 @@ MEMBER_UNSETTLED_HEARTBEAT_MS: Final = 500
 MEMBER_SIGNS_PER_S: Final = 400
 MEMBER_SIGNS_PER_TIMEOUT: Final = 3
 MEMBER_HEARTBEAT_MAX_MS: Final = 15_000
-MEMBER_CHECK_INTERVAL_MS: Final = 5_000
+# The primary looks this often for members and brokers that did not.
+MEMBER_CHECK_INTERVAL_MS: Final = 1_000
 # How long a group may say that its offsets are kept while it has neither members nor commits.
 # Others need another level than FEATURE_LEVEL_RETENTION, as does the step.
 OFFSETS_RETENTION_MIN_US: Final = 60_000_000
@@ -83,13 +83,20 @@ BROKERS_PAGE_MAX: Final = 500
 BROKER_STORAGE_ID_BYTES_MAX: Final = 64
 # Brokers that may have a partition: fewer than a topic may ask for while none is registered.
 REPLICAS_PER_PARTITION_MAX: Final = 16
-# Brokers are to show life this often. The primary looks for silent ones when it does for members.
+# Brokers are to show life this often.
 BROKER_HEARTBEAT_MS: Final = 2_000
-# Signs of life wait so long for others, to be read together.
+# Signs of life wait so long for others, to be read together: so many in all, and of one user. What
+# comes beyond is read alone, as is a message whose signs have more bytes than this, on average.
 MEMBER_GATHERING_MS: Final = 100
+SIGNS_TOGETHER_MAX: Final = 512
+SIGNS_TOGETHER_PER_USER_MAX: Final = 128
+SIGN_BYTES_MAX: Final = 2 * KIB
+# So many streams are told of changed places at a time, and then others after a pause.
+NOTICES_TOGETHER_MAX: Final = 128
+NOTICE_INTERVAL_MS: Final = 50
 # Members that a primary looks at in one step, and removes in one step.
-MEMBERS_CHECKED_MAX: Final = 16_384
-MEMBERS_EXPIRED_MAX: Final = 1_024
+MEMBERS_CHECKED_MAX: Final = 4_096
+MEMBERS_EXPIRED_MAX: Final = 256
 
 # --- Refusals ---
 # One detail of a refusal. Every name that is allowed fits; a longer name stands in a request that
@@ -207,6 +214,8 @@ FEATURE_LEVEL_BROKERS: Final = 7
 FEATURE_LEVEL_KEPT_SNAPSHOTS: Final = 7
 # From this level on watermarks remember when data ended where, so that offsets are found by time.
 FEATURE_LEVEL_TIMES: Final = 8
+# From this level on a service reads for several callers at once.
+FEATURE_LEVEL_SIGNS: Final = 8
 # From this level on changes of tokens and offsets may name the revision that they expect.
 FEATURE_LEVEL_GUARDS: Final = 8
 # The highest feature level that this build knows, and at which it bootstraps clusters. The header
@@ -221,6 +230,7 @@ FEATURE_LEVEL_MAX: Final = max(
     FEATURE_LEVEL_BROKERS,
     FEATURE_LEVEL_KEPT_SNAPSHOTS,
     FEATURE_LEVEL_TIMES,
+    FEATURE_LEVEL_SIGNS,
     FEATURE_LEVEL_GUARDS,
 )
 # Stages (routing.v1.Stage) that came after level 1, and the level from which on a snapshot has a

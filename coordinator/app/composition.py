@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -57,6 +57,7 @@ from coordinator.snapshot.work import Durable
 from coordinator.stages import codec
 from coordinator.stages.client import CoordinatorIdentity
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.format.prepare import SealedPrepare
 from viewstamp.limits import DISK_STALL_MS, FEATURE_LEVEL_MAX
 from viewstamp.telemetry import fields
@@ -271,17 +272,14 @@ class Coordinator:
         return self._cluster.read(batch)
 
     def _connect_services(self) -> ServiceLinks:
-        ports = LinkPorts(
-            self.driver,
-            self._mux,
-            self.routes,
-            self.alarms,
-            self._proposals,
-            self._telemetry.answered,
-        )
+        told = (self._telemetry.answered, self._noticed)
+        ports = LinkPorts(self.driver, self._mux, self.routes, self.alarms, self._proposals, *told)
         files = self._files
         bases = {} if files.base is None else section_bases(files.snapshots, files.base.manifest)
         return ServiceLinks(ports, self._config.services, bases)
+
+    def _noticed(self, notices: Iterable[domain_pb2.Notice]) -> None:
+        self._face.notices.add(notices)
 
     def _make_cluster(self) -> ClusterStage:
         sources = StatusSources(

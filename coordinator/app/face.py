@@ -18,6 +18,7 @@ from coordinator.gateway.change_feed import ChangeFeed
 from coordinator.gateway.commands import CommandAdmission
 from coordinator.gateway.forwarding import Forwarding
 from coordinator.gateway.leading import Leading
+from coordinator.gateway.member_notices import MemberNotices
 from coordinator.gateway.normalize import Normalizer
 from coordinator.gateway.primary_calls import PrimaryCalls
 from coordinator.gateway.principal import Authenticator
@@ -103,6 +104,7 @@ class PublicFace:
         self._reads = ReadStarter(ports.routes, self._reader, shares=self._shares)
         self._callers = Callers(ports.routes, ports.authenticator, self._commands, self._reads)
         self.submit = self._make_submit()
+        self.notices: Final = MemberNotices(self.submit)
         progress = ports.driver.progress
         self.feed: Final = ChangeFeed(
             ports.driver.reads, lambda: progress.applied_revision, ports.fail

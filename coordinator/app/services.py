@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,6 +40,7 @@ class LinkPorts:
     alarms: Alarms
     proposals: Proposals
     answered: Callable[[mux_types.Stage, int], None]
+    noticed: Callable[[Iterable[domain_pb2.Notice]], None]
 
 
 class ServiceLinks:
@@ -90,7 +91,7 @@ class ServiceLinks:
     def _decode(
         self, stage: mux_types.Stage, reply: domain_pb2.BatchReply
     ) -> Steps[mux_types.StageReply]:
-        """Return an answer in the mux's form, in steps; pass its proposals and alarms on.
+        """Return an answer in the mux's form, in steps; pass on what else it tells.
 
         If the stream ends meanwhile, the next process gives the answer, and proposals and alarms
         are repeated. A repeated one equals the pending one; where each proposal would lead to
@@ -100,6 +101,8 @@ class ServiceLinks:
             self._ports.proposals.add(proposal)
             if count % STEP_ITEMS == 0:
                 yield
+        if reply.notices:
+            self._ports.noticed(reply.notices)
         yield from self._look_for_defects(stage, reply)
         decoded = yield from codec.decode_reply(stage, reply)
         return decoded

@@ -10,8 +10,9 @@ from google.protobuf.message import Message
 
 from coordinator.gateway.commands import CommandAdmission
 from coordinator.gateway.principal import Authenticator
-from coordinator.gateway.reads import LINEARIZABLE, ReadStarter, RequestedReads
+from coordinator.gateway.reads import LINEARIZABLE, ReadStarter
 from coordinator.gateway.replies import only_result
+from coordinator.gateway.requested_reads import RequestedReads
 from coordinator.gateway.routes import Routes
 from coordinator.replica.batcher import LooseCommand, Reply
 from viewstamp.api.routing.v1 import routing_pb2

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from coordinator.gateway.reads import ReadConsistency, RequestedReads
+from coordinator.gateway.reads import ReadConsistency
+from coordinator.gateway.requested_reads import RequestedReads
 from coordinator.mux import types as mux_types
 from coordinator.mux.sessions import SessionsMachine
 from coordinator.replica.batcher import Reply
@@ -55,8 +56,17 @@ class MuxReader:
             read,
             linearizable=consistency.linearizable,
             revision=consistency.at_least_revision,
-            gather=all(span.method.at_primary for span in spans),
         )
+
+    def read_together(
+        self, method: Method, callers: tuple[mux_types.Caller, ...], items: bytes
+    ) -> asyncio.Future[Reply]:
+        """Start linearizable reads of several callers. Raises Refusal DOMAIN_RESTARTING."""
+        self._check_connected(method)
+        count = sum(caller.count for caller in callers)
+        span = mux_types.ReadSpan(method.code, count, items)
+        read = mux_types.Read(self._reads.next_token(), (span,), None, 0, callers=callers)
+        return self._reads.start(read, linearizable=True, revision=0)
 
     def late(self, deadline_ms: int) -> Refusal | None:
         """Return where to send a linearizable read without an answer here; None if nowhere else."""

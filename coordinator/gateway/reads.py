@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 from zlib import crc32
 
+from coordinator.gateway.gathered_signs import GatheredSigns
+from coordinator.gateway.requested_reads import RequestedReads
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.shares import Shares
+from coordinator.mux.types import Caller
 from coordinator.replica.batcher import Reply
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
-from viewstamp.limits import READ_DEADLINE_MS, REQUEST_COMMANDS_MAX
+from viewstamp.limits import FEATURE_LEVEL_SIGNS, READ_DEADLINE_MS, REQUEST_COMMANDS_MAX
 from viewstamp.routing import Method, MethodKind
 from viewstamp.tokens import AccessToken
 
@@ -39,16 +42,6 @@ LINEARIZABLE: Final = ReadConsistency()
 STALE: Final = ReadConsistency(linearizable=False)
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedReads:
-    """Consecutive reads of one method; `gate` is demanded instead of the method's own."""
-
-    method: Method
-    count: int
-    items: bytes
-    gate: int | None = None
-
-
 class Reader(Protocol):
     """The replica as seen from here."""
 
@@ -61,6 +54,11 @@ class Reader(Protocol):
         address: str,
     ) -> asyncio.Future[Reply]:
         """Start a read of a caller at `address`; the future may fail with Refusal."""
+
+    def read_together(
+        self, method: Method, callers: tuple[Caller, ...], items: bytes
+    ) -> asyncio.Future[Reply]:
+        """Start linearizable reads of several callers; the future may fail with Refusal."""
 
     def late(self, deadline_ms: int) -> Refusal | None:
         """Return where to send a linearizable read without an answer here; None if nowhere else."""
@@ -80,6 +78,7 @@ class ReadStarter:
         self._routes = routes
         self._reader = reader
         self._deadline_ms = deadline_ms
+        self._signs = GatheredSigns(self._start_together, self._start_alone)
 
     def start(
         self,
@@ -118,13 +117,42 @@ class ReadStarter:
         if shares is not None:
             shares.take_reads(user_id, count)
         try:
-            future = self._reader.read(spans, principal, session_id, consistency, address)
+            future = self._gathered(spans, principal, session_id) or self._in_time(
+                self._reader.read(spans, principal, session_id, consistency, address), consistency
+            )
         except Refusal:
             if shares is not None:
                 shares.give_reads_back(user_id, count)
             raise
         if shares is not None:
             future.add_done_callback(lambda _: shares.give_reads_back(user_id, count))
+        return future
+
+    def _gathered(
+        self, spans: Sequence[RequestedReads], principal: AccessToken | None, session_id: int
+    ) -> asyncio.Future[Reply] | None:
+        """Let signs of life wait for others; return None for all other reads."""
+        if len(spans) > 1 or not spans[0].method.at_primary or principal is None:
+            return None
+        if self._routes.level_in_force() < FEATURE_LEVEL_SIGNS:
+            return None  # a service may not know of several callers
+        return self._signs.gather(spans[0], principal, session_id)
+
+    def _start_together(
+        self, method: Method, callers: tuple[Caller, ...], items: bytes
+    ) -> asyncio.Future[Reply]:
+        return self._in_time(self._reader.read_together(method, callers, items), LINEARIZABLE)
+
+    def _start_alone(
+        self, span: RequestedReads, principal: AccessToken, session_id: int
+    ) -> asyncio.Future[Reply]:
+        future = self._reader.read([span], principal, session_id, LINEARIZABLE, "")
+        return self._in_time(future, LINEARIZABLE)
+
+    def _in_time(
+        self, future: asyncio.Future[Reply], consistency: ReadConsistency
+    ) -> asyncio.Future[Reply]:
+        """Have a read fail at its deadline."""
         if not future.done():
             loop = asyncio.get_running_loop()
             timer = loop.call_later(self._deadline_ms / 1000, self._expire, future, consistency)

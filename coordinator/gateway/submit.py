@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
-
-import grpc.aio
-from google.protobuf.message import DecodeError
 
 from coordinator.base.slices import TimeSlice
 from coordinator.base.tasks import first_to_end
@@ -27,6 +24,7 @@ from coordinator.gateway.replies import (
     weight_of,
 )
 from coordinator.gateway.slow_readers import end_in_time, write_in_time
+from coordinator.gateway.stream_messages import Context, encoded_notice, next_request, response_of
 from coordinator.gateway.stream_places import StreamPlaces
 from coordinator.gateway.telemetry import GatewayWatch, Traces
 from coordinator.gateway.timers import SessionTimers
@@ -41,7 +39,6 @@ from viewstamp.tokens import AccessToken
 # or does not read its answers, is not read from until it does.
 ANSWERS_DUE_MAX: Final = 1_024
 
-Context = grpc.aio.ServicerContext[Any, Any]
 # The function that makes an answer, and the bytes that it keeps until then beyond the minimum.
 Weighed: TypeAlias = tuple[Make, int]
 
@@ -110,6 +107,17 @@ class SubmitStreams:
         for streams in list(self._open.values()):
             for stream in streams:
                 stream.end(refusal)
+
+    def takes_notices(self, session_id: int) -> bool:
+        """Return whether a session has an open stream that takes notices."""
+        stream = self._newest.get(session_id)
+        return stream is not None and stream.takes_notices
+
+    def notice(self, session_id: int, group_ids: Collection[int]) -> None:
+        """Tell the stream of a session, if it is still there, that places in groups changed."""
+        stream = self._newest.get(session_id)
+        if stream is not None and stream.takes_notices:
+            stream.notice(group_ids)
 
     def answers_of(self, user_id: int) -> UserAnswers:
         """Return the state that the streams of a user share."""
@@ -202,7 +210,7 @@ async def _opening(context: Context) -> submit_pb2.OpenStream:
     timeout_ms = limits.STREAM_OPENING_TIMEOUT_MS
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            message = await _read(context)
+            message = await next_request(context)
     except TimeoutError as error:
         raise Refusal(
             Reason.REASON_MALFORMED_REQUEST,
@@ -238,6 +246,8 @@ class _Stream:
         self._context = context
         self._principal = principal
         self._session_id = opening.session_id
+        self.takes_notices = opening.takes_notices
+        self._noticed: set[int] = set()  # groups of which the client is to be told
         # Kept, because gRPC cannot tell it once the call is over.
         self._peer = context.peer()
         of_user = streams.answers_of(principal.user_id)
@@ -267,6 +277,11 @@ class _Stream:
         self._end = self._end or refusal
         self._wake.set()
 
+    def notice(self, group_ids: Collection[int]) -> None:
+        """Tell the client of changed places, beside the answers."""
+        self._noticed.update(group_ids)
+        self._wake.set()
+
     def check_credentials(self) -> None:
         """End the stream if the credentials that it was opened with have ended."""
         try:
@@ -277,7 +292,7 @@ class _Stream:
     async def _read(self) -> None:
         while True:
             await self._until(self._has_room)
-            message = await _read(self._context)
+            message = await next_request(self._context)
             if message is None:
                 await self._until(lambda: not self._answers_due)
                 return
@@ -437,7 +452,10 @@ class _Stream:
 
     async def _write(self) -> None:
         while True:
-            while self._outgoing:
+            while self._outgoing or self._noticed:
+                if self._noticed:
+                    await self._write_notice()
+                    continue
                 encoded, count = await self._next_message()
                 await write_in_time(self._context, encoded, limits.ANSWER_READING_TIMEOUT_MS)
                 self._outgoing.written()
@@ -448,6 +466,11 @@ class _Stream:
             self._wake.clear()
             await self._wake.wait()
 
+    async def _write_notice(self) -> None:
+        noticed, self._noticed = self._noticed, set()
+        encoded = encoded_notice(noticed)
+        await write_in_time(self._context, encoded, limits.ANSWER_READING_TIMEOUT_MS)
+
     async def _next_message(self) -> tuple[bytes, int]:
         """Return the next message, whose answers weigh far more than its bytes, and their number.
 
@@ -455,7 +478,7 @@ class _Stream:
         """
         try:
             answers = await self._outgoing.take()
-            return _response(answers).SerializeToString(), len(answers)
+            return response_of(answers).SerializeToString(), len(answers)
         except Exception as error:
             raise _without_answer() from error
 
@@ -468,26 +491,3 @@ def _without_answer() -> Refusal:
 
 def _fail(failure: BaseException) -> Answer:
     raise failure
-
-
-def _response(answers: Sequence[Any]) -> submit_pb2.SubmitResponse:
-    if len(answers) > 1:
-        return submit_pb2.SubmitResponse(commands=submit_pb2.CommandReplies(replies=answers))
-    answer = answers[0]
-    if isinstance(answer, submit_pb2.CommandReply):
-        return submit_pb2.SubmitResponse(command=answer)
-    return submit_pb2.SubmitResponse(read=answer)
-
-
-async def _read(context: Context) -> submit_pb2.SubmitRequest | None:
-    """Return the next message, None after the last. Raises Refusal for malformed bytes."""
-    data = await context.read()
-    if data is grpc.aio.EOF:
-        return None
-    try:
-        return submit_pb2.SubmitRequest.FromString(data)
-    except DecodeError as error:
-        raise Refusal(
-            Reason.REASON_MALFORMED_REQUEST,
-            "a message of the stream is malformed: send an encoded SubmitRequest",
-        ) from error

@@ -25,11 +25,11 @@ from coordinator.gateway.reads import (
     LINEARIZABLE,
     STALE,
     ReadStarter,
-    RequestedReads,
     consistency_of_metadata,
 )
 from coordinator.gateway.registration import SessionRoom
 from coordinator.gateway.replies import header_of, only_result, with_header
+from coordinator.gateway.requested_reads import RequestedReads
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.stored_catalog import STORED_CODES, StoredCatalog
 from coordinator.gateway.telemetry import GatewayWatch

@@ -110,19 +110,21 @@ class QuerySegment:
             contexts=self._contexts,
             caller_address=self._read.caller_address,
             continues=continues,
+            callers=self._read.callers,
         )
 
     def _resolve(self, revision: int) -> ResolveItem:
         """Return the item for the resolving stage."""
-        if self._read.user_id is None:
+        if self._read.user_id is None and not self._read.callers:
             raise MuxError(f"a read of code {self.span.code} needs a user; it has none")
         return ResolveItem(
             code=self.span.code,
             first_revision=revision,
             count=self.span.count,
             items=self.span.items,
-            user_id=self._read.user_id,
+            user_id=self._read.user_id or 0,
             credential_revision=self._read.credential_revision,
+            callers=self._read.callers,
             gate=self._route.gate if self.span.gate is None else self.span.gate,
         )
 

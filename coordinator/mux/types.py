@@ -181,6 +181,16 @@ class CommandItem:
 
 
 @dataclass(frozen=True, slots=True)
+class Caller:
+    """Whose `count` consecutive reads of a span are."""
+
+    user_id: int
+    credential_revision: int
+    session_id: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class ResolveItem:
     """Commands or reads of a later stage, to be resolved and authorized here."""
 
@@ -193,6 +203,7 @@ class ResolveItem:
     gate: int
     grants: bool = False
     refused: tuple[int, ...] = ()
+    callers: tuple[Caller, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +219,8 @@ class EffectItem:
 class QueryItem:
     """Reads that the stage owns; code 0 is the builtin state digest.
 
-    An item that `continues` belongs to the same read as the query before it.
+    An item that `continues` belongs to the same read as the query before it. One with `callers` has
+    reads of several, and no user or session of its own.
     """
 
     query_id: int
@@ -222,6 +234,7 @@ class QueryItem:
     contexts: bytes = b""
     caller_address: str = ""
     continues: bool = False
+    callers: tuple[Caller, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +382,8 @@ class ReadSpan:
 class Read:
     """Reads answered together from one revision. The shell makes `token` and never reuses it.
 
-    `user_id` is None only for public methods.
+    `user_id` is None only for public methods, and where the reads of one span have several
+    `callers`.
     """
 
     token: int
@@ -378,6 +392,7 @@ class Read:
     credential_revision: int
     session_id: int = 0
     caller_address: str = ""
+    callers: tuple[Caller, ...] = ()
 
 
 # --- To the shell --------------------------------------------------------------------------------

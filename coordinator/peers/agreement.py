@@ -45,6 +45,10 @@ LOCAL_LIMITS: Final = frozenset(
         "REPLY_TEXTS_BYTES_MAX",
         # The primary decides what it proposes.
         "MEMBERS_CHECKED_MAX",
+        "SIGNS_TOGETHER_MAX",
+        "SIGNS_TOGETHER_PER_USER_MAX",
+        "SIGN_BYTES_MAX",
+        "NOTICES_TOGETHER_MAX",
         "MEMBERS_EXPIRED_MAX",
         # Memory, queues and threads.
         "STAGE_UNANSWERED_BYTES_MAX",

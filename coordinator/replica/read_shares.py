@@ -18,12 +18,16 @@ from viewstamp.limits import (
 
 # Reads without a user: logins, and this replica's own questions.
 NOBODY: Final = -1
+# Reads of several callers, each of which has a small part: signs of life.
+SEVERAL: Final = -2
 # This many bytes of requests weigh as much as a call.
 BYTES_PER_CALL: Final = 4 * KIB
 
 
 def caller_of(read: mux_types.Read) -> int:
     """Return who shares a turn: a user, over all sessions and connections."""
+    if read.callers:
+        return SEVERAL
     return NOBODY if read.user_id is None else read.user_id
 
 

@@ -26,7 +26,6 @@ from coordinator.replica.read_shares import ReadShares, caller_of, weight_of
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
-from viewstamp.limits import MEMBER_GATHERING_MS
 
 
 class ReadingReplica(Protocol):
@@ -81,7 +80,6 @@ class _Pending:
     future: asyncio.Future[Reply]
     op: int
     revision: int
-    linearizable: bool
     # Set once it waits for its turn, or is under way.
     lane: Lane[_Pending] | None = None
     place: QueuePlace[_Pending] | None = None
@@ -101,8 +99,6 @@ class ReplicaReads:
         self._mux = mux
         self._pending: dict[int, _Pending] = {}
         self._waiting: dict[int, _Pending] = {}
-        # Those that wait for others.
-        self._gathered: dict[int, _Pending] = {}
         # By the stages that their reads visit.
         self._lanes: dict[tuple[mux_types.Stage, ...], Lane[_Pending]] = {}
         self._lane_of: dict[int, Lane[_Pending]] = {}  # of each read in the stages
@@ -124,42 +120,20 @@ class ReplicaReads:
         return self._last_token
 
     def start(
-        self, read: mux_types.Read, *, linearizable: bool, revision: int, gather: bool = False
+        self, read: mux_types.Read, *, linearizable: bool, revision: int
     ) -> asyncio.Future[Reply]:
-        """Start a read; the future may fail with Refusal. Raises Refusal OVERLOADED.
-
-        With `gather` it waits a little for others like it: many that come one by one cost much less
-        together.
-        """
+        """Start a read; the future may fail with Refusal. Raises Refusal OVERLOADED."""
         self._shares.take(read)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        pending = _Pending(read, future, 0, revision, linearizable)
+        pending = _Pending(read, future, 0, revision)
         self._pending[read.token] = pending
         future.add_done_callback(lambda _: self._forget(read))
-        if gather:
-            self._gather(pending)
-        else:
-            self._begin(pending)
-        return future
-
-    def _gather(self, pending: _Pending) -> None:
-        if not self._gathered:
-            loop = asyncio.get_running_loop()
-            loop.call_later(MEMBER_GATHERING_MS / 1000, self._begin_gathered)
-        self._gathered[pending.read.token] = pending
-
-    def _begin_gathered(self) -> None:
-        gathered, self._gathered = self._gathered, {}
-        for pending in gathered.values():
-            if not pending.future.done():
-                self._begin(pending)
-
-    def _begin(self, pending: _Pending) -> None:
-        if pending.linearizable:
+        if linearizable:
             pending.is_asked = True
-            self._replica.step(vsr.ReadIndexRequested(pending.read.token))
+            self._replica.step(vsr.ReadIndexRequested(read.token))
         else:
             self._place(pending)
+        return future
 
     def confirm(self) -> asyncio.Future[None]:
         """Return a future that is done once a primary is confirmed to lead after this call.
@@ -284,7 +258,6 @@ class ReplicaReads:
         token = read.token
         self._shares.give_back(read)
         self._waiting.pop(token, None)
-        self._gathered.pop(token, None)
         pending = self._pending.pop(token, None)
         if pending is None:
             return

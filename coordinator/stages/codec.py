@@ -275,6 +275,7 @@ def _resolve_item(item: mux.ResolveItem) -> domain_pb2.Item:
             gate=item.gate,  # type: ignore[arg-type]
             grants=item.grants,
             refused=item.refused,
+            callers=map(_caller, item.callers),
         )
     )
 
@@ -301,7 +302,17 @@ def _query_item(item: mux.QueryItem) -> domain_pb2.Item:
             contexts=item.contexts,
             caller_address=item.caller_address,
             continues=item.continues,
+            callers=map(_caller, item.callers),
         )
+    )
+
+
+def _caller(caller: mux.Caller) -> domain_pb2.Caller:
+    return domain_pb2.Caller(
+        user_id=caller.user_id,
+        credential_revision=caller.credential_revision,
+        session_id=caller.session_id,
+        count=caller.count,
     )
 
 

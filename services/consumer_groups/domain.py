@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from services.consumer_groups.changed_places import take_notices
 from services.consumer_groups.changes import WATCHED
 from services.consumer_groups.commands import COMMANDS
 from services.consumer_groups.effects import EFFECTS
@@ -25,5 +26,6 @@ DOMAIN: Final[Domain[GroupsState]] = Domain(
     section=SECTION,
     proposals=proposals,
     silent=silent,
+    take_notices=take_notices,
     watched=WATCHED,
 )

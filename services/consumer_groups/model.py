@@ -132,6 +132,7 @@ class GroupsState:
         "groups", "members", "counters", "chores", "watermarks", "offsets", "marks", "names",
         "topic_groups", "group_members", "instances", "session_groups", "user_sessions", "waiting",
         "liveness",
+        "notices",
     )  # fmt: skip
 
     def __init__(self, undo: UndoLog) -> None:
@@ -156,6 +157,7 @@ class GroupsState:
         self.waiting: Table[int, Mapping[int, int]] = Table(undo)
         # No part of what replicas agree on.
         self.liveness: Liveness[MemberKey, Member] = Liveness((0, 0))
+        self.notices: dict[MemberKey, None] = {}  # members that have something to hear
 
     def next_group_id(self) -> int:
         """Return the id that the next group gets."""
@@ -224,7 +226,11 @@ class GroupsState:
 
     def put_member(self, member: Member) -> None:
         """Replace the row of a member whose indexed fields stay as they are."""
-        self.members.put((member.group_id, member.session_id), member)
+        key = (member.group_id, member.session_id)
+        before = self.members.rows.get(key)
+        if before is not None and before.assignment_revision != member.assignment_revision:
+            self.notices[key] = None
+        self.members.put(key, member)
 
     def members_count(self, group_id: int) -> int:
         """Return how many members the group has."""
@@ -255,6 +261,7 @@ class GroupsState:
         group_id, session_id = member.group_id, member.session_id
         self.members.delete((group_id, session_id))
         self.liveness.forget(member)
+        self.notices[group_id, session_id] = None
         self.group_members.take(group_id, session_id)
         if group_id not in self.group_members:
             self.set_waiting(group_id, {})

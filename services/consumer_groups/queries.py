@@ -119,18 +119,26 @@ def keep_alive_consumer_group(
     answer = api.KeepAliveConsumerGroupResponse(
         member_epoch=member.member_epoch,
         must_heartbeat=must_heartbeat,
-        interval_ms=_settled_interval_ms(state, member) if is_settled else unsettled_ms,
+        interval_ms=_settled_interval_ms(state, member, request) if is_settled else unsettled_ms,
         timeout_ms=member.timeout_ms,
+        group_id=group.id,
     )
     tell_partitions(answer, member, owned, revoking, request.known_assignment)
     return answer
 
 
-def _settled_interval_ms(state: GroupsState, member: Member) -> int:
-    """Return how often a member with nothing to tell shows life: many members do so less often."""
-    spread_ms = len(state.members.rows) * _MS_PER_S // limits.MEMBER_SIGNS_PER_S
+def _settled_interval_ms(
+    state: GroupsState, member: Member, request: api.KeepAliveConsumerGroupRequest
+) -> int:
+    """Return how often a member with nothing to tell shows life.
+
+    Many members do so less often, as does one that need not ask what has changed.
+    """
     third_ms = member.timeout_ms // limits.MEMBER_SIGNS_PER_TIMEOUT
-    longest_ms = min(third_ms, limits.MEMBER_HEARTBEAT_MAX_MS)
+    longest_ms = max(limits.MEMBER_HEARTBEAT_MS, min(third_ms, limits.MEMBER_HEARTBEAT_MAX_MS))
+    if request.takes_notices:
+        return longest_ms
+    spread_ms = len(state.members.rows) * _MS_PER_S // limits.MEMBER_SIGNS_PER_S
     return max(limits.MEMBER_HEARTBEAT_MS, min(spread_ms, longest_ms))
 
 

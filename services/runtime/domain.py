@@ -217,6 +217,8 @@ class Domain(Generic[State]):
     silent: Callable[[State, domain_service_pb2.Tenure], Iterable[domain_service_pb2.Proposal]] = (
         lambda state, tenure: ()
     )
+    # Whose places have changed since they were taken last: hints, which nothing depends on.
+    take_notices: Callable[[State], Iterable[domain_service_pb2.Notice]] = lambda state: ()
     resolve: ResolveHandler[State] | None = None
     resolve_grants: GrantsResolver[State] | None = None
     # By RPC name of a command, where a faster way through many of them pays.

@@ -33,6 +33,7 @@ from services.runtime.installing import Installed
 from services.runtime.isolation import Isolation
 from services.runtime.normalization import NormalizePlan, plan_normalization
 from services.runtime.queries import ENDLESS, AnsweredQueries, BatchReads, Patience, answers_of
+from services.runtime.resolving import contexts_of
 from services.runtime.spans import (
     BULK_ITEMS_MIN,
     DecodedSpan,
@@ -116,6 +117,7 @@ class Machine(Generic[State]):
         self._settle_effects()
         reply.proposals.extend(self._proposals)
         self._proposals.clear()
+        reply.notices.extend(self.domain.take_notices(self.state))
         return AnsweredQueries(reply, reads.deferred, reads.digests)
 
     def activate(self, installed: Installed[State]) -> None:
@@ -365,7 +367,6 @@ class Machine(Generic[State]):
 
     def _resolve(self, item: pb.ResolveItem, outcome: pb.Outcome) -> None:
         resolve = resolver_of(self.domain, item)
-        span = decode_raw(item.items, item.count, item.refused)
         call = Call(
             revision=item.first_revision,
             timestamp=0,
@@ -382,12 +383,7 @@ class Machine(Generic[State]):
         if self._isolation is not None:
             resolve = self._isolation.guard(where, resolve)
         contexts = Answers(where, item.first_revision, self.alarms)
-        for index, request in enumerate(span.requests):
-            call.revision = item.first_revision + index
-            if index in span.skipped:
-                contexts.skip(span.skipped[index])
-            else:
-                contexts.add(self._read, resolve, request, call)
+        contexts_of(item, resolve, call, contexts, self._read)
         answer.contexts = contexts.joined()
         errors = contexts.errors
         if self._reads.is_in_log:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from services.runtime.answers import Answers, DeferredQuery, ReadAnswers
+from services.runtime.callers import callers_of, speak_for
 from services.runtime.domain import Call, Deferred
 from services.runtime.failures import Alarm, ApplyError
 from services.runtime.handlers import Record
@@ -173,10 +174,13 @@ def answers_of(
     """Answer the requests of an item one by one; `read` runs a handler that leaves no trace."""
     span = decode(record.request, record.batch, item.items, item.count, item.refused)
     contexts = decode_contexts(item.contexts, item.count)
+    callers = callers_of(item)
     for index, request in enumerate(span.requests):
         if index in span.skipped:
             answers.skip(span.skipped[index])
             continue
         if contexts:
             call.context = contexts[index]
+        if callers:
+            speak_for(callers[index], call)
         answers.add(read, record.handler, request, call)

@@ -302,6 +302,10 @@ class CommandWriter:
             told.append(assignment(member))
             request.known_assignment = self.pick((told[-1], told[-1], told[-1], self.pick(told), 0))
 
+    def fill_takes_notices(self, request: Any, context: dict[str, Any]) -> None:
+        """Be told of changes, or ask for them."""
+        request.takes_notices = self.chance(2)
+
     def fill_keep_place(self, request: Any, context: dict[str, Any]) -> None:
         """Keep the place, mostly if one may."""
         member = self._member(context)
@@ -378,6 +382,7 @@ _FILLERS: Final[dict[tuple[str, str], Filler]] = {
     ("", "owned_partitions"): CommandWriter.fill_owned_partitions,
     ("", "known_assignment"): CommandWriter.fill_known_assignment,
     ("", "keep_place"): CommandWriter.fill_keep_place,
+    ("", "takes_notices"): CommandWriter.fill_takes_notices,
     ("", "member_timeout_ms"): CommandWriter.fill_member_timeout_ms,
     ("", "offsets_retention_ms"): CommandWriter.fill_offsets_retention_ms,
     ("ChangePassword", "user"): CommandWriter.fill_own_user,

@@ -40,7 +40,7 @@ REVOCATION_TIMEOUT_US = 30_000_000
 # What a group may say of how long its members may be silent.
 TIMEOUT_MS_MIN, TIMEOUT_MS_MAX = 6_000, 3_600_000
 # How soon a member should show life again: while nothing is to come, and while something is.
-CALM_MS, BUSY_MS = 5_000, 500
+CALM_MS, BUSY_MS, RARE_MS = 5_000, 500, 15_000
 
 
 def create_group(
@@ -218,11 +218,14 @@ def keep_alive(
         raise CompositeRefused("OVERLOADED")
     must_heartbeat = bool(member.revoking) or member.epoch != group.assigned_epoch
     is_busy = must_heartbeat or group.epoch != group.assigned_epoch
+    timeout_ms = member.timeout_ms or TIMEOUT_MS
+    calm_ms = max(CALM_MS, min(timeout_ms // 3, RARE_MS)) if request.takes_notices else CALM_MS
     return {
         **news(member, request),
         "must_heartbeat": must_heartbeat,
-        "interval_ms": BUSY_MS if is_busy or member.owned != member.target else CALM_MS,
-        "timeout_ms": member.timeout_ms or TIMEOUT_MS,
+        "interval_ms": BUSY_MS if is_busy or member.owned != member.target else calm_ms,
+        "timeout_ms": timeout_ms,
+        "group_id": group.id,
     }
 
 

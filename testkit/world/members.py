@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 from unittest import mock
 
 from coordinator.gateway import member_checks
-from services.runtime import liveness
 from testkit.world.member_offsets import AcknowledgedOffsets, MemberOffsets
 from testkit.world.process import telling
 from viewstamp import limits
@@ -56,7 +55,6 @@ _SHORT: Final = (
     (limits, "MEMBER_HEARTBEAT_MS", 200),
     (limits, "MEMBER_UNSETTLED_HEARTBEAT_MS", 50),
     (limits, "REVOCATION_TIMEOUT_US", 500_000),
-    (liveness, "MEMBER_CHECK_INTERVAL_MS", 250),
     (member_checks, "MEMBER_CHECK_INTERVAL_MS", 250),
 )
 _TIMEOUT_MS: Final = 1_000

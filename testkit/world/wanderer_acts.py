@@ -239,9 +239,12 @@ async def misuse_stream(w: Wanderer) -> None:
     """Open a stream, and send what no client library sends."""
     session_id = w.random.choice((0, 0, 0, 1, 1 << 50))
     where, access_token = await leader(w), await token(w)
-    packed = w.requests.chance(2)
     async with RawSession(
-        where, access_token, session_id=session_id, takes_packed_answers=packed
+        where,
+        access_token,
+        session_id=session_id,
+        takes_packed_answers=w.requests.chance(2),
+        takes_notices=w.requests.chance(2),
     ) as session:
         for _ in range(w.random.randint(1, 6)):
             await session.send(_odd_message(w))

@@ -20,7 +20,7 @@ SECTIONS: Final = {stage: domain.section for stage, domain in all_domains().item
 # Left out: caches, indexes that may be outdated on purpose, and counters, which are entities and
 # may be at their default.
 NOT_COMPARED: Final = frozenset(
-    {"undo", "options_pool", "contexts", "waiting", "counters", "liveness"}
+    {"undo", "options_pool", "contexts", "waiting", "counters", "liveness", "notices"}
 )
 
 

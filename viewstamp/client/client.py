@@ -176,7 +176,7 @@ class Client:
         """Consumer groups of topics."""
         from viewstamp.client.groups import Groups
 
-        return Groups(self)
+        return Groups(self, self._submitter.pulse)
 
     @cached_property
     def brokers(self) -> Brokers:

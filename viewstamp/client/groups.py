@@ -12,6 +12,7 @@ from viewstamp.client.consistency import LINEARIZABLE, Consistency
 from viewstamp.client.identifiers import (
     Answer,
     Facade,
+    FacadeClient,
     Guards,
     group_name,
     microseconds,
@@ -20,10 +21,16 @@ from viewstamp.client.identifiers import (
     topic_name,
 )
 from viewstamp.client.membership import GroupMember
+from viewstamp.client.pulse import Pulse
 
 
 class Groups(Facade):
     """Groups of topics, all by id or name. ConsumerGroupsService documents the errors."""
+
+    def __init__(self, client: FacadeClient, pulse: Pulse | None = None) -> None:
+        """Call by `client`; its stream tells `pulse` what changes."""
+        super().__init__(client)
+        self._pulse = pulse
 
     def create(
         self,
@@ -110,7 +117,8 @@ class Groups(Facade):
         rack: str = "",
     ) -> GroupMember:
         """Return a membership that keeps itself alive, for `async with` and `async for`."""
-        return GroupMember(self._client, group_name(stream, topic, group), instance_id, rack)
+        name = group_name(stream, topic, group)
+        return GroupMember(self._client, name, instance_id, rack, pulse=self._pulse)
 
     def leave(
         self, stream: int | str, topic: int | str, group: int | str, *, keep_place: bool = False

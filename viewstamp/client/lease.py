@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.client.errors import ClientClosed, ClientError
+from viewstamp.client.pulse import Pulse
 from viewstamp.client.verdicts import Backoff, RetryVerdict, told_delay_s, verdict_on
 from viewstamp.errors import Refusal
 
@@ -43,8 +44,12 @@ class Lease:
         timeout_s: float,
         interval_s: float,
         clock_s: Callable[[], float] | None = None,
+        pulse: Pulse | None = None,
     ) -> None:
-        """Begin without an answer. Both durations count until an answer tells others."""
+        """Begin without an answer. Both durations count until an answer tells others.
+
+        Holders with one `pulse` show life together.
+        """
         self.timeout_s = timeout_s
         self.interval_s = interval_s
         self._step = step
@@ -52,6 +57,7 @@ class Lease:
         self._fail = end
         self._final = final
         self._clock_s = clock_s or time.monotonic
+        self._pulse = pulse or Pulse()
         self._heard_s: float | None = None
         self._wake = asyncio.Event()
 
@@ -89,7 +95,7 @@ class Lease:
             try:
                 await self._step()
                 backoff.reset()
-                pause_s = self.interval_s
+                pause_s = self._pulse.pause_s(self.now_s, self.interval_s)
             except Refusal as refusal:
                 if self._is_final(refusal):
                     self._fail(refusal)

@@ -41,7 +41,9 @@ async def open_stream(
         request_serializer=submit_pb2.SubmitRequest.SerializeToString,
         response_deserializer=submit_pb2.SubmitResponse.FromString,
     )
-    opening = submit_pb2.OpenStream(session_id=session_id, takes_packed_answers=True)
+    opening = submit_pb2.OpenStream(
+        session_id=session_id, takes_packed_answers=True, takes_notices=True
+    )
     call = await with_first_message(
         lambda: method(metadata=bearer(access_token)), submit_pb2.SubmitRequest(open=opening)
     )

@@ -24,6 +24,7 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.client.errors import ClientError
 from viewstamp.client.identifiers import FacadeClient, GroupName, partition_offsets
 from viewstamp.client.lease import Lease
+from viewstamp.client.pulse import Pulse
 from viewstamp.client.verdicts import RetryVerdict
 from viewstamp.errors import Refusal
 
@@ -90,7 +91,12 @@ class GroupMember:
         instance_id: str = "",
         rack: str = "",
         clock_s: Callable[[], float] | None = None,
+        pulse: Pulse | None = None,
     ) -> None:
+        """Begin outside of the group.
+
+        All members of one client have its `pulse`; without one, nobody tells them of changes.
+        """
         self._client = client
         self._name = name
         self._instance_id = instance_id
@@ -103,7 +109,10 @@ class GroupMember:
             timeout_s=_FIRST_TIMEOUT_S,
             interval_s=_FIRST_INTERVAL_S,
             clock_s=clock_s,
+            pulse=pulse,
         )
+        self._pulse = pulse
+        self._group_id = 0  # as notices name it, once it is known
         self._epoch = self._assignment = 0
         # What the cluster said last; what the program reads; what of that it must hear was lost.
         self._owned: frozenset[int] = frozenset()
@@ -136,6 +145,7 @@ class GroupMember:
         if self._staying is not None:
             self._staying.cancel()
             await asyncio.gather(self._staying, return_exceptions=True)
+        self._follow(0)
         self._lose_all()
         if self._failure is not None:
             return
@@ -258,14 +268,27 @@ class GroupMember:
     async def _keep_alive(self) -> bool:
         """Show life; return whether the cluster waits for a heartbeat."""
         request = service_pb2.KeepAliveConsumerGroupRequest(
-            **self._name, member_epoch=self._epoch, known_assignment=self._assignment
+            **self._name,
+            member_epoch=self._epoch,
+            known_assignment=self._assignment,
+            takes_notices=self._pulse is not None,
         )
         sent_s = self._lease.now_s
         answer = await self._lease.in_time(self._client.call(request))
         self._lease.timeout_s = answer.timeout_ms / _MS_PER_S
         self._lease.interval_s = answer.interval_ms / _MS_PER_S
+        self._follow(answer.group_id)
         await self._take(answer, sent_s)
         return bool(answer.must_heartbeat)
+
+    def _follow(self, group_id: int) -> None:
+        """Show life whenever the cluster says that something has changed in the group; 0: never."""
+        if self._pulse is None or group_id == self._group_id:
+            return
+        self._pulse.leave(self._group_id, self._lease.wake)
+        self._group_id = group_id
+        if group_id:
+            self._pulse.follow(group_id, self._lease.wake)
 
     async def _heartbeat(self) -> None:
         request = service_pb2.HeartbeatConsumerGroupRequest(

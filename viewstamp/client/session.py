@@ -29,7 +29,7 @@ class RawSession:
 
     Use it as `async with RawSession(endpoint, token) as session`. `session_id` 0 registers a new
     session; another one is opened again (after a crash, say) with its old numbers. Answers come one
-    per message, unless `takes_packed_answers` is set.
+    per message, unless `takes_packed_answers` is set; with `takes_notices` there are notices, too.
     """
 
     def __init__(
@@ -40,10 +40,12 @@ class RawSession:
         session_id: int = 0,
         nonce: bytes = b"",
         takes_packed_answers: bool = False,
+        takes_notices: bool = False,
     ) -> None:
         self._channel = endpoint.open()
         self._access_token = access_token
         self._takes_packed_answers = takes_packed_answers
+        self._takes_notices = takes_notices
         self._call: grpc.aio.StreamStreamCall[Any, Any] | None = None
         self.nonce = nonce or os.urandom(limits.SESSION_NONCE_BYTES)
         self.session_id = session_id
@@ -74,7 +76,9 @@ class RawSession:
             response_deserializer=bytes,
         )
         opening = submit_pb2.OpenStream(
-            session_id=self.session_id, takes_packed_answers=self._takes_packed_answers
+            session_id=self.session_id,
+            takes_packed_answers=self._takes_packed_answers,
+            takes_notices=self._takes_notices,
         )
         self._call = await with_first_message(
             lambda: method(metadata=bearer(self._access_token)),

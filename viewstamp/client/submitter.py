@@ -27,6 +27,7 @@ from viewstamp.client.consistency import Consistency
 from viewstamp.client.errors import CannotConnect, ClientClosed, ProtocolError
 from viewstamp.client.link import StreamCall, SubmitLink, open_stream
 from viewstamp.client.packing import PackedBatch, PendingCall
+from viewstamp.client.pulse import Pulse
 from viewstamp.client.reads import ClientReads
 from viewstamp.client.transport import AccessTokenSource, Endpoint, Endpoints, refusal_in, unary
 from viewstamp.client.trouble import Trouble, cause_of, words_about
@@ -68,6 +69,7 @@ class Submitter:
     ) -> None:
         self.commands = ClientCommands()
         self.reads = ClientReads(lambda: endpoints.has_others)
+        self.pulse = Pulse()
         self.cluster_id = b""
         self._loop = asyncio.get_running_loop()
         self._endpoints = endpoints
@@ -197,6 +199,8 @@ class Submitter:
                 self._on_command(reply)
         elif kind == "read":
             self._carry_out(self.reads.on_reply(response.read), response.read.error)
+        elif kind == "notice":
+            self.pulse.noticed(response.notice.group_ids)
         else:
             raise ProtocolError(f"the cluster sent {kind} where an answer was due")
         self._schedule_pump()

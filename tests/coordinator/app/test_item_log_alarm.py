@@ -27,7 +27,7 @@ async def test_an_item_log_that_is_dropped_raises_an_alarm(
     monkeypatch.setattr(limits, "ITEM_LOG_BYTES_MAX", CUT.ByteSize() + 20)
     nothing: Any = SimpleNamespace()
     alarms = Alarms(lambda: 7)
-    ports = LinkPorts(nothing, nothing, nothing, alarms, nothing, lambda *_: None)
+    ports = LinkPorts(nothing, nothing, nothing, alarms, nothing, lambda *_: None, nothing)
     targets = {stage.name.lower(): "unix:/nowhere" for stage in SERVICE_STAGES}
     client = ServiceLinks(ports, targets, {}).clients[Stage.STREAMS]
 

@@ -15,8 +15,8 @@ from coordinator.gateway.reads import (
     LINEARIZABLE,
     STALE,
     ReadConsistency,
-    RequestedReads,
 )
+from coordinator.gateway.requested_reads import RequestedReads
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.unary import UnaryCalls
 from coordinator.mux.mux import Mux

@@ -117,10 +117,14 @@ class Face:
         return [request.logged.number for request in self.world.logged]
 
     @asynccontextmanager
-    async def stream(self, session_id: int = SESSION) -> AsyncIterator[FencedWire]:
+    async def stream(
+        self, session_id: int = SESSION, *, takes_notices: bool = False
+    ) -> AsyncIterator[FencedWire]:
         """Open a stream of the session, or one for reads alone."""
         wire = FencedWire()
-        opening = submit.SubmitRequest(open=submit.OpenStream(session_id=session_id))
+        opening = submit.SubmitRequest(
+            open=submit.OpenStream(session_id=session_id, takes_notices=takes_notices)
+        )
         wire.arrived.put_nowait(opening.SerializeToString())
         task = asyncio.create_task(self.serve(wire))
         opened = asyncio.ensure_future(wire.written.get())

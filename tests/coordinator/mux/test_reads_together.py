@@ -6,6 +6,7 @@ import pytest
 
 from coordinator.mux.mux import Mux
 from coordinator.mux.types import (
+    Caller,
     QueryItem,
     QueryOutcome,
     Read,
@@ -13,6 +14,8 @@ from coordinator.mux.types import (
     ReadPostponed,
     ReadsLeft,
     ReadSpan,
+    ResolveItem,
+    ResolveOutcome,
     SendBatch,
     Stage,
     StageReply,
@@ -51,6 +54,24 @@ def test_reads_of_one_position_share_a_message() -> None:
     """Below the limits everything that waits travels together."""
     mux = Mux(ROUTES, FakeCodec())
     assert sizes_of_batches(mux, *map(a_read, range(1, 6))) == [[2, 2, 2, 2, 2]]
+
+
+def test_a_read_of_several_callers_names_them_at_each_stage() -> None:
+    """Who they are goes to the stage that authorizes, and to the owner; nobody reads for all."""
+    callers = (Caller(1, 10, 7, 2), Caller(2, 20, 8, 1))
+    items = frame_all([b"name"] * 3)
+    span = ReadSpan(NAMES["get_group"], 3, items)
+    mux = Mux(ROUTES, FakeCodec())
+    (resolving,) = mux.read(Read(1, (span,), None, 0, callers=callers))
+    assert isinstance(resolving, SendBatch)
+    (item,) = resolving.batch.items
+    assert isinstance(item, ResolveItem)
+    assert item.callers == callers
+    (asking,) = mux.reply(StageReply(Stage.STREAMS, 0, (ResolveOutcome(items),)))
+    assert isinstance(asking, SendBatch)
+    (query,) = asking.batch.items
+    assert isinstance(query, QueryItem)
+    assert (query.callers, query.user_id, query.session_id) == (callers, None, 0)
 
 
 def test_a_message_holds_so_many_reads_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

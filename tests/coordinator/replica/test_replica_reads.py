@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from coordinator import vsr
-from coordinator.gateway.reads import LINEARIZABLE, ReadConsistency, ReadStarter, RequestedReads
+from coordinator.gateway.reads import LINEARIZABLE, ReadConsistency, ReadStarter
+from coordinator.gateway.requested_reads import RequestedReads
 from coordinator.gateway.routes import Routes
 from coordinator.mux import types as mux
 from coordinator.replica import read_shares
-from coordinator.replica import reads as reads_module
 from coordinator.replica.batcher import Reply
 from coordinator.replica.ports import Progress
 from coordinator.replica.reads import ReplicaReads
@@ -21,6 +21,7 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit
 from viewstamp.errors import Refusal
 from viewstamp.limits import REQUEST_COMMANDS_MAX
+from viewstamp.routing import Method
 from viewstamp.tokens import AccessToken
 
 DEADLINE_MS = 20
@@ -104,6 +105,13 @@ class Setup:
             revision=consistency.at_least_revision,
         )
 
+    def read_together(
+        self, method: Method, callers: tuple[mux.Caller, ...], items: bytes
+    ) -> asyncio.Future[Reply]:
+        """Start reads of several callers as the composition does."""
+        read = mux.Read(self.reads.next_token(), (), None, 0, callers=callers)
+        return self.reads.start(read, linearizable=True, revision=0)
+
     def late(self, deadline_ms: int) -> Refusal | None:
         """Return the primary's address, on a backup."""
         return self.elsewhere
@@ -112,29 +120,6 @@ class Setup:
         """Start one read at the gateway."""
         span = submit.Span(code=CODE, count=1, items=b"\x0a\x00")
         return self.gateway.start([span], AccessToken(0, 1, 0), 0, consistency)
-
-
-async def test_signs_of_life_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reads that are gathered begin together, without those that nobody waits for any more."""
-    monkeypatch.setattr(reads_module, "MEMBER_GATHERING_MS", 1)
-    setup = Setup()
-    futures = [
-        setup.reads.start(
-            mux.Read(setup.reads.next_token(), (), None, 0),
-            linearizable=True,
-            revision=0,
-            gather=True,
-        )
-        for _ in range(3)
-    ]
-    futures[1].cancel()
-    await asyncio.sleep(0)
-    assert setup.replica.asked == []
-    await asyncio.sleep(0.02)
-    assert setup.replica.asked == [vsr.ReadIndexRequested(1), vsr.ReadIndexRequested(3)]
-    setup.reads.granted(vsr.ReadIndexGranted(1, 1))
-    await asyncio.sleep(0)
-    assert setup.mux.led == [1]
 
 
 CONSISTENCIES = {

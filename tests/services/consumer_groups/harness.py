@@ -39,7 +39,7 @@ LEVEL_BEFORE = limits.FEATURE_LEVEL_MEMBERS - 1
 
 def dump(state: GroupsState) -> dict[str, Any]:
     """Return everything that the tables hold, nested tables too."""
-    tables = [name for name in GroupsState.__slots__ if name != "liveness"]
+    tables = [name for name in GroupsState.__slots__ if name not in ("liveness", "notices")]
     return {name: _rows(getattr(state, name)) for name in tables}
 
 
@@ -60,6 +60,7 @@ class GroupsHarness:
     now: int = 1_000_000  # log time, microseconds
     pending: list[pb.Proposal] = field(default_factory=list)
     applied: dict[str, int] = field(default_factory=dict)
+    noticed: list[tuple[int, int]] = field(default_factory=list)  # session and group
     is_checking: bool = True
     level: int = limits.FEATURE_LEVEL_MAX
     op: int = 0  # commands of one op share what a prepare may cost
@@ -369,6 +370,7 @@ class GroupsHarness:
             self._rehearse(item)
         reply = self._apply([item])
         self.pending.extend(reply.proposals)
+        self.noticed.extend((each.session_id, each.group_id) for each in reply.notices)
         if self.is_checking:
             self.check()
         return reply.outcomes[0]

@@ -367,7 +367,7 @@ def dump(state: GroupsState) -> dict[str, Any]:
 
     And without the revisions at which members heard.
     """
-    tables = [name for name in GroupsState.__slots__ if name != "liveness"]
+    tables = [name for name in GroupsState.__slots__ if name not in ("liveness", "notices")]
     found = {name: rows(getattr(state, name)) for name in tables}
     found["groups"] = {
         key: (g._replace(group_epoch=0, assignment_epoch=0, modified_revision=0))

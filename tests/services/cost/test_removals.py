@@ -45,9 +45,9 @@ def silent() -> tuple[Fed, list[pb.Proposal]]:
     """Return members that show no life, and the proposals to remove them."""
     fed = crowd()
     silent = fed.machine.domain.silent
-    for elapsed_ms in (0, TIMEOUT_US // US_PER_MS):
+    for elapsed_ms in (0, TIMEOUT_US // US_PER_MS - 1):
         assert not list(silent(fed.machine.state, pb.Tenure(number=1, elapsed_ms=elapsed_ms)))
-    elapsed_ms = TIMEOUT_US // US_PER_MS + limits.MEMBER_CHECK_INTERVAL_MS
+    elapsed_ms = TIMEOUT_US // US_PER_MS
     return fed, list(silent(fed.machine.state, pb.Tenure(number=1, elapsed_ms=elapsed_ms)))
 
 
@@ -155,7 +155,7 @@ def test_a_kept_place_costs_what_it_costs_elsewhere(monkeypatch: pytest.MonkeyPa
     for op, sent in ((fed.op - 1, items), (fed.op, more)):
         batch = pb.Batch(sequence=other.sequence + 1, op=op, feature_level=fed.level, items=sent)
         reply = other.apply(batch).reply
-    assert reply == fed.reply
+    assert list(reply.outcomes) == list(fed.reply.outcomes)
     assert other.state_digest() == fed.machine.state_digest()
 
 

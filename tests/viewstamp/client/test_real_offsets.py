@@ -1,9 +1,9 @@
-"""Watermarks and offsets by the client's facades, against a real replica."""
+"""Watermarks, offsets and members by the client's facades, against a real replica."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,6 +19,7 @@ from viewstamp.api.streams.v1.streams_service_pb2 import ReportPartitionEndsRequ
 from viewstamp.client import Client, Refusal
 from viewstamp.client.identifiers import group_name, partition_offsets, topic_name
 from viewstamp.client.membership import GroupMember
+from viewstamp.client.pulse import Pulse
 
 PARTITIONS = 4
 LONG_S = 300.0
@@ -230,3 +231,31 @@ async def test_a_broker_commits_for_members_in_one_request(processes: ReplicaPro
                 member_epoch=two.member_epoch,
             )
             assert await offsets(broker, group) == ends | dict.fromkeys(two.owned, 8)
+
+
+async def test_who_has_to_give_up_is_told(
+    processes: ReplicaProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When another member joins, the first one's stream says so before its next sign of life."""
+    told: list[tuple[Pulse, list[int]]] = []
+    has_come = asyncio.Event()
+    take = Pulse.noticed
+
+    def remember(pulse: Pulse, group_ids: Iterable[int]) -> None:
+        told.append((pulse, list(group_ids)))
+        has_come.set()
+        take(pulse, told[-1][1])
+
+    monkeypatch.setattr(Pulse, "noticed", remember)
+    async with connected(processes) as one, connected(processes) as two:
+        group = await made(one, "noticed")
+        group_id = (await one.groups.get(*group)).id
+        async with one.groups.member(*group) as first:
+            await shared(first)
+            told.clear()
+            has_come.clear()
+            async with two.groups.member(*group) as second, asyncio.timeout(LONG_S):
+                await has_come.wait()
+                assert told[0][1] == [group_id]
+                await shared(first, second)
+    assert len({pulse for pulse, _ in told}) == 2

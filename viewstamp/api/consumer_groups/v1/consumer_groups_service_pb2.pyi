@@ -717,12 +717,15 @@ class KeepAliveConsumerGroupRequest(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     MEMBER_EPOCH_FIELD_NUMBER: _builtins.int
     KNOWN_ASSIGNMENT_FIELD_NUMBER: _builtins.int
+    TAKES_NOTICES_FIELD_NUMBER: _builtins.int
     member_epoch: _builtins.int
     """The epoch that the member has reached."""
     known_assignment: _builtins.int
     """The `assignment` of the last answer or page; 0 for none. If it is still current, the answer
     leaves the partitions out.
     """
+    takes_notices: _builtins.bool
+    """Whether the caller is told of changes by its stream, so that it may show life less often."""
     @_builtins.property
     def stream(self) -> _common_pb2.Identifier:
         """The stream, by id or name."""
@@ -743,10 +746,11 @@ class KeepAliveConsumerGroupRequest(_message.Message):
         group: _common_pb2.Identifier | None = ...,
         member_epoch: _builtins.int = ...,
         known_assignment: _builtins.int = ...,
+        takes_notices: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "known_assignment", b"known_assignment", "member_epoch", b"member_epoch", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "known_assignment", b"known_assignment", "member_epoch", b"member_epoch", "stream", b"stream", "takes_notices", b"takes_notices", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -767,6 +771,7 @@ class KeepAliveConsumerGroupResponse(_message.Message):
     MUST_HEARTBEAT_FIELD_NUMBER: _builtins.int
     INTERVAL_MS_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
     member_epoch: _builtins.int
     """The member's epoch."""
     assignment: _builtins.int
@@ -780,9 +785,11 @@ class KeepAliveConsumerGroupResponse(_message.Message):
     that it has heard of its new epoch.
     """
     interval_ms: _builtins.int
-    """Show life again after so long, milliseconds."""
+    """Show life again after so long, milliseconds, or once a notice names the group."""
     timeout_ms: _builtins.int
     """The member is removed once it has shown no life for so long, milliseconds."""
+    group_id: _builtins.int
+    """The group, as notices name it."""
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
         """The cluster, and the view, op and revision of this answer."""
@@ -807,10 +814,11 @@ class KeepAliveConsumerGroupResponse(_message.Message):
         must_heartbeat: _builtins.bool = ...,
         interval_ms: _builtins.int = ...,
         timeout_ms: _builtins.int = ...,
+        group_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "header", b"header", "interval_ms", b"interval_ms", "member_epoch", b"member_epoch", "must_heartbeat", b"must_heartbeat", "owned_partitions", b"owned_partitions", "partitions_omitted", b"partitions_omitted", "revoking_partitions", b"revoking_partitions", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "group_id", b"group_id", "header", b"header", "interval_ms", b"interval_ms", "member_epoch", b"member_epoch", "must_heartbeat", b"must_heartbeat", "owned_partitions", b"owned_partitions", "partitions_omitted", b"partitions_omitted", "revoking_partitions", b"revoking_partitions", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

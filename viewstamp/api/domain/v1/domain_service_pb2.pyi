@@ -694,6 +694,7 @@ class ResolveItem(_message.Message):
     GATE_FIELD_NUMBER: _builtins.int
     GRANTS_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
+    CALLERS_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     """The method."""
     first_revision: _builtins.int
@@ -714,6 +715,10 @@ class ResolveItem(_message.Message):
     def refused(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ascending indexes that were refused earlier."""
 
+    @_builtins.property
+    def callers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Caller]:
+        """Of reads that have several callers: whose they are, in their order, instead of `user_id`."""
+
     def __init__(
         self,
         *,
@@ -726,14 +731,49 @@ class ResolveItem(_message.Message):
         gate: _routing_pb2.Gate.ValueType = ...,
         grants: _builtins.bool = ...,
         refused: _abc.Iterable[_builtins.int] | None = ...,
+        callers: _abc.Iterable[Global___Caller] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "count", b"count", "credential_revision", b"credential_revision", "first_revision", b"first_revision", "gate", b"gate", "grants", b"grants", "items", b"items", "refused", b"refused", "user_id", b"user_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["callers", b"callers", "code", b"code", "count", b"count", "credential_revision", b"credential_revision", "first_revision", b"first_revision", "gate", b"gate", "grants", b"grants", "items", b"items", "refused", b"refused", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResolveItem: _TypeAlias = ResolveItem  # noqa: Y015
+
+@_typing.final
+class Caller(_message.Message):
+    """Whose consecutive reads of an item are."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_ID_FIELD_NUMBER: _builtins.int
+    CREDENTIAL_REVISION_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    user_id: _builtins.int
+    """The principal."""
+    credential_revision: _builtins.int
+    """The stamp of the principal's credentials."""
+    session_id: _builtins.int
+    """The client session; 0 for none."""
+    count: _builtins.int
+    """How many of the reads."""
+    def __init__(
+        self,
+        *,
+        user_id: _builtins.int = ...,
+        credential_revision: _builtins.int = ...,
+        session_id: _builtins.int = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "credential_revision", b"credential_revision", "session_id", b"session_id", "user_id", b"user_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Caller: _TypeAlias = Caller  # noqa: Y015
 
 @_typing.final
 class EffectItem(_message.Message):
@@ -767,7 +807,7 @@ Global___EffectItem: _TypeAlias = EffectItem  # noqa: Y015
 
 @_typing.final
 class QueryItem(_message.Message):
-    """Reads: one span of equal request, code and user."""
+    """Reads: one span of equal code and user, or one of several callers."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -782,6 +822,7 @@ class QueryItem(_message.Message):
     CONTEXTS_FIELD_NUMBER: _builtins.int
     CALLER_ADDRESS_FIELD_NUMBER: _builtins.int
     CONTINUES_FIELD_NUMBER: _builtins.int
+    CALLERS_FIELD_NUMBER: _builtins.int
     query_id: _builtins.int
     """Chosen by the coordinator, returned with the answer."""
     code: _builtins.int
@@ -810,6 +851,10 @@ class QueryItem(_message.Message):
     def refused(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Indexes refused by the resolving stage."""
 
+    @_builtins.property
+    def callers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Caller]:
+        """As in ResolveItem: whose the reads are, instead of user and session of the item."""
+
     def __init__(
         self,
         *,
@@ -824,10 +869,11 @@ class QueryItem(_message.Message):
         contexts: _builtins.bytes = ...,
         caller_address: _builtins.str = ...,
         continues: _builtins.bool = ...,
+        callers: _abc.Iterable[Global___Caller] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_user_id", b"_user_id", "user_id", b"user_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_user_id", b"_user_id", "caller_address", b"caller_address", "code", b"code", "contexts", b"contexts", "continues", b"continues", "count", b"count", "credential_revision", b"credential_revision", "items", b"items", "query_id", b"query_id", "refused", b"refused", "session_id", b"session_id", "user_id", b"user_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_user_id", b"_user_id", "caller_address", b"caller_address", "callers", b"callers", "code", b"code", "contexts", b"contexts", "continues", b"continues", "count", b"count", "credential_revision", b"credential_revision", "items", b"items", "query_id", b"query_id", "refused", b"refused", "session_id", b"session_id", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__user_id: _TypeAlias = _typing.Literal["user_id"]  # noqa: Y015
     _WhichOneofArgType__user_id: _TypeAlias = _typing.Literal["_user_id", b"_user_id"]  # noqa: Y015
@@ -1419,6 +1465,7 @@ class BatchReply(_message.Message):
     OUTCOMES_FIELD_NUMBER: _builtins.int
     PROPOSALS_FIELD_NUMBER: _builtins.int
     NEEDS_ISOLATION_FIELD_NUMBER: _builtins.int
+    NOTICES_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """From the batch."""
     needs_isolation: _builtins.bool
@@ -1431,6 +1478,10 @@ class BatchReply(_message.Message):
     def proposals(self) -> _containers.RepeatedCompositeFieldContainer[Global___Proposal]:
         """Commands that should be proposed, new since the last reply."""
 
+    @_builtins.property
+    def notices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Notice]:
+        """Whose places in groups the batch has changed. They are hints: nothing depends on them."""
+
     def __init__(
         self,
         *,
@@ -1438,14 +1489,41 @@ class BatchReply(_message.Message):
         outcomes: _abc.Iterable[Global___Outcome] | None = ...,
         proposals: _abc.Iterable[Global___Proposal] | None = ...,
         needs_isolation: _builtins.bool = ...,
+        notices: _abc.Iterable[Global___Notice] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["needs_isolation", b"needs_isolation", "outcomes", b"outcomes", "proposals", b"proposals", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["needs_isolation", b"needs_isolation", "notices", b"notices", "outcomes", b"outcomes", "proposals", b"proposals", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BatchReply: _TypeAlias = BatchReply  # noqa: Y015
+
+@_typing.final
+class Notice(_message.Message):
+    """Says that the place of a session in a group has changed: it should show life soon, and hear how."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.int
+    """The session."""
+    group_id: _builtins.int
+    """The group."""
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.int = ...,
+        group_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Notice: _TypeAlias = Notice  # noqa: Y015
 
 @_typing.final
 class Outcome(_message.Message):

@@ -76,21 +76,25 @@ class OpenStream(_message.Message):
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
     TAKES_PACKED_ANSWERS_FIELD_NUMBER: _builtins.int
+    TAKES_NOTICES_FIELD_NUMBER: _builtins.int
     session_id: _builtins.int
     """From RegisterSession; 0 for a stream that only reads."""
     takes_packed_answers: _builtins.bool
     """Whether the client also takes answers in `SubmitResponse.commands`. Otherwise each answer comes
     in a message of its own.
     """
+    takes_notices: _builtins.bool
+    """Whether the client also takes `SubmitResponse.notice`."""
     def __init__(
         self,
         *,
         session_id: _builtins.int = ...,
         takes_packed_answers: _builtins.bool = ...,
+        takes_notices: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_id", b"session_id", "takes_packed_answers", b"takes_packed_answers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_id", b"session_id", "takes_notices", b"takes_notices", "takes_packed_answers", b"takes_packed_answers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -276,6 +280,7 @@ class SubmitResponse(_message.Message):
     COMMAND_FIELD_NUMBER: _builtins.int
     READ_FIELD_NUMBER: _builtins.int
     COMMANDS_FIELD_NUMBER: _builtins.int
+    NOTICE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def opened(self) -> Global___StreamOpened:
         """The stream is open."""
@@ -292,6 +297,10 @@ class SubmitResponse(_message.Message):
     def commands(self) -> Global___CommandReplies:
         """Answers to several CommandRequests, for a stream opened with `takes_packed_answers`."""
 
+    @_builtins.property
+    def notice(self) -> Global___MembershipNotice:
+        """No answer: something has changed, for a stream opened with `takes_notices`."""
+
     def __init__(
         self,
         *,
@@ -299,16 +308,43 @@ class SubmitResponse(_message.Message):
         command: Global___CommandReply | None = ...,
         read: Global___ReadReply | None = ...,
         commands: Global___CommandReplies | None = ...,
+        notice: Global___MembershipNotice | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commands", b"commands", "kind", b"kind", "opened", b"opened", "read", b"read"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commands", b"commands", "kind", b"kind", "notice", b"notice", "opened", b"opened", "read", b"read"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commands", b"commands", "kind", b"kind", "opened", b"opened", "read", b"read"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commands", b"commands", "kind", b"kind", "notice", b"notice", "opened", b"opened", "read", b"read"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["opened", "command", "read", "commands"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["opened", "command", "read", "commands", "notice"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___SubmitResponse: _TypeAlias = SubmitResponse  # noqa: Y015
+
+@_typing.final
+class MembershipNotice(_message.Message):
+    """The session's places in groups have changed: show life in each, and hear how. A change that comes
+    without a notice is heard with the next sign of life.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def group_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The groups, ascending, as KeepAliveConsumerGroup names them."""
+
+    def __init__(
+        self,
+        *,
+        group_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_ids", b"group_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MembershipNotice: _TypeAlias = MembershipNotice  # noqa: Y015
 
 @_typing.final
 class StreamOpened(_message.Message):
