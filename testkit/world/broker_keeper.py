@@ -31,6 +31,7 @@ STREAM_OF_BROKERS: Final = "of brokers"
 _CONNECT_PATIENCE_S: Final = 120.0
 _PAUSE_MS: Final = (100, 900)
 _AGAIN_S: Final = 0.1
+_ASK_S: Final = 1.0
 _PARTITIONS_MAX: Final = 3
 _TOPICS_MAX: Final = 3
 # Until so much behind its timeout a silent broker is fenced: two checks, and the way of a command.
@@ -216,30 +217,47 @@ class BrokerKeeper:
         for name in self._brokers.names:
             await self._tried(self.drain(name, draining=False))
         self._brokers.quiet()
-        while not self.is_whole:
+        while not await self._is_whole():
             await self._tried(self._rescue())
             await asyncio.sleep(_AGAIN_S)
         await self._let_one_die()
         self._brokers.dismiss()
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether each partition is led, and all its replicas are in sync."""
+    async def _is_whole(self) -> bool:
+        """Whether each partition is led, and all its replicas are in sync.
+
+        The book may be late, and a broker that is cut off does not know it.
+        """
         page = self._stage.book.now
+        if not await self._are_registered():
+            return False
         placements = [placement for _, placement in self._placements()]
         are_led = all(page.leader(each).broker_id for each in placements)
         are_in_sync = all(len(page.keeping(each)) == len(each.replicas) for each in placements)
         return are_led and are_in_sync and self._brokers.are_settled
 
+    async def _are_registered(self) -> bool:
+        """Whether no broker is fenced, and everybody knows that."""
+        known = self._stage.book.now.brokers
+        try:
+            async with asyncio.timeout(_ASK_S):
+                told = [each async for each in self.client.brokers.list()]
+        except (Refusal, ClientError, TimeoutError):
+            return False
+        rows = [known.get(each.id) for each in told if each.name in self._brokers.names]
+        epochs = {each.broker_epoch for each in told if not each.fenced}
+        return len(rows) == len(self._brokers.names) and all(
+            row is not None and not row.fenced and row.broker_epoch in epochs for row in rows
+        )
+
     async def _let_one_die(self) -> None:
         """Kill a broker; it must be fenced in time, once a primary has led long enough."""
         name = self._random.choice(self._brokers.names)
         broker = next(b for b in self._stage.book.now.brokers.values() if b.name == name)
-        tenancy = broker.id, broker.broker_epoch
         self._brokers.kill(name)
         schedule = self._stage.schedule
         since_ns, leading = schedule.now_ns, self._brokers.leading
-        while tenancy not in self._stage.book.fenced_ns:
+        while not await self._is_fenced(broker.id):
             await asyncio.sleep(_AGAIN_S)
             if self._brokers.leading != leading:
                 since_ns, leading = schedule.now_ns, self._brokers.leading
@@ -247,6 +265,14 @@ class BrokerKeeper:
             if silent_ns > self._timeout_ns + _FENCED_LATE_NS:
                 self.failures.append(f"broker {name} was silent for {silent_ns} ns, and not fenced")
                 return
+
+    async def _is_fenced(self, broker_id: int) -> bool:
+        """Return what the cluster says, if it answers soon."""
+        try:
+            async with asyncio.timeout(_ASK_S):
+                return (await self.client.brokers.get(broker_id)).fenced
+        except (Refusal, ClientError, TimeoutError):
+            return False
 
 
 _ACTS: Final[tuple[Callable[[BrokerKeeper], Awaitable[None]], ...]] = (

@@ -8,10 +8,10 @@ the leader of the newest epoch that it has seen, and cuts off what that one does
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from random import Random
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from testkit.world.broker_disks import BrokerDisk, Record, RecordLog
 from testkit.world.broker_wire import BrokerWire, NotServed
@@ -37,7 +37,7 @@ class Fetch(NamedTuple):
     partition: TopicPartition
     follower: int
     epoch: int
-    count: int
+    begin: int
     last_epoch: int
 
 
@@ -106,7 +106,9 @@ class DataPlane:
         self._records = records
         self._random = random
         self._is_mine = is_mine
-        self._following: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._following: set[TopicPartition] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
 
     async def run(self) -> None:
         """Lead and follow until cancelled. Raises what a command of unknown outcome raises.
@@ -114,32 +116,47 @@ class DataPlane:
         Whoever does not know what became of a change of who is in sync has to begin a new epoch.
         """
         self._wire.serve(self.answer)
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            while True:
-                mine = self._mine()
-                for partition in mine.keys() - self._following.keys():
-                    self._following[partition] = tasks.create_task(self._follow(partition))
-                for partition in sorted(self._session.leads.keys() & mine.keys()):
-                    if not self.is_quiet and not self.log_of(partition).turn.locked():
-                        tasks.create_task(self._write(partition))
+        try:
+            while self._failure is None:
+                self._look_around()
                 await asyncio.sleep(self._random.randint(*_WRITE_PAUSE_MS) / 1_000)
+            raise self._failure
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _look_around(self) -> None:
+        """Follow what it has a replica of, and write to what it leads."""
+        mine = {each for each in self._session.replicas if self._is_mine(each)}
+        for partition in sorted(mine - self._following):
+            self._following.add(partition)
+            self._start(self._follow(partition))
+        for partition in sorted(mine & self._session.leads.keys()):
+            if not self.is_quiet and not self.log_of(partition).turn.locked():
+                self._start(self._write(partition))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure = error
 
     def begin(self, partition: TopicPartition, epoch: int) -> None:
         """Lead a partition: all in sync have to get what the log of the new leader has."""
         held = self.log_of(partition)
         self._records.begun(self._who, partition, epoch, held.log.records)
-        self._tasks.create_task(self._take_over(partition, held))
+        self._start(self._take_over(partition, held))
 
     def log_of(self, partition: TopicPartition) -> HeldLog:
         """Return a partition as this broker has it."""
         if partition not in self.held:
             self.held[partition] = HeldLog(self._disk.logs[partition])
         return self.held[partition]
-
-    def _mine(self) -> Mapping[TopicPartition, HeldReplica]:
-        replicas = self._session.replicas
-        return {each: held for each, held in replicas.items() if self._is_mine(each)}
 
     # --- As the leader ---
 
@@ -223,18 +240,18 @@ class DataPlane:
         if request.epoch != epoch:
             raise NotServed(f"the leader epoch is {epoch}")
         held = self.log_of(partition)
-        if not held.log.agrees(request.count, request.last_epoch):
-            return Fetched(cut=min(request.count - 1, len(held.log)))
-        held.has[epoch, request.follower] = request.count
+        if not held.log.agrees(request.begin, request.last_epoch):
+            return Fetched(cut=min(request.begin - 1, len(held.log)))
+        held.has[epoch, request.follower] = request.begin
         held.move()
-        if request.count == len(held.log):
+        if request.begin == len(held.log):
             if self._may_join(partition, request.follower, epoch) and not held.turn.locked():
-                self._tasks.create_task(self._add(partition, request.follower, epoch))
-            await self._news(held, request.count)
+                self._start(self._add(partition, request.follower, epoch))
+            await self._news(held, request.begin)
         if self._session.leader_epoch(partition) != epoch:
             raise NotServed("the leader epoch has changed")
-        end = request.count + _RECORDS_PER_FETCH_MAX
-        return Fetched(tuple(held.log.records[request.count : end]))
+        end = request.begin + _RECORDS_PER_FETCH_MAX
+        return Fetched(tuple(held.log.records[request.begin : end]))
 
     async def _news(self, held: HeldLog, count: int) -> None:
         """Wait a while for more records than so many."""

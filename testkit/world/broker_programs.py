@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from random import Random
@@ -96,11 +97,9 @@ class BrokerProgram:
     async def run(self) -> None:
         """Be a broker, and be one again."""
         while not self.is_ending:
-            try:
-                await self._live()
             # As long as there are faults; what must hold is judged in the end.
-            except* (ClientError, Refusal):
-                pass
+            with suppress(ClientError, Refusal):
+                await self._live()
             self.session = self.plane = None
             pause_s, self.leaves_for_s = self.leaves_for_s or _PAUSE_S, 0.0
             await asyncio.sleep(pause_s)

@@ -62,12 +62,19 @@ class BrokerWire:
     def _arrive(
         self, asker: WorldProcess, host: str, request: Any, answer: asyncio.Future[Any]
     ) -> None:
-        process, handler = self._serving.get(host, (None, None))
-        if process is not None and process.is_alive:
-            process.loop.call_soon(self._begin, process, handler, request, asker, answer)
+        serving = self._serving.get(host)
+        if serving is not None and serving[0].is_alive:
+            serving[0].loop.call_soon(self._begin, *serving, request, asker, answer)
 
-    def _begin(self, process: WorldProcess, handler: Handler, request: Any, *back: Any) -> None:
-        task = process.loop.create_task(self._answer(process, handler, request, *back))
+    def _begin(
+        self,
+        process: WorldProcess,
+        handler: Handler,
+        request: Any,
+        asker: WorldProcess,
+        answer: asyncio.Future[Any],
+    ) -> None:
+        task = process.loop.create_task(self._answer(process, handler, request, asker, answer))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 

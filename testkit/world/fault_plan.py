@@ -10,7 +10,8 @@ from typing import Final
 
 EVERY_MS: Final = (100, 2_500)
 _MS_PER_S: Final = 1_000
-# Numbers of faults of brokers begin here.
+# Brokers get time to catch up between two of their faults, whose numbers begin here.
+_BROKERS_EVERY_MS: Final = (200, 2_000)
 _FIRST_OF_BROKERS: Final = 10_000
 
 KINDS: Final = (
@@ -107,7 +108,8 @@ def plan(
     planned = [
         *_planned(Random(f"faults {seed}"), others, seconds, every_ms, 0),
         *_planned(
-            Random(f"faults of brokers {seed}"), of_brokers, seconds, every_ms, _FIRST_OF_BROKERS
+            *(Random(f"faults of brokers {seed}"), of_brokers, seconds),
+            *(_BROKERS_EVERY_MS, _FIRST_OF_BROKERS),
         ),
     ]
     return tuple(sorted(planned, key=lambda fault: fault.at_ms))
