@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -49,8 +50,8 @@ class BrokerActs:
     def __init__(self, schedule: WorldSchedule, book: BrokerBook) -> None:
         self.looks: list[BrokerLook] = []
         self.accepted: list[AcceptedAct] = []
-        self.refused = 0
-        """How many commands about partitions were refused."""
+        self.refused: Counter[str] = Counter()
+        """How many reports were refused, by broker."""
         self.signs_ns: dict[Tenancy, int] = {}
         """When the last sign of life of each epoch was sent that was answered."""
         self.resigned: set[Tenancy] = set()
@@ -68,8 +69,8 @@ class BrokerActs:
         over_ns = self._book.fenced_ns.get(tenancy)
         if look.leads and over_ns is not None:
             self.violations.append(
-                f"broker {who} led {len(look.leads)} partitions at {self._schedule.now_ns} ns, and"
-                f" its epoch {tenancy[1]} was over at {over_ns} ns"
+                f"broker {who} led partitions at {self._schedule.now_ns} ns, {len(look.leads)} of"
+                f" them, and its epoch {tenancy[1]} was over at {over_ns} ns"
             )
         last = self._last.get(who)
         if last is not None and (last.revision, last.leads) == (look.revision, look.leads):

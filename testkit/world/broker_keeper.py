@@ -8,6 +8,7 @@ and lets the brokers end.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from random import Random
@@ -74,6 +75,8 @@ class BrokerKeeper:
     ) -> None:
         self.is_ending = False
         self.failures: list[str] = []
+        self.orders: deque[Callable[[BrokerKeeper], Awaitable[None]]] = deque()
+        """What a story wants to be done; each is tried until it is."""
         self._random = Random(seed)
         self._stage = stage
         self._brokers = brokers
@@ -116,14 +119,24 @@ class BrokerKeeper:
     async def _work(self) -> None:
         while not self._stage.judge.stream_id:
             await self._tried(self._make_stream())
-        while self._is_busy and not (self._topics or self.is_ending):
-            await self._tried(self._make_topic())
-            await asyncio.sleep(_AGAIN_S)
         while not self.is_ending:
-            await asyncio.sleep(self._random.randint(*_PAUSE_MS) / 1_000)
-            if self._is_busy:
-                await self._tried(self._random.choice(_ACTS)(self))
+            await self._tried(self._act() if self._is_busy else self._obey())
         await self._finish()
+
+    async def _act(self) -> None:
+        """Do something of its own; first it needs a topic."""
+        if self._topics:
+            await asyncio.sleep(self._random.randint(*_PAUSE_MS) / 1_000)
+            await self._random.choice(_ACTS)(self)
+        else:
+            await asyncio.sleep(_AGAIN_S)
+            await self._make_topic()
+
+    async def _obey(self) -> None:
+        await asyncio.sleep(_AGAIN_S)
+        if self.orders:
+            await self.orders[0](self)
+            self.orders.popleft()
 
     async def _tried(self, act: Awaitable[None]) -> None:
         with suppress(Refusal, ClientError):

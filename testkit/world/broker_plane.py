@@ -183,11 +183,13 @@ class DataPlane:
 
     async def _commit(self, partition: TopicPartition, held: HeldLog) -> None:
         """Acknowledge the whole log once all in sync have it. Raises NotServed, ClientError."""
-        count = len(held.log)
+        count, clock_s = len(held.log), asyncio.get_running_loop().time
+        late_s = clock_s() + _LAG_S
         while missing := self._missing(partition, held, count):
-            if not await held.moves(_LAG_S):
-                in_sync = set(self._session.replicas[partition].in_sync)
-                await self._update_in_sync(partition, held, in_sync - missing)
+            if not await held.moves(late_s - clock_s()):
+                late_s = clock_s() + _LAG_S
+                in_sync = self._in_sync(partition) - missing
+                await self._update_in_sync(partition, held, in_sync)
         first, held.committed = held.committed, count
         records = held.log.records[first:count]
         self._records.acknowledge(partition, self._epoch(partition), first, records)
@@ -196,7 +198,7 @@ class DataPlane:
     def _missing(self, partition: TopicPartition, held: HeldLog, count: int) -> set[int]:
         """Return who of those that may be in sync lacks records, as far as is known."""
         epoch = self._epoch(partition)
-        others = set(self._session.replicas[partition].in_sync)
+        others = self._in_sync(partition)
         asked_in, asked = held.asked
         if asked_in == epoch:
             others |= asked
@@ -210,16 +212,23 @@ class DataPlane:
             if self._session.leader_epoch(partition) == epoch and self._may_join(
                 partition, follower, epoch
             ):
-                in_sync = {*self._session.replicas[partition].in_sync, follower}
+                in_sync = self._in_sync(partition) | {follower}
                 held.asked = (epoch, frozenset(in_sync))
                 with suppress(NotServed):
                     await self._update_in_sync(partition, held, in_sync)
 
     def _may_join(self, partition: TopicPartition, follower: int, epoch: int) -> bool:
-        held, replica = self.log_of(partition), self._session.replicas[partition]
+        held, replica = self.log_of(partition), self._session.replicas.get(partition)
         has_all = held.has.get((epoch, follower), 0) == len(held.log)
-        is_out = follower in replica.replicas and follower not in replica.in_sync
-        return has_all and is_out
+        is_known = replica is not None and follower in replica.replicas
+        return has_all and is_known and follower not in self._in_sync(partition)
+
+    def _in_sync(self, partition: TopicPartition) -> set[int]:
+        """Return who is in sync, as far as it has seen. Raises NotServed if it has no replica."""
+        replica = self._session.replicas.get(partition)
+        if replica is None:
+            raise NotServed("this broker does not have the partition any more")
+        return set(replica.in_sync)
 
     async def _update_in_sync(
         self, partition: TopicPartition, held: HeldLog, in_sync: set[int]

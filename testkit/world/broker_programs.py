@@ -84,6 +84,7 @@ class BrokerProgram:
         self._random = Random(seed)
         self._stage = stage
         self._stale: list[StaleReport] = []
+        self._led_with: BrokerStamp | None = None
 
     @property
     def is_settled(self) -> bool:
@@ -143,6 +144,7 @@ class BrokerProgram:
             while not (self._must_leave or any(each.done() for each in tasks)):
                 self.plane.is_quiet = self.is_quiet
                 stage.acts.look(self._name, session)
+                self._led_with = session.stamp if session.leads else self._led_with
                 await asyncio.sleep(_LOOK_AGAIN_S)
         finally:
             for each in tasks:
@@ -159,19 +161,19 @@ class BrokerProgram:
     async def _lead(self, session: BrokerSession, plane: DataPlane) -> None:
         async for change in session:
             self._stage.acts.look(self._name, session)
-            self._note_stale(session, change)
+            self._note_stale(change)
             for partition, epoch in change.began.items():
                 if self._stage.judge.is_judged(partition):
                     plane.begin(partition, epoch)
 
     # --- Reports ---
 
-    def _note_stale(self, session: BrokerSession, change: LeadsChange) -> None:
+    def _note_stale(self, change: LeadsChange) -> None:
         """Keep one of those that it leads no more, to report it all the same."""
         ended = sorted(filter(self._stage.judge.is_judged, change.ended))
-        if ended:
-            chosen, stamp = self._random.choice(ended), session.stamp
-            self._stale.append(StaleReport(chosen, stamp, _STALE_REPORTS_MAX))
+        if ended and self._led_with is not None:
+            chosen = self._random.choice(ended)
+            self._stale.append(StaleReport(chosen, self._led_with, _STALE_REPORTS_MAX))
 
     async def _report(self, session: BrokerSession, plane: DataPlane, topics: Topics) -> None:
         """Tell the cluster now and then where partitions end, rightly and wrongly."""
@@ -212,7 +214,7 @@ class BrokerProgram:
         try:
             await topics.report_partition_ends(*topic, ends, broker=stamp)
         except Refusal:
-            self._stage.acts.refused += 1
+            self._stage.acts.refused[self._name] += 1
             return False
         except ClientError:
             return False

@@ -327,7 +327,7 @@ class WorldRun:
         self.outcome.violations += brokers.violations()
         branches["records acknowledged by brokers"] = brokers.acknowledged
         branches["commands of brokers accepted"] = len(brokers.acts.accepted)
-        branches["commands of brokers refused"] = brokers.acts.refused
+        branches["reports of brokers refused"] = brokers.acts.refused.total()
         branches["epochs of brokers ended by silence"] = brokers.fenced_silent
 
     def _last_told(self) -> int:
