@@ -186,7 +186,10 @@ class BrokerKeeper:
 
     async def _drain(self) -> None:
         name = self._random.choice(self._brokers.names)
-        await self.drain(name, draining=self._random.randrange(2) == 0)
+        draining = self._random.randrange(2) == 0
+        await self.drain(name, draining=draining)
+        if draining:
+            await self._extend_topic()  # which must give it nothing
 
     async def _move(self) -> None:
         """Give a partition another broker, or another order, in one step or two."""
