@@ -63,7 +63,7 @@ class StaleReport(NamedTuple):
     left: int
 
 
-class BrokerProgram:
+class BrokerLives:
     """One process of a broker. Its disk outlives it."""
 
     def __init__(

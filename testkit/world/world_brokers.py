@@ -19,7 +19,7 @@ from testkit.world.broker_book import BrokerBook
 from testkit.world.broker_disks import BrokerDisk
 from testkit.world.broker_judge import BrokerJudge
 from testkit.world.broker_keeper import BrokerKeeper
-from testkit.world.broker_programs import TIMEOUT_MS, BrokerProgram, BrokerStage
+from testkit.world.broker_programs import TIMEOUT_MS, BrokerLives, BrokerStage
 from testkit.world.broker_records import AcknowledgedRecords
 from testkit.world.broker_wire import BrokerWire
 from testkit.world.process import telling
@@ -65,7 +65,7 @@ class WorldBroker:
         self.machine = machine
         self.disk = BrokerDisk(next(storage_ids))
         self.process: WorldProcess | None = None
-        self.program: BrokerProgram | None = None
+        self.program: BrokerLives | None = None
         self.rack = rack
         self._storage_ids = storage_ids
 
@@ -156,7 +156,7 @@ class WorldBrokers:
         process = self._world.process(broker.name, broker.machine)
         seed = self._world.schedule.random.getrandbits(64)
         name, host = broker.name, broker.machine.host
-        program = BrokerProgram(name, host, broker.rack, broker.disk, seed, self._stage)
+        program = BrokerLives(name, host, broker.rack, broker.disk, seed, self._stage)
         program.is_quiet, program.is_ending = self._is_quiet, self._is_ending
         broker.process, broker.program = process, program
         process.ended = telling(self._failed, f"broker {name}")

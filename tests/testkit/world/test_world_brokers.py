@@ -211,7 +211,8 @@ def test_the_book_knows_the_rule(data: st.DataObject) -> None:
     in_sync = tuple(each for each in replicas if data.draw(st.booleans()))
     placement = Placement(replicas, in_sync, data.draw(st.integers(1, 6)))
     due = leader_in_the_cluster(placement, brokers)
-    assert tuple(page.leader(brokers_pb2.Placement(**placement._asdict()))) == tuple(due)
+    message = brokers_pb2.Placement(replicas=replicas, in_sync=in_sync, revision=placement.revision)
+    assert tuple(page.leader(message)) == tuple(due)
 
 
 def test_faults_of_brokers_leave_the_others_as_they_are() -> None:
