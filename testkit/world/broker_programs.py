@@ -37,7 +37,7 @@ _PORT: Final = 9_000
 _CONNECT_PATIENCE_S: Final = 120.0
 _PAUSE_S: Final = 0.2
 _LOOK_AGAIN_S: Final = 0.05
-_REPORT_PAUSE_S: Final = 0.4
+_REPORT_PAUSE_S: Final = 0.8
 # How often a broker reports what it leads no more.
 _STALE_REPORTS_MAX: Final = 2
 

@@ -17,7 +17,7 @@ from testkit.campaigns import document, ledger
 from testkit.campaigns.campaign import SeedRunner
 from testkit.campaigns.fingerprint import fingerprint
 from testkit.world.branches import NAMES
-from testkit.world.fault_plan import KINDS, KINDS_OF_BROKERS
+from testkit.world.fault_plan import ALL_KINDS
 from testkit.world.options import draw
 from testkit.world.run import WorldOutcome
 from testkit.world.seeds import run_seed
@@ -29,7 +29,6 @@ FAILURES_SHOWN: Final = 20
 WHOLE_SEEDS: Final = 1_000
 TIMES_MIN: Final = 10
 _MS_PER_S: Final = 1_000
-_ALL_KINDS: Final = (*KINDS, *KINDS_OF_BROKERS)
 
 
 def _run_one(seed: int) -> WorldOutcome:
@@ -56,7 +55,7 @@ def shortfalls(outcomes: Sequence[WorldOutcome]) -> list[str]:
     """Return what a whole campaign should have gone through, and has not."""
     if len(outcomes) < WHOLE_SEEDS:
         return []
-    wanted = [(f"fault {kind}", [o.faults[kind] for o in outcomes]) for kind in _ALL_KINDS]
+    wanted = [(f"fault {kind}", [o.faults[kind] for o in outcomes]) for kind in ALL_KINDS]
     wanted += [(f"branch {name}", [o.branches[name] for o in outcomes]) for name in NAMES]
     return [
         f"{name}: {sum(counts)} times in {len(outcomes):,} seeds, {TIMES_MIN} are wanted"
@@ -67,7 +66,7 @@ def shortfalls(outcomes: Sequence[WorldOutcome]) -> list[str]:
 
 def markdown(outcomes: Sequence[WorldOutcome]) -> str:
     """Return the figures of a campaign as tables."""
-    faults = [(kind, [o.faults for o in outcomes]) for kind in _ALL_KINDS]
+    faults = [(kind, [o.faults for o in outcomes]) for kind in ALL_KINDS]
     branches = [(name, [o.branches for o in outcomes]) for name in NAMES]
     tables = [
         _table(("figure", "value"), _headline(outcomes)),

@@ -81,6 +81,8 @@ KINDS_OF_BROKERS: Final = (
     "resign_broker",
     "lose_broker_disk",
 )
+ALL_KINDS: Final = (*KINDS, *KINDS_OF_BROKERS)
+"""What a whole campaign has to have gone through."""
 # Known by name, and drawn for no seed.
 APART: Final = ("lost_syncs", "clock")
 

@@ -8,7 +8,7 @@ from random import Random
 
 from testkit.world.broker_faults import BrokerFaults
 from testkit.world.disk_faults import DiskFaults
-from testkit.world.fault_plan import APART, KINDS, KINDS_OF_BROKERS, PlannedFault
+from testkit.world.fault_plan import ALL_KINDS, APART, PlannedFault
 from testkit.world.ground import Ground
 from testkit.world.lying_disk_faults import LyingDiskFaults
 from testkit.world.mail_faults import MailFaults
@@ -46,9 +46,7 @@ class Faults:
             BrokerFaults(ground, brokers),
         )
         self._strikes = {k: strike for each in self._sources for k, strike in each.strikes.items()}
-        assert self._strikes.keys() == {*KINDS, *KINDS_OF_BROKERS, *APART}, (
-            "each kind has one strike"
-        )
+        assert self._strikes.keys() == {*ALL_KINDS, *APART}, "each kind has one strike"
 
     def before_start(self) -> None:
         """Have the bootstrap struck, if that is planned; no replica runs yet."""

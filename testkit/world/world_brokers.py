@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from testkit.world.world import World
 
 _TIMEOUT_NS: Final = TIMEOUT_MS * NS_PER_MS
-_HEARTBEAT_MS: Final = 200
+_HEARTBEAT_MS: Final = 300
 _CHECK_INTERVAL_MS: Final = 250
 _RACKS: Final = ("a", "b", "a", "c")
 # A run takes seconds, in which none of the product's times would pass.
