@@ -125,6 +125,6 @@ BROKER_PLANTS: Final = (
     WorldPlant(RECORDS, overlook_lost_storage, BROKERS),
     WorldPlant(LIFE, fence_the_living, BROKERS, seed=1),
     WorldPlant(LIFE, fence_nobody, BROKERS),
-    WorldPlant(PLACED_APART, spread_without_racks, BROKERS, seed=2),
+    WorldPlant(PLACED_APART, spread_without_racks, BROKERS),
     WorldPlant(PLACED_APART, spread_over_the_drained, BROKERS),
 )

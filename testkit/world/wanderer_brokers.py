@@ -2,7 +2,7 @@
 
 Once a broker is registered the topics of all others get replicas, and are refused while no broker
 is there for these. So brokers come and go in one transaction, or are only validated; what is asked
-of brokers beside that finds none.
+of brokers beside that finds none, unless the run has brokers of its own.
 """
 
 from __future__ import annotations
