@@ -253,6 +253,7 @@ class _Watch:
     async def _send(self, found: Sequence[FeedChange], complete_revision: int) -> None:
         """Send what is wanted of whole revisions; raise the Refusal that they lead to."""
         ending: tuple[int, Refusal] | None = None
+        owed = 0  # the revision of changes that were sent without saying that they are all
         for start in range(0, len(found), CHANGES_AT_ONCE):
             rest = start + CHANGES_AT_ONCE
             part = found[start:rest]
@@ -265,6 +266,10 @@ class _Watch:
                     part = [each for each in part if each.change.revision <= ending[0]]
                 wanted = [each for each in part if self._wanted.matches(each.change)]
                 messages = [*_messages(wanted, last)]
+                if not messages and 0 < owed <= last:
+                    messages = [(b"", last)]  # it does not want the rest of that revision
+            owed = wanted[-1].change.revision if wanted else owed
+            owed = owed if owed > last else 0
             for message, revision in messages:
                 await self._write(revision, message)
             if ending is not None and last == ending[0]:

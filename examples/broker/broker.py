@@ -131,15 +131,15 @@ class ExampleBroker:
     async def _add(self, place: TopicPartition, replica: Replica, follower: int) -> None:
         """Put a follower that has everything in sync; nothing is acknowledged meanwhile."""
         async with replica.turn:
-            while replica.has.get((self._epoch(place), follower), 0) == len(replica.log.entries):
-                in_sync = self._session.replicas[place].in_sync
+            epoch, in_sync = self._epoch(place), self._session.replicas[place].in_sync
+            if replica.has.get((epoch, follower), 0) < len(replica.log.entries):
+                return
+            while self._epoch(place) == epoch:
                 try:
                     await self._session.update_in_sync(place, (*in_sync, follower))
-                except Refusal:
                     return
-                except ClientError:
-                    continue  # it may have taken effect, so nothing goes on before that is known
-                return
+                except (Refusal, ClientError):
+                    await asyncio.sleep(POLL_S)  # if it took effect, there is a new epoch soon
 
     async def _report(self) -> None:
         """Tell the cluster now and then where the partitions end that it leads."""

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from testkit.world.fault_plan import KINDS_OF_BROKERS
 from testkit.world.options import WorldOptions, draw
 from testkit.world.run import WorldOutcome
 from testkit.world.seeds import SIZES, command, run_seed, shrink
@@ -54,6 +55,8 @@ def _changed(drawn: WorldOptions, chosen: argparse.Namespace) -> WorldOptions:
     options = replace(drawn, **sizes, flags=(*drawn.flags, *chosen.flag))
     if chosen.faults is not None:
         options = replace(options, faults=tuple(filter(None, chosen.faults.split(","))))
+    elif options.brokers and not drawn.brokers:
+        options = replace(options, faults=(*options.faults, *KINDS_OF_BROKERS))
     if chosen.drop:
         options = replace(options, dropped=frozenset(map(int, chosen.drop.split(","))))
     return options if options.replicas > 1 else replace(options, standbys=0)

@@ -17,7 +17,7 @@ from testkit.campaigns import document, ledger
 from testkit.campaigns.campaign import SeedRunner
 from testkit.campaigns.fingerprint import fingerprint
 from testkit.world.branches import NAMES
-from testkit.world.fault_plan import KINDS
+from testkit.world.fault_plan import ALL_KINDS
 from testkit.world.options import draw
 from testkit.world.run import WorldOutcome
 from testkit.world.seeds import run_seed
@@ -55,7 +55,7 @@ def shortfalls(outcomes: Sequence[WorldOutcome]) -> list[str]:
     """Return what a whole campaign should have gone through, and has not."""
     if len(outcomes) < WHOLE_SEEDS:
         return []
-    wanted = [(f"fault {kind}", [o.faults[kind] for o in outcomes]) for kind in KINDS]
+    wanted = [(f"fault {kind}", [o.faults[kind] for o in outcomes]) for kind in ALL_KINDS]
     wanted += [(f"branch {name}", [o.branches[name] for o in outcomes]) for name in NAMES]
     return [
         f"{name}: {sum(counts)} times in {len(outcomes):,} seeds, {TIMES_MIN} are wanted"
@@ -66,7 +66,7 @@ def shortfalls(outcomes: Sequence[WorldOutcome]) -> list[str]:
 
 def markdown(outcomes: Sequence[WorldOutcome]) -> str:
     """Return the figures of a campaign as tables."""
-    faults = [(kind, [o.faults for o in outcomes]) for kind in KINDS]
+    faults = [(kind, [o.faults for o in outcomes]) for kind in ALL_KINDS]
     branches = [(name, [o.branches for o in outcomes]) for name in NAMES]
     tables = [
         _table(("figure", "value"), _headline(outcomes)),

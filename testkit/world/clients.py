@@ -20,6 +20,8 @@ class Access:
 
     addresses: Sequence[str]
     password: str
+    has_brokers: bool = False
+    """Whether brokers are registered, or may be."""
 
 
 class Clients:

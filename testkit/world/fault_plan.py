@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from random import Random
 from typing import Final
 
 EVERY_MS: Final = (100, 2_500)
 _MS_PER_S: Final = 1_000
+# Brokers get time to catch up between two of their faults, whose numbers begin here.
+_BROKERS_EVERY_MS: Final = (200, 2_000)
+_FIRST_OF_BROKERS: Final = 10_000
 
 KINDS: Final = (
     "kill",
@@ -69,6 +73,16 @@ KINDS: Final = (
     "struck_transfer",
     "rolled_back",
 )
+# Of seeds with brokers, which have all of them beside their other faults.
+KINDS_OF_BROKERS: Final = (
+    "kill_broker",
+    "pause_broker",
+    "cut_broker",
+    "resign_broker",
+    "lose_broker_disk",
+)
+ALL_KINDS: Final = (*KINDS, *KINDS_OF_BROKERS)
+"""What a whole campaign has to have gone through."""
 # Known by name, and drawn for no seed.
 APART: Final = ("lost_syncs", "clock")
 
@@ -88,13 +102,32 @@ def plan(
 ) -> tuple[PlannedFault, ...]:
     """Return the faults of a run, in the order of their times; `every_ms` bounds their distances.
 
-    A longer run has the same faults, and others after them.
+    A longer run has the same faults, and others after them. Those of brokers have a plan of their
+    own, so that the others are the same without them.
     """
-    random = Random(f"faults {seed}")
-    planned: list[PlannedFault] = []
+    of_brokers = [kind for kind in kinds if kind in KINDS_OF_BROKERS]
+    others = [kind for kind in kinds if kind not in KINDS_OF_BROKERS]
+    planned = [
+        *_planned(Random(f"faults {seed}"), others, seconds, every_ms, 0),
+        *_planned(
+            *(Random(f"faults of brokers {seed}"), of_brokers, seconds),
+            *(_BROKERS_EVERY_MS, _FIRST_OF_BROKERS),
+        ),
+    ]
+    return tuple(sorted(planned, key=lambda fault: fault.at_ms))
+
+
+def _planned(
+    random: Random,
+    kinds: Sequence[str],
+    seconds: int,
+    every_ms: tuple[int, int],
+    first_number: int,
+) -> Iterator[PlannedFault]:
     at_ms = random.randint(*every_ms)
-    while kinds and at_ms < seconds * _MS_PER_S:
-        kind = random.choice(list(kinds))
-        planned.append(PlannedFault(len(planned), at_ms, kind, random.getrandbits(64)))
+    for number in count(first_number):
+        if not kinds or at_ms >= seconds * _MS_PER_S:
+            return
+        kind = random.choice(kinds)
+        yield PlannedFault(number, at_ms, kind, random.getrandbits(64))
         at_ms += random.randint(*every_ms)
-    return tuple(planned)

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
+from testkit.world.broker_faults import BrokerFaults
 from testkit.world.disk_faults import DiskFaults
-from testkit.world.fault_plan import APART, KINDS, PlannedFault
+from testkit.world.fault_plan import ALL_KINDS, APART, PlannedFault
 from testkit.world.ground import Ground
 from testkit.world.lying_disk_faults import LyingDiskFaults
 from testkit.world.mail_faults import MailFaults
@@ -18,12 +19,15 @@ from testkit.world.schedule import NS_PER_MS
 from testkit.world.snapshot_faults import SnapshotFaults
 from testkit.world.steps import Steps
 from testkit.world.transfer_faults import TransferFaults
+from testkit.world.world_brokers import WorldBrokers
 
 
 class Faults:
     """Strikes as planned until told to end; then everything is healed, started and fast again."""
 
-    def __init__(self, ground: Ground, planned: Sequence[PlannedFault]) -> None:
+    def __init__(
+        self, ground: Ground, planned: Sequence[PlannedFault], brokers: WorldBrokers
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self.ground = ground
         self.steps = Steps(ground.replicas)
@@ -39,9 +43,10 @@ class Faults:
             ProcessFaults(ground),
             self.transfers,
             SnapshotFaults(ground),
+            BrokerFaults(ground, brokers),
         )
         self._strikes = {k: strike for each in self._sources for k, strike in each.strikes.items()}
-        assert self._strikes.keys() == {*KINDS, *APART}, "each kind has one strike"
+        assert self._strikes.keys() == {*ALL_KINDS, *APART}, "each kind has one strike"
 
     def before_start(self) -> None:
         """Have the bootstrap struck, if that is planned; no replica runs yet."""

@@ -8,7 +8,7 @@ from random import Random
 from typing import Final
 
 from coordinator.vsr.quorum import QUORUMS
-from testkit.world.fault_plan import EVERY_MS, KINDS, PlannedFault, plan
+from testkit.world.fault_plan import EVERY_MS, KINDS, KINDS_OF_BROKERS, PlannedFault, plan
 from testkit.world.ground import LASTS_MS_MAX
 from viewstamp.format.record import SECTOR_BYTES
 from viewstamp.limits import MIB, NAME_BYTES_MAX
@@ -43,6 +43,7 @@ _LIMITS: Final[tuple[tuple[str, ...], ...]] = (
 _WANDERERS: Final = (0, 0, 1, 2)
 _WATCHERS: Final = (0, 0, 1, 2)
 _MEMBERS: Final = (0, 0, 2, 3)
+_BROKERS: Final = (0, 0, 0, 0, 0, 0, 2, 3, 4)
 _NARROW_WATCHERS: Final = (0, 0, 0, 0, 1, 2)
 _STRANGERS: Final = (0, 0, 1)
 _WATCHED_ONE_IN: Final = 3
@@ -100,6 +101,8 @@ class WorldOptions:
     """Programs that are not ours, whose requests are refused."""
     members: int = 0
     """Programs in one consumer group."""
+    brokers: int = 0
+    """Brokers that register, lead and follow partitions; at most four."""
     is_watched: bool = False
     """Whether coordinators have telemetry and an audit log."""
     faults: Sequence[str] = KINDS
@@ -135,6 +138,7 @@ def draw(seed: int) -> WorldOptions:
     if kinds & _OF_DISKS and QUORUMS[replicas].replication > _COPIES_OF_ONE_VICTIM:
         # On different victims both together could be more than a cluster survives.
         kinds -= _OF_RECORDS
+    brokers = Random(f"brokers {seed}").choice(_BROKERS)
     visitors = Random(f"visitors {seed}")
     wanderers, operators = visitors.choice(_WANDERERS), visitors.choice(_OPERATORS)
     is_watched = visitors.randrange(_WATCHED_ONE_IN) == 0
@@ -149,6 +153,7 @@ def draw(seed: int) -> WorldOptions:
         narrow_watchers=Random(f"narrow watchers {seed}").choice(_NARROW_WATCHERS),
         strangers=Random(f"strangers {seed}").choice(_STRANGERS),
         members=Random(f"members {seed}").choice(_MEMBERS),
+        brokers=brokers,
         is_watched=is_watched,
         standbys=standbys if replicas > 1 else 0,
         clients=random.randint(2, 4),
@@ -156,7 +161,10 @@ def draw(seed: int) -> WorldOptions:
         keys=random.randint(1, 4),
         name_bytes=name_bytes,
         seconds=random.choice(_SECONDS),
-        faults=tuple(kind for kind in KINDS if kind in kinds),
+        faults=(
+            *(kind for kind in KINDS if kind in kinds),
+            *(KINDS_OF_BROKERS if brokers else ()),
+        ),
         every_ms=random.choice(_EVERY_MS),
         transport=Random(f"transport {seed}").choice(_TRANSPORTS),
         pipelines_are_full=Random(f"gathered {seed}").choice(_PIPELINES_ARE_FULL),

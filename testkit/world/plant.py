@@ -24,12 +24,23 @@ ANSWERS: Final = "AnswersAgree"
 WATCHES: Final = "WatchesAgree"
 MEMBERS: Final = "MembersReadApart"
 OFFSETS: Final = "OffsetsAreKept"
+LED_ONCE: Final = "LedOnce"
+STALE_LEADERS: Final = "StaleLeadersAreRefused"
+RECORDS: Final = "RecordsAreKept"
+LIFE: Final = "SilentBrokersAreFenced"
+PLACED_APART: Final = "PlacedApart"
 # What a violation says, and who says so; the first that fits counts.
 _SAID: Final = (
     (CORE, CORE),
     ("DivergedError", ANSWERS),
     ("one log led replicas to different ends", ANSWERS),
     (" ended: ", "the end of a process"),
+    (" led partition", LED_ONCE),
+    (" said at revision ", LED_ONCE),
+    ("a stale ", STALE_LEADERS),
+    (" was acknowledged in epoch ", RECORDS),
+    (" fenced", LIFE),
+    (" are misplaced", PLACED_APART),
     ("do not agree", LIVENESS),
     ("did not answer", LIVENESS),
     (" within ", LIVENESS),

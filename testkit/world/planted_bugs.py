@@ -44,9 +44,9 @@ from testkit.plants.core_bugs import (
     write_without_sync,
 )
 from testkit.world.plant import ANSWERS, JUDGES, LIVENESS, MEMBERS, OFFSETS, WATCHES, WorldPlant
+from testkit.world.planted_broker_bugs import BROKER_PLANTS, read_unheard
 from testkit.world.planted_guards import MOVES, QUIET, under
 from viewstamp.api.watch.v1.watch_service_pb2 import Change
-from viewstamp.client.lease import Lease
 from viewstamp.limits import FEATURE_LEVEL_MAX
 
 
@@ -167,11 +167,6 @@ def watch_without_grants(patch: Patch) -> None:
     patch.setattr(FeedChange, "is_access", False)
 
 
-def read_unheard(patch: Patch) -> None:
-    """A member that was not answered for its timeout goes on reading."""
-    patch.setattr(Lease, "is_heard", property(lambda _: True))
-
-
 def remove_the_living(patch: Patch) -> None:
     """A service takes members for silent after a quarter of their timeout."""
     real = Liveness.is_silent
@@ -252,5 +247,6 @@ PLANTS: Final = (
     WorldPlant(MEMBERS, remove_the_living, APART, seed=1),
     WorldPlant(OFFSETS, forget_with_members, APART, seed=1),
     WorldPlant(OFFSETS, take_from_everybody, APART, seed=1),
+    *BROKER_PLANTS,
     WorldPlant("SnapshotsAgree", differ_in_snapshots, replace(QUIET, seconds=4), seed=1),
 )

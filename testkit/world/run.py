@@ -32,6 +32,7 @@ from testkit.world.wanderers import OPERATOR, WANDERER, Wanderers
 from testkit.world.watchers import Watchers, told_changes
 from testkit.world.workload import READS, REGISTER, Demands, Heard, prepare, unseen_alike
 from testkit.world.world import Defect, World
+from testkit.world.world_brokers import WorldBrokers, short_broker_times
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.client.transport import AccessTokenSource, Credentials, Endpoint, unary
 from viewstamp.limits import ROOT_USERNAME
@@ -117,6 +118,7 @@ class WorldRun:
         self.outcome = WorldOutcome(seed)
         self.options = options
         self._course = course or PlannedCourse()
+        self._is_planned = course is None
         self.heard = Heard()
         self.observer = Observer(self.world, options.replicas, self.heard)
         self._branches = Branches(self.world)
@@ -128,6 +130,7 @@ class WorldRun:
         self._narrow_watchers = NarrowWatchers(self.world, failed)
         self._strangers = Strangers(self.world, failed)
         self._members = Members(self.world, failed)
+        self.brokers = WorldBrokers(self.world, failed, self._leading)
         self.replicas: list[WorldReplica] = []
         self.may_diverge = False
         """Whether a story has changed the state of a replica, or its answers."""
@@ -163,6 +166,8 @@ class WorldRun:
         stack = ExitStack()
         if self.options.members:
             stack.enter_context(short_times())
+        if self.options.brokers:
+            stack.enter_context(short_broker_times())
         if self.options.narrow_watchers:
             stack.enter_context(short_feeds())
         return stack
@@ -181,7 +186,8 @@ class WorldRun:
             replica.start()
         if not self._must(lambda: self.primary is not None, _START_LIMIT_NS, "no primary"):
             return
-        access = Access([replica.address for replica in self.replicas], self._root_password())
+        addresses = [replica.address for replica in self.replicas]
+        access = Access(addresses, self._root_password(), has_brokers=options.brokers > 0)
         setup = self._clients.run_alone(lambda: prepare(list(access.addresses), access.password))
         if not self._must(lambda: not setup.is_alive, _START_LIMIT_NS, "the stream is not made"):
             return
@@ -193,6 +199,7 @@ class WorldRun:
         self._members.begin(access, options.members)
         self._narrow_watchers.begin(access, options.narrow_watchers)
         self._strangers.begin(access, options.strangers)
+        self.brokers.begin(access, options.brokers, is_busy=self._is_planned)
         must_settle = self._course.go(self, faults)
         self.outcome.faults = faults.counts
         if must_settle:
@@ -214,7 +221,7 @@ class WorldRun:
             options,
         )
         ground.lasts_ms_max = options.lasts_ms_max
-        return Faults(ground, options.planned(world.seed))
+        return Faults(ground, options.planned(world.seed), self.brokers)
 
     # --- Steps ---
 
@@ -222,7 +229,7 @@ class WorldRun:
         """After all faults every call is answered, and every replica has the same state."""
         programs = (
             *(self._clients, self._wanderers, self._watchers, self._members),
-            *(self._narrow_watchers, self._strangers),
+            *(self._narrow_watchers, self._strangers, self.brokers),
         )
         for who in programs:
             who.end()
@@ -261,6 +268,12 @@ class WorldRun:
     def primary(self) -> WorldReplica | None:
         """The replica that leads, as far as it knows itself; None if there is none."""
         return next((replica for replica in self.replicas if replica.is_primary), None)
+
+    def _leading(self) -> object:
+        primary = self.primary
+        if primary is None or primary.coordinator is None:
+            return None
+        return primary.number, primary.coordinator.driver.core.view
 
     def _root_password(self) -> str:
         primary = self.primary
@@ -309,6 +322,14 @@ class WorldRun:
         if ahead_us > CLOCK_AHEAD_US_MAX:
             self.outcome.violations.append(f"log time is {ahead_us} us ahead of true time")
 
+    def _judge_brokers(self) -> None:
+        brokers, branches = self.brokers, self.outcome.branches
+        self.outcome.violations += brokers.violations()
+        branches["records acknowledged by brokers"] = brokers.acknowledged
+        branches["commands of brokers accepted"] = len(brokers.acts.accepted)
+        branches["reports of brokers refused"] = brokers.acts.refused.total()
+        branches["epochs of brokers ended by silence"] = brokers.fenced_silent
+
     def _last_told(self) -> int:
         """Return the last revision of which a caller was told."""
         return max((each.revision or 0 for _, each in self.heard.operations), default=0)
@@ -332,6 +353,7 @@ class WorldRun:
         self.outcome.branches["revisions shown to narrow watchers"] = shown
         self.outcome.violations += self._members.read.violations()
         self.outcome.branches["partitions read by members"] = len(self._members.read.readings)
+        self._judge_brokers()
         for key, operations in sorted(history.by_key(self.heard.operations).items()):
             history.demand_sequential_clients(operations)
             known = _known(operations)

@@ -20,6 +20,7 @@ _MS_PER_S: Final = 1_000
 SIZES: Final = (
     *("replicas", "standbys", "clients", "callers", "keys", "seconds"),
     *("wanderers", "operators", "watchers", "narrow_watchers", "strangers", "members"),
+    "brokers",
 )
 _FEWER: Final[tuple[dict[str, int], ...]] = (
     {"is_watched": False},
@@ -28,6 +29,7 @@ _FEWER: Final[tuple[dict[str, int], ...]] = (
     {"narrow_watchers": 0},
     {"strangers": 0},
     {"members": 0},
+    {"brokers": 0},
     {"wanderers": 0},
     {"wanderers": 1},
     {"standbys": 0},

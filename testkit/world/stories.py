@@ -21,6 +21,7 @@ from testkit.world.options import SNAPSHOT_NEVER, WorldOptions, flags
 from testkit.world.run import WorldOutcome, WorldRun
 from testkit.world.story import story_of
 from testkit.world.story_acts import StoryActs
+from testkit.world.story_broker_acts import StoryBrokerActs
 from testkit.world.story_stage import StoryStage
 from testkit.world.workload import Demands
 from viewstamp.transports import WIRE
@@ -29,7 +30,7 @@ START: Final = "start"
 SETTLE: Final = "settle"
 SETTINGS: Final = (
     *("seed", "replicas", "standbys", "clients", "readers", "snapshots", "retain"),
-    "deadline",
+    *("deadline", "brokers"),
 )
 # Longer than any story: no snapshot fails because it took too long.
 _DEADLINE_MS: Final = 600_000
@@ -84,6 +85,11 @@ def _before_start(steps: list[tuple[int, str]]) -> int:
     return next((index for index, (_, line) in enumerate(steps) if line == START), 0)
 
 
+def _of_brokers(step: Callable[..., None]) -> Callable[..., None]:
+    """Return a step about brokers."""
+    return lambda acts, *words: step(acts.brokers, *words)
+
+
 def _options(settings: dict[str, str]) -> WorldOptions:
     """Return a run without any fault, on the transport that ships."""
     numbers = {name: int(value) for name, value in settings.items()}
@@ -94,6 +100,7 @@ def _options(settings: dict[str, str]) -> WorldOptions:
         standbys=numbers.get("standbys", 0),
         clients=numbers.get("clients", 3),
         readers=numbers.get("readers", 1),
+        brokers=numbers.get("brokers", 0),
         faults=(),
         flags=(
             *flags(snapshot_commands, numbers.get("retain", 0)),
@@ -152,6 +159,18 @@ STEPS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"expect snapshots on (\w+)", StoryActs.expect_snapshots),
     (r"expect log time within (\d+)", StoryActs.expect_log_time),
     (r"expect (no )?mark (.+)", StoryActs.expect_mark),
+    (r"place (\d+) partitions on (\d+) brokers", _of_brokers(StoryBrokerActs.place)),
+    (r"records (\d+)", _of_brokers(StoryBrokerActs.records)),
+    (r"call broker (\w+) (leader|follower)", _of_brokers(StoryBrokerActs.call)),
+    (r"kill broker (\w+)", _of_brokers(StoryBrokerActs.kill)),
+    (r"boot broker (\w+)", _of_brokers(StoryBrokerActs.boot)),
+    (r"pause broker (\w+) (\d+)", _of_brokers(StoryBrokerActs.pause)),
+    (r"lose disk of broker (\w+)", _of_brokers(StoryBrokerActs.lose_disk)),
+    (r"(un)?drain broker (\w+)", _of_brokers(StoryBrokerActs.drain)),
+    (r"wait until broker (\w+) (.+)", _of_brokers(StoryBrokerActs.wait_until)),
+    (r"expect broker (\w+) (.+)", _of_brokers(StoryBrokerActs.expect)),
+    (r"expect refusals of broker (\w+)", _of_brokers(StoryBrokerActs.expect_refusals)),
+    (r"expect no fenced broker", _of_brokers(StoryBrokerActs.expect_none_fenced)),
 )
 
 

@@ -24,6 +24,7 @@ from testkit.world.snapshot_copies import (
     whole_names,
 )
 from testkit.world.steps import after_effects
+from testkit.world.story_broker_acts import StoryBrokerActs
 from testkit.world.story_stage import WAIT_MS, StoryStage, core_of, is_running
 from viewstamp.format.manifest import root_of
 from viewstamp.format.record import SECTOR_BYTES
@@ -43,6 +44,7 @@ class StoryActs:
     """Each method is one step; its arguments are the words of the line."""
 
     def __init__(self, stage: StoryStage) -> None:
+        self.brokers = StoryBrokerActs(stage)
         self._stage = stage
         self._world = stage.world
         self._random = Random(f"story {stage.world.seed}")

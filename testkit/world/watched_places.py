@@ -65,6 +65,7 @@ _LIVED_WITH: Final = TRY_AGAIN | {
     Reason.REASON_NO_SPACE,
     Reason.REASON_UNAUTHENTICATED,
     Reason.REASON_COST_EXCEEDED,
+    Reason.REASON_NOT_ENOUGH_BROKERS,
 }
 
 Call = Callable[[Client], Awaitable[Any]]

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 
+from examples.broker.broker import ExampleBroker
+from examples.broker.follower import Replica
 from examples.broker.judging import Judgement
 from tests.tidy.tree import ROOT
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.client import Client, TimedOut
+from viewstamp.client.broker_replicas import HeldReplica, TopicPartition
+from viewstamp.client.broker_session import BrokerSession
+from viewstamp.errors import Refusal
 
 LIMIT_S: Final = 180
 # Two messages of partition 0, in epochs 5 and 7.
@@ -88,3 +96,50 @@ def test_nothing_is_lost_when_a_broker_and_the_primary_die() -> None:
     )
     assert done.stdout.endswith("every promise was kept\n"), done.stdout + done.stderr
     assert done.returncode == 0
+
+
+PLACE: Final = TopicPartition(1, 2, 0)
+
+
+class LateSession:
+    """A session that leads alone, and learns late that its follower was put in sync."""
+
+    broker_id = 1
+
+    def __init__(self) -> None:
+        self.epoch = 5
+        self.replicas = {PLACE: HeldReplica(1, 5, (1, 2), (1,))}
+        self.answers: list[Exception] = [
+            TimedOut("no answer"),
+            Refusal(Reason.REASON_NOT_LEADER, "it has not seen what was decided"),
+        ]
+        self.asked = asyncio.Event()
+
+    def leader_epoch(self, partition: TopicPartition) -> int:
+        """Return the epoch that it has seen."""
+        return self.epoch
+
+    async def update_in_sync(self, partition: TopicPartition, in_sync: tuple[int, ...]) -> None:
+        """Give no answer, and then only refusals."""
+        if len(self.answers) == 1:
+            self.asked.set()
+        raise self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+async def test_a_leader_acknowledges_nothing_without_whom_it_may_have_added(tmp_path: Path) -> None:
+    """An addition whose outcome is not known holds all writes until a new epoch is seen."""
+    session = LateSession()
+    broker = ExampleBroker(cast(Client, None), cast(BrokerSession, session), tmp_path)
+    place, fetch = list(PLACE), {"do": "fetch", "by": 2, "from": 0, "last": 0}
+    broker.replicas[PLACE] = Replica(tmp_path / "log")
+    fetching = asyncio.ensure_future(broker.answer({**fetch, "place": place, "epoch": 5}))
+    await session.asked.wait()
+    writing = asyncio.ensure_future(broker.answer({"do": "append", "place": place, "text": "a"}))
+    await asyncio.sleep(0)
+    session.epoch, session.replicas = 6, {PLACE: HeldReplica(1, 6, (1, 2), (1, 2))}
+    await asyncio.gather(fetching, return_exceptions=True)
+    await asyncio.sleep(0)
+    assert not writing.done(), "the follower has not fetched in the new epoch"
+    await broker.answer({**fetch, "place": place, "epoch": 6})
+    await broker.answer({**fetch, "place": place, "epoch": 6, "from": 1, "last": 6})
+    assert await writing == {"offset": 0}

@@ -28,13 +28,25 @@ def leader_of(
     One that is drained leads only if no other can, and one whose storage is younger than the
     placement does not. A broker that is not among `brokers` counts as fenced.
     """
-    known = [brokers[each] for each in placement.replicas if each in brokers]
-    able = [each for each in known if each.id in placement.in_sync and _can_lead(each, placement)]
+    able = [brokers[each] for each in keeping(placement, brokers) if not brokers[each].fenced]
     # False sorts before True, and of equal ones the first stays first.
     chosen = min(able, key=lambda broker: broker.draining, default=None)
+    known = (brokers[each] for each in placement.replicas if each in brokers)
     epoch = max((placement.revision, *(broker.modified_revision for broker in known)))
     return PartitionLeader(0 if chosen is None else chosen.id, epoch)
 
 
-def _can_lead(broker: brokers_pb2.Broker, placement: brokers_pb2.Placement) -> bool:
-    return not broker.fenced and broker.storage_revision <= placement.revision
+def keeping(
+    placement: brokers_pb2.Placement, brokers: Mapping[int, brokers_pb2.Broker]
+) -> tuple[int, ...]:
+    """Return the replicas that have all that was acknowledged, in order of preference.
+
+    One that was in sync with another storage than it has now has lost it.
+    """
+    return tuple(
+        each
+        for each in placement.replicas
+        if each in placement.in_sync
+        and each in brokers
+        and brokers[each].storage_revision <= placement.revision
+    )

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from viewstamp.api.brokers.v1 import brokers_pb2
-from viewstamp.client.broker_leaders import leader_of
+from viewstamp.client.broker_leaders import keeping, leader_of
 from viewstamp.limits import PARTITIONS_PER_OFFSETS_ROW
 
 NO_EPOCH: Final = 0
@@ -27,7 +27,8 @@ class TopicPartition(NamedTuple):
 class HeldReplica(NamedTuple):
     """What is to be known of a partition by a broker that has a replica of it.
 
-    `leader` is 0 if nobody can lead. `replicas` and `in_sync` are ids of brokers.
+    `leader` is 0 if nobody can lead. `replicas` and `in_sync` are ids of brokers. One that has lost
+    its storage since it was in sync is not among these: the leader has to add it anew.
     """
 
     leader: int
@@ -112,8 +113,9 @@ class ReplicaTable:
     def _derived(self, row: RowKey) -> Iterator[tuple[TopicPartition, HeldReplica]]:
         for placement in self._rows.get(row, ()):
             leader = leader_of(placement, self._brokers)
-            replicas, in_sync = tuple(placement.replicas), tuple(placement.in_sync)
-            yield _partition(row, placement), HeldReplica(*leader, replicas, in_sync)
+            in_sync = keeping(placement, self._brokers)
+            held = HeldReplica(*leader, tuple(placement.replicas), in_sync)
+            yield _partition(row, placement), held
 
 
 def row_of(placements: brokers_pb2.Placements) -> RowKey:

@@ -97,6 +97,18 @@ async def test_an_ending_in_the_midst_of_a_long_revision() -> None:
     assert (client.headers[-2], client.headers[-1]) == (0, 1)
 
 
+async def test_a_revision_whose_rest_is_not_wanted_is_complete_before_the_end() -> None:
+    """A watch of topics is told that it has all of a revision, although the rest is of others."""
+    trial = WatchesTrial()
+    topics = [change(TOPIC, 1, number) for number in range(CHANGES_AT_ONCE)]
+    async with trial.watch(1, WatchFilter(frozenset((TOPIC,)))) as client:
+        trial.services.commit(*topics, change(STREAM, 1))
+        trial.services.commit(change(ACCESS, user=ALICE))
+        assert await trial.ends(client) == "ACCESS_CHANGED"
+    assert client.revisions == [1] * len(topics)
+    assert client.headers[-1] in (1, 2)
+
+
 @pytest.mark.parametrize(
     "beside",
     [

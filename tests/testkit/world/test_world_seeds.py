@@ -20,7 +20,7 @@ from testkit.world import campaign, observer
 from testkit.world.__main__ import main
 from testkit.world.branches import NAMES
 from testkit.world.campaign import TIMES_MIN, WHOLE_SEEDS
-from testkit.world.fault_plan import KINDS
+from testkit.world.fault_plan import ALL_KINDS
 from testkit.world.options import WorldOptions, draw
 from testkit.world.run import WorldOutcome
 from testkit.world.seeds import SHRINK_RUNS_MAX, command, kinds_of, run_seed, shrink
@@ -50,7 +50,7 @@ def test_seeds_draw_different_sizes_and_faults() -> None:
     assert {each.replicas for each in drawn} == {1, 2, 3, 4, 5}
     assert {each.standbys for each in drawn} == {0, 1, 2}
     assert {each.standbys for each in drawn if each.replicas == 1} == {0}
-    assert {kind for each in drawn for kind in each.faults} == set(KINDS)
+    assert {kind for each in drawn for kind in each.faults} == set(ALL_KINDS)
 
 
 def test_shrinking_leaves_what_a_failure_needs() -> None:
@@ -141,7 +141,7 @@ def test_a_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def test_a_whole_campaign_needs_every_fault_and_branch() -> None:
     """A kind of fault that never happened fails a campaign of many seeds, which names it."""
-    faults, branches = (Counter(dict.fromkeys(names, TIMES_MIN)) for names in (KINDS, NAMES))
+    faults, branches = (Counter(dict.fromkeys(names, TIMES_MIN)) for names in (ALL_KINDS, NAMES))
     whole = [WorldOutcome(1, answered=5, faults=faults, branches=branches)]
     whole += [WorldOutcome(seed, answered=5) for seed in range(2, WHOLE_SEEDS + 1)]
     assert campaign.problems(whole) == []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from services.streams.broker_queries import broker_message
 from services.streams.brokers import Broker
-from services.streams.placement import Placement
+from services.streams.placement import Placement, keeping
 from services.streams.placement import leader_of as leader_in_the_cluster
 from viewstamp.api.brokers.v1 import brokers_pb2
 from viewstamp.client.broker_leaders import leader_of
@@ -146,7 +146,7 @@ def _held(
     """Return what the cluster would say of the partitions that the broker has."""
     return {
         TopicPartition(3, 4, number): HeldReplica(
-            *leader_in_the_cluster(placement, known), placement.replicas, placement.in_sync
+            *leader_in_the_cluster(placement, known), placement.replicas, keeping(placement, known)
         )
         for first, row in rows.items()
         for number, placement in enumerate(row, first)

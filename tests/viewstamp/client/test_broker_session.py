@@ -325,6 +325,23 @@ async def test_who_is_in_sync_is_seen_before_the_leader_goes_on(cluster: Brokers
         assert caught.value.name == "NOT_LEADER"
 
 
+async def test_a_replica_that_lost_its_storage_is_not_in_sync_until_the_leader_says_so(
+    cluster: BrokersCluster,
+) -> None:
+    """The leader sees whom it has to add again, although the cluster still has the old set."""
+    async with cluster.session("one") as one:
+        two = cluster.work.register("two")
+        create(cluster, "wide", 1, replication_factor=2)
+        cluster.work.place("wide", {0: [one.broker_id, two]})
+        cluster.work.register("two", storage_id="new disk")
+        cluster.show()
+        await one.come_to(cluster.revision)
+        (partition,) = one.leads
+        assert one.replicas[partition].in_sync == (one.broker_id,)
+        await one.update_in_sync(partition, (one.broker_id, two))
+        assert one.replicas[partition].in_sync == (one.broker_id, two)
+
+
 async def test_the_end_resigns(cluster: BrokersCluster) -> None:
     """Behind the block the broker is fenced, leads nothing, and the iteration has ended."""
     async with cluster.session("one") as session:
