@@ -44,6 +44,8 @@ class Group(NamedTuple):
     # need not end.
     idle_since: int = 0
     expiry_due: int = 0  # log time of the ExpireOffsets that was proposed; 0 for none
+    # Of the last command that set or forgot offsets; 0 below FEATURE_LEVEL_GUARDS.
+    offsets_revision: int = 0
 
     @property
     def timeout_ms(self) -> int:

@@ -25,7 +25,7 @@ from services.consumer_groups.lookup import (
     topic_of,
 )
 from services.consumer_groups.model import Group, GroupsState, Member, contains
-from services.consumer_groups.retention import note_commit
+from services.consumer_groups.retention import note_commit, note_offsets
 from services.runtime import offset_rows
 from services.runtime.cost import RETRY_DELAY_MS
 from services.runtime.domain import Call, CommandHandler
@@ -54,6 +54,7 @@ _ROWS_PER_WHOLE_ROW: Final = 8
 def commit_offsets(state: GroupsState, request: api.CommitOffsetsRequest, call: Call) -> bytes:
     """Store the offsets of a member, or of a group without members."""
     group = find_group(state, request, call)
+    _check_unchanged(group, request, call)
     changes = _offsets_of(state, group, request.offsets, call)
     member = _committer(state, group, request, call)
     if member is not None:
@@ -64,6 +65,7 @@ def commit_offsets(state: GroupsState, request: api.CommitOffsetsRequest, call: 
     _store(state, group, changes)
     if member is None:
         note_commit(state, group, call)
+    note_offsets(state, group, call)
     return b""
 
 
@@ -84,23 +86,19 @@ def reset_offsets(state: GroupsState, request: api.ResetOffsetsRequest, call: Ca
         _reset_all(state, group, request.to, call)
     _store(state, group, changes)
     note_commit(state, group, call)
+    note_offsets(state, group, call)
     return b""
 
 
 def delete_offsets(state: GroupsState, request: api.DeleteOffsetsRequest, call: Call) -> bytes:
     """Forget offsets of a group without members."""
     group = _find_empty_group(state, request, call)
-    if not request.partitions:
+    if request.partitions:
+        _forget(state, group, request.partitions, call)
+    else:
         call.charge(ROWS_PER_REPLACED * state.offset_rows_max(group))
         state.drop_offsets(group)
-        return b""
-    changes = offset_rows.by_row(
-        (partition, 0) for partition in _named(state, group, request.partitions, call)
-    )
-    call.charge(ROWS_PER_REPLACED * len(changes))
-    for number in sorted(changes):
-        if (group.id, number) in state.offsets:
-            state.replace_offsets(group.id, number, changes[number])
+    note_offsets(state, group, call)
     return b""
 
 
@@ -114,7 +112,7 @@ def fetch_offsets(state: GroupsState, request: api.FetchOffsetsRequest, call: Ca
     if request.partitions:
         named = _named(state, group, request.partitions, call)
         partitions = sorted(partition for partition in named if partition >= start)
-    response = api.FetchOffsetsResponse()
+    response = api.FetchOffsetsResponse(offsets_revision=group.offsets_revision)
     for each in _committed(state, group, start, _known_partitions(state, group, call), partitions):
         if len(response.offsets) == size:
             response.next_page_token = pages.id_token(each.partition)
@@ -173,7 +171,22 @@ def _find_empty_group(state: GroupsState, request: Any, call: Call) -> Group:
         raise Refusal.of(
             Reason.REASON_GROUP_NOT_EMPTY, group_id=group.id, members_count=members_count
         )
+    _check_unchanged(group, request, call)
     return group
+
+
+def _check_unchanged(group: Group, request: Any, call: Call) -> None:
+    """Raise REVISION_MISMATCH if the offsets changed since the revision that a request names."""
+    if not (call.has_guards and request.HasField("expected_revision")):
+        return
+    if request.expected_revision != group.offsets_revision:
+        raise Refusal.of(
+            Reason.REASON_REVISION_MISMATCH,
+            "offsets",
+            group_id=group.id,
+            modified_revision=group.offsets_revision,
+            expected_revision=request.expected_revision,
+        )
 
 
 # --- What requests name ---
@@ -315,6 +328,15 @@ def _store(state: GroupsState, group: Group, changes: ByRow) -> None:
     for number in sorted(changes):
         kept = {index: offset + 1 for index, offset in changes[number].items()}
         state.replace_offsets(group.id, number, kept)
+
+
+def _forget(state: GroupsState, group: Group, partitions: Sequence[int], call: Call) -> None:
+    named = _named(state, group, partitions, call)
+    changes = offset_rows.by_row((partition, 0) for partition in named)
+    call.charge(ROWS_PER_REPLACED * len(changes))
+    for number in sorted(changes):
+        if (group.id, number) in state.offsets:
+            state.replace_offsets(group.id, number, changes[number])
 
 
 def _committed(

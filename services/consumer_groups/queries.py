@@ -179,6 +179,7 @@ def group_view(state: GroupsState, group: Group, topic: TopicContext) -> entitie
     view.state = group_state(group, members)
     view.partitions_count = topic.partitions_count
     view.members_count = len(members)
+    view.offsets_revision = group.offsets_revision
     return view
 
 

@@ -65,18 +65,28 @@ app = typer.Typer(help="Inspect and manage the replicas of a cluster.", no_args_
 
 
 @app.command("step-down")
-def step_down(context: typer.Context) -> None:
+def step_down(
+    context: typer.Context,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say whether it would be accepted.")
+    ] = False,
+) -> None:
     """Have the primary hand over to another replica, as before it is stopped for work on it."""
     settings = settings_of(context)
 
     async def handed_over(client: Client) -> tuple[int, int]:
         before = (await client.status()).primary
-        await client.step_down()
+        await client.step_down(validate_only=dry_run)
         # The next linearizable answer comes from the new primary.
         return before, (await client.status()).primary
 
     before, after = run(context, handed_over)
-    if not printed(settings, {"primary_before": before, "primary": after}):
+    dry = {"could_step_down": True} if dry_run else {}
+    if printed(settings, {"primary_before": before, "primary": after, **dry}):
+        return
+    if dry_run:
+        typer.echo(f"replica {before} could step down now")
+    else:
         typer.echo(f"replica {before} has stepped down; replica {after} is the primary")
 
 

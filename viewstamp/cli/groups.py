@@ -76,6 +76,15 @@ Partitions = Annotated[
     ),
 ]
 
+OffsetsRevision = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="REVISION",
+        help="Refuse unless this is the group's offsets_revision, which `group get` shows.",
+    ),
+]
+
 
 class AssignorName(Enum):
     """How partitions are assigned to members."""
@@ -283,6 +292,7 @@ def reset_offsets(
             help="Accept an --offset outside of what was reported of its partition.",
         ),
     ] = False,
+    expected_revision: OffsetsRevision = None,
     dry_run: DryRun = False,
 ) -> None:
     """Set offsets of a group that has no members: give --to or --offset."""
@@ -292,6 +302,7 @@ def reset_offsets(
     name = "UNSPECIFIED" if to is None else to.value.upper()
     number = service_pb2.OffsetReset.Value(f"OFFSET_RESET_{name}")
     given = offsets_by_partition(offset or ())
+    bound = guards(expected_revision, dry_run=dry_run)
     response = run(
         context,
         lambda client: client.groups.reset_offsets(
@@ -302,7 +313,7 @@ def reset_offsets(
             to=number,
             partitions=partition or None,
             allow_out_of_range=allow_out_of_range,
-            validate_only=dry_run,
+            **bound,
         ),
     )
     where = "" if to is None else f" to {to.value}"
@@ -317,6 +328,7 @@ def delete_offsets(
     topic: TopicArgument,
     group: GroupArgument,
     partition: Partitions = None,
+    expected_revision: OffsetsRevision = None,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -324,14 +336,11 @@ def delete_offsets(
     settings = settings_of(context)
     which = _which(partition)
     confirm(settings, f"Forget {which} of group {group}?", yes=yes, dry_run=dry_run)
+    bound = guards(expected_revision, dry_run=dry_run)
     response = run(
         context,
         lambda client: client.groups.delete_offsets(
-            entity(stream),
-            entity(topic),
-            entity(group),
-            partitions=partition or None,
-            validate_only=dry_run,
+            entity(stream), entity(topic), entity(group), partitions=partition or None, **bound
         ),
     )
     done(settings, response, f"deleted {which} of group {group}", dry_run=dry_run)

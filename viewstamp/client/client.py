@@ -322,11 +322,16 @@ class Client:
         return await (future if batch.trace is None else self._traced(batch.trace, future))
 
     async def transact(
-        self, requests: Sequence[Message], *, timeout_s: float | None = DEFAULT_TIMEOUT
+        self,
+        requests: Sequence[Message],
+        *,
+        validate_only: bool = False,
+        timeout_s: float | None = DEFAULT_TIMEOUT,
     ) -> list[Any]:
         """Apply 1 to 128 commands as one: all take effect at one revision, or none does.
 
-        Returns their responses. Raises the Refusal of the first command that failed, with its index
+        With `validate_only` the answer is the same, and nothing changes. Returns their responses.
+        Raises the Refusal of the first command that failed, with its index
         as `part` in the details.
         """
         methods = [method_of(request) for request in requests]
@@ -334,7 +339,8 @@ class Client:
             submit_pb2.TransactionPart(code=method.code, request=request.SerializeToString())
             for method, request in zip(methods, requests, strict=True)
         ]
-        answer = await self.call(submit_pb2.TransactRequest(parts=parts), timeout_s=timeout_s)
+        transaction = submit_pb2.TransactRequest(parts=parts, validate_only=validate_only)
+        answer = await self.call(transaction, timeout_s=timeout_s)
         if len(answer.results) != len(parts):
             raise ProtocolError(f"{len(answer.results)} results answer {len(parts)} parts")
         try:
@@ -359,9 +365,9 @@ class Client:
         request = cluster_pb2.GetStatusRequest(include_digests=include_digests)
         return self.call(request, consistency=consistency, timeout_s=timeout_s)
 
-    def step_down(self) -> Answer[cluster_pb2.StepDownResponse]:
+    def step_down(self, *, validate_only: bool = False) -> Answer[cluster_pb2.StepDownResponse]:
         """Have the primary hand over to another replica. Raises Refusal, grpc.aio.AioRpcError."""
-        request = cluster_pb2.StepDownRequest()
+        request = cluster_pb2.StepDownRequest(validate_only=validate_only)
         return self._submitter.call_alone(request, self._timeout_s or CALL_TIMEOUT_S)
 
     def raise_feature_level(

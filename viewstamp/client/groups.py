@@ -91,10 +91,14 @@ class Groups(Facade):
         *,
         instance_id: str = "",
         rack: str = "",
+        validate_only: bool = False,
     ) -> Answer[service_pb2.JoinConsumerGroupResponse]:
         """Make this client's session a member; joining twice is idempotent."""
         request = service_pb2.JoinConsumerGroupRequest(
-            **group_name(stream, topic, group), instance_id=instance_id, rack=rack
+            **group_name(stream, topic, group),
+            instance_id=instance_id,
+            rack=rack,
+            validate_only=validate_only,
         )
         return self._client.call(request)
 
@@ -111,11 +115,17 @@ class Groups(Facade):
         return GroupMember(self._client, group_name(stream, topic, group), instance_id, rack)
 
     def leave(
-        self, stream: int | str, topic: int | str, group: int | str, *, keep_place: bool = False
+        self,
+        stream: int | str,
+        topic: int | str,
+        group: int | str,
+        *,
+        keep_place: bool = False,
+        validate_only: bool = False,
     ) -> Answer[service_pb2.LeaveConsumerGroupResponse]:
         """End this client's membership; a static member may keep its place for a while."""
         request = service_pb2.LeaveConsumerGroupRequest(
-            **group_name(stream, topic, group), keep_place=keep_place
+            **group_name(stream, topic, group), keep_place=keep_place, validate_only=validate_only
         )
         return self._client.call(request)
 
@@ -145,6 +155,7 @@ class Groups(Facade):
         member_epoch: int,
         owned_partitions: Iterable[int],
         known_assignment: int = 0,
+        validate_only: bool = False,
     ) -> Answer[service_pb2.HeartbeatConsumerGroupResponse]:
         """Report the partitions that the member still holds; return those that it should hold.
 
@@ -155,6 +166,7 @@ class Groups(Facade):
             member_epoch=member_epoch,
             owned_partitions=sorted(owned_partitions),
             known_assignment=known_assignment,
+            validate_only=validate_only,
         )
         return self._client.call(request)
 
@@ -175,12 +187,13 @@ class Groups(Facade):
         member_epoch: int = 0,
         session_id: int = 0,
         allow_out_of_range: bool = False,
-        validate_only: bool = False,
+        **guards: Unpack[Guards],
     ) -> Answer[service_pb2.CommitOffsetsResponse]:
         """Store the next offset to read, by partition: all of them, or none if one is refused.
 
         Members have `GroupMember.commit`. A broker that commits for a member names the member's
-        session and epoch. A group without members has epoch 0.
+        session and epoch. A group without members has epoch 0. Of offsets the `expected_revision`
+        is the group's `offsets_revision`, here and below.
         """
         request = service_pb2.CommitOffsetsRequest(
             **group_name(stream, topic, group),
@@ -188,7 +201,7 @@ class Groups(Facade):
             offsets=partition_offsets(offsets),
             allow_out_of_range=allow_out_of_range,
             session_id=session_id,
-            validate_only=validate_only,
+            **guards,
         )
         return self._client.call(request)
 
@@ -202,7 +215,7 @@ class Groups(Facade):
         to: service_pb2.OffsetReset.ValueType = service_pb2.OFFSET_RESET_UNSPECIFIED,
         partitions: Iterable[int] | None = None,
         allow_out_of_range: bool = False,
-        validate_only: bool = False,
+        **guards: Unpack[Guards],
     ) -> Answer[service_pb2.ResetOffsetsResponse]:
         """Set offsets of a group without members: to given ones, or `to` where the data is.
 
@@ -216,7 +229,7 @@ class Groups(Facade):
             allow_out_of_range=allow_out_of_range,
             to=to,
             partitions=_some_or_all(partitions),
-            validate_only=validate_only,
+            **guards,
         )
         return self._client.call(request)
 
@@ -227,7 +240,7 @@ class Groups(Facade):
         group: int | str,
         *,
         partitions: Iterable[int] | None = None,
-        validate_only: bool = False,
+        **guards: Unpack[Guards],
     ) -> Answer[service_pb2.DeleteOffsetsResponse]:
         """Forget offsets of a group without members: of some partitions, or of all without them.
 
@@ -236,7 +249,7 @@ class Groups(Facade):
         request = service_pb2.DeleteOffsetsRequest(
             **group_name(stream, topic, group),
             partitions=_some_or_all(partitions),
-            validate_only=validate_only,
+            **guards,
         )
         return self._client.call(request)
 

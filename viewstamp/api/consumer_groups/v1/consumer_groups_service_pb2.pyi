@@ -451,12 +451,17 @@ class HeartbeatConsumerGroupRequest(_message.Message):
     MEMBER_EPOCH_FIELD_NUMBER: _builtins.int
     OWNED_PARTITIONS_FIELD_NUMBER: _builtins.int
     KNOWN_ASSIGNMENT_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     member_epoch: _builtins.int
     """The epoch that the member has reached."""
     known_assignment: _builtins.int
     """The `assignment` of the last answer or page; 0 for none. If it is still current, the answer
     leaves the partitions out. If it is not, no partition counts as given up; nor with 0, from
     feature level 4 on.
+    """
+    validate_only: _builtins.bool
+    """Check the command and answer as if it had taken effect, but change nothing. Needs feature level
+    8.
     """
     @_builtins.property
     def stream(self) -> _common_pb2.Identifier:
@@ -485,10 +490,11 @@ class HeartbeatConsumerGroupRequest(_message.Message):
         member_epoch: _builtins.int = ...,
         owned_partitions: _abc.Iterable[_builtins.int] | None = ...,
         known_assignment: _builtins.int = ...,
+        validate_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "known_assignment", b"known_assignment", "member_epoch", b"member_epoch", "owned_partitions", b"owned_partitions", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "known_assignment", b"known_assignment", "member_epoch", b"member_epoch", "owned_partitions", b"owned_partitions", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1111,6 +1117,7 @@ class CommitOffsetsRequest(_message.Message):
     OFFSETS_FIELD_NUMBER: _builtins.int
     ALLOW_OUT_OF_RANGE_FIELD_NUMBER: _builtins.int
     SESSION_ID_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     member_epoch: _builtins.int
     """The epoch that the member has reached; 0 for a group without members."""
@@ -1118,6 +1125,8 @@ class CommitOffsetsRequest(_message.Message):
     """Accept offsets outside what the partitions are known to hold."""
     session_id: _builtins.int
     """The member's session, if a broker commits for it; the calling session if 0."""
+    expected_revision: _builtins.int
+    """If set, the command fails unless it equals the group's `offsets_revision`. Needs feature level 8."""
     validate_only: _builtins.bool
     """Check the command and answer as if it had taken effect, but change nothing."""
     @_builtins.property
@@ -1146,13 +1155,16 @@ class CommitOffsetsRequest(_message.Message):
         offsets: _abc.Iterable[_common_pb2.PartitionOffset] | None = ...,
         allow_out_of_range: _builtins.bool = ...,
         session_id: _builtins.int = ...,
+        expected_revision: _builtins.int | None = ...,
         validate_only: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_out_of_range", b"allow_out_of_range", "group", b"group", "member_epoch", b"member_epoch", "offsets", b"offsets", "session_id", b"session_id", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "allow_out_of_range", b"allow_out_of_range", "expected_revision", b"expected_revision", "group", b"group", "member_epoch", b"member_epoch", "offsets", b"offsets", "session_id", b"session_id", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
 
 Global___CommitOffsetsRequest: _TypeAlias = CommitOffsetsRequest  # noqa: Y015
 
@@ -1193,11 +1205,14 @@ class ResetOffsetsRequest(_message.Message):
     ALLOW_OUT_OF_RANGE_FIELD_NUMBER: _builtins.int
     TO_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     allow_out_of_range: _builtins.bool
     """Accept offsets outside what the partitions are known to hold."""
     to: Global___OffsetReset.ValueType
     """Where the data begins or ends."""
+    expected_revision: _builtins.int
+    """If set, the command fails unless it equals the group's `offsets_revision`. Needs feature level 8."""
     validate_only: _builtins.bool
     """Check the command and answer as if it had taken effect, but change nothing."""
     @_builtins.property
@@ -1230,13 +1245,16 @@ class ResetOffsetsRequest(_message.Message):
         allow_out_of_range: _builtins.bool = ...,
         to: Global___OffsetReset.ValueType = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
+        expected_revision: _builtins.int | None = ...,
         validate_only: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_out_of_range", b"allow_out_of_range", "group", b"group", "offsets", b"offsets", "partitions", b"partitions", "stream", b"stream", "to", b"to", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "allow_out_of_range", b"allow_out_of_range", "expected_revision", b"expected_revision", "group", b"group", "offsets", b"offsets", "partitions", b"partitions", "stream", b"stream", "to", b"to", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
 
 Global___ResetOffsetsRequest: _TypeAlias = ResetOffsetsRequest  # noqa: Y015
 
@@ -1274,7 +1292,10 @@ class DeleteOffsetsRequest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    expected_revision: _builtins.int
+    """If set, the command fails unless it equals the group's `offsets_revision`. Needs feature level 8."""
     validate_only: _builtins.bool
     """Check the command and answer as if it had taken effect, but change nothing."""
     @_builtins.property
@@ -1300,13 +1321,16 @@ class DeleteOffsetsRequest(_message.Message):
         topic: _common_pb2.Identifier | None = ...,
         group: _common_pb2.Identifier | None = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
+        expected_revision: _builtins.int | None = ...,
         validate_only: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "partitions", b"partitions", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "group", b"group", "partitions", b"partitions", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
 
 Global___DeleteOffsetsRequest: _TypeAlias = DeleteOffsetsRequest  # noqa: Y015
 
@@ -1393,8 +1417,14 @@ class FetchOffsetsResponse(_message.Message):
     HEADER_FIELD_NUMBER: _builtins.int
     OFFSETS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    OFFSETS_REVISION_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Ask for the next page with it; empty on the last page."""
+    offsets_revision: _builtins.int
+    """Revision of the last command that set or forgot offsets of the group, whatever the partition; 0
+    if there was none since feature level 8. If it differs from page to page, somebody was there in
+    between.
+    """
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
         """The cluster, and the view, op and revision of this answer."""
@@ -1409,10 +1439,11 @@ class FetchOffsetsResponse(_message.Message):
         header: _common_pb2.ResponseHeader | None = ...,
         offsets: _abc.Iterable[_consumer_groups_pb2.CommittedOffset] | None = ...,
         next_page_token: _builtins.str = ...,
+        offsets_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "next_page_token", b"next_page_token", "offsets", b"offsets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "next_page_token", b"next_page_token", "offsets", b"offsets", "offsets_revision", b"offsets_revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

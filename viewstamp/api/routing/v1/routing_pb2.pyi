@@ -243,8 +243,14 @@ class QueryOptions(_message.Message):
 
 Global___QueryOptions: _TypeAlias = QueryOptions  # noqa: Y015
 
+SINCE_LEVEL_FIELD_NUMBER: _builtins.int
 COMMAND_FIELD_NUMBER: _builtins.int
 QUERY_FIELD_NUMBER: _builtins.int
+since_level: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.FieldOptions, _builtins.int]
+"""On a field of a write RPC's request: the feature level from which on it counts. Machines ignore
+the field below it, as builds do that lack the field; so the gateway refuses a request that sets
+it.
+"""
 command: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, Global___CommandOptions]
 """Marks a write RPC."""
 query: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, Global___QueryOptions]

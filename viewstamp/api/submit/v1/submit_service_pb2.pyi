@@ -537,6 +537,11 @@ class TransactRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PARTS_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    validate_only: _builtins.bool
+    """Check the whole transaction and answer as if it had taken effect, but change nothing. Each part
+    sees what the parts before it did. Needs feature level 8.
+    """
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionPart]:
         """1 to 128 commands. No part may be internal, a transaction, or a command of the sessions domain."""
@@ -545,10 +550,11 @@ class TransactRequest(_message.Message):
         self,
         *,
         parts: _abc.Iterable[Global___TransactionPart] | None = ...,
+        validate_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
