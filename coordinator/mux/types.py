@@ -133,9 +133,9 @@ class LoggedSpan:
     credential_revision: int
     refused: tuple[IndexedError, ...] = ()
     parts: tuple[tuple[LoggedSpan, ...], ...] = ()
-    validated: frozenset[int] = frozenset()
     session_commands: tuple[SessionCommand | None, ...] = ()
     catalog_commands: tuple[CatalogCommand | None, ...] = ()
+    validated: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,17 +62,18 @@ def commit_offsets(state: GroupsState, request: api.CommitOffsetsRequest, call: 
         _check_owned(member, request.offsets, call)
     if not request.allow_out_of_range:
         _check_range(state, group, changes)
-    _store(state, group, changes)
+    has_changed = _store(state, group, changes)
     if member is None:
         note_commit(state, group, call)
-    note_offsets(state, group, call)
+    if has_changed:
+        note_offsets(state, group, call)
     return b""
 
 
 def reset_offsets(state: GroupsState, request: api.ResetOffsetsRequest, call: Call) -> bytes:
     """Set offsets of a group without members."""
     group = _find_empty_group(state, request, call)
-    is_given = request.to == api.OFFSET_RESET_UNSPECIFIED
+    is_given, has_changed = request.to == api.OFFSET_RESET_UNSPECIFIED, False
     if is_given and not request.partitions:
         changes = _offsets_of(state, group, request.offsets, call)
         if not request.allow_out_of_range:
@@ -82,11 +83,11 @@ def reset_offsets(state: GroupsState, request: api.ResetOffsetsRequest, call: Ca
     elif request.partitions:
         changes = _reported_of(state, group, request.to, request.partitions, call)
     else:
-        changes = {}
-        _reset_all(state, group, request.to, call)
-    _store(state, group, changes)
+        changes, has_changed = {}, _reset_all(state, group, request.to, call)
+    has_changed |= _store(state, group, changes)
     note_commit(state, group, call)
-    note_offsets(state, group, call)
+    if has_changed:
+        note_offsets(state, group, call)
     return b""
 
 
@@ -94,11 +95,12 @@ def delete_offsets(state: GroupsState, request: api.DeleteOffsetsRequest, call: 
     """Forget offsets of a group without members."""
     group = _find_empty_group(state, request, call)
     if request.partitions:
-        _forget(state, group, request.partitions, call)
+        has_changed = _forget(state, group, request.partitions, call)
     else:
         call.charge(ROWS_PER_REPLACED * state.offset_rows_max(group))
-        state.drop_offsets(group)
-    note_offsets(state, group, call)
+        has_changed = state.drop_offsets(group)
+    if has_changed:
+        note_offsets(state, group, call)
     return b""
 
 
@@ -299,8 +301,12 @@ def _reported_of(
     return changes
 
 
-def _reset_all(state: GroupsState, group: Group, to: int, call: Call) -> None:
-    """Set all offsets to where the data begins or ends, row by row. Raises OFFSET_OUT_OF_RANGE."""
+def _reset_all(state: GroupsState, group: Group, to: int, call: Call) -> bool:
+    """Set all offsets to where the data begins or ends, row by row; return whether one differed.
+
+    Raises OFFSET_OUT_OF_RANGE.
+    """
+    has_changed = False
     count = _known_partitions(state, group, call)
     call.charge(_ROWS_PER_WHOLE_ROW * offset_rows.row_count(count))
     for number in range(offset_rows.row_count(count)):
@@ -313,7 +319,8 @@ def _reset_all(state: GroupsState, group: Group, to: int, call: Call) -> None:
             plus_one = [each + 1 for each in plus_one]
         elif 0 in plus_one:
             raise _not_reported(first + plus_one.index(0))
-        state.set_offsets(group.id, number, offset_rows.pack(plus_one))
+        has_changed |= state.set_offsets(group.id, number, offset_rows.pack(plus_one))
+    return has_changed
 
 
 def _not_reported(partition: int) -> Refusal:
@@ -323,20 +330,25 @@ def _not_reported(partition: int) -> Refusal:
 # --- What is kept ---
 
 
-def _store(state: GroupsState, group: Group, changes: ByRow) -> None:
-    """Replace offsets. A row has each plus one, since 0 stands for none."""
+def _store(state: GroupsState, group: Group, changes: ByRow) -> bool:
+    """Replace offsets, and return whether one differed. A row has each plus one: 0 means none."""
+    has_changed = False
     for number in sorted(changes):
         kept = {index: offset + 1 for index, offset in changes[number].items()}
-        state.replace_offsets(group.id, number, kept)
+        has_changed |= state.replace_offsets(group.id, number, kept)
+    return has_changed
 
 
-def _forget(state: GroupsState, group: Group, partitions: Sequence[int], call: Call) -> None:
+def _forget(state: GroupsState, group: Group, partitions: Sequence[int], call: Call) -> bool:
+    """Forget offsets of some partitions, and return whether there was one."""
     named = _named(state, group, partitions, call)
     changes = offset_rows.by_row((partition, 0) for partition in named)
     call.charge(ROWS_PER_REPLACED * len(changes))
+    has_changed = False
     for number in sorted(changes):
         if (group.id, number) in state.offsets:
-            state.replace_offsets(group.id, number, changes[number])
+            has_changed |= state.replace_offsets(group.id, number, changes[number])
+    return has_changed
 
 
 def _committed(

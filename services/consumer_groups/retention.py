@@ -43,7 +43,7 @@ def note_commit(state: GroupsState, group: Group, call: Call) -> None:
 
 
 def note_offsets(state: GroupsState, group: Group, call: Call) -> None:
-    """Note that this command sets or forgets offsets of a group."""
+    """Note that this command has changed offsets of a group."""
     if call.has_guards:
         present = state.groups.rows[group.id]
         state.groups.put(group.id, with_offsets(present, call.revision, call))
@@ -77,8 +77,7 @@ def expire_offsets(state: GroupsState, request: api.ExpireOffsetsRequest, call: 
         propose_expiry(group, call, put_off_revision=call.revision)
         return b""
     else:
-        if end:
-            state.drop_offsets(group)
+        if end and state.drop_offsets(group):
             group = with_offsets(group, call.revision, call)
         group = group._replace(idle_since=0, expiry_due=0)
     state.groups.put(group.id, group)

@@ -34,6 +34,10 @@ class Record:
     normalizer: Callable[[Any, Any, Any], Any] | None
     suffix: Callable[[Any, Any], bytes] | None
 
+    def may_validate(self, feature_level: int) -> bool:
+        """Return whether a request may ask to change nothing at a feature level."""
+        return self.validates_since is not None and feature_level >= self.validates_since
+
 
 @dataclass(frozen=True, slots=True)
 class Handlers:

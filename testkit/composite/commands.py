@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from testkit.composite.broker_fillers import BROKER_FILLERS
 from testkit.composite.group_views import assignment
+from testkit.composite.guard_fillers import GUARD_FILLERS
 from testkit.composite.model import CODES, METHODS, Model
 from testkit.composite.offset_fillers import OFFSET_FILLERS
 from testkit.composite.world import GLOBAL_FLAGS, STREAM_FLAGS, TOPIC_FLAGS
@@ -391,4 +392,5 @@ _FILLERS: Final[dict[tuple[str, str], Filler]] = {
     ("DeletePersonalAccessToken", "name"): CommandWriter.fill_token_name,
     **OFFSET_FILLERS,
     **BROKER_FILLERS,
+    **GUARD_FILLERS,
 }

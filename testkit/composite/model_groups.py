@@ -14,6 +14,7 @@ from testkit.composite.group_views import (
     news,
 )
 from testkit.composite.model_retention import (
+    change_offsets,
     change_retention,
     expire_offsets,
     note_members,
@@ -267,7 +268,7 @@ def repartition(world: CompositeModelState, group: Group, count: int, call: Call
     group.partitions_count, group.modified = count, call.revision
     kept = {each: offset for each, offset in group.offsets.items() if each < count}
     world.turns |= _turns_of_cut(group.offsets.keys() - kept.keys(), count)
-    group.offsets = kept
+    change_offsets(world, group, kept, call)
     _raise_epoch(group, call)
     for member in group.members.values():
         left = set(range(count))

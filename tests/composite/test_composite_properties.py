@@ -57,6 +57,10 @@ REFUSALS = {
         "GROUP_NOT_EMPTY", "PARTITION_NOT_FOUND", "OFFSET_OUT_OF_RANGE", "INVALID_OPTION",
     )),
     ("DeleteOffsets", "GROUP_NOT_EMPTY"), ("DeleteOffsets", "PARTITION_NOT_FOUND"),
+    *((name, "REVISION_MISMATCH") for name in (
+        "CommitOffsets", "ResetOffsets", "DeleteOffsets", "PlacePartitions",
+        "DeletePersonalAccessToken", "DeleteUserToken",
+    )),
     ("FetchOffsets", "PARTITION_NOT_FOUND"), ("FetchOffsets", "PERMISSION_DENIED"),
     ("TruncatePartitions", "PARTITION_NOT_FOUND"), ("TruncatePartitions", "OFFSET_OUT_OF_RANGE"),
     ("ReportPartitionEnds", "PARTITION_NOT_FOUND"), ("ReportPartitionEnds", "OFFSET_OUT_OF_RANGE"),

@@ -280,8 +280,8 @@ class ConsumerGroup(_message.Message):
     to the minute; 0 if it has members, if its offsets are kept for ever, and once they have ended.
     """
     offsets_revision: _builtins.int
-    """Revision of the last command that set or forgot offsets of the group; 0 if there was none since
-    feature level 8. Not set in changes of a watch.
+    """Revision of the last command that changed offsets of the group, whatever the partition; 0 if
+    there was none since feature level 8. Not set in changes of a watch.
     """
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]:
@@ -421,7 +421,7 @@ class ConsumerGroupEntity(_message.Message):
     expiry_due: _builtins.int
     """When ExpireOffsets comes, log time in microseconds; 0 if it was not asked for."""
     offsets_revision: _builtins.int
-    """Revision of the last command that set or forgot offsets; 0 if that was below feature level 8."""
+    """Revision of the last command that changed offsets; 0 if that was below feature level 8."""
     def __init__(
         self,
         *,

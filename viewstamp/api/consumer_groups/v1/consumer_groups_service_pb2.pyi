@@ -1421,8 +1421,8 @@ class FetchOffsetsResponse(_message.Message):
     next_page_token: _builtins.str
     """Ask for the next page with it; empty on the last page."""
     offsets_revision: _builtins.int
-    """Revision of the last command that set or forgot offsets of the group, whatever the partition; 0
-    if there was none since feature level 8. If it differs from page to page, somebody was there in
+    """Revision of the last command that changed offsets of the group, whatever the partition; 0 if
+    there was none since feature level 8. If it differs from page to page, somebody was there in
     between.
     """
     @_builtins.property
