@@ -32,6 +32,7 @@ GATES: Final = {
     routing_pb2.GATE_MANAGE_TOPIC: "manage_topic, manage_topics, manage_stream or manage_streams",
     routing_pb2.GATE_POLL_MESSAGES: "read_topic and poll_messages",
     routing_pb2.GATE_READ_USERS: "read_users or manage_users",
+    routing_pb2.GATE_LIST_TOPICS: "read_topics, or any other read or manage of streams or topics",
 }
 
 

@@ -62,6 +62,7 @@ PLAIN: Final = {
     **model_placements.COMMANDS,
     **model_placements.QUERIES,
     **model_groups.INTERNAL,
+    **model_groups.PLAIN_QUERIES,
 }
 ON_TOPICS: Final = {**model_groups.ON_TOPICS, **model_offsets.ON_TOPICS}
 DOMAIN_COMMANDS: Final = frozenset(

@@ -43,7 +43,7 @@ TURNS |= {
     "placed when created", "placed later by the cluster", "placed by hand", "moved",
     "moved with loss", "came into sync", "fell behind", "in sync with another storage",
     "another one leads", "nobody leads", "leads without knowing", "reported by the leader",
-    "placements in pages",
+    "placements in pages", "groups in pages", "transaction validated",
     # Below the feature level of all that:
     "stamp ignored",
 }  # fmt: skip

@@ -11,6 +11,7 @@ import typer
 from viewstamp import limits
 from viewstamp.cli.calls import collected, run
 from viewstamp.cli.canonical import PlaceCommand, joined, part, typed_part
+from viewstamp.cli.completing import complete_stream
 from viewstamp.cli.describing import LINES, Limit
 from viewstamp.cli.describing import describe as show_description
 from viewstamp.cli.following import WatchedName, follow_list
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 
 COLUMNS = ("id", "name", "state", "assignor", "members_count", "partitions_count", "group_epoch")
+ALL_COLUMNS = ("stream_id", "topic_id", *COLUMNS)
 MEMBER_COLUMNS = (
     "session_id",
     "user_id",
@@ -216,6 +218,25 @@ def list_(
     )
 
 
+@app.command("list-all")
+def list_all(
+    context: typer.Context,
+    stream: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STREAM",
+            help="Only those of this stream (id or name).",
+            autocompletion=complete_stream,
+        ),
+    ] = None,
+) -> None:
+    """List the groups of all topics, with the ids of their streams and topics."""
+    whose = None if stream is None else entity(stream)
+    groups = collected(context, lambda client: client.groups.list_all(whose))
+    empty = "no groups yet: create one with `viewstamp group create STREAM TOPIC NAME`"
+    show_list(settings_of(context), groups, ALL_COLUMNS, empty, _id_name)
+
+
 @app.command(cls=PlaceCommand)
 def get(
     context: typer.Context, stream: StreamArgument, topic: TopicArgument, group: GroupArgument
@@ -353,6 +374,11 @@ def _name(stream: str, topic: str, group: consumer_groups_pb2.ConsumerGroup) -> 
         typed_part(topic, group.topic_id),
         part(group.name, group.id),
     )
+
+
+def _id_name(group: consumer_groups_pb2.ConsumerGroup) -> str:
+    """Return the canonical name of a group whose stream and topic nobody has named."""
+    return joined(str(group.stream_id), str(group.topic_id), part(group.name, group.id))
 
 
 def _check_reset(

@@ -119,6 +119,7 @@ class BlockingGroups(BlockingFacade):
     fetch_offsets = Iterated(Groups.fetch_offsets)
     get = Blocked(Groups.get)
     list = Iterated(Groups.list)
+    list_all = Iterated(Groups.list_all)
 
 
 class BlockingBrokers(BlockingFacade):

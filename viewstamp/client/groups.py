@@ -13,6 +13,7 @@ from viewstamp.client.identifiers import (
     Facade,
     Guards,
     group_name,
+    identifier,
     pages,
     partition_offsets,
     topic_name,
@@ -301,6 +302,22 @@ class Groups(Facade):
         """Iterate over a topic's groups by ascending id, without members."""
         request = service_pb2.ListConsumerGroupsRequest(
             **topic_name(stream, topic), page_size=page_size
+        )
+        return pages(self._client, request, lambda page: page.groups, consistency)
+
+    def list_all(
+        self,
+        stream: int | str | None = None,
+        *,
+        page_size: int = 0,
+        consistency: Consistency = LINEARIZABLE,
+    ) -> AsyncIterator[consumer_groups_pb2.ConsumerGroup]:
+        """Iterate over the groups of all topics of a stream, or of all streams, without members.
+
+        They come by ascending ids of stream, topic and group. Needs feature level 8.
+        """
+        request = service_pb2.ListAllConsumerGroupsRequest(
+            stream=None if stream is None else identifier(stream), page_size=page_size
         )
         return pages(self._client, request, lambda page: page.groups, consistency)
 

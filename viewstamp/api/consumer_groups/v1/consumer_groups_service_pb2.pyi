@@ -705,6 +705,74 @@ class ListConsumerGroupsResponse(_message.Message):
 Global___ListConsumerGroupsResponse: _TypeAlias = ListConsumerGroupsResponse  # noqa: Y015
 
 @_typing.final
+class ListAllConsumerGroupsRequest(_message.Message):
+    """Request of ListAllConsumerGroups."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Entries on the page: 1 to 1000; 0 means 100."""
+    page_token: _builtins.str
+    """The next_page_token of the page before; empty for the first page."""
+    @_builtins.property
+    def stream(self) -> _common_pb2.Identifier:
+        """The stream, by id or name; all streams if absent."""
+
+    def __init__(
+        self,
+        *,
+        stream: _common_pb2.Identifier | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAllConsumerGroupsRequest: _TypeAlias = ListAllConsumerGroupsRequest  # noqa: Y015
+
+@_typing.final
+class ListAllConsumerGroupsResponse(_message.Message):
+    """Response of ListAllConsumerGroups."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Ask for the next page with it; empty on the last page."""
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """The cluster, and the view, op and revision of this answer."""
+
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[_consumer_groups_pb2.ConsumerGroup]:
+        """The groups on the page, without members. Their partitions_count is what they know of it: they
+        may hear later of a change of the topic.
+        """
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+        groups: _abc.Iterable[_consumer_groups_pb2.ConsumerGroup] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "header", b"header", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAllConsumerGroupsResponse: _TypeAlias = ListAllConsumerGroupsResponse  # noqa: Y015
+
+@_typing.final
 class KeepAliveConsumerGroupRequest(_message.Message):
     """Request of KeepAliveConsumerGroup."""
 
