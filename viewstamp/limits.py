@@ -34,7 +34,8 @@ OFFSET_MAX: Final = (1 << 63) - 1
 OFFSETS_PER_REQUEST_MAX: Final = 16_384
 # Consecutive partitions whose offsets are one row of the state, and one entity of a snapshot.
 PARTITIONS_PER_OFFSETS_ROW: Final = 128
-# Partitions on one page of FetchOffsets or ListWatermarks.
+# Partitions on one page of FetchOffsets or ListWatermarks, and ranges of them on one of
+# ListPartitions.
 OFFSETS_PAGE_MAX: Final = 16_384
 REPLICATION_FACTOR_MAX: Final = 255
 SEGMENT_SIZE_BYTES_MIN: Final = 1 * MIB
