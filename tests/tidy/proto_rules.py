@@ -109,7 +109,7 @@ def shared_field_numbers(method: ProtoMethod) -> list[str]:
 def dry_run(method: ProtoMethod, exceptions: Mapping[str, str]) -> list[str]:
     """Return a line for a command from outside that cannot be tried, or is wrongly listed."""
     command: Any = method.routes.get("command")
-    if command is None or command.internal:
+    if command is None or command.internal or "query" in method.routes:
         return []
     can_be_tried = "validate_only" in method.descriptor.input_type.fields_by_name
     if can_be_tried == (method.name in exceptions):
