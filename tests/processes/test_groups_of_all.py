@@ -30,9 +30,9 @@ def test_groups_of_all_topics_are_listed(shared: ReplicaProcesses) -> None:
         root.users.create(reader, "secret", permissions=permissions)
     with connect_blocking(shared.address, username=reader, password="secret") as client:
         assert len(list(client.groups.list_all(own))) == 2
-        for stream, why in ((other, "STREAM_NOT_FOUND"), (None, "PERMISSION_DENIED")):
+        for named, why in ((other, "STREAM_NOT_FOUND"), (None, "PERMISSION_DENIED")):
             with pytest.raises(Refusal) as caught:
-                list(client.groups.list_all(stream))
+                list(client.groups.list_all(named))
             assert caught.value.name == why
 
 

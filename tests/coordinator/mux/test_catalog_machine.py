@@ -303,7 +303,7 @@ def test_validation_refuses_what_the_command_refuses() -> None:
     """What is under way, in use or gone is refused without being tried."""
     catalog = Catalog().complete(1)
     catalog.do(CreateSnapshot())
-    refused = [
+    refused: list[tuple[CatalogCommand, bytes]] = [
         (CreateSnapshot(validate_only=True), b"SNAPSHOT_IN_PROGRESS"),
         (DeleteSnapshot(1, validate_only=True), b"SNAPSHOT_IN_USE"),
         (SetRetention(9, RetentionClass.LAST, validate_only=True), b"SNAPSHOT_NOT_FOUND"),

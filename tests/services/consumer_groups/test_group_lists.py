@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import pytest
@@ -109,10 +110,8 @@ def test_tokens_belong_to_a_stream(harness: GroupsHarness) -> None:
     """A token of another list, or of no list, is refused, and so is a page that is too large."""
     _, token = page(harness, 8, size=1)
     for stream_id, size, sent in ((7, 0, token), (0, 0, token), (8, 0, "x"), (8, 1_001, "")):
-        assert (
-            refused(lambda s=stream_id, n=size, t=sent: page(harness, s, size=n, token=t))
-            == "MALFORMED_REQUEST"
-        )
+        reading = partial(page, harness, stream_id, size=size, token=sent)
+        assert refused(reading) == "MALFORMED_REQUEST"
 
 
 def test_the_method_is_claimed(harness: GroupsHarness) -> None:
