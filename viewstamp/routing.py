@@ -138,6 +138,12 @@ def _field_levels(request: Descriptor) -> dict[str, int]:
     return levels
 
 
+def sets_field(request: Message, name: str) -> bool:
+    """Return whether a request gives a field a value other than its default."""
+    field = request.DESCRIPTOR.fields_by_name[name]
+    return request.HasField(name) if field.has_presence else bool(getattr(request, name))
+
+
 def file_closure(files: Iterable[FileDescriptor]) -> list[bytes]:
     """Return the encoded descriptors of `files` and all they import, dependencies first."""
     ordered: dict[str, bytes] = {}

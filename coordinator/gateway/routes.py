@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Final
 
 from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from coordinator.gateway.request_runs import method_shape
 from coordinator.mux.run_shapes import Shape
@@ -19,7 +19,14 @@ from viewstamp.api.snapshots.v1 import snapshots_service_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame
-from viewstamp.routing import Method, MethodKind, batch_class, methods_of_file, pool_of
+from viewstamp.routing import (
+    Method,
+    MethodKind,
+    batch_class,
+    methods_of_file,
+    pool_of,
+    sets_field,
+)
 
 NAMED_CHARACTERS_MAX: Final = 200
 
@@ -159,7 +166,7 @@ class Routes:
         except DecodeError:
             return
         for name, level in newer.items():
-            if any(_sets(command, name) for command in commands):
+            if any(sets_field(command, name) for command in commands):
                 raise _level_required(method, level, in_force, field=name)
 
     def _check_level(self, method: Method) -> None:
@@ -168,12 +175,6 @@ class Routes:
         in_force = self.level_in_force()
         if method.since_level > in_force:
             raise _level_required(method, method.since_level, in_force)
-
-
-def _sets(command: Message, name: str) -> bool:
-    """Return whether a command gives a field a value other than its default."""
-    field = command.DESCRIPTOR.fields_by_name[name]
-    return command.HasField(name) if field.has_presence else bool(getattr(command, name))
 
 
 def _level_required(method: Method, required: int, in_force: int, field: str = "") -> Refusal:

@@ -21,7 +21,14 @@ from viewstamp.authorities import authority_problem
 from viewstamp.client.consistency import LINEARIZABLE, Consistency
 from viewstamp.client.errors import CannotConnect, ClientError, ProtocolError
 from viewstamp.client.methods import METHODS, method_of
-from viewstamp.client.packing import PackedBatch, PendingCall, Result, batch_of, encode
+from viewstamp.client.packing import (
+    PackedBatch,
+    PendingCall,
+    Result,
+    batch_of,
+    check_fields,
+    encode,
+)
 from viewstamp.client.streaming import ServerStreams
 from viewstamp.client.submitter import Submitter
 from viewstamp.client.transport import AccessTokenSource, Credentials, Endpoints
@@ -227,6 +234,8 @@ class Client:
         message that is no request of a public method.
         """
         method = METHODS[type(request)]
+        if method.field_levels:
+            check_fields(method, request, self._submitter.feature_level)
         future = self._loop.create_future()
         call = PendingCall(method, encode(method, request), future, self._deadline(timeout_s))
         if method.normalize:
@@ -313,6 +322,8 @@ class Client:
         commands = [(method_of(request), request) for request in requests]
         if not commands:
             return []
+        for method, request in commands:
+            check_fields(method, request, self._submitter.feature_level)
         framed = [(method, encode(method, request)) for method, request in commands]
         future: asyncio.Future[list[Result]] = self._loop.create_future()
         batch: PackedBatch = batch_of(framed, future, self._deadline(timeout_s))
@@ -335,6 +346,8 @@ class Client:
         as `part` in the details.
         """
         methods = [method_of(request) for request in requests]
+        for method, request in zip(methods, requests, strict=True):
+            check_fields(method, request, self._submitter.feature_level)
         parts = [
             submit_pb2.TransactionPart(code=method.code, request=request.SerializeToString())
             for method, request in zip(methods, requests, strict=True)

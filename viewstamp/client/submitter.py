@@ -69,6 +69,8 @@ class Submitter:
         self.commands = ClientCommands()
         self.reads = ClientReads(lambda: endpoints.has_others)
         self.cluster_id = b""
+        # That the primary told when the stream opened; 0 if its build does not tell it.
+        self.feature_level = 0
         self._loop = asyncio.get_running_loop()
         self._endpoints = endpoints
         self._identity = identity
@@ -291,6 +293,7 @@ class Submitter:
             self.cluster_id = opened.cluster_id
             raise ProtocolError("another cluster answers at this address")
         self.cluster_id = opened.cluster_id
+        self.feature_level = opened.feature_level
         return call
 
     async def _register(self, channel: grpc.aio.Channel, token: str) -> None:

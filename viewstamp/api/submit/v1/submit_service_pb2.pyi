@@ -318,19 +318,25 @@ class StreamOpened(_message.Message):
 
     LAST_REQUEST_NUMBER_FIELD_NUMBER: _builtins.int
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
     last_request_number: _builtins.int
     """The highest request number that the cluster has seen of this session."""
     cluster_id: _builtins.bytes
     """The cluster the stream is connected to."""
+    feature_level: _builtins.int
+    """The feature level in force. 0 if the cluster's build is older than level 8: it ignores fields
+    that it does not know, so do not rely on fields that need level 8.
+    """
     def __init__(
         self,
         *,
         last_request_number: _builtins.int = ...,
         cluster_id: _builtins.bytes = ...,
+        feature_level: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "last_request_number", b"last_request_number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "feature_level", b"feature_level", "last_request_number", b"last_request_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
