@@ -392,6 +392,8 @@ def _decide(world: CompositeModelState, code: int, item: bytes, call: Call) -> d
     """Decide one command or read of a domain."""
     method = METHODS[code]
     if method.name in PLAIN:
+        if method.name in model_groups.PLAIN_QUERIES:
+            world.caller(call)  # streams looks at the caller before anybody reads the request
         return PLAIN[method.name](world, _parsed(method.request, item), call)
     flags, handler = ON_TOPICS[method.name]
     caller = world.caller(call)
