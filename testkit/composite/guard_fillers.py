@@ -12,8 +12,8 @@ def fill_token_revision(chooser: Chooser, request: Any, context: dict[str, Any])
     users = chooser.model.world.users
     owner = context.get("user") or users.get(context["user_id"])
     token = owner.tokens.get(request.name) if owner is not None else None
-    if token is not None and chooser.chance(3):
-        request.expected_revision = token.created - chooser.chance(3)
+    if token is not None and chooser.chance(2):
+        request.expected_revision = token.created - chooser.chance(2)
 
 
 def fill_offsets_revision(chooser: Chooser, request: Any, context: dict[str, Any]) -> None:
