@@ -330,6 +330,11 @@ def _groups() -> dict[str, Case]:
         "JoinConsumerGroup": fixed(driver, joined, **with_topic),
         "HeartbeatConsumerGroup": fixed(driver, heartbeat, **with_topic),
         "KeepAliveConsumerGroup": fixed(driver, alive, **with_topic),
+        "ListAllConsumerGroups": fixed(
+            driver,
+            groups_pb2.ListAllConsumerGroupsRequest(page_size=PAGE_SIZE_MAX),
+            context=effects_pb2.TopicContext(),
+        ),
         "ListConsumerGroups": fixed(
             driver, groups_pb2.ListConsumerGroupsRequest(page_size=PAGE_SIZE_MAX), **with_topic
         ),

@@ -76,6 +76,14 @@ UNROUTED = {
     "viewstamp.api.submit.v1.SubmitService.Submit": "carries commands and queries of any method",
     "viewstamp.api.watch.v1.WatchService.Watch": "a stream of changes, served from a ring",
 }
+# Commands that cannot be tried (`validate_only`).
+NEVER_TRIED = {
+    "viewstamp.api.sessions.v1.SessionsService.RegisterSession": "makes room before the log",
+}
+# Lists without pages.
+WHOLE_LISTS = {
+    "viewstamp.api.cluster.v1.ClusterService.ListAlarms": "one alarm for each kind and subject",
+}
 
 
 def check(violations: list[str]) -> None:
@@ -181,6 +189,18 @@ def test_shared_fields_have_their_numbers() -> None:
     """Fields that other stages read have the same number in every command."""
     methods = proto_rules.methods(descriptors())
     check([line for method in methods for line in proto_rules.shared_field_numbers(method)])
+
+
+def test_every_write_can_be_tried() -> None:
+    """Every command from outside has `validate_only`, unless it is listed with a reason."""
+    methods = proto_rules.methods(descriptors())
+    check([line for method in methods for line in proto_rules.dry_run(method, NEVER_TRIED)])
+
+
+def test_every_list_has_pages() -> None:
+    """Every read of a list has pages, unless it is listed with a reason."""
+    methods = proto_rules.methods(descriptors())
+    check([line for method in methods for line in proto_rules.paged_list(method, WHOLE_LISTS)])
 
 
 def test_responses_begin_with_the_header() -> None:

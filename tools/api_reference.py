@@ -16,6 +16,7 @@ from google.protobuf.descriptor_pb2 import (
     ServiceDescriptorProto,
 )
 
+from tools import api_facts
 from viewstamp.api.routing.v1 import routing_pb2
 
 PACKAGE: Final = "viewstamp.api."
@@ -67,18 +68,33 @@ def _index(files: FileDescriptorSet) -> Iterator[str]:
     """Yield the lines of the page that lists every method."""
     yield "# API reference\n"
     yield "`make docs` makes these pages from `protos/`. The comments of the protos are the text.\n"
-    yield "| method | kind | what it does |"
-    yield "|---|---|---|"
+    yield "| method | kind | since level | who may call it | what it does |"
+    yield "|---|---|---|---|---|"
     for file in files.file:
         if not file.package.startswith(PACKAGE):
             continue
         comments = Comments.of(file)
         for i, service in enumerate(file.service):
             for j, method in enumerate(service.method):
-                name = f"{service.name}.{method.name}"
-                link = f"[{name}]({_short(file.package)}.md#{method.name.lower()})"
-                first = comments.line(SERVICES, i, METHODS, j).split(". ")[0].removesuffix(".")
-                yield f"| {link} | {_kind(method)} | {first}. |"
+                yield _index_row(file, service, method, comments.line(SERVICES, i, METHODS, j))
+
+
+def _index_row(
+    file: FileDescriptorProto,
+    service: ServiceDescriptorProto,
+    method: MethodDescriptorProto,
+    text: str,
+) -> str:
+    """Return the line of a method; `text` is its comment."""
+    address = f"{_short(file.package)}.md#{method.name.lower()}"
+    cells = (
+        f"[{service.name}.{method.name}]({address})",
+        api_facts.kind(method),
+        str(api_facts.level(method)),
+        _callers(file, method, text),
+        text.split(". ", maxsplit=1)[0].removesuffix(".") + ".",
+    )
+    return f"| {' | '.join(cells)} |"
 
 
 def _file(file: FileDescriptorProto) -> Iterator[str]:
@@ -86,21 +102,29 @@ def _file(file: FileDescriptorProto) -> Iterator[str]:
     comments = Comments.of(file)
     yield f"From `protos/{file.name}`.\n"
     for i, service in enumerate(file.service):
-        yield from _service(service, comments, i)
+        yield from _service(file, service, comments, i)
     for i, message in enumerate(file.message_type):
         yield from _message(message, comments, (MESSAGES, i), "")
     for i, enum in enumerate(file.enum_type):
         yield from _enum(enum, comments, (ENUMS, i), "")
 
 
-def _service(service: ServiceDescriptorProto, comments: Comments, at: int) -> Iterator[str]:
+def _service(
+    file: FileDescriptorProto, service: ServiceDescriptorProto, comments: Comments, at: int
+) -> Iterator[str]:
     """Yield the lines of a service and its methods."""
     yield f"## {service.name}\n"
-    yield comments.paragraph(SERVICES, at) + "\n"
+    shared = comments.paragraph(SERVICES, at)
+    yield shared + "\n"
     for j, method in enumerate(service.method):
         yield f"### {method.name}\n"
-        yield comments.paragraph(SERVICES, at, METHODS, j) + "\n"
-        yield f"- kind: {_kind(method)}{_code(method)}"
+        text = comments.paragraph(SERVICES, at, METHODS, j)
+        yield text + "\n"
+        yield f"- kind: {api_facts.kind(method)}{_code(method)}"
+        yield f"- who may call it: {_callers(file, method, text)}"
+        refused = api_facts.refusals(_plain(shared), _plain(text))
+        listed = ", ".join(f"`{name}` ({code})" for name, code in refused)
+        yield f"- refusals: {listed or 'those that every call may meet'}"
         yield f"- request: {_type(method.input_type, method.client_streaming)}"
         yield f"- response: {_type(method.output_type, method.server_streaming)}\n"
 
@@ -114,6 +138,9 @@ def _message(message: DescriptorProto, comments: Comments, path: Path, outer: st
         yield "| number | field | type | meaning |\n|---|---|---|---|"
     for i, field in enumerate(message.field):
         text = comments.line(*path, FIELDS, i)
+        level = api_facts.field_level(field)
+        if level > 1 and "feature level" not in text:
+            text += f" Needs feature level {level}."
         yield f"| {field.number} | `{field.name}` | {_field_type(field)} | {text} |"
     yield ""
     for i, nested in enumerate(message.nested_type):
@@ -132,22 +159,21 @@ def _enum(enum: EnumDescriptorProto, comments: Comments, path: Path, outer: str)
     yield ""
 
 
-def _kind(method: MethodDescriptorProto) -> str:
-    """Return the kind of a method for the gateway: a command, a query, or neither of them."""
-    if method.options.HasExtension(routing_pb2.command):
-        return "command"
-    return "query" if method.options.HasExtension(routing_pb2.query) else "direct"
-
-
 def _code(method: MethodDescriptorProto) -> str:
     """Return the code and the feature level of a routed method, as text after its kind."""
-    kind = _kind(method)
+    kind = api_facts.kind(method)
     if kind == "direct":
         return ""
     options = method.options.Extensions[getattr(routing_pb2, kind)]
-    level = f", since feature level {options.since_level}" if options.since_level > 1 else ""
+    level = api_facts.level(method)
+    since = f", since feature level {level}" if level > 1 else ""
     internal = ", internal" if kind == "command" and options.internal else ""
-    return f", code {options.code}{level}{internal}"
+    return f", code {options.code}{since}{internal}"
+
+
+def _callers(file: FileDescriptorProto, method: MethodDescriptorProto, text: str) -> str:
+    """Return who may call a method; `text` is its comment, escaped."""
+    return _escaped(api_facts.callers(_short(file.package), method, _plain(text)))
 
 
 def _field_type(field: FieldDescriptorProto) -> str:
@@ -182,4 +208,16 @@ def _title(name: str) -> str:
 
 def _escaped(text: str) -> str:
     """Return a comment escaped, so that no part of it counts as HTML or as a link."""
+    parts = text.split("`")
+    # What stands between backticks is shown as it is.
+    parts[::2] = [_escaped_words(part) for part in parts[::2]]
+    return "`".join(parts)
+
+
+def _escaped_words(text: str) -> str:
     return text.replace("<", "&lt;").replace("[", "\\[").replace("*", "\\*").replace("_", "\\_")
+
+
+def _plain(escaped: str) -> str:
+    """Return an escaped comment as it was written, apart from its tags."""
+    return escaped.replace("\\_", "_").replace("\\*", "*").replace("\\[", "[")

@@ -40,7 +40,8 @@ MARKS_PER_ROW_MAX: Final = 32
 MARK_INTERVAL_US: Final = 10_000_000
 # A report whose time is so far ahead of log time leaves no time behind.
 REPORT_AHEAD_US_MAX: Final = 60_000_000
-# Partitions on one page of FetchOffsets, FindOffsets or ListWatermarks.
+# Partitions on one page of FetchOffsets, FindOffsets or ListWatermarks, and ranges of them on one
+# of ListPartitions.
 OFFSETS_PAGE_MAX: Final = 16_384
 REPLICATION_FACTOR_MAX: Final = 255
 SEGMENT_SIZE_BYTES_MIN: Final = 1 * MIB

@@ -71,6 +71,23 @@ class PagedList:
             raise _malformed()
         return int.from_bytes(key, "big")
 
+    def ids_token(self, ids: Sequence[int]) -> str:
+        """Return the token of a page that ended with an entity of several ids, in their order."""
+        return _encode(b"".join(id_.to_bytes(ID_BYTES, "big") for id_ in ids) + self._tag())
+
+    def ids_after(self, token: str, count: int) -> tuple[int, ...]:
+        """Return the ids, `count` of them, after which the page begins; zeros for the first page.
+
+        Raises Refusal MALFORMED_REQUEST.
+        """
+        if not token:
+            return (0,) * count
+        key = self._key(token)
+        if len(key) != ID_BYTES * count:
+            raise _malformed()
+        starts = range(0, len(key), ID_BYTES)
+        return tuple(int.from_bytes(key[start : start + ID_BYTES], "big") for start in starts)
+
     def begin(self, token: str) -> int:
         """Return the number at which the page begins, 0 for the first page.
 

@@ -5,7 +5,7 @@ Coordinator, services and client all read the same options; nobody keeps a list 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
@@ -48,6 +48,8 @@ class Method:
     at_primary: bool
     request: type[Message]
     response: type[Message]
+    field_levels: Mapping[str, int]
+    """The fields of a command's request that count from a level above 1 on, with that level."""
     name: str = field(init=False, compare=False)
     """The RPC's own name, for example `CreateTopic`."""
     path: str = field(init=False, compare=False)
@@ -97,6 +99,7 @@ def _method(descriptor: MethodDescriptor) -> Method | None:
             at_primary=True,
             request=request,
             response=response,
+            field_levels=_field_levels(descriptor.input_type),
         )
     if options.HasExtension(routing_pb2.query):
         query = options.Extensions[routing_pb2.query]
@@ -118,8 +121,27 @@ def _method(descriptor: MethodDescriptor) -> Method | None:
             at_primary=query.at_primary,
             request=request,
             response=response,
+            field_levels={},
         )
     return None
+
+
+def _field_levels(request: Descriptor) -> dict[str, int]:
+    levels = {}
+    for each in request.fields:
+        if each.has_options:
+            # Parsed again for the same reason as the options of methods.
+            options = descriptor_pb2.FieldOptions.FromString(each.GetOptions().SerializeToString())
+            level = options.Extensions[routing_pb2.since_level]
+            if level > 1:
+                levels[each.name] = level
+    return levels
+
+
+def sets_field(request: Message, name: str) -> bool:
+    """Return whether a request gives a field a value other than its default."""
+    field = request.DESCRIPTOR.fields_by_name[name]
+    return request.HasField(name) if field.has_presence else bool(getattr(request, name))
 
 
 def file_closure(files: Iterable[FileDescriptor]) -> list[bytes]:

@@ -303,7 +303,10 @@ class Coordinator:
             tuple if self.members is None else self.members.status,
             self._config.replica_count,
             sources,
-            (self._snapshots.reads, SessionReads(self._mux.sessions)),
+            (
+                self._snapshots.reads,
+                SessionReads(self._mux.sessions, lambda: self._mux.feature_level),
+            ),
         )
 
     def _make_snapshots(self) -> SnapshotAssembly:

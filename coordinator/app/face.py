@@ -222,14 +222,14 @@ class PublicFace:
             self._callers,
             ports.driver.serving.check,
             self._forwarding,
-            self._step_down,
+            self._check_step_down,
+            lambda reason: ports.driver.step(vsr.Abdicate(reason)),
             ports.supported_levels,
         )
 
-    def _step_down(self, reason: str) -> None:
+    def _check_step_down(self) -> None:
         if self._ports.members is None:
             raise Refusal.of(Reason.REASON_NO_OTHER_REPLICA)
-        self._ports.driver.step(vsr.Abdicate(reason))
 
 
 def _audit_log(config: Config, open_audit: Callable[[Path, int], AuditLog]) -> AuditLog | None:

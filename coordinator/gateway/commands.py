@@ -279,6 +279,8 @@ class CommandAdmission:
         check_fence: Callable[[], None],
     ) -> AdmittedRequest:
         methods = [self.routes.public_code(code, MethodKind.COMMAND) for code, _, _ in spans]
+        for method, (_, _, items) in zip(methods, spans, strict=True):
+            self.routes.check_fields(method, items)
         shapes = [self.routes.shape(code) for code, _, _ in spans]
         shape = check_runs(shapes, [count for _, count, _ in spans])
         suffixes: Suffixes = [{}] * len(methods)

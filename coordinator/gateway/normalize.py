@@ -182,6 +182,7 @@ class Normalizer:
     async def _part(self, part: submit_pb2.TransactionPart, index: int, origin: Origin) -> None:
         method = self._routes.public_code(part.code, MethodKind.COMMAND)
         _check_part(method, index)
+        self._routes.check_command(method, part.request)
         if not method.normalize:
             return
         response = await self._ask(method, 1, frame(part.request), origin, suffix_only=False)

@@ -15,10 +15,10 @@ says why.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import grpc.aio
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from coordinator.base.refused_calls import abort
 from coordinator.gateway.caller_calls import CallerCalls, Callers
@@ -35,13 +35,15 @@ RAISE_PATH: Final = SERVICE + "RaiseFeatureLevel"
 REASON: Final = "an operator asked it to step down"
 
 Context = grpc.aio.ServicerContext[Any, Any]
+Parsed = TypeVar("Parsed", bound=Message)
 # Returns the response to a request's bytes. Raises Refusal.
 Answer = Callable[[CallerCalls, bytes], Awaitable[bytes]]
 
 
 class PrimaryCalls:
-    """Serves both. `abdicate` gets the reason and makes the replica stop leading; `supported`
-    returns the highest level of each replica, 0 if not heard."""
+    """Serves both. `abdicate` gets the reason and makes the replica stop leading, unless
+    `check_abdication` raises Refusal; `supported` returns the highest level of each replica, 0 if
+    not heard."""
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class PrimaryCalls:
         callers: Callers,
         check_serving: Callable[[], None],
         forwarding: Forwarding | None,
+        check_abdication: Callable[[], None],
         abdicate: Callable[[str], None],
         supported: Callable[[], Mapping[int, int]],
     ) -> None:
@@ -56,6 +59,7 @@ class PrimaryCalls:
         self._callers = callers
         self._check_serving = check_serving
         self._forwarding = forwarding
+        self._check_abdication = check_abdication
         self._abdicate = abdicate
         self._supported = supported
 
@@ -87,13 +91,16 @@ class PrimaryCalls:
         response = await answer(calls, payload)
         return with_header(header_of(calls.newest, self._cluster_id), response)
 
-    async def _step_down(self, calls: CallerCalls, _: bytes) -> bytes:
+    async def _step_down(self, calls: CallerCalls, payload: bytes) -> bytes:
+        request = _parsed(cluster_pb2.StepDownRequest, payload)
         await calls.check_manages_servers()
-        self._abdicate(REASON)
+        self._check_abdication()
+        if not request.validate_only:
+            self._abdicate(REASON)
         return b""
 
     async def _raise(self, calls: CallerCalls, payload: bytes) -> bytes:
-        level = _parsed(payload).level
+        level = _parsed(cluster_pb2.RaiseFeatureLevelRequest, payload).level
         # A caller who may not raise the level must not learn which builds run.
         await calls.check_manages_servers()
         check_supported(level, self._supported())
@@ -119,11 +126,11 @@ def check_supported(level: int, supported: Mapping[int, int]) -> None:
     )
 
 
-def _parsed(payload: bytes) -> cluster_pb2.RaiseFeatureLevelRequest:
+def _parsed(request: type[Parsed], payload: bytes) -> Parsed:
     try:
-        return cluster_pb2.RaiseFeatureLevelRequest.FromString(payload)
+        return request.FromString(payload)
     except DecodeError as error:
         raise Refusal(
             Reason.REASON_MALFORMED_REQUEST,
-            "its bytes are not a RaiseFeatureLevelRequest: send its protobuf encoding",
+            f"its bytes are not a {request.DESCRIPTOR.name}: send its protobuf encoding",
         ) from error

@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Final
 
 from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
 
 from coordinator.gateway.request_runs import method_shape
 from coordinator.mux.run_shapes import Shape
@@ -17,7 +18,15 @@ from viewstamp.api.sessions.v1 import sessions_service_pb2
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2
 from viewstamp.errors import Refusal
-from viewstamp.routing import Method, MethodKind, methods_of_file, pool_of
+from viewstamp.framing import frame
+from viewstamp.routing import (
+    Method,
+    MethodKind,
+    batch_class,
+    methods_of_file,
+    pool_of,
+    sets_field,
+)
 
 NAMED_CHARACTERS_MAX: Final = 200
 
@@ -134,20 +143,52 @@ class Routes:
         self._check_level(method)
         return method
 
+    def check_command(self, method: Method, payload: bytes) -> None:
+        """Do what `check_fields` does for one command."""
+        if method.field_levels:
+            self.check_fields(method, frame(payload))
+
+    def check_fields(self, method: Method, items: bytes) -> None:
+        """Raise Refusal FEATURE_LEVEL_REQUIRED if a command sets a field above the level in force.
+
+        `items` are framed commands. Machines ignore such a field below its level: somebody who only
+        wants to validate would change something. Malformed commands pass: their owner refuses them.
+        """
+        if not method.field_levels:
+            return
+        in_force = self.level_in_force()
+        newer = {name: level for name, level in method.field_levels.items() if level > in_force}
+        if not newer:
+            return
+        try:
+            batch = batch_class(method.request.DESCRIPTOR)  # type: ignore[arg-type]
+            commands = batch.FromString(items).items
+        except DecodeError:
+            return
+        for name, level in newer.items():
+            if any(sets_field(command, name) for command in commands):
+                raise _level_required(method, level, in_force, field=name)
+
     def _check_level(self, method: Method) -> None:
         if method.since_level == 1:
             return  # level 1 is always in force
         in_force = self.level_in_force()
         if method.since_level > in_force:
-            raise Refusal(
-                Reason.REASON_FEATURE_LEVEL_REQUIRED,
-                f"{method.name} needs feature level {method.since_level}, and {in_force} is in"
-                " force: once every replica runs a build that knows it, raise the level by"
-                " `viewstamp cluster feature-level --raise`",
-                method=method.name,
-                required=method.since_level,
-                in_force=in_force,
-            )
+            raise _level_required(method, method.since_level, in_force)
+
+
+def _level_required(method: Method, required: int, in_force: int, field: str = "") -> Refusal:
+    what = f"`{field}` of {method.name}" if field else method.name
+    return Refusal(
+        Reason.REASON_FEATURE_LEVEL_REQUIRED,
+        f"{what} needs feature level {required}, and {in_force} is in"
+        " force: once every replica runs a build that knows it, raise the level by"
+        " `viewstamp cluster feature-level --raise`",
+        method=method.name,
+        required=required,
+        in_force=in_force,
+        **({"field": field} if field else {}),
+    )
 
 
 def _clipped(path: str) -> str:

@@ -167,7 +167,9 @@ class SubmitStreams:
 
     async def _write_opened(self, context: Context, last_number: int) -> None:
         opened = submit_pb2.StreamOpened(
-            last_request_number=last_number, cluster_id=self.cluster_id
+            last_request_number=last_number,
+            cluster_id=self.cluster_id,
+            feature_level=self.commands.routes.level_in_force(),
         )
         await context.write(submit_pb2.SubmitResponse(opened=opened).SerializeToString())
 

@@ -249,6 +249,7 @@ class UnaryCalls:
     ) -> tuple[Reply, bytes]:
         suffix = b""
         self._commands.check_credentials(principal)
+        self._routes.check_command(method, payload)
         if method.code == REGISTER_SESSION_CODE and self._room is not None:
             await self._room.make(principal.user_id, payload)
         if self._normalizer.needed(method):

@@ -5,9 +5,9 @@ Only its section and the log feed it. `catalog_decisions` says which command tak
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from coordinator.mux.catalog_decisions import (
     DECISIONS,
@@ -36,6 +36,7 @@ from coordinator.mux.catalog_types import (
     PruneSnapshotsResult,
     RaiseFeatureLevel,
     RaiseFeatureLevelResult,
+    Requested,
     RetentionClass,
     SetDescription,
     SetRetention,
@@ -53,10 +54,20 @@ from coordinator.mux.entities import (
 )
 from coordinator.mux.sessions import SessionApplied, SessionRefused
 from coordinator.mux.snapshot_retention import expired
+from viewstamp.limits import FEATURE_LEVEL_GUARDS
 from viewstamp.machine.freezing import Entity, RowKind
 from viewstamp.machine.tables import Table, UndoLog
 
 _US_PER_MS: Final = 1_000
+
+
+class _Place(NamedTuple):
+    """Where in the log a command is, and whether its level notes that in what it changes."""
+
+    op: int
+    revision: int
+    timestamp: int
+    is_noted: bool
 
 
 class CatalogMachine:
@@ -160,7 +171,17 @@ class CatalogMachine:
             return self._applied(CatalogDone())
         if verdict is not CatalogVerdict.APPLY:
             return self._refused(verdict, generation)
-        return self._applied(self._carry_out(command, generation, revision, op, timestamp))
+        if isinstance(command, DeleteSnapshot | SetRetention):
+            expected = command.expected_revision
+            modified = self._existing(generation).modified_revision
+            if expected is not None and expected != modified:
+                details = {"generation": str(generation)}
+                return self._mismatch("snapshot", details, modified, expected)
+        if isinstance(command, Requested) and command.validate_only:
+            return self._applied(_result(command, generation))
+        place = _Place(op, revision, timestamp, feature_level >= FEATURE_LEVEL_GUARDS)
+        self._carry_out(command, generation, place)
+        return self._applied(_result(command, generation))
 
     def savepoint(self) -> None:
         """Begin to remember changes, so that a transaction can be taken back."""
@@ -215,67 +236,66 @@ class CatalogMachine:
 
     # --- How it is done ---
 
-    def _carry_out(
-        self, command: Decided, generation: int, revision: int, op: int, timestamp: int
-    ) -> CatalogResult:
+    def _carry_out(self, command: Decided, generation: int, place: _Place) -> None:
         """Apply a command that the table lets through."""
         match command:
             case CreateSnapshot():
-                kept_until = _kept_until(command.keep_for_ms, timestamp)
-                self._reserve(generation, command.retention, kept_until)
-                return CreateSnapshotResult(generation)
+                kept_until = _kept_until(command.keep_for_ms, place.timestamp)
+                self._reserve(generation, place, command.retention, kept_until)
             case BeginSnapshot():
-                self._begin(command, revision, op, timestamp)
+                self._begin(command, place)
             case CompleteSnapshot():
-                self._complete(command, timestamp)
+                self._complete(command, place)
             case FailSnapshot():
                 failed = replace(
                     self._existing(generation),
                     state=SnapshotState.FAILED,
                     failure=command.reason,
-                    decided_at=timestamp,
+                    decided_at=place.timestamp,
                 )
-                self._put(failed)
+                self._put(failed, place)
             case DeleteSnapshot():
                 self._drop(generation)
             case SetRetention():
-                kept_until = _kept_until(command.keep_for_ms, timestamp)
+                kept_until = _kept_until(command.keep_for_ms, place.timestamp)
                 known = self._existing(generation)
-                self._put(replace(known, retention=command.retention, kept_until=kept_until))
-        return CatalogDone()
+                kept = replace(known, retention=command.retention, kept_until=kept_until)
+                self._put(kept, place)
 
-    def _reserve(self, generation: int, retention: RetentionClass, kept_until: int = 0) -> None:
+    def _reserve(
+        self, generation: int, place: _Place, retention: RetentionClass, kept_until: int = 0
+    ) -> None:
         """Reserve the next generation."""
         self._counters.put(None, CatalogCounters(generation))
         reserved = Snapshot(generation, SnapshotState.CREATED, retention=retention)
-        self._put(replace(reserved, kept_until=kept_until))
+        self._put(replace(reserved, kept_until=kept_until), place)
 
-    def _begin(self, command: BeginSnapshot, revision: int, op: int, timestamp: int) -> None:
+    def _begin(self, command: BeginSnapshot, place: _Place) -> None:
         """Note the cut of the reserved generation, or of the next one."""
         if self._snapshots.get(command.generation) is None:
-            self._reserve(command.generation, RetentionClass.LAST)
+            self._reserve(command.generation, place, RetentionClass.LAST)
         cut = replace(
             self._existing(command.generation),
-            cut_op=op,
-            cut_revision=revision,
-            created_at=timestamp,
+            cut_op=place.op,
+            cut_revision=place.revision,
+            created_at=place.timestamp,
             keep_last=command.keep_last,
             keep_daily=command.keep_daily,
         )
-        self._put(cut)
+        self._put(cut, place)
 
-    def _complete(self, command: CompleteSnapshot, timestamp: int) -> None:
+    def _complete(self, command: CompleteSnapshot, place: _Place) -> None:
         """Note that a generation is good, and forget those that need no longer be kept."""
         completed = replace(
             self._existing(command.generation),
             state=SnapshotState.COMPLETED,
             root=command.root,
             tasks=command.tasks,
-            decided_at=timestamp,
+            decided_at=place.timestamp,
         )
-        self._put(completed)
+        self._put(completed, place)
         for generation in expired(
-            self._all(), completed.keep_last, completed.keep_daily, timestamp
+            self._all(), completed.keep_last, completed.keep_daily, place.timestamp
         ):
             self._drop(generation)
 
@@ -308,12 +328,7 @@ class CatalogMachine:
         before = self.description
         expected = command.expected_revision
         if expected is not None and expected != before.modified_revision:
-            details = {
-                "modified_revision": str(before.modified_revision),
-                "expected_revision": str(expected),
-            }
-            refusal = self.codec.encode_refusal("REVISION_MISMATCH", details, "description")
-            return SessionRefused(refusal)
+            return self._mismatch("description", {}, before.modified_revision, expected)
         if not command.validate_only:
             if command.text:
                 self._description.put(None, Description(command.text, revision))
@@ -321,8 +336,21 @@ class CatalogMachine:
                 self._description.delete(None)
         return self._applied(CatalogDone())
 
-    def _put(self, snapshot: Snapshot) -> None:
+    def _mismatch(
+        self, case: str, details: Mapping[str, str], modified_revision: int, expected: int
+    ) -> SessionRefused:
+        """Return the refusal of a compare-and-set that lost."""
+        revisions = {
+            "modified_revision": str(modified_revision),
+            "expected_revision": str(expected),
+        }
+        refusal = self.codec.encode_refusal("REVISION_MISMATCH", {**details, **revisions}, case)
+        return SessionRefused(refusal)
+
+    def _put(self, snapshot: Snapshot, place: _Place) -> None:
         """Set a generation."""
+        if place.is_noted:
+            snapshot = replace(snapshot, modified_revision=place.revision)
         self._touched.append(snapshot.generation)
         self._snapshots.put(snapshot.generation, snapshot)
 
@@ -351,6 +379,13 @@ class CatalogMachine:
             generation = self.current().generation
         details = {"generation": str(generation)}
         return SessionRefused(self.codec.encode_refusal(verdict.value, details))
+
+
+def _result(command: Decided, generation: int) -> CatalogResult:
+    """Return the result of a command that takes effect, or only would."""
+    if isinstance(command, CreateSnapshot):
+        return CreateSnapshotResult(generation)
+    return CatalogDone()
 
 
 def _kept_until(keep_for_ms: int, timestamp: int) -> int:

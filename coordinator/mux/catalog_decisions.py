@@ -19,10 +19,15 @@ from coordinator.mux.catalog_types import (
     DeleteSnapshot,
     FailSnapshot,
     PruneSnapshots,
+    Requested,
     SetRetention,
 )
 from coordinator.mux.stage import cut_stages
-from viewstamp.limits import FEATURE_LEVEL_KEPT_SNAPSHOTS, SNAPSHOT_KEPT_FOR_MAX_US
+from viewstamp.limits import (
+    FEATURE_LEVEL_GUARDS,
+    FEATURE_LEVEL_KEPT_SNAPSHOTS,
+    SNAPSHOT_KEPT_FOR_MAX_US,
+)
 
 ROOT_BYTES: Final = 32
 _KEPT_MS_MAX: Final = SNAPSHOT_KEPT_FOR_MAX_US // 1_000
@@ -102,9 +107,15 @@ class Malformed:
 
 def at_level(command: CatalogCommand, feature_level: int) -> CatalogCommand:
     """Return a command as builds of a lower feature level read it, which lack the new fields."""
-    match command:
-        case CreateSnapshot() | SetRetention() if feature_level < FEATURE_LEVEL_KEPT_SNAPSHOTS:
-            return replace(command, keep_for_ms=0)
+    if not isinstance(command, Requested):
+        return command
+    if feature_level < FEATURE_LEVEL_GUARDS:
+        command = replace(command, validate_only=False)
+        if not isinstance(command, CreateSnapshot):
+            command = replace(command, expected_revision=None)
+    is_older = feature_level < FEATURE_LEVEL_KEPT_SNAPSHOTS
+    if is_older and not isinstance(command, DeleteSnapshot):
+        command = replace(command, keep_for_ms=0)
     return command
 
 

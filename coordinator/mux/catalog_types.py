@@ -58,6 +58,8 @@ class Snapshot:
     keep_last: int = 0
     keep_daily: int = 0
     kept_until: int = 0
+    # Of the last command that changed it; 0 below FEATURE_LEVEL_GUARDS.
+    modified_revision: int = 0
 
     @property
     def is_cut(self) -> bool:
@@ -99,17 +101,20 @@ GENERATION_ZERO = Snapshot(0, SnapshotState.COMPLETED)
 
 @dataclass(frozen=True, slots=True)
 class CreateSnapshot:
-    """Reserve the next generation."""
+    """Reserve the next generation; only check, if validating."""
 
     retention: RetentionClass = RetentionClass.LAST
     keep_for_ms: int = 0
+    validate_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteSnapshot:
-    """Forget a generation."""
+    """Forget a generation; only check, if validating."""
 
     generation: int
+    expected_revision: int | None = None
+    validate_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +128,13 @@ class PruneSnapshots:
 
 @dataclass(frozen=True, slots=True)
 class SetRetention:
-    """Change how long a generation is kept."""
+    """Change how long a generation is kept; only check, if validating."""
 
     generation: int
     retention: RetentionClass
     keep_for_ms: int = 0
+    expected_revision: int | None = None
+    validate_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +181,8 @@ class SetDescription:
     validate_only: bool = False
 
 
+# Commands about a generation that people send.
+Requested: TypeAlias = CreateSnapshot | DeleteSnapshot | SetRetention
 CatalogCommand: TypeAlias = (
     CreateSnapshot
     | DeleteSnapshot

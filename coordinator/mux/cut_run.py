@@ -75,7 +75,7 @@ class CutRun(Run):
     def _decide(self) -> None:
         """Apply the command; if it takes effect, freeze what is here and turn to the services."""
         segment, machine = self._segment, self._catalog.machine
-        self._sessions.enter(self._request, segment)
+        self._sessions.enter(self._request, segment, self.feature_level)
         if not segment.is_open:
             return
         self._catalog.apply(self.op, self.feature_level, segment)

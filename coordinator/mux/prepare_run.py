@@ -69,7 +69,7 @@ class PrepareRun(Run):
             self._sessions.apply_effects(self._segments)
         else:
             for request, segment in self._members:
-                self._sessions.enter(request, segment)
+                self._sessions.enter(request, segment, self.feature_level)
         self.prepare.note(self._sessions.machine.take_changes())
 
     def _visit_catalog(self) -> None:

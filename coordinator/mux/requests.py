@@ -17,6 +17,7 @@ from coordinator.mux.sessions import (
     SessionChanges,
     SessionRefused,
     SessionsMachine,
+    at_level,
 )
 from coordinator.mux.types import (
     EMPTY_FRAME,
@@ -146,8 +147,11 @@ class SessionsStage:
             )
         return work.outdated.get((span.user_id, span.credential_revision))
 
-    def enter(self, work: RequestWork, segment: Segment) -> None:
-        """Let a segment pass, refuse it, or apply it if its commands are for sessions."""
+    def enter(self, work: RequestWork, segment: Segment, feature_level: int) -> None:
+        """Let a segment pass, refuse it, or apply it if its commands are for sessions.
+
+        `feature_level` is that of the entry.
+        """
         if not self.admits(work):
             segment.is_withdrawn = True
             return
@@ -158,7 +162,7 @@ class SessionsStage:
         if error is not None:
             segment.refuse_rest(error)
         elif segment.route.owner == Stage.SESSIONS:
-            self._apply(work, segment)
+            self._apply(work, segment, feature_level)
 
     def apply_effects(self, segments: Iterable[Segment]) -> None:
         """Apply the effects that return to sessions."""
@@ -235,7 +239,7 @@ class SessionsStage:
         is_known = session_id == limits.GATEWAY_SESSION_ID or self.replies.window(session_id)
         return _reply(prepare, work, (), None if is_known else self.machine.evicted(session_id))
 
-    def _apply(self, work: RequestWork, segment: Segment) -> None:
+    def _apply(self, work: RequestWork, segment: Segment, feature_level: int) -> None:
         """Apply the commands of a span that sessions owns."""
         span, refused = segment.span, frozenset(segment.refused)
         if len(span.session_commands) != span.count:
@@ -246,6 +250,7 @@ class SessionsStage:
             if index not in refused:
                 assert command is not None, f"session command {index} is neither there nor refused"
                 revision = segment.first_revision + index
+                command = at_level(command, feature_level)
                 outcome = self.machine.apply(command, span, segment.session_id, revision)
                 if isinstance(outcome, SessionRefused):
                     errors.append(IndexedError(index, outcome.error))

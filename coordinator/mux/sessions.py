@@ -75,6 +75,12 @@ class SessionChanges:
     users: tuple[int, ...]
 
 
+def at_level(command: SessionCommand, feature_level: int) -> SessionCommand:
+    """Return a command as builds of a lower feature level read it, which lack the new fields."""
+    is_newer = isinstance(command, EndSession) and feature_level < limits.FEATURE_LEVEL_GUARDS
+    return EndSession() if is_newer else command
+
+
 class SessionsMachine:
     """The sessions of the cluster at one place of the log."""
 
@@ -164,7 +170,7 @@ class SessionsMachine:
             case RegisterSession():
                 return self._register(command, span.user_id, revision)
             case EndSession():
-                return self._end_calling(session_id)
+                return self._end_calling(session_id, command.validate_only)
             case ExpireSession():
                 return self._expire(command)
 
@@ -257,14 +263,14 @@ class SessionsMachine:
         self._registered.append(session)
         return SessionApplied(self._codec.encode_session_result(RegisterResult(revision)))
 
-    def _end_calling(self, session_id: int) -> SessionApplied | SessionRefused:
+    def _end_calling(self, session_id: int, validate_only: bool) -> SessionApplied | SessionRefused:
         """End the session that carries the request."""
         if session_id == limits.GATEWAY_SESSION_ID:
             return SessionRefused(self._codec.encode_refusal("SESSION_REQUIRED", {}, "to_end"))
         session = self._sessions.get(session_id)
         if session is None:
             return SessionRefused(self.evicted(session_id))
-        effect = self._end(session)
+        effect = None if validate_only else self._end(session)
         return SessionApplied(self._codec.encode_session_result(EndResult()), effect)
 
     def _expire(self, command: ExpireSession) -> SessionApplied:

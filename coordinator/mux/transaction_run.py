@@ -79,6 +79,9 @@ class TransactionRun(Run):
         self._pending: list[tuple[Item, Segment]] = []
         self._leads_savepoint = False
         self._saved: list[Stage] = []
+        self._validates = (
+            index in span.validated and self.feature_level >= limits.FEATURE_LEVEL_GUARDS
+        )
         self._is_kept = False
         self._reply = SpanReply(EMPTY_FRAME)
 
@@ -137,7 +140,7 @@ class TransactionRun(Run):
         return self._reply
 
     def standing_segments(self) -> Sequence[Segment]:
-        """Return the parts if the transaction was kept, and none if it was taken back."""
+        """Return the parts if the transaction was kept, and none if it is taken back."""
         return self._segments if self._is_kept else ()
 
     def _check_header(self) -> None:
@@ -233,7 +236,10 @@ class TransactionRun(Run):
             self._decide()
 
     def _decide(self) -> None:
-        """Keep everything if no part was refused; otherwise report the first refused part."""
+        """Keep everything if no part was refused; otherwise report the first refused part.
+
+        A transaction that only validates is answered in the same way, and not kept.
+        """
         failed = self._first_failure()
         codec = self._sessions.codec
         if failed is not None:
@@ -241,7 +247,7 @@ class TransactionRun(Run):
         else:
             results = tuple(segment.reply().results for segment in self._segments)
             self._reply = SpanReply(codec.encode_transaction_result(results))
-        self._is_kept = failed is None
+        self._is_kept = failed is None and not self._validates
         self._saved.sort()
         self._phase = _Phase.CLOSING
 

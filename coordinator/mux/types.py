@@ -99,7 +99,9 @@ class RegisterSession:
 
 @dataclass(frozen=True, slots=True)
 class EndSession:
-    """End the session that carries the request."""
+    """End the session that carries the request; only check, if validating."""
+
+    validate_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,8 @@ class LoggedSpan:
     The codec fills `session_commands` and `catalog_commands` for methods that these stages own:
     one per index, None where `refused` names the index. It fills `parts` for TRANSACT_CODE only:
     per index the transaction's parts in order, each a span of count 1, and () where refused.
-    `refused` names what does not parse (ascending), on every replica alike.
+    `validated` are the indexes of transactions that ask to change nothing. `refused` names what
+    does not parse (ascending), on every replica alike.
     """
 
     code: int
@@ -132,6 +135,7 @@ class LoggedSpan:
     parts: tuple[tuple[LoggedSpan, ...], ...] = ()
     session_commands: tuple[SessionCommand | None, ...] = ()
     catalog_commands: tuple[CatalogCommand | None, ...] = ()
+    validated: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
 from coordinator.mux import catalog_types as catalog
 from coordinator.mux import types as mux
@@ -30,6 +30,12 @@ COMPLETE_SNAPSHOT_CODE: Final = 406
 FAIL_SNAPSHOT_CODE: Final = 407
 RAISE_FEATURE_LEVEL_CODE: Final = 408
 SET_DESCRIPTION_CODE: Final = 409
+
+Guarded: TypeAlias = (
+    snapshots_pb2.DeleteSnapshotRequest
+    | snapshots_pb2.SetSnapshotRetentionRequest
+    | cluster_pb2.SetClusterDescriptionRequest
+)
 
 _STAGES: Final = frozenset(int(stage) for stage in mux.Stage)
 
@@ -80,11 +86,13 @@ def fail_snapshot_request(command: catalog.FailSnapshot) -> bytes:
 
 def _create(item: bytes) -> catalog.CreateSnapshot:
     request = snapshots_pb2.CreateSnapshotRequest.FromString(item)
-    return catalog.CreateSnapshot(_retention(request.retention), request.keep_for_ms)
+    retention = _retention(request.retention)
+    return catalog.CreateSnapshot(retention, request.keep_for_ms, request.validate_only)
 
 
 def _delete(item: bytes) -> catalog.DeleteSnapshot:
-    return catalog.DeleteSnapshot(snapshots_pb2.DeleteSnapshotRequest.FromString(item).generation)
+    request = snapshots_pb2.DeleteSnapshotRequest.FromString(item)
+    return catalog.DeleteSnapshot(request.generation, _expected(request), request.validate_only)
 
 
 def _prune(item: bytes) -> catalog.PruneSnapshots:
@@ -95,7 +103,13 @@ def _prune(item: bytes) -> catalog.PruneSnapshots:
 def _set_retention(item: bytes) -> catalog.SetRetention:
     request = snapshots_pb2.SetSnapshotRetentionRequest.FromString(item)
     retention = _retention(request.retention)
-    return catalog.SetRetention(request.generation, retention, request.keep_for_ms)
+    return catalog.SetRetention(
+        request.generation,
+        retention,
+        request.keep_for_ms,
+        _expected(request),
+        request.validate_only,
+    )
 
 
 def _begin(item: bytes) -> catalog.BeginSnapshot:
@@ -132,9 +146,11 @@ def _set_description(item: bytes) -> catalog.SetDescription:
         bytes_max=limits.DESCRIPTION_BYTES_MAX,
         field="description",
     )
-    is_expected = request.HasField("expected_revision")
-    expected = request.expected_revision if is_expected else None
-    return catalog.SetDescription(request.description, expected, request.validate_only)
+    return catalog.SetDescription(request.description, _expected(request), request.validate_only)
+
+
+def _expected(request: Guarded) -> int | None:
+    return request.expected_revision if request.HasField("expected_revision") else None
 
 
 def _retention(number: int) -> catalog.RetentionClass:

@@ -7,7 +7,7 @@ request, never an error of the replica.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -82,12 +82,14 @@ def _logged_span(span: log_pb2.LoggedSpan) -> Steps[mux.LoggedSpan]:
     refused = _indexed_errors(span.refused)
     parse = _PARSED.get(span.code)
     parts: tuple[tuple[mux.LoggedSpan, ...], ...] = ()
+    validated: frozenset[int] = frozenset()
     commands: tuple[mux.SessionCommand | None, ...] = ()
     catalog_commands: tuple[mux.CatalogCommand | None, ...] = ()
     if parse is not None:
         values, refused = yield from _parse_items(span, refused, parse)
         if span.code == mux.TRANSACT_CODE:
-            parts = tuple(value if value is not None else () for value in values)
+            parts = tuple(() if value is None else value.parts for value in values)
+            validated = frozenset(i for i, value in enumerate(values) if value and value.validates)
         elif span.code in CATALOG_PARSERS:
             catalog_commands = tuple(values)
         else:
@@ -100,6 +102,7 @@ def _logged_span(span: log_pb2.LoggedSpan) -> Steps[mux.LoggedSpan]:
         credential_revision=span.credential_revision,
         refused=refused,
         parts=parts,
+        validated=validated,
         session_commands=commands,
         catalog_commands=catalog_commands,
     )
@@ -158,8 +161,7 @@ def _parse_register(item: bytes, _: log_pb2.LoggedSpan) -> mux.RegisterSession:
 
 
 def _parse_end(item: bytes, _: log_pb2.LoggedSpan) -> mux.EndSession:
-    sessions_pb2.EndSessionRequest.FromString(item)
-    return mux.EndSession()
+    return mux.EndSession(sessions_pb2.EndSessionRequest.FromString(item).validate_only)
 
 
 def _parse_expire(item: bytes, _: log_pb2.LoggedSpan) -> mux.ExpireSession:
@@ -167,11 +169,19 @@ def _parse_expire(item: bytes, _: log_pb2.LoggedSpan) -> mux.ExpireSession:
     return mux.ExpireSession(request.session_id, request.last_request_number)
 
 
-def _parse_transaction(item: bytes, span: log_pb2.LoggedSpan) -> tuple[mux.LoggedSpan, ...]:
-    parts = submit_pb2.TransactRequest.FromString(item).parts
-    if not parts:
+class _Transaction(NamedTuple):
+    """The parts of a transaction, and whether it asks to change nothing."""
+
+    parts: tuple[mux.LoggedSpan, ...]
+    validates: bool
+
+
+def _parse_transaction(item: bytes, span: log_pb2.LoggedSpan) -> _Transaction:
+    request = submit_pb2.TransactRequest.FromString(item)
+    if not request.parts:
         raise _malformed("transaction_parts", parts=0, maximum=TRANSACTION_PARTS_MAX)
-    return tuple(_logged_part(part.code, part.request, span) for part in parts)
+    parts = tuple(_logged_part(part.code, part.request, span) for part in request.parts)
+    return _Transaction(parts, request.validate_only)
 
 
 def _logged_part(code: int, item: bytes, span: log_pb2.LoggedSpan) -> mux.LoggedSpan:

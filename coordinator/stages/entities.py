@@ -58,6 +58,7 @@ def snapshot_message(snapshot: catalog.Snapshot) -> snapshots_pb2.Snapshot:
         keep_last=snapshot.keep_last,
         keep_daily=snapshot.keep_daily,
         kept_until=snapshot.kept_until,
+        modified_revision=snapshot.modified_revision,
     )
 
 
@@ -214,6 +215,7 @@ def snapshot_of(snapshot: snapshots_pb2.Snapshot) -> catalog.Snapshot:
         keep_last=snapshot.keep_last,
         keep_daily=snapshot.keep_daily,
         kept_until=snapshot.kept_until,
+        modified_revision=snapshot.modified_revision,
     )
 
 

@@ -47,7 +47,7 @@ WATCHED: Final[tuple[WatchedKind[GroupsState], ...]] = (
         entity_type=consumer_groups_pb2.ConsumerGroup.DESCRIPTOR.full_name,
         table=lambda state: state.groups,
         describe=_describe_group,
-        seen=lambda group: group._replace(expiry_due=0),
+        seen=lambda group: group._replace(expiry_due=0, offsets_revision=0),
         stream_id=lambda group, _: group.stream_id,
     ),
     WatchedKind(

@@ -32,6 +32,7 @@ from services.consumer_groups.membership import (
     with_partitions,
 )
 from services.consumer_groups.model import Chore, Group, GroupsState, Member
+from services.consumer_groups.retention import with_offsets
 from services.runtime.cost import Allowance
 from services.runtime.domain import Call
 from viewstamp import limits
@@ -268,7 +269,9 @@ def _change_partitions(state: GroupsState, group: Group, chore: Chore, call: Cal
         for member in state.members_of(group.id):
             copied += _truncate(state, member, chore.lowest_count, call)
         if call.keeps_offsets:
-            copied += _COPIED_PER_ROW * state.cut_offsets(group, chore.lowest_count)
+            copied += _COPIED_PER_ROW * state.cut_rows(group, chore.lowest_count)
+            if state.cut_offsets(group, chore.lowest_count):
+                group = with_offsets(group, chore.revision, call)
     changed = group._replace(
         partitions_count=chore.partitions_count, modified_revision=chore.revision
     )

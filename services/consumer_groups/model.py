@@ -45,6 +45,8 @@ class Group(NamedTuple):
     # need not end.
     idle_since: int = 0
     expiry_due: int = 0  # log time of the ExpireOffsets that was proposed; 0 for none
+    # Of the last command that changed offsets; 0 below FEATURE_LEVEL_GUARDS.
+    offsets_revision: int = 0
 
     @property
     def timeout_ms(self) -> int:
@@ -189,36 +191,50 @@ class GroupsState:
         numbers = range(self.offset_rows_max(group))
         return sum((group.id, number) in self.offsets for number in numbers)
 
-    def replace_offsets(self, group_id: int, number: int, changes: Mapping[int, int]) -> None:
-        """Replace offsets of a row, each plus one; 0 forgets it."""
+    def replace_offsets(self, group_id: int, number: int, changes: Mapping[int, int]) -> bool:
+        """Replace offsets of a row, each plus one; 0 forgets it. Return whether one differed."""
         row = self.offsets.rows.get((group_id, number))
         before = EMPTY if row is None else row.offsets
-        self.set_offsets(group_id, number, offset_rows.replaced(before, changes))
+        return self.set_offsets(group_id, number, offset_rows.replaced(before, changes))
 
-    def set_offsets(self, group_id: int, number: int, offsets: bytes) -> None:
-        """Replace a row of offsets, each plus one, if it differs; one without any is not kept."""
+    def set_offsets(self, group_id: int, number: int, offsets: bytes) -> bool:
+        """Replace a row of offsets, each plus one; one without any is not kept.
+
+        Return whether it differed from the row before; else nothing is done.
+        """
         key, row = (group_id, number), CommittedOffsets(group_id, number, offsets)
         if offsets and self.offsets.rows.get(key) != row:
             self.offsets.put(key, row)
         elif not offsets and key in self.offsets:
             self.offsets.delete(key)
+        else:
+            return False
+        return True
 
-    def cut_offsets(self, group: Group, partitions_count: int) -> int:
-        """Forget the offsets of a group in all but its first partitions; return rows looked at."""
+    def cut_offsets(self, group: Group, partitions_count: int) -> bool:
+        """Forget the offsets of a group in all but its first partitions; return whether it had any.
+
+        It costs a look at `cut_rows`.
+        """
         number, kept = offset_rows.place(partitions_count)
         row = self.offsets.rows.get((group.id, number)) if kept else None
-        if row is not None:
-            self.set_offsets(group.id, number, offset_rows.cut(row.offsets, kept))
-        end = self.offset_rows_max(group)
-        for row_number in range(number + bool(kept), end):
+        is_cut = row is not None and self.set_offsets(
+            group.id, number, offset_rows.cut(row.offsets, kept)
+        )
+        for row_number in range(number + bool(kept), self.offset_rows_max(group)):
             if (group.id, row_number) in self.offsets:
                 self.offsets.delete((group.id, row_number))
-        return end - number
+                is_cut = True
+        return is_cut
 
-    def drop_offsets(self, group: Group) -> None:
-        """Forget all offsets of a group."""
-        if self.offsets.rows:  # never below FEATURE_LEVEL_OFFSETS, where nobody pays for a look
-            self.cut_offsets(group, 0)
+    def cut_rows(self, group: Group, partitions_count: int) -> int:
+        """Return at how many rows `cut_offsets` looks."""
+        return self.offset_rows_max(group) - offset_rows.place(partitions_count)[0]
+
+    def drop_offsets(self, group: Group) -> bool:
+        """Forget all offsets of a group; return whether it had any."""
+        # There are none below FEATURE_LEVEL_OFFSETS, where nobody pays for a look.
+        return bool(self.offsets.rows) and self.cut_offsets(group, 0)
 
     def member(self, group_id: int, session_id: int) -> Member | None:
         """Return the session's place in the group, or None."""

@@ -27,7 +27,7 @@ from services.consumer_groups.lookup import (
 )
 from services.consumer_groups.model import Group, GroupsState, Member, contains
 from services.consumer_groups.resets import NOTHING_REPORTED, Target
-from services.consumer_groups.retention import note_commit
+from services.consumer_groups.retention import note_commit, note_offsets
 from services.runtime import offset_rows
 from services.runtime.cost import RETRY_DELAY_MS
 from services.runtime.domain import Call, CommandHandler
@@ -54,6 +54,7 @@ _ROWS_PER_FOUND_ROW: Final = 4
 def commit_offsets(state: GroupsState, request: api.CommitOffsetsRequest, call: Call) -> bytes:
     """Store the offsets of a member, or of a group without members."""
     group = find_group(state, request, call)
+    _check_unchanged(group, request, call)
     changes = _offsets_of(state, group, request.offsets, call)
     member = _committer(state, group, request, call)
     if member is not None:
@@ -61,16 +62,18 @@ def commit_offsets(state: GroupsState, request: api.CommitOffsetsRequest, call: 
         _check_owned(member, request.offsets, call)
     if not request.allow_out_of_range:
         _check_range(state, group, changes)
-    _store(state, group, changes)
+    has_changed = _store(state, group, changes)
     if member is None:
         note_commit(state, group, call)
+    if has_changed:
+        note_offsets(state, group, call)
     return b""
 
 
 def reset_offsets(state: GroupsState, request: api.ResetOffsetsRequest, call: Call) -> bytes:
     """Set offsets of a group without members."""
     group = _find_empty_group(state, request, call)
-    target = resets.target_of(request, call)
+    target, has_changed = resets.target_of(request, call), False
     if target is None:
         changes = _offsets_of(state, group, request.offsets, call)
         if not request.allow_out_of_range:
@@ -78,27 +81,24 @@ def reset_offsets(state: GroupsState, request: api.ResetOffsetsRequest, call: Ca
     elif request.partitions:
         changes = _reported_of(state, group, target, request.partitions, call)
     else:
-        changes = {}
-        _reset_all(state, group, target, call)
-    _store(state, group, changes)
+        changes, has_changed = {}, _reset_all(state, group, target, call)
+    has_changed |= _store(state, group, changes)
     note_commit(state, group, call)
+    if has_changed:
+        note_offsets(state, group, call)
     return b""
 
 
 def delete_offsets(state: GroupsState, request: api.DeleteOffsetsRequest, call: Call) -> bytes:
     """Forget offsets of a group without members."""
     group = _find_empty_group(state, request, call)
-    if not request.partitions:
+    if request.partitions:
+        has_changed = _forget(state, group, request.partitions, call)
+    else:
         call.charge(ROWS_PER_REPLACED * state.offset_rows_max(group))
-        state.drop_offsets(group)
-        return b""
-    changes = offset_rows.by_row(
-        (partition, 0) for partition in _named(state, group, request.partitions, call)
-    )
-    call.charge(ROWS_PER_REPLACED * len(changes))
-    for number in sorted(changes):
-        if (group.id, number) in state.offsets:
-            state.replace_offsets(group.id, number, changes[number])
+        has_changed = state.drop_offsets(group)
+    if has_changed:
+        note_offsets(state, group, call)
     return b""
 
 
@@ -112,7 +112,7 @@ def fetch_offsets(state: GroupsState, request: api.FetchOffsetsRequest, call: Ca
     if request.partitions:
         named = _named(state, group, request.partitions, call)
         partitions = sorted(partition for partition in named if partition >= start)
-    response = api.FetchOffsetsResponse()
+    response = api.FetchOffsetsResponse(offsets_revision=group.offsets_revision)
     for each in _committed(state, group, start, _known_partitions(state, group, call), partitions):
         if len(response.offsets) == size:
             response.next_page_token = pages.id_token(each.partition)
@@ -171,7 +171,22 @@ def _find_empty_group(state: GroupsState, request: Any, call: Call) -> Group:
         raise Refusal.of(
             Reason.REASON_GROUP_NOT_EMPTY, group_id=group.id, members_count=members_count
         )
+    _check_unchanged(group, request, call)
     return group
+
+
+def _check_unchanged(group: Group, request: Any, call: Call) -> None:
+    """Raise REVISION_MISMATCH if the offsets changed since the revision that a request names."""
+    if not (call.has_guards and request.HasField("expected_revision")):
+        return
+    if request.expected_revision != group.offsets_revision:
+        raise Refusal.of(
+            Reason.REASON_REVISION_MISMATCH,
+            "offsets",
+            group_id=group.id,
+            modified_revision=group.offsets_revision,
+            expected_revision=request.expected_revision,
+        )
 
 
 # --- What requests name ---
@@ -277,25 +292,44 @@ def _reported_of(
     return changes
 
 
-def _reset_all(state: GroupsState, group: Group, target: Target, call: Call) -> None:
-    """Set all offsets of a group, row by row. Raises OFFSET_OUT_OF_RANGE."""
+def _reset_all(state: GroupsState, group: Group, target: Target, call: Call) -> bool:
+    """Set all offsets of a group, row by row; return whether one differed.
+
+    Raises OFFSET_OUT_OF_RANGE.
+    """
+    has_changed = False
     count = _known_partitions(state, group, call)
     found = _ROWS_PER_FOUND_ROW if target.time_us else 0
     call.charge((_ROWS_PER_WHOLE_ROW + found) * offset_rows.row_count(count))
     for number in range(offset_rows.row_count(count)):
         size = min(count - offset_rows.first_partition(number), limits.PARTITIONS_PER_OFFSETS_ROW)
         plus_one = resets.plus_one_of_row(state, group.topic_id, number, size, target)
-        state.set_offsets(group.id, number, offset_rows.pack(plus_one))
+        has_changed |= state.set_offsets(group.id, number, offset_rows.pack(plus_one))
+    return has_changed
 
 
 # --- What is kept ---
 
 
-def _store(state: GroupsState, group: Group, changes: ByRow) -> None:
-    """Replace offsets. A row has each plus one, since 0 stands for none."""
+def _store(state: GroupsState, group: Group, changes: ByRow) -> bool:
+    """Replace offsets, and return whether one differed. A row has each plus one: 0 means none."""
+    has_changed = False
     for number in sorted(changes):
         kept = {index: offset + 1 for index, offset in changes[number].items()}
-        state.replace_offsets(group.id, number, kept)
+        has_changed |= state.replace_offsets(group.id, number, kept)
+    return has_changed
+
+
+def _forget(state: GroupsState, group: Group, partitions: Sequence[int], call: Call) -> bool:
+    """Forget offsets of some partitions, and return whether there was one."""
+    named = _named(state, group, partitions, call)
+    changes = offset_rows.by_row((partition, 0) for partition in named)
+    call.charge(ROWS_PER_REPLACED * len(changes))
+    has_changed = False
+    for number in sorted(changes):
+        if (group.id, number) in state.offsets:
+            has_changed |= state.replace_offsets(group.id, number, changes[number])
+    return has_changed
 
 
 def _committed(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from operator import attrgetter
 from typing import Final
 
 from google.protobuf.message import Message
@@ -31,6 +33,9 @@ from viewstamp.errors import Refusal
 from viewstamp.paging import PagedList, page_size
 
 _MS_PER_S: Final = 1_000
+# Where a group is among all groups.
+_PLACE: Final = ("stream_id", "topic_id", "id")
+_PLACE_OF: Final = attrgetter(*_PLACE)
 
 
 def get_consumer_group(
@@ -71,6 +76,39 @@ def list_consumer_groups(
         groups=[group_view(state, state.groups.rows[id_], topic) for id_ in page],
         next_page_token=pages.next_id_token(found, size),
     )
+
+
+def list_all_consumer_groups(
+    state: GroupsState, request: api.ListAllConsumerGroupsRequest, call: Call
+) -> Message:
+    """Return a page of the groups of a stream, or of all streams, without members."""
+    size = page_size(request.page_size)
+    stream_id = topic_of(call).stream_id  # 0 for all streams
+    pages = PagedList("ListAllConsumerGroups", stream_id)
+    after = pages.ids_after(request.page_token, len(_PLACE))
+    # One more than asked for tells whether there is another page.
+    found = list(islice(_groups_after(state, stream_id, after, size + 1), size + 1))
+    page = found[:size]
+    return api.ListAllConsumerGroupsResponse(
+        groups=[_view_by_row(state, group) for group in page],
+        next_page_token=pages.ids_token(_PLACE_OF(page[-1])) if len(found) > size else "",
+    )
+
+
+def _groups_after(
+    state: GroupsState, stream_id: int, after: Sequence[int], count: int
+) -> Iterator[Group]:
+    """Yield groups behind a place, `count` at least if there are so many, by ascending place."""
+    # A token that somebody made up must not lead into another stream.
+    topic = (stream_id or after[0], after[1])
+    begun = state.topic_groups.rows.get(topic)
+    for group_id in () if begun is None else begun.keys_after(after[2], count):
+        yield state.groups.rows[group_id]
+    for key in state.topic_groups.keys_after(topic, count):
+        if stream_id not in (0, key[0]):
+            return
+        for group_id in state.topic_groups.of(key):
+            yield state.groups.rows[group_id]
 
 
 def sync_consumer_group(
@@ -145,6 +183,7 @@ def _settled_interval_ms(
 QUERIES: Final[Mapping[str, QueryHandler[GroupsState]]] = {
     "GetConsumerGroup": get_consumer_group,
     "ListConsumerGroups": list_consumer_groups,
+    "ListAllConsumerGroups": list_all_consumer_groups,
     "SyncConsumerGroup": sync_consumer_group,
     "KeepAliveConsumerGroup": keep_alive_consumer_group,
     "FetchOffsets": fetch_offsets,
@@ -184,11 +223,18 @@ def member_state(member: Member) -> entities.MemberState.ValueType:
 
 def group_view(state: GroupsState, group: Group, topic: TopicContext) -> entities.ConsumerGroup:
     """Return a group as callers see it, without members."""
+    view = _view_by_row(state, group)
+    view.partitions_count = topic.partitions_count
+    return view
+
+
+def _view_by_row(state: GroupsState, group: Group) -> entities.ConsumerGroup:
+    """Return a group as callers see it, with as many partitions as it knows."""
     members = state.members_of(group.id)
     view = group_message(group)
     view.state = group_state(group, members)
-    view.partitions_count = topic.partitions_count
     view.members_count = len(members)
+    view.offsets_revision = group.offsets_revision
     return view
 
 

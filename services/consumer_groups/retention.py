@@ -42,6 +42,20 @@ def note_commit(state: GroupsState, group: Group, call: Call) -> None:
         state.groups.put(group.id, idle_now(group, call))
 
 
+def note_offsets(state: GroupsState, group: Group, call: Call) -> None:
+    """Note that this command has changed offsets of a group."""
+    if call.has_guards:
+        present = state.groups.rows[group.id]
+        state.groups.put(group.id, with_offsets(present, call.revision, call))
+
+
+def with_offsets(group: Group, revision: int, call: Call) -> Group:
+    """Return a group whose offsets a command has changed, if the level in force keeps that."""
+    if not call.has_guards:
+        return group
+    return group._replace(offsets_revision=max(group.offsets_revision, revision))
+
+
 def with_retention(group: Group, retention_ms: int, has_members: bool, call: Call) -> Group:
     """Return a group with another retention; what was kept for ever is kept so long from now on."""
     changed = group._replace(offsets_retention_ms=retention_ms)
@@ -63,8 +77,8 @@ def expire_offsets(state: GroupsState, request: api.ExpireOffsetsRequest, call: 
         propose_expiry(group, call, put_off_revision=call.revision)
         return b""
     else:
-        if end:
-            state.drop_offsets(group)
+        if end and state.drop_offsets(group):
+            group = with_offsets(group, call.revision, call)
         group = group._replace(idle_since=0, expiry_due=0)
     state.groups.put(group.id, group)
     return b""

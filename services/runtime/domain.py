@@ -77,6 +77,19 @@ class Call:
         """Whether it is remembered by when data was written at the level in force."""
         return self.feature_level >= limits.FEATURE_LEVEL_TIMES
 
+    @property
+    def has_guards(self) -> bool:
+        """Whether changes of tokens, offsets and placements may name the revision they expect."""
+        return self.feature_level >= limits.FEATURE_LEVEL_GUARDS
+
+    @property
+    def pages_all_lists(self) -> bool:
+        """Whether lists come in pages that were answered whole below the level in force.
+
+        Replicas of an older build would answer the next page with the whole list again.
+        """
+        return self.feature_level >= limits.FEATURE_LEVEL_GUARDS
+
     def charge(self, rows: int) -> None:
         """Pay for the rows to touch, before anything is changed. Raises Refusal COST_EXCEEDED.
 

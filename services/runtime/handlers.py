@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from google.protobuf.message import Message
 
@@ -16,6 +16,9 @@ from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.limits import FEATURE_LEVEL_MAX
 from viewstamp.routing import Method, MethodKind
 
+# The field of requests that only ask whether a command would succeed.
+VALIDATE_ONLY: Final = "validate_only"
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -25,10 +28,15 @@ class Record:
     handler: Callable[[Any, Any, Any], Any]
     request: type[Message]
     batch: type[Any]  # {repeated request items = 1}
-    validates: bool  # whether its requests have a field `validate_only`
+    # The feature level from which on its requests may only validate; None if they never may.
+    validates_since: int | None
     bulk: BulkHandler[Any] | None
     normalizer: Callable[[Any, Any, Any], Any] | None
     suffix: Callable[[Any, Any], bytes] | None
+
+    def may_validate(self, feature_level: int) -> bool:
+        """Return whether a request may ask to change nothing at a feature level."""
+        return self.validates_since is not None and feature_level >= self.validates_since
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +114,17 @@ def _record(method: Method, handler: Callable[[Any, Any, Any], Any], domain: Dom
         handler=handler,
         request=method.request,
         batch=routing.batch_class(method.request.DESCRIPTOR),  # type: ignore[arg-type]
-        validates="validate_only" in method.request.DESCRIPTOR.fields_by_name,
+        validates_since=_validates_since(method),
         bulk=domain.bulk.get(method.name),
         normalizer=domain.normalizers.get(method.name),
         suffix=domain.suffixes.get(method.name),
     )
+
+
+def _validates_since(method: Method) -> int | None:
+    if VALIDATE_ONLY not in method.request.DESCRIPTOR.fields_by_name:
+        return None
+    return method.field_levels.get(VALIDATE_ONLY, 1)
 
 
 def resolver_of(

@@ -257,7 +257,7 @@ class Machine(Generic[State]):
         This loop is the whole cost of a command beyond its handler: everything it touches is a
         local name, and rare cases are checked only when there are some.
         """
-        handler, validates = record.handler, record.validates
+        handler, validates = record.handler, record.may_validate(self._feature_level)
         state, undo = self.state, self.undo
         entries, effects, proposals = undo.entries, call.effects, call.proposals
         skipped, settles = span.skipped, undo.savepoint is None

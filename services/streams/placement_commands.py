@@ -49,6 +49,8 @@ def place_partitions(state: StreamsState, request: api.PlacePartitionsRequest, c
     named = [each.partition for each in request.assignments]
     _check_partitions(topic, named, call)
     known = {number: state.placements.of(topic.id, number) for number in named}
+    if call.has_guards and request.HasField("expected_revision"):
+        _check_revision(topic, known.values(), request.expected_revision)
     left_open = [
         each.partition
         for each in request.assignments
@@ -195,6 +197,13 @@ def _check_partitions(topic: Topic, partitions: Sequence[int], call: Call) -> No
     highest = max(partitions)
     if highest >= topic.partitions_count:
         raise refusals.partition_not_found(topic.name, highest, topic.partitions_count)
+
+
+def _check_revision(topic: Topic, placements: Iterable[Placement], expected: int) -> None:
+    """Raise REVISION_MISMATCH unless the last of these placements was changed at a revision."""
+    newest = max(placement.revision for placement in placements)
+    if expected != newest:
+        raise refusals.placements_revision_mismatch(topic.name, expected, newest)
 
 
 def _change(state: StreamsState, topic: Topic, changes: _Placements, call: Call) -> None:

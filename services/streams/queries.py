@@ -4,7 +4,7 @@ repeat an entity; the page token has the last id seen, opaque to callers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from services.runtime.domain import Call, QueryHandler
@@ -18,7 +18,7 @@ from services.streams.partitions import PartitionRun, expanded
 from services.streams.watermarks import list_watermarks
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as api
-from viewstamp.paging import PagedList, page_size
+from viewstamp.paging import PagedList, offsets_page_size, page_size
 
 
 def get_stream(
@@ -65,11 +65,20 @@ def list_topics(
 def list_partitions(
     state: StreamsState, request: api.ListPartitionsRequest, call: Call
 ) -> api.ListPartitionsResponse:
-    """Return the partitions of a topic, as runs."""
+    """Return a page of the partitions of a topic, as runs; below the level, all of them."""
     caller = authenticate(state, call)
     topic = find_topic(state, caller, gates.READ_TOPIC, request.stream, request.topic)
     response = api.ListPartitionsResponse()
-    add_ranges(response.partitions, topic)
+    if not call.pages_all_lists:
+        add_ranges(response.partitions, topic)
+        return response
+    size = offsets_page_size(request.page_size)
+    pages = PagedList("ListPartitions", topic.id)
+    for first, run in _runs_from(topic, pages.begin(request.page_token)):
+        if len(response.partitions) == size:
+            response.next_page_token = pages.id_token(first)
+            break
+        _add_range(response.partitions, first, run)
     return response
 
 
@@ -113,11 +122,28 @@ QUERIES: Final[Mapping[str, QueryHandler[StreamsState]]] = {
 
 def add_ranges(ranges: Any, topic: Topic) -> None:
     """Add a topic's partitions to a repeated PartitionRange, for callers and sections alike."""
+    for first, run in _runs_from(topic, 0):
+        _add_range(ranges, first, run)
+
+
+def _add_range(ranges: Any, first: int, run: PartitionRun) -> None:
+    ranges.add(first=first, count=run.length, created_revision=run.created_revision)
+
+
+def _runs_from(topic: Topic, start: int) -> Iterator[tuple[int, PartitionRun]]:
+    """Yield a topic's runs with their first partitions, from partition `start` on.
+
+    Since the page before, a run may have been replaced by one that begins before `start`: only the
+    rest of it is yielded, so that no page repeats a partition.
+    """
     first = 0
     run: PartitionRun
     for run in expanded(topic.runs, topic.partitions_count, topic.created_revision):
-        ranges.add(first=first, count=run.length, created_revision=run.created_revision)
-        first += run.length
+        end = first + run.length
+        if end > start:
+            begin = max(first, start)
+            yield begin, PartitionRun(end - begin, run.created_revision)
+        first = end
 
 
 def _stream_message(state: StreamsState, stream: Stream) -> streams_pb2.Stream:

@@ -154,6 +154,17 @@ def broker_revision_mismatch(broker: Broker, expected: int) -> Refusal:
     )
 
 
+def placements_revision_mismatch(topic: str, expected: int, newest: int) -> Refusal:
+    """Return the refusal of a compare-and-set on placements of a topic that lost."""
+    return Refusal.of(
+        Reason.REASON_REVISION_MISMATCH,
+        "placements",
+        topic=topic,
+        modified_revision=newest,
+        expected_revision=expected,
+    )
+
+
 def broker_in_use(name: str, replicas_count: int) -> Refusal:
     """Return the refusal to forget a broker that has replicas."""
     return Refusal.of(Reason.REASON_BROKER_IN_USE, broker=name, replicas_count=replicas_count)

@@ -15,8 +15,8 @@ from google.protobuf.message import DecodeError, Message
 from services.runtime.domain import Call
 from services.streams import access as gates
 from services.streams import refusals
-from services.streams.access import Gate
-from services.streams.lookup import authenticate, demand_everywhere, find_topic
+from services.streams.access import Access, Gate
+from services.streams.lookup import authenticate, demand_everywhere, find_stream, find_topic
 from services.streams.model import StreamsState, Topic
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.domain.v1 import effects_pb2
@@ -43,7 +43,8 @@ SERVER_GATES: Final[Mapping[int, Gate]] = {
 
 
 def resolve(state: StreamsState, item: bytes, call: Call, gate: int) -> bytes:
-    """Return the encoded TopicContext of the topic that a request names; empty for servers.
+    """Return the encoded TopicContext of what a request names: a topic, or a stream for a list of
+    all in it. It is empty for all streams, and for servers.
 
     Raises Refusal if the caller does not pass the gate, and ValueError for a gate unknown here.
     """
@@ -57,12 +58,24 @@ def resolve(state: StreamsState, item: bytes, call: Call, gate: int) -> bytes:
             manages = bool(rights & gates.CHANGE_TOPIC.mask)
             return _context(state, topic) + _CALLER_MANAGES[manages]
         return _context(state, topic)
+    if gate == routing_pb2.GATE_LIST_TOPICS:
+        return _stream_context(state, caller, item)
     if gate in SERVER_GATES:
         demand_everywhere(caller, SERVER_GATES[gate])
         return b""
     if gate == routing_pb2.GATE_UNSPECIFIED:
         return b""  # authentication is all that is demanded
     raise ValueError(f"gate {gate} is unknown to this build")
+
+
+def _stream_context(state: StreamsState, caller: Access, item: bytes) -> bytes:
+    """Return the encoded TopicContext of the stream that a request names; empty for all streams."""
+    named = _parsed(_NamesTopic, item)
+    if not named.HasField("stream"):
+        demand_everywhere(caller, gates.LIST_TOPICS)
+        return b""
+    stream = find_stream(state, caller, gates.LIST_TOPICS, named.stream)
+    return effects_pb2.TopicContext(stream_id=stream.id).SerializeToString(deterministic=True)
 
 
 def resolve_grants(state: StreamsState, item: bytes, call: Call) -> bytes:

@@ -42,6 +42,11 @@ class Token:
     created_at: int
     created_revision: int
 
+    @property
+    def modified_revision(self) -> int:
+        """The revision of its last change: it is created and deleted, and never changed."""
+        return self.created_revision
+
 
 class UsersState:
     """All users and their tokens, with the indexes that find them.

@@ -109,4 +109,5 @@ def token_message(token: Token) -> users_pb2.PersonalAccessToken:
         expires_at=token.expires_at,
         created_at=token.created_at,
         created_revision=token.created_revision,
+        modified_revision=token.modified_revision,
     )

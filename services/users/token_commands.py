@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 from services.runtime.domain import Call, CommandHandler
 from services.users.access import authenticate, check_root, whose
@@ -18,6 +18,9 @@ from viewstamp.names import check_name
 from viewstamp.routing import methods_of_file
 
 TOKEN_HASH_BYTES: Final = 32
+Deletion: TypeAlias = (
+    users_service_pb2.DeletePersonalAccessTokenRequest | users_service_pb2.DeleteUserTokenRequest
+)
 
 EXPIRE_CODE: Final = next(
     method.code
@@ -58,7 +61,7 @@ def delete_token(
     state: UsersState, request: users_service_pb2.DeletePersonalAccessTokenRequest, call: Call
 ) -> users_service_pb2.DeletePersonalAccessTokenResponse:
     """Delete a token of the caller, and end what was issued for the caller's tokens."""
-    _delete(state, authenticate(state, call), request.name, call)
+    _delete(state, authenticate(state, call), request, call)
     return users_service_pb2.DeletePersonalAccessTokenResponse()
 
 
@@ -69,7 +72,7 @@ def delete_user_token(
     caller = authenticate(state, call)
     user = whose(state, request, caller)
     check_root(caller, user)
-    _delete(state, user, request.name, call)
+    _delete(state, user, request, call)
     return users_service_pb2.DeleteUserTokenResponse()
 
 
@@ -107,13 +110,27 @@ TOKEN_COMMANDS: Final[Mapping[str, CommandHandler[UsersState]]] = {
 }
 
 
-def _delete(state: UsersState, owner: User, name: str, call: Call) -> None:
-    key = (owner.id, name)
-    if key not in state.tokens:
-        raise Refusal.of(Reason.REASON_TOKEN_NOT_FOUND, token=name)
+def _delete(state: UsersState, owner: User, request: Deletion, call: Call) -> None:
+    key = (owner.id, request.name)
+    token = state.tokens.rows.get(key)
+    if token is None:
+        raise Refusal.of(Reason.REASON_TOKEN_NOT_FOUND, token=request.name)
+    if call.has_guards and request.HasField("expected_revision"):
+        _check_revision(token, request.expected_revision)
     state.remove_token(key)
     if call.feature_level >= limits.FEATURE_LEVEL_BOUNDED:
         end_minted(state, owner, call)
+
+
+def _check_revision(token: Token, expected: int) -> None:
+    if expected != token.modified_revision:
+        raise Refusal.of(
+            Reason.REASON_REVISION_MISMATCH,
+            "token",
+            token=token.name,
+            modified_revision=token.modified_revision,
+            expected_revision=expected,
+        )
 
 
 def _expire_request(token: Token) -> users_service_pb2.ExpirePersonalAccessTokenRequest:

@@ -8,8 +8,13 @@ from typing import Any, Final
 
 from testkit.composite.broker_fillers import BROKER_FILLERS
 from testkit.composite.group_views import assignment
+from testkit.composite.guard_fillers import GUARD_FILLERS
 from testkit.composite.model import CODES, METHODS, Model
-from testkit.composite.offset_fillers import OFFSET_FILLERS
+from testkit.composite.offset_fillers import (
+    OFFSET_FILLERS,
+    fill_groups_size,
+    fill_groups_token,
+)
 from testkit.composite.world import GLOBAL_FLAGS, STREAM_FLAGS, TOPIC_FLAGS
 from viewstamp.api.common.v1.common_pb2 import Identifier
 from viewstamp.api.users.v1 import users_pb2
@@ -116,6 +121,11 @@ class CommandWriter:
     def fill_stream(self, request: Any, context: dict[str, Any]) -> None:
         """Name a stream."""
         self._name(request.stream, context["stream"], NAMES, self.model.world.next_stream_id)
+
+    def fill_some_stream(self, request: Any, context: dict[str, Any]) -> None:
+        """Name a stream, or none for all."""
+        if self.chance(2):
+            self.fill_stream(request, context)
 
     def fill_topic(self, request: Any, context: dict[str, Any]) -> None:
         """Name a topic, mostly of the stream."""
@@ -395,6 +405,10 @@ _FILLERS: Final[dict[tuple[str, str], Filler]] = {
     ("CreateConsumerGroup", "name"): CommandWriter.fill_group_name,
     ("CreatePersonalAccessToken", "name"): CommandWriter.fill_token_name,
     ("DeletePersonalAccessToken", "name"): CommandWriter.fill_token_name,
+    ("ListAllConsumerGroups", "stream"): CommandWriter.fill_some_stream,
+    ("ListAllConsumerGroups", "page_size"): fill_groups_size,
+    ("ListAllConsumerGroups", "page_token"): fill_groups_token,
     **OFFSET_FILLERS,
     **BROKER_FILLERS,
+    **GUARD_FILLERS,
 }

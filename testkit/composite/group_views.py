@@ -87,6 +87,7 @@ def group_view(world: CompositeModelState, topic: Topic, group: Group) -> dict[s
         "member_timeout_ms": group.timeout_ms or TIMEOUT_MS,
         "offsets_retention_ms": group.retention_ms,
         "idle_since": group.idle_since,
+        "offsets_revision": group.offsets_revision,
     }
 
 

@@ -62,6 +62,7 @@ PLAIN: Final = {
     **model_placements.COMMANDS,
     **model_placements.QUERIES,
     **model_groups.INTERNAL,
+    **model_groups.PLAIN_QUERIES,
 }
 ON_TOPICS: Final = {**model_groups.ON_TOPICS, **model_offsets.ON_TOPICS}
 DOMAIN_COMMANDS: Final = frozenset(
@@ -257,7 +258,7 @@ class Model:
         if request is None:
             return self._domain_command(span.code, _item(span, index), call)
         if method.name == "Transact":
-            return self._transaction(request.parts, call)
+            return self._transaction(request, call)
         if self._has_old_stamp(span):
             raise CompositeRefused("UNAUTHENTICATED")
         return self._session_command(method.name, request, call)
@@ -276,7 +277,8 @@ class Model:
 
     def _domain_command(self, code: int, item: bytes, call: Call) -> dict[str, Any]:
         """Decide one domain command; one that is only to be validated works on a copy."""
-        world = deepcopy(self.world) if _is_validation(code, item) else self.world
+        is_validation = _is_validation(code, item, self.world.level)
+        world = deepcopy(self.world) if is_validation else self.world
         return _decide(world, code, item, call)
 
     def _session_command(self, name: str, request: Any, call: Call) -> dict[str, Any]:
@@ -285,7 +287,8 @@ class Model:
         if name == "EndSession":
             if not call.session_id:
                 raise CompositeRefused("SESSION_REQUIRED")
-            self._end_session(call.session_id, call)
+            if not (request.validate_only and self.world.has_guards):
+                self._end_session(call.session_id, call)
             return {}
         if name == "ExpireSession":
             session = self.world.sessions.get(request.session_id)
@@ -309,8 +312,12 @@ class Model:
         del self.world.sessions[session_id]
         model_groups.drop_members(self.world, lambda member: member.session_id == session_id, call)
 
-    def _transaction(self, parts: Sequence[Any], call: Call) -> dict[str, Any]:
-        """Apply parts in order, on a copy that replaces the world if all went well."""
+    def _transaction(self, request: Any, call: Call) -> dict[str, Any]:
+        """Apply parts in order, on a copy that replaces the world if all went well.
+
+        It does not if the transaction only validates.
+        """
+        parts: Sequence[Any] = request.parts
         if not 1 <= len(parts) <= PARTS_MAX:
             raise CompositeRefused("MALFORMED_REQUEST")
         before, self.world = self.world, deepcopy(self.world)
@@ -323,6 +330,9 @@ class Model:
                 self.world = before
                 raise CompositeRefused(refused.reason, **refused.details, part=index) from refused
             results.append((part.code, result))
+        if request.validate_only and before.has_guards:
+            self.world = before
+            self.world.turns.add("transaction validated")
         return {"results": results}
 
 
@@ -344,13 +354,15 @@ def _check_part(code: int) -> None:
         raise CompositeRefused("MALFORMED_REQUEST")
 
 
-def _is_validation(code: int, item: bytes) -> bool:
+def _is_validation(code: int, item: bytes, level: int) -> bool:
     """Return whether a command is to be decided, and to change nothing."""
+    method = METHODS[code]
     try:
-        request = METHODS[code].request.FromString(item)
+        request = method.request.FromString(item)
     except DecodeError:
         return False
-    return bool(getattr(request, "validate_only", False))
+    is_known = level >= method.field_levels.get("validate_only", 1)
+    return is_known and bool(getattr(request, "validate_only", False))
 
 
 def _item(span: log_pb2.LoggedSpan, index: int) -> bytes:
@@ -380,6 +392,8 @@ def _decide(world: CompositeModelState, code: int, item: bytes, call: Call) -> d
     """Decide one command or read of a domain."""
     method = METHODS[code]
     if method.name in PLAIN:
+        if method.name in model_groups.PLAIN_QUERIES:
+            world.caller(call)  # streams looks at the caller before anybody reads the request
         return PLAIN[method.name](world, _parsed(method.request, item), call)
     flags, handler = ON_TOPICS[method.name]
     caller = world.caller(call)

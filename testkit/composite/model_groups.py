@@ -13,7 +13,9 @@ from testkit.composite.group_views import (
     member_view,
     news,
 )
+from testkit.composite.model_pages import place_after, place_token
 from testkit.composite.model_retention import (
+    change_offsets,
     change_retention,
     expire_offsets,
     note_members,
@@ -198,6 +200,30 @@ def list_groups(
     return {"groups": [group_view(world, topic, group) for group in groups]}
 
 
+def list_all_groups(world: CompositeModelState, request: Any, call: Call) -> dict[str, Any]:
+    """Read the groups of a stream, or of all streams, a page of them, without members."""
+    caller, wanted = world.caller(call), None
+    if request.HasField("stream"):
+        wanted = world.stream(caller, request.stream, *READ).id
+    else:
+        world.demand(caller, *READ)
+    places = sorted((stream.id, topic.id, group.id) for stream, topic, group in world.groups())
+    places = [each for each in places if wanted in (None, each[0])]
+    size = request.page_size or 100
+    if size > 1_000:
+        raise CompositeRefused("MALFORMED_REQUEST", page_size=request.page_size)
+    start = place_after("ListAllConsumerGroups", wanted or 0, request.page_token)
+    left = [place for place in places if place > start]
+    views = []
+    for stream_id, topic_id, group_id in left[:size]:
+        topic = world.streams[stream_id].topics[topic_id]
+        views.append(group_view(world, topic, topic.groups[group_id]))
+    is_last = len(left) <= size
+    world.turns |= set() if is_last else {"groups in pages"}
+    token = "" if is_last else place_token("ListAllConsumerGroups", wanted or 0, left[size - 1])
+    return {"groups": views, "next_page_token": token}
+
+
 def sync_group(
     world: CompositeModelState, topic: Topic, request: Any, call: Call
 ) -> dict[str, Any]:
@@ -244,6 +270,9 @@ ON_TOPICS: Final[dict[str, tuple[tuple[str, ...], Handler]]] = {
     "SyncConsumerGroup": (READ, sync_group),
     "KeepAliveConsumerGroup": (READ, keep_alive),
 }
+PLAIN_QUERIES: Final[dict[str, Callable[[CompositeModelState, Any, Call], dict[str, Any]]]] = {
+    "ListAllConsumerGroups": list_all_groups,
+}
 INTERNAL: Final[dict[str, Callable[[CompositeModelState, Any, Call], dict[str, Any]]]] = {
     "Assign": assign,
     "CompleteRevocation": complete_revocation,
@@ -270,7 +299,7 @@ def repartition(world: CompositeModelState, group: Group, count: int, call: Call
     group.partitions_count, group.modified = count, call.revision
     kept = {each: offset for each, offset in group.offsets.items() if each < count}
     world.turns |= _turns_of_cut(group.offsets.keys() - kept.keys(), count)
-    group.offsets = kept
+    change_offsets(world, group, kept, call)
     _raise_epoch(group, call)
     for member in group.members.values():
         left = set(range(count))

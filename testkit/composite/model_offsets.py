@@ -15,7 +15,7 @@ from testkit.composite.model_groups import (
     present_member,
 )
 from testkit.composite.model_pages import page_of
-from testkit.composite.model_retention import note_commit
+from testkit.composite.model_retention import change_offsets, note_commit
 from testkit.composite.model_times import found_offsets, offset_for
 from testkit.composite.world import (
     Call,
@@ -24,6 +24,7 @@ from testkit.composite.world import (
     Group,
     Member,
     Topic,
+    check_revision,
 )
 from viewstamp.limits import FEATURE_LEVEL_TIMES
 
@@ -39,12 +40,13 @@ def commit_offsets(
 ) -> dict[str, Any]:
     """Store offsets of a member, or of a group without members."""
     group = named_group(topic, request)
+    _check_unchanged(world, group, request)
     told = _told(topic, request.offsets)
     member = _committer(world, topic, group, request, call)
     if member is not None:
         _check_reached(world, member, request.member_epoch)
         _check_held(group, member, [partition for partition, _ in told])
-    _store(world, topic, group, request, told, "committed")
+    _store(world, topic, group, request, told, "committed", call)
     if member is None:
         note_commit(group, call)
     world.turns |= _turns_of_commit(world, topic, member, call, told)
@@ -55,11 +57,11 @@ def reset_offsets(
     world: CompositeModelState, topic: Topic, request: Any, call: Call
 ) -> dict[str, Any]:
     """Set offsets of a group without members."""
-    group = _empty_group(topic, request)
+    group = _empty_group(world, topic, request)
     is_timed = world.level >= FEATURE_LEVEL_TIMES
     time_us = request.time_us if is_timed else 0
     if not request.to and not request.partitions and not time_us:
-        _store(world, topic, group, request, _told(topic, request.offsets), "reset")
+        _store(world, topic, group, request, _told(topic, request.offsets), "reset", call)
         note_commit(group, call)
         return {}
     if request.to not in TARGETS[: 3 if is_timed else 2] or request.offsets:
@@ -71,7 +73,8 @@ def reset_offsets(
     for partition in wanted:
         if request.to == LATEST and partition not in topic.ends:
             raise CompositeRefused("OFFSET_OUT_OF_RANGE", partition=partition)
-    group.offsets |= {each: _target(topic, each, request.to, time_us) for each in wanted}
+    reset = {each: _target(topic, each, request.to, time_us) for each in wanted}
+    change_offsets(world, group, group.offsets | reset, call)
     note_commit(group, call)
     which = "some" if request.partitions else "all" if len(wanted) <= ROW else "all of two rows"
     world.turns.add(f"{which} reset to {TARGET_NAMES[request.to]}")
@@ -82,11 +85,11 @@ def delete_offsets(
     world: CompositeModelState, topic: Topic, request: Any, call: Call
 ) -> dict[str, Any]:
     """Forget offsets of a group without members."""
-    group = _empty_group(topic, request)
+    group = _empty_group(world, topic, request)
     _check_partitions(topic, request.partitions)
     gone = set(request.partitions or group.offsets) & group.offsets.keys()
-    for partition in gone:
-        del group.offsets[partition]
+    kept = {each: offset for each, offset in group.offsets.items() if each not in gone}
+    change_offsets(world, group, kept, call)
     if gone:
         world.turns.add("some deleted" if request.partitions else "all deleted")
     return {}
@@ -103,7 +106,11 @@ def fetch_offsets(
     _check_partitions(topic, request.partitions)
     if next_token:
         world.turns.add("offsets in pages")
-    return {"offsets": page, "next_page_token": next_token}
+    return {
+        "offsets": page,
+        "next_page_token": next_token,
+        "offsets_revision": group.offsets_revision,
+    }
 
 
 def find_offsets(
@@ -170,11 +177,17 @@ def _check_held(group: Group, member: Member, partitions: list[int]) -> None:
         raise CompositeRefused("PARTITION_NOT_OWNED", **who)
 
 
-def _empty_group(topic: Topic, request: Any) -> Group:
+def _empty_group(world: CompositeModelState, topic: Topic, request: Any) -> Group:
     group = named_group(topic, request)
     if group.members:
         raise CompositeRefused("GROUP_NOT_EMPTY", members_count=len(group.members))
+    _check_unchanged(world, group, request)
     return group
+
+
+def _check_unchanged(world: CompositeModelState, group: Group, request: Any) -> None:
+    if world.has_guards:
+        check_revision(request, group.offsets_revision)
 
 
 # --- Offsets ---
@@ -215,13 +228,14 @@ def _store(
     request: Any,
     told: list[tuple[int, int]],
     what_happens: str,
+    call: Call,
 ) -> None:
     """Replace offsets; those that partitions are known not to hold only if the caller says so."""
     outside = [each for each in told if _where(topic, *each) == "out of range"]
     if outside and not request.allow_out_of_range:
         details = {} if len(outside) > 1 else _bounds(topic, outside[0][0])  # of any of several
         raise CompositeRefused("OFFSET_OUT_OF_RANGE", **details)
-    group.offsets |= dict(told)
+    change_offsets(world, group, group.offsets | dict(told), call)
     world.turns |= {f"{what_happens} {_where(topic, *each)}" for each in told}
 
 

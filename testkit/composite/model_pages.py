@@ -44,16 +44,40 @@ def page_token(method: str, parent: int, partition: int) -> str:
     return base64.urlsafe_b64encode(key).decode()
 
 
+def place_token(method: str, parent: int, place: tuple[int, ...]) -> str:
+    """Return the token of the page of a list behind an entity of several ids."""
+    key = b"".join(each.to_bytes(8, "big") for each in place) + _tag(method, parent)
+    return base64.urlsafe_b64encode(key).decode()
+
+
+def place_after(method: str, parent: int, token: str) -> tuple[int, ...]:
+    """Return the ids behind which a page begins."""
+    if not token:
+        return (0, 0, 0)
+    key = _key(method, parent, token)
+    if len(key) != 24:
+        raise CompositeRefused("MALFORMED_REQUEST")
+    return tuple(int.from_bytes(key[start : start + 8], "big") for start in (0, 8, 16))
+
+
 def _position(method: str, parent: int, token: str) -> int:
     if not token:
         return 0
+    key = _key(method, parent, token)
+    if len(key) != 8:
+        raise CompositeRefused("MALFORMED_REQUEST")
+    return int.from_bytes(key, "big")
+
+
+def _key(method: str, parent: int, token: str) -> bytes:
     try:
-        key = base64.urlsafe_b64decode(token)
+        decoded = base64.urlsafe_b64decode(token)
     except ValueError:
         raise CompositeRefused("MALFORMED_REQUEST") from None
-    if key[8:] != _tag(method, parent):
+    key, tag = decoded[:-_TAG_BYTES], decoded[-_TAG_BYTES:]
+    if tag != _tag(method, parent):
         raise CompositeRefused("MALFORMED_REQUEST")
-    return int.from_bytes(key[:8], "big")
+    return key
 
 
 def _tag(method: str, parent: int) -> bytes:

@@ -16,6 +16,7 @@ from testkit.composite.world import (
     CompositeRefused,
     Topic,
     User,
+    check_revision,
 )
 
 REPLICAS_MAX: Final = 16
@@ -40,6 +41,9 @@ def place_partitions(world: CompositeModelState, request: Any, call: Call) -> di
     caller = world.caller(call)
     _, topic = world.topic(caller, request.stream, request.topic, *_CHANGE_TOPIC)
     _check_partitions(topic, [each.partition for each in request.assignments])
+    if world.has_guards:
+        known = [topic.placements.get(each.partition) for each in request.assignments]
+        check_revision(request, max((each.revision for each in known if each), default=0))
     left_open = [
         each.partition
         for each in request.assignments

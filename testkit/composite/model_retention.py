@@ -66,11 +66,20 @@ def expire_offsets(world: CompositeModelState, request: Any, call: Call) -> dict
         return {}
     if group.idle_since:
         world.turns |= {"offsets expired"} if group.offsets else set()
-        group.offsets = {}
+        change_offsets(world, group, {}, call)
     elif group.members:
         world.turns.add("offsets kept for members")
     group.idle_since = group.expiry_due = 0
     return {}
+
+
+def change_offsets(
+    world: CompositeModelState, group: Group, offsets: dict[int, int], call: Call
+) -> None:
+    """Let a group have these offsets, and note when they changed last."""
+    if offsets != group.offsets and world.has_guards:
+        group.offsets_revision = call.revision
+    group.offsets = offsets
 
 
 def _plan(group: Group, call: Call) -> None:

@@ -19,6 +19,7 @@ from testkit.composite.world import (
     User,
     check_expected,
     check_name,
+    check_revision,
     find,
     key_of,
 )
@@ -149,6 +150,8 @@ def delete_token(world: CompositeModelState, request: Any, call: Call) -> dict[s
     caller = world.caller(call)
     if request.name not in caller.tokens:
         raise CompositeRefused("TOKEN_NOT_FOUND", token=request.name)
+    if world.has_guards:
+        check_revision(request, caller.tokens[request.name].created)
     del caller.tokens[request.name]
     if world.is_bounded:
         _end_minted(world, caller, call)
@@ -162,6 +165,8 @@ def delete_user_token(world: CompositeModelState, request: Any, call: Call) -> d
     _check_root(caller, user)
     if request.name not in user.tokens:
         raise CompositeRefused("TOKEN_NOT_FOUND", token=request.name)
+    if world.has_guards:
+        check_revision(request, user.tokens[request.name].created)
     del user.tokens[request.name]
     if world.is_bounded:
         _end_minted(world, user, call)

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 from testkit.composite.model import Model
 from testkit.composite.model_groups import ROW
 from testkit.composite.model_offsets import EARLIEST, LATEST, OFFSETS_END, TIME
-from testkit.composite.model_pages import page_token
+from testkit.composite.model_pages import page_token, place_token
 from testkit.composite.model_placements import leader
 from testkit.composite.model_times import AHEAD_US_MAX, INTERVAL_US
 from testkit.composite.world import Topic
@@ -135,6 +135,23 @@ def fill_page_token(chooser: Chooser, request: Any, context: dict[str, Any]) -> 
         known = parent.offsets if hasattr(request, "group") else parent.ends
         token = page_token(method, parent.id + chooser.chance(20), chooser.pick([0, *known]))
         request.page_token = token[chooser.chance(20) :]
+
+
+def fill_groups_size(chooser: Chooser, request: Any, context: dict[str, Any]) -> None:
+    """Choose how long a page of groups is: briefly, or too long."""
+    request.page_size = 1_001 if chooser.chance(30) else chooser.pick((0, 1, 1, 2))
+
+
+def fill_groups_token(chooser: Chooser, request: Any, context: dict[str, Any]) -> None:
+    """Go on behind some group, of another list now and then."""
+    places = [(s.id, t.id, g.id) for s, t, g in chooser.model.world.groups()]
+    if not places or not chooser.chance(2):
+        return
+    place = chooser.pick(places)
+    of_all = not request.HasField("stream")
+    parent = 0 if of_all != chooser.chance(20) else place[0]
+    token = place_token("ListAllConsumerGroups", parent, place)
+    request.page_token = token[chooser.chance(20) :]
 
 
 def _committer(chooser: Chooser, context: dict[str, Any]) -> Any:

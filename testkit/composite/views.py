@@ -267,6 +267,7 @@ def _groups(model: Model) -> Iterator[tuple[tuple[Any, ...], Any]]:
             "offsets_retention_ms": group.retention_ms,
             "idle_since": group.idle_since,
             "expiry_due": group.expiry_due,
+            "offsets_revision": group.offsets_revision,
         }
         yield (Stage.CONSUMER_GROUPS, 1, _key(stream.id, topic.id, group.id)), entity
         for member in group.members.values():

@@ -330,7 +330,7 @@ class CompositeWorkload:
         if self._chance(15):
             return NOT_A_MESSAGE
         if name != "RegisterSession":
-            return b""
+            return encoded_request(name, {"validate_only": self._chance(3)})
         size = NONCE_BYTES - self._chance(20)
         return encoded_request(name, {"nonce": bytes([self.random.randrange(6)]) * size})
 
@@ -338,7 +338,7 @@ class CompositeWorkload:
         if self._chance(20):
             rubbish: bytes = self._pick((b"", NOT_A_MESSAGE))
             return rubbish
-        request: Any = METHODS[CODES["Transact"]].request()
+        request: Any = METHODS[CODES["Transact"]].request(validate_only=self._chance(6))
         for part in range(self._pick((1, 2, 2, 3, 4))):
             name = self._command()
             if part == 0 and self._chance(6):

@@ -14,6 +14,7 @@ from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.limits import (
     FEATURE_LEVEL_BOUNDED,
     FEATURE_LEVEL_BROKERS,
+    FEATURE_LEVEL_GUARDS,
     FEATURE_LEVEL_MAX,
     FEATURE_LEVEL_MEMBERS,
 )
@@ -189,6 +190,7 @@ class Group:
     members: dict[int, Member] = field(default_factory=dict)
     # By partition: the next offset to read.
     offsets: dict[int, int] = field(default_factory=dict)
+    offsets_revision: int = 0  # of their last change
 
 
 @dataclass
@@ -263,6 +265,11 @@ class CompositeModelState:
     def knows_brokers(self) -> bool:
         """Whether brokers may register, and what they say of themselves in reports counts."""
         return self.level >= FEATURE_LEVEL_BROKERS
+
+    @property
+    def has_guards(self) -> bool:
+        """Whether changes of tokens, offsets and placements may name the revision they expect."""
+        return self.level >= FEATURE_LEVEL_GUARDS
 
     # --- Who may do what ---
 
@@ -381,9 +388,14 @@ def check_name(name: str, reason: str, shortest: int, longest: int) -> None:
 
 def check_expected(request: Any, entity: Any) -> None:
     """Refuse a compare-and-set on another revision than the entity's last."""
-    if request.HasField("expected_revision") and request.expected_revision != entity.modified:
+    check_revision(request, entity.modified)
+
+
+def check_revision(request: Any, modified: int) -> None:
+    """Refuse a compare-and-set on another revision than that of the last change."""
+    if request.HasField("expected_revision") and request.expected_revision != modified:
         raise CompositeRefused(
             "REVISION_MISMATCH",
-            modified_revision=entity.modified,
+            modified_revision=modified,
             expected_revision=request.expected_revision,
         )

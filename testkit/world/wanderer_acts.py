@@ -106,8 +106,9 @@ async def batch(w: Wanderer) -> None:
 
 
 async def transact(w: Wanderer) -> None:
-    """Send several commands as one transaction."""
-    await w.client.transact(_commands(w, w.random.randint(1, 4)))
+    """Send several commands as one transaction, or only try it."""
+    commands = _commands(w, w.random.randint(1, 4))
+    await w.client.transact(commands, validate_only=w.requests.chance(6))
 
 
 def _commands(w: Wanderer, count: int) -> list[Message]:

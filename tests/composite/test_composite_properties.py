@@ -46,7 +46,7 @@ TURNS |= {
     "placed when created", "placed later by the cluster", "placed by hand", "moved",
     "moved with loss", "came into sync", "fell behind", "in sync with another storage",
     "another one leads", "nobody leads", "leads without knowing", "reported by the leader",
-    "placements in pages",
+    "placements in pages", "groups in pages", "transaction validated",
     # Below the feature level of all that:
     "stamp ignored",
 }  # fmt: skip
@@ -60,6 +60,10 @@ REFUSALS = {
         "GROUP_NOT_EMPTY", "PARTITION_NOT_FOUND", "OFFSET_OUT_OF_RANGE", "INVALID_OPTION",
     )),
     ("DeleteOffsets", "GROUP_NOT_EMPTY"), ("DeleteOffsets", "PARTITION_NOT_FOUND"),
+    *((name, "REVISION_MISMATCH") for name in (
+        "CommitOffsets", "ResetOffsets", "DeleteOffsets", "PlacePartitions",
+        "DeletePersonalAccessToken", "DeleteUserToken",
+    )),
     ("FetchOffsets", "PARTITION_NOT_FOUND"), ("FetchOffsets", "PERMISSION_DENIED"),
     ("TruncatePartitions", "PARTITION_NOT_FOUND"), ("TruncatePartitions", "OFFSET_OUT_OF_RANGE"),
     ("ReportPartitionEnds", "PARTITION_NOT_FOUND"), ("ReportPartitionEnds", "OFFSET_OUT_OF_RANGE"),

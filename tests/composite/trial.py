@@ -30,7 +30,8 @@ READS = (
     "GetUser", "WhoAmI", "GetStream", "ListStreams", "GetTopic", "ListTopics", "ListWatermarks",
     "CheckAccess",
     "GetConsumerGroup", "ListConsumerGroups", "SyncConsumerGroup", "KeepAliveConsumerGroup",
-    "FetchOffsets", "FindOffsets", "GetBroker", "ListBrokers", "KeepAliveBroker", "ListPlacements",
+    "ListAllConsumerGroups", "FetchOffsets", "FindOffsets",
+    "GetBroker", "ListBrokers", "KeepAliveBroker", "ListPlacements",
 )  # fmt: skip
 # Feature levels at which histories begin. All of them end at the highest.
 LEVELS = (*range(1, limits.FEATURE_LEVEL_MAX), *[limits.FEATURE_LEVEL_MAX] * 9)

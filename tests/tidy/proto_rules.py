@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.descriptor_pb2 import (
@@ -104,6 +104,29 @@ def shared_field_numbers(method: ProtoMethod) -> list[str]:
         for field in method.descriptor.input_type.fields
         if field.number != SHARED_FIELD_NUMBERS.get(field.name, field.number)
     ]
+
+
+def dry_run(method: ProtoMethod, exceptions: Mapping[str, str]) -> list[str]:
+    """Return a line for a command from outside that cannot be tried, or is wrongly listed."""
+    command: Any = method.routes.get("command")
+    if command is None or command.internal or "query" in method.routes:
+        return []
+    can_be_tried = "validate_only" in method.descriptor.input_type.fields_by_name
+    if can_be_tried == (method.name in exceptions):
+        wrong = "is listed as one that cannot be tried" if can_be_tried else "cannot be tried"
+        return [f"{method.name}: {wrong}; give its request `bool validate_only`, or a reason"]
+    return []
+
+
+def paged_list(method: ProtoMethod, exceptions: Mapping[str, str]) -> list[str]:
+    """Return a line for a read of a list that has no pages, or is wrongly listed."""
+    if "query" not in method.routes or not method.descriptor.name.startswith("List"):
+        return []
+    is_paged = "page_token" in method.descriptor.input_type.fields_by_name
+    if is_paged == (method.name in exceptions):
+        wrong = "is listed as one without pages" if is_paged else "has no pages"
+        return [f"{method.name}: {wrong}; give its request page_size and page_token, or a reason"]
+    return []
 
 
 def response_header(method: ProtoMethod) -> list[str]:

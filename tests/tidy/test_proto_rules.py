@@ -37,12 +37,17 @@ service PlantService {
   rpc GetPlant(GetPlantRequest) returns (GetPlantResponse) {
     option (viewstamp.api.routing.v1.query) = {code: 951};
   }
+  // Looks at all plants.
+  rpc ListPlants(ListPlantsRequest) returns (ListPlantsResponse) {
+    option (viewstamp.api.routing.v1.query) = {code: 952};
+  }
 }
 
 // Where.
 message SetPlantRequest {
   viewstamp.api.common.v1.Identifier stream = 1;
   uint64 expected_revision = 14;
+  bool validate_only = 15;
 }
 
 // Done.
@@ -53,6 +58,17 @@ message SetPlantResponse {
 // Which.
 message GetPlantRequest {
   uint64 id = 1;
+}
+
+// All.
+message ListPlantsRequest {
+  uint32 page_size = 3;
+  string page_token = 4;
+}
+
+// Those on a page.
+message ListPlantsResponse {
+  viewstamp.api.common.v1.ResponseHeader header = 1;
 }
 
 // What is seen.
@@ -75,6 +91,8 @@ BREAKS = {
     "same code": ("code: 951", "code: 901"),
     "no code": ("{code: 951}", "{public: true}"),
     "shared number": ("expected_revision = 14", "expected_revision = 13"),
+    "no dry run": ("bool validate_only = 15;", "bool is_tried = 15;"),
+    "no pages": ("string page_token = 4;", "string after = 4;"),
     "no header": (
         "message SetPlantResponse {\n  viewstamp.api.common.v1.ResponseHeader header",
         "message SetPlantResponse {\n  uint64 header",
@@ -112,6 +130,8 @@ def complaints(protos: Path) -> list[str]:
     for method in methods:
         lines += proto_rules.one_route(method, {})
         lines += proto_rules.shared_field_numbers(method)
+        lines += proto_rules.dry_run(method, {})
+        lines += proto_rules.paged_list(method, {})
         lines += proto_rules.response_header(method)
     return lines + proto_rules.map_fields(files) + proto_rules.comments(files)
 
@@ -129,6 +149,8 @@ def test_good_api_passes(tmp_path: Path) -> None:
         ("same code", "GetPlant: code 901 is already viewstamp.api.plant.v1.PlantService.SetPlant"),
         ("no code", "GetPlant: has no code"),
         ("shared number", "SetPlantRequest.expected_revision: has number 13, 14 everywhere"),
+        ("no dry run", "SetPlant: cannot be tried"),
+        ("no pages", "ListPlants: has no pages"),
         ("no header", "SetPlantResponse: field 1 must be"),
         ("map", "map field"),
         ("service comment", "PlantService has no comment"),
@@ -147,6 +169,10 @@ def test_stale_listing_is_seen(tmp_path: Path) -> None:
     """A method listed as unrouted that has a route is a complaint."""
     method = proto_rules.methods(generate.descriptor_set(plant(tmp_path)))[0]
     assert proto_rules.one_route(method, {method.name: "reason"}) != []
+    methods = proto_rules.methods(generate.descriptor_set(tmp_path / "protos"))
+    listed = {each.name: "reason" for each in methods}
+    assert sum(len(proto_rules.dry_run(each, listed)) for each in methods) == 1
+    assert sum(len(proto_rules.paged_list(each, listed)) for each in methods) == 1
 
 
 def test_drift_is_seen(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ NAMING_COMMANDS: Final = frozenset(
         "group create",
         "group get",
         "group list",
+        "group list-all",
         "session list",
         "snapshot create",
         "snapshot list",

@@ -10,6 +10,7 @@ from viewstamp.cli.calls import ask_here, run
 from viewstamp.cli.options import DryRun, Yes, confirm
 from viewstamp.cli.output import fits_terminal, plain, print_table, printed
 from viewstamp.cli.settings import EXIT_USAGE, Settings, fail, settings_of
+from viewstamp.limits import FEATURE_LEVEL_GUARDS
 
 if TYPE_CHECKING:
     from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
@@ -65,19 +66,45 @@ app = typer.Typer(help="Inspect and manage the replicas of a cluster.", no_args_
 
 
 @app.command("step-down")
-def step_down(context: typer.Context) -> None:
+def step_down(
+    context: typer.Context,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say whether it would be accepted.")
+    ] = False,
+) -> None:
     """Have the primary hand over to another replica, as before it is stopped for work on it."""
     settings = settings_of(context)
 
     async def handed_over(client: Client) -> tuple[int, int]:
-        before = (await client.status()).primary
-        await client.step_down()
+        status = await client.status()
+        if dry_run:
+            _check_knows_dry_runs(status.feature_level)
+        before = status.primary
+        await client.step_down(validate_only=dry_run)
         # The next linearizable answer comes from the new primary.
         return before, (await client.status()).primary
 
     before, after = run(context, handed_over)
-    if not printed(settings, {"primary_before": before, "primary": after}):
+    dry = {"could_step_down": True} if dry_run else {}
+    if printed(settings, {"primary_before": before, "primary": after, **dry}):
+        return
+    if dry_run:
+        typer.echo(f"replica {before} could step down now")
+    else:
         typer.echo(f"replica {before} has stepped down; replica {after} is the primary")
+
+
+def _check_knows_dry_runs(feature_level: int) -> None:
+    """Raise Refusal unless every build knows a dry run of StepDown; others would step down."""
+    from viewstamp.api.errors.v1.errors_pb2 import Reason
+    from viewstamp.errors import Refusal
+
+    if feature_level < FEATURE_LEVEL_GUARDS:
+        raise Refusal(
+            Reason.REASON_FEATURE_LEVEL_REQUIRED,
+            f"a dry run needs feature level {FEATURE_LEVEL_GUARDS},"
+            f" and {feature_level} is in force",
+        )
 
 
 @app.command("feature-level")

@@ -12,6 +12,7 @@ import typer
 from viewstamp import limits
 from viewstamp.cli.calls import collected, run
 from viewstamp.cli.canonical import PlaceCommand, joined, part, typed_part
+from viewstamp.cli.completing import complete_stream
 from viewstamp.cli.describing import LINES, Limit
 from viewstamp.cli.describing import describe as show_description
 from viewstamp.cli.following import WatchedName, follow_list
@@ -38,6 +39,7 @@ app = typer.Typer(
 )
 
 COLUMNS = ("id", "name", "state", "assignor", "members_count", "partitions_count", "group_epoch")
+ALL_COLUMNS = ("stream_id", "topic_id", *COLUMNS)
 MEMBER_COLUMNS = (
     "session_id",
     "user_id",
@@ -74,6 +76,15 @@ Partitions = Annotated[
         max=limits.PARTITIONS_PER_TOPIC_MAX - 1,
         metavar="PARTITION",
         help="Of this partition alone; may be repeated.",
+    ),
+]
+
+OffsetsRevision = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="REVISION",
+        help="Refuse unless this is the group's offsets_revision, which `group get` shows.",
     ),
 ]
 
@@ -227,6 +238,25 @@ def list_(
     )
 
 
+@app.command("list-all")
+def list_all(
+    context: typer.Context,
+    stream: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STREAM",
+            help="Only those of this stream (id or name).",
+            autocompletion=complete_stream,
+        ),
+    ] = None,
+) -> None:
+    """List the groups of all topics, with the ids of their streams and topics."""
+    whose = None if stream is None else entity(stream)
+    groups = collected(context, lambda client: client.groups.list_all(whose))
+    empty = "no groups yet: create one with `viewstamp group create STREAM TOPIC NAME`"
+    show_list(settings_of(context), groups, ALL_COLUMNS, empty, _id_name)
+
+
 @app.command(cls=PlaceCommand)
 def get(
     context: typer.Context, stream: StreamArgument, topic: TopicArgument, group: GroupArgument
@@ -305,6 +335,7 @@ def reset_offsets(
             help="Accept an --offset outside of what was reported of its partition.",
         ),
     ] = False,
+    expected_revision: OffsetsRevision = None,
     dry_run: DryRun = False,
 ) -> None:
     """Set offsets of a group that has no members.
@@ -318,6 +349,7 @@ def reset_offsets(
     name = "UNSPECIFIED" if to is None else to.value.upper()
     number = service_pb2.OffsetReset.Value(f"OFFSET_RESET_{name}")
     given = offsets_by_partition(offset or ())
+    bound = guards(expected_revision, dry_run=dry_run)
     response = run(
         context,
         lambda client: client.groups.reset_offsets(
@@ -329,7 +361,7 @@ def reset_offsets(
             time=time,
             partitions=partition or None,
             allow_out_of_range=allow_out_of_range,
-            validate_only=dry_run,
+            **bound,
         ),
     )
     targets = [to.value] if to else [time.isoformat()] if time else []
@@ -345,6 +377,7 @@ def delete_offsets(
     topic: TopicArgument,
     group: GroupArgument,
     partition: Partitions = None,
+    expected_revision: OffsetsRevision = None,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -352,14 +385,11 @@ def delete_offsets(
     settings = settings_of(context)
     which = _which(partition)
     confirm(settings, f"Forget {which} of group {group}?", yes=yes, dry_run=dry_run)
+    bound = guards(expected_revision, dry_run=dry_run)
     response = run(
         context,
         lambda client: client.groups.delete_offsets(
-            entity(stream),
-            entity(topic),
-            entity(group),
-            partitions=partition or None,
-            validate_only=dry_run,
+            entity(stream), entity(topic), entity(group), partitions=partition or None, **bound
         ),
     )
     done(settings, response, f"deleted {which} of group {group}", dry_run=dry_run)
@@ -372,6 +402,11 @@ def _name(stream: str, topic: str, group: consumer_groups_pb2.ConsumerGroup) -> 
         typed_part(topic, group.topic_id),
         part(group.name, group.id),
     )
+
+
+def _id_name(group: consumer_groups_pb2.ConsumerGroup) -> str:
+    """Return the canonical name of a group whose stream and topic nobody has named."""
+    return joined(str(group.stream_id), str(group.topic_id), part(group.name, group.id))
 
 
 def _check_reset(

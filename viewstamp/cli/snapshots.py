@@ -15,7 +15,7 @@ from viewstamp.cli import snapshot_progress
 from viewstamp.cli.calls import ask_here, collected, run
 from viewstamp.cli.completing import complete_generation
 from viewstamp.cli.grammar import duration_us
-from viewstamp.cli.options import Yes, confirm
+from viewstamp.cli.options import DryRun, ExpectedRevision, Yes, confirm, guards
 from viewstamp.cli.output import done, moment_text, plain, print_table, printed, show_values
 from viewstamp.cli.settings import EXIT_REFUSED, Settings, fail, settings_of
 from viewstamp.cli.snapshot_options import (
@@ -30,6 +30,7 @@ from viewstamp.cli.snapshot_options import (
     telling,
 )
 from viewstamp.client import Client
+from viewstamp.client.identifiers import Guards
 
 
 class SnapshotGroup(TyperGroup):
@@ -120,6 +121,7 @@ def create(
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait until it is completed or has failed.")
     ] = True,
+    dry_run: DryRun = False,
 ) -> None:
     """Take a snapshot. Exits with 1 if it fails."""
     settings = settings_of(context)
@@ -127,9 +129,9 @@ def create(
 
     async def take(client: Client) -> tuple[Any, snapshots_pb2.Snapshot | None]:
         created = await client.snapshots.create(
-            retention=_retention(retention), keep_for_ms=keep_for_ms
+            retention=_retention(retention), keep_for_ms=keep_for_ms, validate_only=dry_run
         )
-        if not wait:
+        if not wait or dry_run:
             return created, None
         console = progress_console(settings)
         return created, await snapshot_progress.decided(
@@ -139,7 +141,8 @@ def create(
     created, decided = run(context, take)
     generation = created.generation
     if decided is None:
-        done(settings, created, f"began snapshot {generation}", name=str(generation))
+        sentence = f"began snapshot {generation}"
+        done(settings, created, sentence, dry_run=dry_run, name=str(generation))
     elif decided.state == snapshots_pb2.SNAPSHOT_STATE_FAILED:
         step = "look at the coordinator's log and `viewstamp status`, then create another one"
         text = f"snapshot {generation} failed: {decided.failure}"
@@ -269,12 +272,19 @@ def _print_one(
 
 
 @app.command()
-def delete(context: typer.Context, generation: OneGeneration, yes: Yes = False) -> None:
+def delete(
+    context: typer.Context,
+    generation: OneGeneration,
+    expected_revision: ExpectedRevision = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
     """Delete a snapshot; not the last completed one, and not one that is being written."""
     settings = settings_of(context)
-    confirm(settings, f"Delete snapshot {generation}?", yes=yes, dry_run=False)
-    response = run(context, lambda client: client.snapshots.delete(generation))
-    done(settings, response, f"deleted snapshot {generation}")
+    confirm(settings, f"Delete snapshot {generation}?", yes=yes, dry_run=dry_run)
+    bound = guards(expected_revision, dry_run=dry_run)
+    response = run(context, lambda client: client.snapshots.delete(generation, **bound))
+    done(settings, response, f"deleted snapshot {generation}", dry_run=dry_run)
 
 
 @app.command()
@@ -314,9 +324,16 @@ def prune(
 
 
 @app.command()
-def pin(context: typer.Context, generation: OneGeneration, keep_for: KeepFor = "never") -> None:
+def pin(
+    context: typer.Context,
+    generation: OneGeneration,
+    keep_for: KeepFor = "never",
+    expected_revision: ExpectedRevision = None,
+    dry_run: DryRun = False,
+) -> None:
     """Keep a snapshot until it is deleted, or only for a time with --keep-for."""
-    _set_retention(context, generation, RetentionOption.pinned, duration_us(keep_for))
+    bound = guards(expected_revision, dry_run=dry_run)
+    _set_retention(context, generation, RetentionOption.pinned, bound, duration_us(keep_for))
 
 
 @app.command()
@@ -326,25 +343,28 @@ def unpin(
     retention: Annotated[
         Unpinned, typer.Option(help="Keep it among the last ones, or as the one of its day.")
     ] = Unpinned.last,
+    expected_revision: ExpectedRevision = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Allow a snapshot to be deleted when it is old."""
-    _set_retention(context, generation, retention)
+    _set_retention(context, generation, retention, guards(expected_revision, dry_run=dry_run))
 
 
 def _set_retention(
     context: typer.Context,
     generation: int,
     retention: RetentionOption | Unpinned,
+    bound: Guards,
     keep_for_us: int = 0,
 ) -> None:
     response = run(
         context,
         lambda client: client.snapshots.set_retention(
-            generation, _retention(retention), keep_for_ms=keep_for_us // _US_PER_MS
+            generation, _retention(retention), keep_for_ms=keep_for_us // _US_PER_MS, **bound
         ),
     )
     sentence = f"set the retention of snapshot {generation} to {retention.value}"
-    done(settings_of(context), response, sentence)
+    done(settings_of(context), response, sentence, dry_run=bound.get("validate_only", False))
 
 
 def _row(snapshot: snapshots_pb2.Snapshot) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from viewstamp.cli.calls import collected, run
 from viewstamp.cli.canonical import PlaceCommand, joined, typed_part
 from viewstamp.cli.completing import complete_token, complete_user
 from viewstamp.cli.grammar import duration_us, entity
-from viewstamp.cli.options import DryRun, UserArgument, Yes, confirm
+from viewstamp.cli.options import DryRun, ExpectedRevision, UserArgument, Yes, confirm, guards
 from viewstamp.cli.output import done, show_list, timestamp
 from viewstamp.cli.settings import settings_of
 
@@ -19,7 +19,7 @@ app = typer.Typer(
     help="Manage your personal access tokens.", no_args_is_help=True, rich_markup_mode="markdown"
 )
 
-COLUMNS = ("name", "expires_at", "created_at")
+COLUMNS = ("name", "expires_at", "created_at", "modified_revision")
 
 NameArgument = Annotated[
     str, typer.Argument(help="3 to 30 bytes.", metavar="NAME", autocompletion=complete_token)
@@ -74,12 +74,17 @@ def list_(
 
 @app.command()
 def delete(
-    context: typer.Context, name: NameArgument, yes: Yes = False, dry_run: DryRun = False
+    context: typer.Context,
+    name: NameArgument,
+    expected_revision: ExpectedRevision = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Delete a token, and end the access tokens that your tokens got: log in again."""
     settings = settings_of(context)
     confirm(settings, f"Delete token {name!r}?", yes=yes, dry_run=dry_run)
-    response = run(context, lambda client: client.tokens.delete(name, validate_only=dry_run))
+    bound = guards(expected_revision, dry_run=dry_run)
+    response = run(context, lambda client: client.tokens.delete(name, **bound))
     done(settings, response, f"deleted token {name!r}", dry_run=dry_run)
 
 
@@ -88,16 +93,15 @@ def revoke(
     context: typer.Context,
     user: UserArgument,
     name: NameArgument,
+    expected_revision: ExpectedRevision = None,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
     """Delete a token of a user; ends the access tokens that it got. Needs manage_users."""
     settings = settings_of(context)
     confirm(settings, f"Delete token {name!r} of user {user}?", yes=yes, dry_run=dry_run)
-    response = run(
-        context,
-        lambda client: client.tokens.revoke(entity(user), name, validate_only=dry_run),
-    )
+    bound = guards(expected_revision, dry_run=dry_run)
+    response = run(context, lambda client: client.tokens.revoke(entity(user), name, **bound))
     done(settings, response, f"deleted token {name!r} of user {user}", dry_run=dry_run)
 
 

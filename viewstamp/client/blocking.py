@@ -120,6 +120,7 @@ class BlockingGroups(BlockingFacade):
     find_offsets = Iterated(Groups.find_offsets)
     get = Blocked(Groups.get)
     list = Iterated(Groups.list)
+    list_all = Iterated(Groups.list_all)
 
 
 class BlockingBrokers(BlockingFacade):

@@ -128,11 +128,12 @@ class Brokers(Facade):
         replicas: Mapping[int, Sequence[int]],
         *,
         allow_data_loss: bool = False,
-        validate_only: bool = False,
+        **guards: Unpack[Guards],
     ) -> Answer[service_pb2.PlacePartitionsResponse]:
         """Give partitions to brokers: ids by partition, the preferred leader first.
 
-        An empty sequence leaves the choice to the cluster, for a partition that is not placed.
+        An empty sequence leaves the choice to the cluster, for a partition that is not placed. The
+        `expected_revision` is the highest `revision` of these placements.
         """
         request = service_pb2.PlacePartitionsRequest(
             **topic_name(stream, topic),
@@ -141,7 +142,7 @@ class Brokers(Facade):
                 for partition, broker_ids in sorted(replicas.items())
             ],
             allow_data_loss=allow_data_loss,
-            validate_only=validate_only,
+            **guards,
         )
         return self._client.call(request)
 

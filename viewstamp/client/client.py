@@ -21,7 +21,14 @@ from viewstamp.authorities import authority_problem
 from viewstamp.client.consistency import LINEARIZABLE, Consistency
 from viewstamp.client.errors import CannotConnect, ClientError, ProtocolError
 from viewstamp.client.methods import METHODS, method_of
-from viewstamp.client.packing import PackedBatch, PendingCall, Result, batch_of, encode
+from viewstamp.client.packing import (
+    PackedBatch,
+    PendingCall,
+    Result,
+    batch_of,
+    check_fields,
+    encode,
+)
 from viewstamp.client.streaming import ServerStreams
 from viewstamp.client.submitter import Submitter
 from viewstamp.client.transport import AccessTokenSource, Credentials, Endpoints
@@ -227,6 +234,8 @@ class Client:
         message that is no request of a public method.
         """
         method = METHODS[type(request)]
+        if method.field_levels:
+            check_fields(method, request, self._submitter.feature_level)
         future = self._loop.create_future()
         call = PendingCall(method, encode(method, request), future, self._deadline(timeout_s))
         if method.normalize:
@@ -313,6 +322,8 @@ class Client:
         commands = [(method_of(request), request) for request in requests]
         if not commands:
             return []
+        for method, request in commands:
+            check_fields(method, request, self._submitter.feature_level)
         framed = [(method, encode(method, request)) for method, request in commands]
         future: asyncio.Future[list[Result]] = self._loop.create_future()
         batch: PackedBatch = batch_of(framed, future, self._deadline(timeout_s))
@@ -322,19 +333,27 @@ class Client:
         return await (future if batch.trace is None else self._traced(batch.trace, future))
 
     async def transact(
-        self, requests: Sequence[Message], *, timeout_s: float | None = DEFAULT_TIMEOUT
+        self,
+        requests: Sequence[Message],
+        *,
+        validate_only: bool = False,
+        timeout_s: float | None = DEFAULT_TIMEOUT,
     ) -> list[Any]:
         """Apply 1 to 128 commands as one: all take effect at one revision, or none does.
 
-        Returns their responses. Raises the Refusal of the first command that failed, with its index
+        With `validate_only` the answer is the same, and nothing changes. Returns their responses.
+        Raises the Refusal of the first command that failed, with its index
         as `part` in the details.
         """
         methods = [method_of(request) for request in requests]
+        for method, request in zip(methods, requests, strict=True):
+            check_fields(method, request, self._submitter.feature_level)
         parts = [
             submit_pb2.TransactionPart(code=method.code, request=request.SerializeToString())
             for method, request in zip(methods, requests, strict=True)
         ]
-        answer = await self.call(submit_pb2.TransactRequest(parts=parts), timeout_s=timeout_s)
+        transaction = submit_pb2.TransactRequest(parts=parts, validate_only=validate_only)
+        answer = await self.call(transaction, timeout_s=timeout_s)
         if len(answer.results) != len(parts):
             raise ProtocolError(f"{len(answer.results)} results answer {len(parts)} parts")
         try:
@@ -359,9 +378,9 @@ class Client:
         request = cluster_pb2.GetStatusRequest(include_digests=include_digests)
         return self.call(request, consistency=consistency, timeout_s=timeout_s)
 
-    def step_down(self) -> Answer[cluster_pb2.StepDownResponse]:
+    def step_down(self, *, validate_only: bool = False) -> Answer[cluster_pb2.StepDownResponse]:
         """Have the primary hand over to another replica. Raises Refusal, grpc.aio.AioRpcError."""
-        request = cluster_pb2.StepDownRequest()
+        request = cluster_pb2.StepDownRequest(validate_only=validate_only)
         return self._submitter.call_alone(request, self._timeout_s or CALL_TIMEOUT_S)
 
     def raise_feature_level(

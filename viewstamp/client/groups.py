@@ -15,6 +15,7 @@ from viewstamp.client.identifiers import (
     FacadeClient,
     Guards,
     group_name,
+    identifier,
     microseconds,
     pages,
     partition_offsets,
@@ -100,10 +101,14 @@ class Groups(Facade):
         *,
         instance_id: str = "",
         rack: str = "",
+        validate_only: bool = False,
     ) -> Answer[service_pb2.JoinConsumerGroupResponse]:
         """Make this client's session a member; joining twice is idempotent."""
         request = service_pb2.JoinConsumerGroupRequest(
-            **group_name(stream, topic, group), instance_id=instance_id, rack=rack
+            **group_name(stream, topic, group),
+            instance_id=instance_id,
+            rack=rack,
+            validate_only=validate_only,
         )
         return self._client.call(request)
 
@@ -121,11 +126,17 @@ class Groups(Facade):
         return GroupMember(self._client, name, instance_id, rack, pulse=self._pulse)
 
     def leave(
-        self, stream: int | str, topic: int | str, group: int | str, *, keep_place: bool = False
+        self,
+        stream: int | str,
+        topic: int | str,
+        group: int | str,
+        *,
+        keep_place: bool = False,
+        validate_only: bool = False,
     ) -> Answer[service_pb2.LeaveConsumerGroupResponse]:
         """End this client's membership; a static member may keep its place for a while."""
         request = service_pb2.LeaveConsumerGroupRequest(
-            **group_name(stream, topic, group), keep_place=keep_place
+            **group_name(stream, topic, group), keep_place=keep_place, validate_only=validate_only
         )
         return self._client.call(request)
 
@@ -155,6 +166,7 @@ class Groups(Facade):
         member_epoch: int,
         owned_partitions: Iterable[int],
         known_assignment: int = 0,
+        validate_only: bool = False,
     ) -> Answer[service_pb2.HeartbeatConsumerGroupResponse]:
         """Report the partitions that the member still holds; return those that it should hold.
 
@@ -165,6 +177,7 @@ class Groups(Facade):
             member_epoch=member_epoch,
             owned_partitions=sorted(owned_partitions),
             known_assignment=known_assignment,
+            validate_only=validate_only,
         )
         return self._client.call(request)
 
@@ -185,12 +198,13 @@ class Groups(Facade):
         member_epoch: int = 0,
         session_id: int = 0,
         allow_out_of_range: bool = False,
-        validate_only: bool = False,
+        **guards: Unpack[Guards],
     ) -> Answer[service_pb2.CommitOffsetsResponse]:
         """Store the next offset to read, by partition: all of them, or none if one is refused.
 
         Members have `GroupMember.commit`. A broker that commits for a member names the member's
-        session and epoch. A group without members has epoch 0.
+        session and epoch. A group without members has epoch 0. Of offsets the `expected_revision`
+        is the group's `offsets_revision`, here and below.
         """
         request = service_pb2.CommitOffsetsRequest(
             **group_name(stream, topic, group),
@@ -198,7 +212,7 @@ class Groups(Facade):
             offsets=partition_offsets(offsets),
             allow_out_of_range=allow_out_of_range,
             session_id=session_id,
-            validate_only=validate_only,
+            **guards,
         )
         return self._client.call(request)
 
@@ -213,7 +227,7 @@ class Groups(Facade):
         time: datetime | None = None,
         partitions: Iterable[int] | None = None,
         allow_out_of_range: bool = False,
-        validate_only: bool = False,
+        **guards: Unpack[Guards],
     ) -> Answer[service_pb2.ResetOffsetsResponse]:
         """Set offsets of a group without members: to given ones, or `to` where the data is.
 
@@ -229,7 +243,7 @@ class Groups(Facade):
             to=to if time is None else to or service_pb2.OFFSET_RESET_TIME,
             time_us=0 if time is None else microseconds(time),
             partitions=_some_or_all(partitions),
-            validate_only=validate_only,
+            **guards,
         )
         return self._client.call(request)
 
@@ -240,7 +254,7 @@ class Groups(Facade):
         group: int | str,
         *,
         partitions: Iterable[int] | None = None,
-        validate_only: bool = False,
+        **guards: Unpack[Guards],
     ) -> Answer[service_pb2.DeleteOffsetsResponse]:
         """Forget offsets of a group without members: of some partitions, or of all without them.
 
@@ -249,7 +263,7 @@ class Groups(Facade):
         request = service_pb2.DeleteOffsetsRequest(
             **group_name(stream, topic, group),
             partitions=_some_or_all(partitions),
-            validate_only=validate_only,
+            **guards,
         )
         return self._client.call(request)
 
@@ -328,6 +342,22 @@ class Groups(Facade):
         """Iterate over a topic's groups by ascending id, without members."""
         request = service_pb2.ListConsumerGroupsRequest(
             **topic_name(stream, topic), page_size=page_size
+        )
+        return pages(self._client, request, lambda page: page.groups, consistency)
+
+    def list_all(
+        self,
+        stream: int | str | None = None,
+        *,
+        page_size: int = 0,
+        consistency: Consistency = LINEARIZABLE,
+    ) -> AsyncIterator[consumer_groups_pb2.ConsumerGroup]:
+        """Iterate over the groups of all topics of a stream, or of all streams, without members.
+
+        They come by ascending ids of stream, topic and group. Needs feature level 8.
+        """
+        request = service_pb2.ListAllConsumerGroupsRequest(
+            stream=None if stream is None else identifier(stream), page_size=page_size
         )
         return pages(self._client, request, lambda page: page.groups, consistency)
 

@@ -12,10 +12,11 @@ from viewstamp.client.identifiers import Facade, identifier, pages
 class Sessions(Facade):
     """Sessions of the caller, and of others for those who read or manage users."""
 
-    async def own(self) -> list[sessions_pb2.SessionInfo]:
-        """Return the caller's sessions by ascending id."""
-        response = await self._client.call(sessions_pb2.ListSessionsRequest())
-        return list(response.sessions)
+    async def own(self, *, page_size: int = 0) -> list[sessions_pb2.SessionInfo]:
+        """Return the caller's sessions by ascending id; reads all pages."""
+        request = sessions_pb2.ListSessionsRequest(page_size=page_size)
+        found = pages(self._client, request, lambda page: page.sessions)
+        return [each async for each in found]
 
     def list(
         self, *, user_id: int | None = None, page_size: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from google.protobuf.message import Message
 
@@ -11,7 +11,7 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.client.consistency import LINEARIZABLE, Consistency
-from viewstamp.client.identifiers import Answer, Facade, FacadeClient, pages
+from viewstamp.client.identifiers import Answer, Facade, FacadeClient, Guards, pages
 from viewstamp.errors import Refusal
 
 
@@ -34,12 +34,15 @@ class SnapshotApi(Facade):
         *,
         retention: snapshots_pb2.RetentionClass.ValueType = snapshots_pb2.RETENTION_CLASS_LAST,
         keep_for_ms: int = 0,
+        validate_only: bool = False,
     ) -> Answer[snapshots_pb2.CreateSnapshotResponse]:
         """Start a snapshot; the cut follows at once. `decided` waits for the outcome.
 
         It is kept for `keep_for_ms` in any case; 0 for no time (from feature level 7 on).
         """
-        request = snapshots_pb2.CreateSnapshotRequest(retention=retention, keep_for_ms=keep_for_ms)
+        request = snapshots_pb2.CreateSnapshotRequest(
+            retention=retention, keep_for_ms=keep_for_ms, validate_only=validate_only
+        )
         return self._client.call(request)
 
     async def decided(self, generation: int) -> snapshots_pb2.Snapshot:
@@ -110,9 +113,12 @@ class SnapshotApi(Facade):
         response = await self._client.call(request, consistency=consistency)
         return int(response.generation)
 
-    def delete(self, generation: int) -> Answer[snapshots_pb2.DeleteSnapshotResponse]:
+    def delete(
+        self, generation: int, **guards: Unpack[Guards]
+    ) -> Answer[snapshots_pb2.DeleteSnapshotResponse]:
         """Delete a generation; not the last completed one, and not one under way."""
-        return self._client.call(snapshots_pb2.DeleteSnapshotRequest(generation=generation))
+        request = snapshots_pb2.DeleteSnapshotRequest(generation=generation, **guards)
+        return self._client.call(request)
 
     def prune(
         self, *, keep_last: int, keep_daily: int = 0, validate_only: bool = False
@@ -133,10 +139,11 @@ class SnapshotApi(Facade):
         retention: snapshots_pb2.RetentionClass.ValueType,
         *,
         keep_for_ms: int = 0,
+        **guards: Unpack[Guards],
     ) -> Answer[snapshots_pb2.SetSnapshotRetentionResponse]:
         """Change how long a generation is kept: in any case for `keep_for_ms` from now on."""
         request = snapshots_pb2.SetSnapshotRetentionRequest(
-            generation=generation, retention=retention, keep_for_ms=keep_for_ms
+            generation=generation, retention=retention, keep_for_ms=keep_for_ms, **guards
         )
         return self._client.call(request)
 

@@ -143,12 +143,23 @@ class Topics(Facade):
         return self._client.call(request)
 
     async def partitions(
-        self, stream: int | str, topic: int | str, *, consistency: Consistency = LINEARIZABLE
+        self,
+        stream: int | str,
+        topic: int | str,
+        *,
+        page_size: int = 0,
+        consistency: Consistency = LINEARIZABLE,
     ) -> Sequence[streams_pb2.PartitionRange]:
-        """Return the partitions as runs that were created together, by ascending number."""
-        request = service_pb2.ListPartitionsRequest(**topic_name(stream, topic))
-        response = await self._client.call(request, consistency=consistency)
-        return tuple(response.partitions)
+        """Return the partitions as runs that were created together, by ascending number.
+
+        Reads all pages; it takes more than one for a topic whose partitions were created by more
+        than 16,384 commands, or with a `page_size`.
+        """
+        request = service_pb2.ListPartitionsRequest(
+            **topic_name(stream, topic), page_size=page_size
+        )
+        found = pages(self._client, request, lambda page: page.partitions, consistency)
+        return [each async for each in found]
 
     def report_partition_ends(
         self,

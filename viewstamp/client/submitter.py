@@ -71,6 +71,8 @@ class Submitter:
         self.reads = ClientReads(lambda: endpoints.has_others)
         self.pulse = Pulse()
         self.cluster_id = b""
+        # That the primary told when the stream opened; 0 if its build does not tell it.
+        self.feature_level = 0
         self._loop = asyncio.get_running_loop()
         self._endpoints = endpoints
         self._identity = identity
@@ -295,6 +297,7 @@ class Submitter:
             self.cluster_id = opened.cluster_id
             raise ProtocolError("another cluster answers at this address")
         self.cluster_id = opened.cluster_id
+        self.feature_level = opened.feature_level
         return call
 
     async def _register(self, channel: grpc.aio.Channel, token: str) -> None:

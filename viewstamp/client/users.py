@@ -128,21 +128,17 @@ class Tokens(Facade):
         return self._client.call(request)
 
     def revoke(
-        self, user: int | str, name: str, *, validate_only: bool = False
+        self, user: int | str, name: str, **guards: Unpack[Guards]
     ) -> Answer[service_pb2.DeleteUserTokenResponse]:
         """Delete a token of any user; ends that user's access tokens from personal ones."""
-        request = service_pb2.DeleteUserTokenRequest(
-            user=identifier(user), name=name, validate_only=validate_only
-        )
+        request = service_pb2.DeleteUserTokenRequest(user=identifier(user), name=name, **guards)
         return self._client.call(request)
 
     def delete(
-        self, name: str, *, validate_only: bool = False
+        self, name: str, **guards: Unpack[Guards]
     ) -> Answer[service_pb2.DeletePersonalAccessTokenResponse]:
         """Delete a token; ends the caller's access tokens from personal ones."""
-        request = service_pb2.DeletePersonalAccessTokenRequest(
-            name=name, validate_only=validate_only
-        )
+        request = service_pb2.DeletePersonalAccessTokenRequest(name=name, **guards)
         return self._client.call(request)
 
     def list(

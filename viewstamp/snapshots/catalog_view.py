@@ -24,12 +24,12 @@ from viewstamp.api.snapshots.v1.snapshots_service_pb2 import (
 from viewstamp.snapshots.errors import BadCatalogView, NoCatalogView, NoSuchGeneration
 
 CATALOG_VIEW_FILE: Final = "catalog.sqlite"
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 _AGAIN: Final = "start the replica, which writes it anew, or read the files with --directory"
 
 _GENERATION: Final = (
     *("generation", "state", "cut_op", "cut_revision", "root", "created_at", "retention"),
-    *("failure", "decided_at", "keep_last", "keep_daily", "kept_until"),
+    *("failure", "decided_at", "keep_last", "keep_daily", "kept_until", "modified_revision"),
 )
 _TASK: Final = ("stage", "applied_revision", "state_digest", "entities", "size_bytes")
 
@@ -45,7 +45,7 @@ SCHEMA: Final = f"""
         cut_revision INTEGER NOT NULL, root BLOB NOT NULL, created_at INTEGER NOT NULL,
         retention TEXT NOT NULL, failure TEXT NOT NULL, decided_at INTEGER NOT NULL,
         keep_last INTEGER NOT NULL, keep_daily INTEGER NOT NULL,
-        kept_until INTEGER NOT NULL
+        kept_until INTEGER NOT NULL, modified_revision INTEGER NOT NULL
     );
     CREATE TABLE tasks (
         generation INTEGER NOT NULL, stage TEXT NOT NULL, applied_revision INTEGER NOT NULL,

@@ -15,6 +15,10 @@ BROKERS: Final[Mapping[tuple[int, str], str]] = {
         "Broker {broker!n} was last changed at revision {modified_revision}, not at "
         "{expected_revision}; read it again and decide again."
     ),
+    (Reason.REASON_REVISION_MISMATCH, "placements"): (
+        "A placement of topic {topic!n} was last changed at revision {modified_revision}, not at "
+        "{expected_revision}; list the placements again and decide again."
+    ),
     (Reason.REASON_BROKER_IN_USE, ""): (
         "Broker {broker!n} has {replicas_count} replicas; place their partitions on other brokers "
         "first."

@@ -189,6 +189,10 @@ USERS: Final[Texts] = {
         "There is no personal access token {token!n}; ListPersonalAccessTokens shows those that "
         "exist."
     ),
+    (Reason.REASON_REVISION_MISMATCH, "token"): (
+        "The personal access token {token!n} is of revision {modified_revision}, not of "
+        "{expected_revision}; it was deleted and created again. List the tokens and decide again."
+    ),
     (Reason.REASON_TOKEN_EXISTS, ""): (
         "You have a personal access token {token!n} already; choose another name or delete it."
     ),
@@ -219,6 +223,10 @@ GROUPS: Final[Texts] = {
     (Reason.REASON_REVISION_MISMATCH, "group"): (
         "Consumer group {group_id} was last changed at revision {modified_revision}, not at "
         "{expected_revision}; read it again and decide again."
+    ),
+    (Reason.REASON_REVISION_MISMATCH, "offsets"): (
+        "Offsets of consumer group {group_id} were last changed at revision {modified_revision}, "
+        "not at {expected_revision}; fetch them again and decide again."
     ),
     (Reason.REASON_INVALID_OPTION, "assignor"): (
         "There is no assignor {assignor}; choose ASSIGNOR_UNIFORM (1) or ASSIGNOR_RANGE (2)."
@@ -424,6 +432,10 @@ MUX: Final[Texts] = {
     (Reason.REASON_SNAPSHOT_NOT_FOUND, ""): "there is no snapshot {generation}",
     (Reason.REASON_SNAPSHOT_IN_USE, ""): (
         "snapshot {generation} is the last completed one or is under way; it cannot be deleted"
+    ),
+    (Reason.REASON_REVISION_MISMATCH, "snapshot"): (
+        "snapshot {generation} was last changed at revision {modified_revision}, not at "
+        "{expected_revision}; read it again"
     ),
     (Reason.REASON_REVISION_MISMATCH, "description"): (
         "the description of the cluster was set at revision {modified_revision}, not "

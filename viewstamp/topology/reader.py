@@ -45,6 +45,10 @@ _ABSENT: Final = frozenset(
         Reason.REASON_USER_NOT_FOUND,
     }
 )
+# How a cluster answers that cannot list the groups of a whole stream yet.
+_OF_A_LOWER_LEVEL: Final = frozenset(
+    {Reason.REASON_FEATURE_LEVEL_REQUIRED, Reason.REASON_UNIMPLEMENTED}
+)
 
 
 async def read_found(client: FacadeClient, scope: ReadScope) -> FoundTopology:
@@ -121,29 +125,40 @@ class _Reader:
         request = streams_api.ListTopicsRequest(stream=identifier(stream.id))
         topics = await self._pages(request, "topics")
         self._topic_names.update((topic.id, topic.name) for topic in topics)
-        groups = await _each(topics, lambda topic: self._groups(stream.name, topic))
+        groups = _by_topic(await self._groups(stream, topics))
         return FoundStream(
             stream.id,
             stream.modified_revision,
             {
                 topic.name: FoundTopic(
-                    topic.id, topic.modified_revision, wire.topic_of(topic), found
+                    topic.id,
+                    topic.modified_revision,
+                    wire.topic_of(topic),
+                    groups.get(topic.id, {}),
                 )
-                for topic, found in zip(topics, groups, strict=True)
+                for topic in topics
             },
         )
 
-    async def _groups(self, stream: str, topic: Any) -> dict[str, FoundGroup]:
-        wanted = self._scope.streams.get(stream)
-        if wanted is not None and topic.name not in wanted:
-            return {}
+    async def _groups(self, stream: Any, topics: Sequence[Any]) -> list[Any]:
+        """Return the groups of those topics of a stream that are wanted."""
+        wanted = self._scope.streams.get(stream.name)
+        if wanted is None and len(topics) > 1:
+            request = groups_api.ListAllConsumerGroupsRequest(stream=identifier(stream.id))
+            try:
+                return await self._pages(request, "groups")
+            except Refusal as refusal:
+                if refusal.reason not in _OF_A_LOWER_LEVEL:
+                    raise
+        named = [topic for topic in topics if wanted is None or topic.name in wanted]
+        listed = await _each(named, self._groups_of_topic)
+        return [group for groups in listed for group in groups]
+
+    async def _groups_of_topic(self, topic: Any) -> list[Any]:
         request = groups_api.ListConsumerGroupsRequest(
             stream=identifier(topic.stream_id), topic=identifier(topic.id)
         )
-        return {
-            group.name: FoundGroup(group.modified_revision, wire.group_of(group))
-            for group in await self._pages(request, "groups")
-        }
+        return await self._pages(request, "groups")
 
     async def _users(self) -> list[Any]:
         asked: list[int | str] = [*sorted(self._scope.users)]
@@ -211,6 +226,15 @@ class _Reader:
             request.page_token = page.next_page_token
         # It was there before, so this reading is not of one revision.
         return []
+
+
+def _by_topic(groups: Iterable[Any]) -> dict[int, dict[str, FoundGroup]]:
+    """Return groups by the id of their topic, then by their name."""
+    found: dict[int, dict[str, FoundGroup]] = {}
+    for group in groups:
+        of_topic = found.setdefault(group.topic_id, {})
+        of_topic[group.name] = FoundGroup(group.modified_revision, wire.group_of(group))
+    return found
 
 
 async def _each(items: Sequence[Any], asked: Callable[[Any], Awaitable[T]]) -> list[T]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -13,6 +14,7 @@ from coordinator.gateway.primary_calls import check_supported
 from coordinator.gateway.reads import LINEARIZABLE, ReadStarter
 from coordinator.gateway.routes import Routes
 from coordinator.peers.messages import ReplicaReportMessage
+from testkit.api_methods import API_FILES
 from tests.coordinator.gateway.test_admission import AdmissionTrial
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2
@@ -84,6 +86,77 @@ async def test_a_part_of_a_transaction_above_the_level_is_refused(
     with pytest.raises(Refusal) as caught:
         await Normalizer(routes, {}).normalize(method, span, Origin(0, 0, 0, 0, b"", 0))
     assert caught.value.reason == (reason or Reason.REASON_MALFORMED_REQUEST)
+
+
+def _fields() -> list[tuple[Method, str]]:
+    """Return the fields of commands that count from a level above 1 on."""
+    return [
+        (method, name)
+        for file in API_FILES
+        for method in methods_of_file(file)
+        for name in method.field_levels
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "name"), _fields(), ids=lambda each: each if isinstance(each, str) else each.name
+)
+async def test_a_field_above_the_level_is_refused(method: Method, name: str) -> None:
+    """Neither alone nor among others nor in a transaction does it get to machines that ignore it.
+
+    Whoever only wants to validate would else change something.
+    """
+    level = method.field_levels[name]
+    routes = Routes(lambda: level - 1)
+    routes.add(replace(method, since_level=1))
+    set_, unset = method.request(), method.request().SerializeToString()
+    # A revision of 0 is an expectation, too.
+    setattr(set_, name, True if name == "validate_only" else 0)
+    payload = set_.SerializeToString()
+    routes.check_command(method, unset)
+    attempts: list[Callable[[], None]] = [
+        lambda: routes.check_command(method, payload),
+        lambda: routes.check_fields(method, frame(unset) + frame(payload) + frame(unset)),
+    ]
+    for attempt in attempts:
+        with pytest.raises(Refusal, match=f"`{name}` of {method.name} needs feature level") as it:
+            attempt()
+        assert it.value.reason == NEEDED
+    if method.name not in {"Transact", "EndSession"}:
+        part = submit_pb2.TransactionPart(code=method.code, request=payload)
+        items = frame(submit_pb2.TransactRequest(parts=[part]).SerializeToString())
+        span = log_pb2.LoggedSpan(code=TRANSACT, count=1, items=items)
+        transact = routes.public_code(TRANSACT, MethodKind.COMMAND)
+        with pytest.raises(Refusal, match="needs feature level"):
+            await Normalizer(routes, {}).normalize(transact, span, Origin(0, 0, 0, 0, b"", 0))
+    routes.level_in_force = lambda: level
+    routes.check_command(method, payload)
+
+
+def test_what_cannot_be_read_is_left_to_its_owner() -> None:
+    """A malformed command passes the look at its fields: its owner refuses it, the same for all."""
+    routes = Routes(lambda: 1)
+    (method,) = (m for m, name in _fields() if m.name == "DeleteSnapshot" and name[0] == "v")
+    routes.check_fields(method, b"\x0a\x05")
+    routes.check_command(method, b"\xff")
+
+
+async def test_a_field_above_the_level_is_refused_before_the_log() -> None:
+    """A request of a session with such a field takes no number and gets into no log."""
+    world = AdmissionTrial()
+    routes = world.commands.routes
+    routes.level_in_force = lambda: 1
+    method = routes.find(CREATE_STREAM)
+    assert method is not None
+    routes.add(replace(method, field_levels={"name": 2}))
+    named = frame(streams_service_pb2.CreateStreamRequest(name="a").SerializeToString())
+    spans = [submit_pb2.Span(code=CREATE_STREAM, count=1, items=named)]
+    with pytest.raises(Refusal, match="`name` of CreateStream needs feature level 2"):
+        await world.admit_spans(1, spans)
+    assert world.logged == []
+    routes.level_in_force = lambda: 2
+    await world.admit_spans(1, spans)
+    assert len(world.logged) == 1
 
 
 def test_a_description_needs_its_level() -> None:

@@ -23,12 +23,17 @@ SESSIONS: Final = {1: ALICE, 2: BOB, 3: ALICE, 4: BOB}
 @pytest.fixture
 def reads() -> SessionReads:
     """Return the reads over four sessions of two users."""
+    return reads_at(limits.FEATURE_LEVEL_MAX)
+
+
+def reads_at(level: int) -> SessionReads:
+    """Return the reads over four sessions of two users, at a feature level."""
     machine = SessionsMachine(ProtobufCodec())
     for revision, user_id in SESSIONS.items():
         nonce = revision.to_bytes(limits.SESSION_NONCE_BYTES, "big")
         span = mux.LoggedSpan(1, 1, b"", user_id, 1)
         machine.apply(mux.RegisterSession(nonce), span, 0, revision)
-    return SessionReads(machine)
+    return SessionReads(machine, lambda: level)
 
 
 def ask(reads: SessionReads, code: int, *requests: Any) -> mux.QueryOutcome:
@@ -50,6 +55,29 @@ def test_own_sessions(reads: SessionReads) -> None:
     outcome = ask(reads, OWN, pb.ListSessionsRequest())
     answer = pb.ListSessionsResponse.FromString(unframe(outcome.results)[0])
     assert [(s.session_id, s.user_id) for s in answer.sessions] == [(1, ALICE), (3, ALICE)]
+
+
+def own_page(reads: SessionReads, **fields: Any) -> tuple[list[int], str]:
+    """Return a page of alice's sessions, and the token of the next."""
+    outcome = ask(reads, OWN, pb.ListSessionsRequest(**fields))
+    assert not outcome.errors
+    answer = pb.ListSessionsResponse.FromString(unframe(outcome.results)[0])
+    return [session.session_id for session in answer.sessions], answer.next_page_token
+
+
+def test_own_sessions_come_in_pages(reads: SessionReads) -> None:
+    """Users read their own sessions page by page; a token of another list is refused."""
+    first, token = own_page(reads, page_size=1)
+    assert (first, own_page(reads, page_size=1, page_token=token)) == ([1], ([3], ""))
+    outcome = ask(reads, OTHERS, pb.ListUserSessionsRequest(page_token=token, user_id=ALICE))
+    (error,) = outcome.errors
+    assert errors_pb2.Error.FromString(error.error).case == "page_token_of_another_list"
+
+
+def test_own_sessions_are_on_one_page_below_the_level() -> None:
+    """Another replica may be of a build without pages: none must be told of a next one."""
+    reads = reads_at(limits.FEATURE_LEVEL_GUARDS - 1)
+    assert own_page(reads, page_size=1, page_token="of no list") == ([1, 3], "")
 
 
 def test_pages(reads: SessionReads) -> None:

@@ -94,7 +94,9 @@ def unary_calls(log: Nothing) -> UnaryCalls:
     method = SimpleNamespace(code=1, kind=MethodKind.COMMAND)
     return UnaryCalls(
         bytes(16),
-        SimpleNamespace(public=lambda path: method),  # type: ignore[arg-type]
+        SimpleNamespace(  # type: ignore[arg-type]
+            public=lambda path: method, check_command=lambda method, payload: None
+        ),
         SimpleNamespace(principal=lambda metadata: AccessToken(1, 1, 0)),  # type: ignore[arg-type]
         log,  # type: ignore[arg-type]
         SimpleNamespace(needed=lambda method: False),  # type: ignore[arg-type]

@@ -38,6 +38,7 @@ from coordinator.mux.types import (
     Stage,
 )
 from tests.coordinator.mux.fakes import FakeCodec, FakeStage, Fingerprint
+from viewstamp import limits
 from viewstamp.framing import frame, frame_all, unframe
 
 SERVICES = tuple(stage for stage in Stage if stage != Stage.SESSIONS)
@@ -161,24 +162,31 @@ class Sequential:
         index: int,
         revision: int,
     ) -> bytes | IndexedError:
-        """Apply the parts; take everything back at the first failure."""
+        """Apply the parts; take everything back at the first failure, or if it only validates."""
         self.catalog.savepoint()
         for stage in SERVICES:
             self.stages[stage].answer(SavepointItem())
         kept = deepcopy((self.clients, self.minimums))
+
+        def take_back() -> None:
+            self.catalog.revert()
+            for stage in SERVICES:
+                self.stages[stage].answer(RevertItem())
+            self.clients, self.minimums = kept
+
         results = []
         for number, part in enumerate(span.parts[index]):
             outcome = self._plain(prepare, request, part, 0, revision)
             if isinstance(outcome, IndexedError):
-                self.catalog.revert()
-                for stage in SERVICES:
-                    self.stages[stage].answer(RevertItem())
-                self.clients, self.minimums = kept
+                take_back()
                 return IndexedError(0, outcome.error + f"(part {number})".encode())
             results.append(frame(outcome))
-        self.catalog.keep()
-        for stage in SERVICES:
-            self.stages[stage].answer(KeepItem())
+        if index in span.validated and prepare.feature_level >= limits.FEATURE_LEVEL_GUARDS:
+            take_back()
+        else:
+            self.catalog.keep()
+            for stage in SERVICES:
+                self.stages[stage].answer(KeepItem())
         return unframe(FakeCodec().encode_transaction_result(tuple(results)))[0]
 
     def _plain(

@@ -35,6 +35,7 @@ from coordinator.mux.types import CatalogCommand
 from testkit.composite.chains import ROOT, TASKS
 from tests.coordinator.mux.fakes import FakeCodec
 from viewstamp.limits import (
+    FEATURE_LEVEL_GUARDS,
     FEATURE_LEVEL_KEPT_SNAPSHOTS,
     FEATURE_LEVEL_MAX,
     SECTION_SINCE_LEVEL,
@@ -275,6 +276,68 @@ def test_a_time_is_counted_from_the_command(level: int, kept_ms: int) -> None:
     assert bool(changed.kept_until) == bool(kept_ms) and changed.kept_until >= created.kept_until
     catalog.do(SetRetention(1, RetentionClass.LAST))
     assert catalog.machine.list_after(0, 9)[0].kept_until == 0
+
+
+# Commands that people send: all take effect where generations 1 to 3 are completed.
+ASKED: dict[str, Callable[..., CatalogCommand]] = {
+    "create": lambda **guards: CreateSnapshot(RetentionClass.PINNED, 7, **guards),
+    "delete": lambda **guards: DeleteSnapshot(2, **guards),
+    "retention": lambda **guards: SetRetention(2, RetentionClass.PINNED, 7, **guards),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_command_that_only_validates_changes_nothing(name: str) -> None:
+    """It is answered as the command itself is a moment later, and nobody hears of a change."""
+    catalog = Catalog().complete(1, 2, 3)
+    catalog.machine.take_changes()
+    before = list(catalog.machine.entities())
+    promised = catalog.do(ASKED[name](validate_only=True))
+    assert list(catalog.machine.entities()) == before
+    assert catalog.machine.take_changes() == {}
+    assert catalog.do(ASKED[name]()) == promised
+    assert catalog.machine.take_changes() != {}
+
+
+def test_validation_refuses_what_the_command_refuses() -> None:
+    """What is under way, in use or gone is refused without being tried."""
+    catalog = Catalog().complete(1)
+    catalog.do(CreateSnapshot())
+    refused: list[tuple[CatalogCommand, bytes]] = [
+        (CreateSnapshot(validate_only=True), b"SNAPSHOT_IN_PROGRESS"),
+        (DeleteSnapshot(1, validate_only=True), b"SNAPSHOT_IN_USE"),
+        (SetRetention(9, RetentionClass.LAST, validate_only=True), b"SNAPSHOT_NOT_FOUND"),
+    ]
+    for command, why in refused:
+        assert catalog.do(command) == SessionRefused(why)
+
+
+@pytest.mark.parametrize("name", ["delete", "retention"])
+def test_a_snapshot_that_changed_is_not_changed_again(name: str) -> None:
+    """Every change of a snapshot has its revision, and another expected one is refused."""
+    catalog = Catalog().complete(1, 2, 3)
+    completed = catalog.machine.get(2)
+    assert completed is not None and completed.modified_revision == 4
+    catalog.do(SetRetention(2, RetentionClass.DAILY))
+    changed = catalog.machine.get(2)
+    assert changed is not None and changed.modified_revision == catalog.revision
+    before = list(catalog.machine.entities())
+    late = catalog.do(ASKED[name](expected_revision=completed.modified_revision))
+    assert late == SessionRefused(b"REVISION_MISMATCH")
+    assert list(catalog.machine.entities()) == before
+    applied = catalog.do(ASKED[name](expected_revision=changed.modified_revision))
+    assert isinstance(applied, SessionApplied)
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_below_the_level_guards_count_for_nothing(name: str) -> None:
+    """Builds that do not know them ignore them, so all do, and keep no revision."""
+    guarded, plain = (Catalog(FEATURE_LEVEL_GUARDS - 1).complete(1, 2, 3) for _ in "12")
+    expected = {} if name == "create" else {"expected_revision": 99}
+    outcomes = guarded.do(ASKED[name](validate_only=True, **expected)), plain.do(ASKED[name]())
+    assert outcomes[0] == outcomes[1]
+    assert list(guarded.machine.entities()) == list(plain.machine.entities())
+    assert {each.modified_revision for each in guarded.machine.list_after(0, 9)} == {0}
 
 
 def test_completion_applies_the_retention_of_its_cut() -> None:

@@ -53,6 +53,7 @@ COMPLETED = Snapshot(
     keep_last=5,
     keep_daily=7,
     kept_until=1_700_000_000_000_010,
+    modified_revision=300,
 )
 FAILED = Snapshot(
     7, SnapshotState.FAILED, 2, 3, created_at=4, failure="too late", decided_at=5, keep_last=1
@@ -93,9 +94,9 @@ GOLDEN: list[tuple[str, SessionsValue | CatalogValue, str, str]] = [
         "completed",
         COMPLETED,
         "0000000000000008",
-        f"0aa801 0808 1002 18ac02 20a01f 2a20{'01' * 32} 322b 0801 10a01f 1a20{'01' * 32} 200a 2864"
+        f"0aab01 0808 1002 18ac02 20a01f 2a20{'01' * 32} 322b 0801 10a01f 1a20{'01' * 32} 200a 2864"
         f"322c 0802 10a01f 1a20{'02' * 32} 2014 28c801 388080f9c0c1c48203 4002 508980f9c0c1c48203"
-        "5805 6007 688a80f9c0c1c48203",
+        "5805 6007 688a80f9c0c1c48203 70ac02",
     ),
     (
         "failed",

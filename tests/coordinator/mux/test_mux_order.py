@@ -107,7 +107,8 @@ def span(draw: st.DrawFn, routes: dict[int, Route], user_id: int) -> LoggedSpan:
             () if index in holes else draw(transaction(routes, user_id, stamp))
             for index in range(count)
         )
-        return LoggedSpan(code, count, b"", user_id, stamp, refused, parts)
+        validated = frozenset(draw(st.sets(st.integers(0, count - 1), max_size=1)))
+        return LoggedSpan(code, count, b"", user_id, stamp, refused, parts, validated=validated)
     if code in CATALOG_CODES:
         alone = tuple(
             draw(catalog_span(code, user_id, stamp, hole=i in holes)) for i in range(count)

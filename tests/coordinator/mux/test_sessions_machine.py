@@ -16,8 +16,10 @@ from coordinator.mux.sessions import (
     SessionChanges,
     SessionRefused,
     SessionsMachine,
+    at_level,
 )
 from coordinator.mux.types import (
+    EndSession,
     IndexedError,
     LoggedRequest,
     LoggedSpan,
@@ -48,6 +50,21 @@ def test_a_user_has_as_many_sessions_as_allowed() -> None:
     again = (1).to_bytes(limits.SESSION_NONCE_BYTES, "big")
     assert isinstance(_register(machine, 7, 1001, again), SessionApplied)
     assert len(machine) == limits.SESSIONS_PER_USER_MAX + 1
+
+
+@pytest.mark.parametrize("level", [limits.FEATURE_LEVEL_GUARDS - 1, limits.FEATURE_LEVEL_GUARDS])
+def test_the_end_of_a_session_may_only_be_validated(level: int) -> None:
+    """EndSession that validates is answered alike and ends nothing; below the level it ends it."""
+    machine = SessionsMachine(FakeCodec())
+    _register(machine, 7, 1)
+    span = LoggedSpan(2, 1, b"", 7, 1)
+    validated = machine.apply(at_level(EndSession(validate_only=True), level), span, 1, 2)
+    is_known = level >= limits.FEATURE_LEVEL_GUARDS
+    assert isinstance(validated, SessionApplied)
+    assert (machine.get(1) is not None, validated.effect is None) == (is_known, is_known)
+    ended = machine.apply(EndSession(), span, 1, 3)
+    assert isinstance(ended, SessionApplied) == is_known
+    assert machine.get(1) is None
 
 
 def test_the_cluster_has_as_many_sessions_as_allowed(monkeypatch: pytest.MonkeyPatch) -> None:

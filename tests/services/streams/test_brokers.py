@@ -17,7 +17,12 @@ from tests.services.streams.streams_workbench import by, everywhere, orders_benc
 from viewstamp.api.brokers.v1 import brokers_pb2
 from viewstamp.api.brokers.v1 import brokers_service_pb2 as api
 from viewstamp.api.common.v1.common_pb2 import BrokerStamp
-from viewstamp.limits import BROKER_TIMEOUT_US, BROKERS_MAX, MEMBER_CHECK_INTERVAL_MS
+from viewstamp.limits import (
+    BROKER_TIMEOUT_US,
+    BROKERS_MAX,
+    FEATURE_LEVEL_GUARDS,
+    MEMBER_CHECK_INTERVAL_MS,
+)
 
 TIMEOUT_MS = BROKER_TIMEOUT_US // 1_000
 # The first check begins to count.
@@ -223,6 +228,23 @@ def test_a_change_that_expects_another_revision_is_refused() -> None:
     before = work.bench.digest()
     work.drain(first)
     assert work.bench.digest() == before, "nothing changed"
+
+
+def test_placements_that_changed_are_not_changed_again() -> None:
+    """PlacePartitions compares the newest of the placements it names, and no others; 0 for none."""
+    work, first, second, third = three_brokers()
+    work.bench.command("PlacePartitions", placing("paid", {0: [first]}, expected_revision=0))
+    revision = work.bench.revision
+    again = placing("paid", {0: [first, second], 1: [third]}, expected_revision=0)
+    refusal = refusal_of(work.bench, "PlacePartitions", again)
+    assert (refusal.name, refusal.case) == ("REVISION_MISMATCH", "placements")
+    assert refusal.details["modified_revision"] == str(revision)
+    work.bench.command("PlacePartitions", placing("paid", {1: [third]}, expected_revision=0))
+    again.expected_revision = work.bench.revision
+    work.bench.command("PlacePartitions", again)
+    work.bench.level = FEATURE_LEVEL_GUARDS - 1
+    again.expected_revision = 99
+    work.bench.command("PlacePartitions", again)  # as builds do that do not know it
 
 
 def test_nobody_has_seen_the_future() -> None:

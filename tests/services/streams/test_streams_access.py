@@ -20,6 +20,7 @@ from tests.services.streams.access_table import (
     MANAGES_TOPIC,
     PLACED,
     REQUESTS,
+    SEES_STREAM,
     SEES_TOPIC,
     SPARE,
     STREAM,
@@ -52,6 +53,7 @@ GATES: Final[dict[int, tuple[Set[str], Set[str], str]]] = {
     routing_pb2.GATE_READ_TOPIC: (SEES_TOPIC, SEES_TOPIC, ""),
     routing_pb2.GATE_MANAGE_TOPIC: (MANAGES_TOPIC, SEES_TOPIC, "manage_topic"),
     routing_pb2.GATE_POLL_MESSAGES: (frozenset(), SEES_TOPIC, "poll_messages"),
+    routing_pb2.GATE_LIST_TOPICS: (SEES_STREAM, SEES_STREAM, ""),
     routing_pb2.GATE_UNSPECIFIED: (ALL, ALL, ""),
 }
 

@@ -18,7 +18,7 @@ from tests.services.users.users_support import (
 from viewstamp.api.domain.v1.effects_pb2 import EffectPayload, UserSessionsEnded
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.users.v1 import users_service_pb2 as pb
-from viewstamp.limits import ROOT_USER_ID, TOKEN_STAMP
+from viewstamp.limits import FEATURE_LEVEL_GUARDS, ROOT_USER_ID, TOKEN_STAMP
 
 ALICE = 1
 
@@ -142,6 +142,18 @@ def test_logout(users: Users, of_token: bool) -> None:
         assert who_am_i(users, by_password) == ALICE
     else:
         refused(Reason.REASON_UNAUTHENTICATED, lambda: who_am_i(users, by_password))
+
+
+@pytest.mark.parametrize("level", [FEATURE_LEVEL_GUARDS - 1, FEATURE_LEVEL_GUARDS])
+def test_a_logout_may_be_tried(users: Users, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that validates ends nothing; below the level, where builds ignore that, it ends all."""
+    monkeypatch.setattr("tests.services.users.users_support.LEVEL", level)
+    stamp = users.credential(ALICE)
+    done = users.command("Logout", pb.LogoutRequest(validate_only=True), ALICE, credential=stamp)
+    if level >= FEATURE_LEVEL_GUARDS:
+        assert (who_am_i(users, stamp), done.effects) == (ALICE, [])
+    else:
+        refused(Reason.REASON_UNAUTHENTICATED, lambda: who_am_i(users, stamp))
 
 
 @pytest.mark.parametrize("session_id", [None, 77])

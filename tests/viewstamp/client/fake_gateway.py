@@ -69,6 +69,8 @@ class FakeGateway:
         # numbers; `gate` holds all answers back while cleared.
         self.refuse: Callable[[Any], Refusal | None] = lambda _: None
         self.refuse_streams: Refusal | None = None
+        # That streams are told; 0 for a build that tells none.
+        self.feature_level = limits.FEATURE_LEVEL_MAX
         self.refuse_next_streams: list[Refusal] = []
         self.drop_before: list[int] = []
         self.drop_after: list[int] = []
@@ -198,7 +200,9 @@ class FakeGateway:
             if opening.session_id and session is None:
                 raise _evicted()
             last = session.last if session is not None else 0
-            opened = submit_pb2.StreamOpened(last_request_number=last, cluster_id=CLUSTER_ID)
+            opened = submit_pb2.StreamOpened(
+                last_request_number=last, cluster_id=CLUSTER_ID, feature_level=self.feature_level
+            )
             await context.write(submit_pb2.SubmitResponse(opened=opened))
             await self._serve(opening.session_id, context)
         except Refusal as refusal:

@@ -54,6 +54,8 @@ class SnapshotDomain(Domain):
         if self._newest().state == snapshots_pb2.SNAPSHOT_STATE_CREATED:
             raise Refusal(Reason.REASON_SNAPSHOT_IN_PROGRESS, "generation 3 is being written")
         number = max(self.snapshots) + 1
+        if request.validate_only:
+            return snapshots_pb2.CreateSnapshotResponse(generation=number)
         self.snapshots[number] = snapshots_pb2.Snapshot(
             generation=number,
             state=snapshots_pb2.SNAPSHOT_STATE_CREATED,
@@ -93,7 +95,9 @@ class SnapshotDomain(Domain):
         found = self._get(request.generation)
         if found.generation == self._latest().generation:
             raise Refusal(Reason.REASON_SNAPSHOT_IN_USE, "it is the last good one")
-        del self.snapshots[found.generation]
+        _check_revision(found, request)
+        if not request.validate_only:
+            del self.snapshots[found.generation]
         return snapshots_pb2.DeleteSnapshotResponse()
 
     def _PruneSnapshots(self, request: Any) -> Any:  # noqa: N802 - named as the RPC
@@ -108,6 +112,9 @@ class SnapshotDomain(Domain):
 
     def _SetSnapshotRetention(self, request: Any) -> Any:  # noqa: N802 - named as the RPC
         found = self._get(request.generation)
+        _check_revision(found, request)
+        if request.validate_only:
+            return snapshots_pb2.SetSnapshotRetentionResponse()
         found.retention, found.kept_until = request.retention, _kept_until(request.keep_for_ms)
         return snapshots_pb2.SetSnapshotRetentionResponse()
 
@@ -138,6 +145,12 @@ class SnapshotDomain(Domain):
         ]
         empty = snapshots_pb2.Snapshot(state=snapshots_pb2.SNAPSHOT_STATE_COMPLETED)
         return max(completed, key=lambda snapshot: snapshot.generation, default=empty)
+
+
+def _check_revision(found: snapshots_pb2.Snapshot, request: Any) -> None:
+    expected = request.expected_revision if request.HasField("expected_revision") else None
+    if expected not in (None, found.modified_revision):
+        raise Refusal.of(Reason.REASON_REVISION_MISMATCH, "snapshot")
 
 
 def _kept_until(keep_for_ms: int) -> int:

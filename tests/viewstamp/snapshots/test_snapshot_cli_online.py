@@ -80,6 +80,32 @@ def test_delete_asks_and_refuses(online: CommandLine) -> None:
     assert [row["generation"] for row in online("snapshot", "list", "--json").data] == [2]
 
 
+def test_dry_runs_change_nothing(online: CommandLine) -> None:
+    """What would be done is said, nothing is asked, and nothing happens."""
+    before = online("snapshot", "list", "--json").data
+    sentences = {
+        ("create",): "began snapshot 3",
+        ("delete", "1"): "deleted snapshot 1",
+        ("pin", "1"): "set the retention of snapshot 1 to pinned",
+        ("unpin", "1", "--retention", "daily"): "set the retention of snapshot 1 to daily",
+    }
+    for command, sentence in sentences.items():
+        said = online("snapshot", *command, "--dry-run")
+        assert said.out == f"dry run: would have {sentence}; nothing was changed\n"
+        assert online("snapshot", *command, "--dry-run", "--json").data["dry_run"] is True
+    assert online("snapshot", "list", "--json").data == before
+
+
+def test_a_snapshot_that_changed_stays(online: CommandLine) -> None:
+    """Another revision than the expected one is a refusal that says what to do."""
+    revision = online("snapshot", "show", "1", "--json").data["modified_revision"]
+    for command in (("delete", "1", "--yes"), ("pin", "1"), ("unpin", "1")):
+        said = online("snapshot", *command, "--expected-revision", str(revision + 1))
+        assert said.code == 1
+        assert "REVISION_MISMATCH" in said.err
+    assert online("snapshot", "pin", "1", "--expected-revision", str(revision)).code == 0
+
+
 def test_prune(online: CommandLine) -> None:
     """A dry run lists the deletions and changes nothing; pinned snapshots stay; else it asks."""
     prune = ("snapshot", "prune", "--keep-last", "1")

@@ -402,6 +402,7 @@ FULL = Snapshot(
     keep_last=4,
     keep_daily=9,
     kept_until=2**52,
+    modified_revision=2**51,
 )
 
 

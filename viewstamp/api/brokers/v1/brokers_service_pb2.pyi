@@ -323,9 +323,14 @@ class PlacePartitionsRequest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     ASSIGNMENTS_FIELD_NUMBER: _builtins.int
     ALLOW_DATA_LOSS_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     allow_data_loss: _builtins.bool
     """Also give partitions to brokers of which none is in sync: they begin with what these have."""
+    expected_revision: _builtins.int
+    """If set, the command fails unless it equals the highest revision of the placements that it names,
+    as ListPlacements shows them: 0 if none of them is placed. Needs feature level 8.
+    """
     validate_only: _builtins.bool
     """Check the command and answer as if it had taken effect, but change nothing."""
     @_builtins.property
@@ -347,13 +352,16 @@ class PlacePartitionsRequest(_message.Message):
         topic: _common_pb2.Identifier | None = ...,
         assignments: _abc.Iterable[Global___PartitionAssignment] | None = ...,
         allow_data_loss: _builtins.bool = ...,
+        expected_revision: _builtins.int | None = ...,
         validate_only: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_data_loss", b"allow_data_loss", "assignments", b"assignments", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "allow_data_loss", b"allow_data_loss", "assignments", b"assignments", "expected_revision", b"expected_revision", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
 
 Global___PlacePartitionsRequest: _TypeAlias = PlacePartitionsRequest  # noqa: Y015
 

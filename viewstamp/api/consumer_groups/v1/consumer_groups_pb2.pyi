@@ -244,6 +244,7 @@ class ConsumerGroup(_message.Message):
     MEMBER_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     OFFSETS_RETENTION_MS_FIELD_NUMBER: _builtins.int
     IDLE_SINCE_FIELD_NUMBER: _builtins.int
+    OFFSETS_REVISION_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Never reused."""
     stream_id: _builtins.int
@@ -278,6 +279,10 @@ class ConsumerGroup(_message.Message):
     """Since when the group has had neither members nor commits, microseconds since 1970 (log time),
     to the minute; 0 if it has members, if its offsets are kept for ever, and once they have ended.
     """
+    offsets_revision: _builtins.int
+    """Revision of the last command that changed offsets of the group, whatever the partition; 0 if
+    there was none since feature level 8. Not set in changes of a watch.
+    """
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]:
         """By ascending session id; not in lists."""
@@ -302,10 +307,11 @@ class ConsumerGroup(_message.Message):
         member_timeout_ms: _builtins.int = ...,
         offsets_retention_ms: _builtins.int = ...,
         idle_since: _builtins.int = ...,
+        offsets_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_epoch", b"assignment_epoch", "assignor", b"assignor", "created_at", b"created_at", "created_revision", b"created_revision", "group_epoch", b"group_epoch", "id", b"id", "idle_since", b"idle_since", "member_timeout_ms", b"member_timeout_ms", "members", b"members", "members_count", b"members_count", "modified_revision", b"modified_revision", "name", b"name", "offsets_retention_ms", b"offsets_retention_ms", "partitions_count", b"partitions_count", "state", b"state", "stream_id", b"stream_id", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_epoch", b"assignment_epoch", "assignor", b"assignor", "created_at", b"created_at", "created_revision", b"created_revision", "group_epoch", b"group_epoch", "id", b"id", "idle_since", b"idle_since", "member_timeout_ms", b"member_timeout_ms", "members", b"members", "members_count", b"members_count", "modified_revision", b"modified_revision", "name", b"name", "offsets_retention_ms", b"offsets_retention_ms", "offsets_revision", b"offsets_revision", "partitions_count", b"partitions_count", "state", b"state", "stream_id", b"stream_id", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -422,6 +428,7 @@ class ConsumerGroupEntity(_message.Message):
     OFFSETS_RETENTION_MS_FIELD_NUMBER: _builtins.int
     IDLE_SINCE_FIELD_NUMBER: _builtins.int
     EXPIRY_DUE_FIELD_NUMBER: _builtins.int
+    OFFSETS_REVISION_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """The id."""
     stream_id: _builtins.int
@@ -454,6 +461,8 @@ class ConsumerGroupEntity(_message.Message):
     """
     expiry_due: _builtins.int
     """When ExpireOffsets comes, log time in microseconds; 0 if it was not asked for."""
+    offsets_revision: _builtins.int
+    """Revision of the last command that changed offsets; 0 if that was below feature level 8."""
     def __init__(
         self,
         *,
@@ -472,10 +481,11 @@ class ConsumerGroupEntity(_message.Message):
         offsets_retention_ms: _builtins.int = ...,
         idle_since: _builtins.int = ...,
         expiry_due: _builtins.int = ...,
+        offsets_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_epoch", b"assignment_epoch", "assignor", b"assignor", "created_at", b"created_at", "created_revision", b"created_revision", "expiry_due", b"expiry_due", "group_epoch", b"group_epoch", "id", b"id", "idle_since", b"idle_since", "member_timeout_ms", b"member_timeout_ms", "modified_revision", b"modified_revision", "name", b"name", "offsets_retention_ms", b"offsets_retention_ms", "partitions_count", b"partitions_count", "stream_id", b"stream_id", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_epoch", b"assignment_epoch", "assignor", b"assignor", "created_at", b"created_at", "created_revision", b"created_revision", "expiry_due", b"expiry_due", "group_epoch", b"group_epoch", "id", b"id", "idle_since", b"idle_since", "member_timeout_ms", b"member_timeout_ms", "modified_revision", b"modified_revision", "name", b"name", "offsets_retention_ms", b"offsets_retention_ms", "offsets_revision", b"offsets_revision", "partitions_count", b"partitions_count", "stream_id", b"stream_id", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

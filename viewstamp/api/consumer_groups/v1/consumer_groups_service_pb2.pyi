@@ -459,12 +459,17 @@ class HeartbeatConsumerGroupRequest(_message.Message):
     MEMBER_EPOCH_FIELD_NUMBER: _builtins.int
     OWNED_PARTITIONS_FIELD_NUMBER: _builtins.int
     KNOWN_ASSIGNMENT_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     member_epoch: _builtins.int
     """The epoch that the member has reached."""
     known_assignment: _builtins.int
     """The `assignment` of the last answer or page; 0 for none. If it is still current, the answer
     leaves the partitions out. If it is not, no partition counts as given up; nor with 0, from
     feature level 4 on.
+    """
+    validate_only: _builtins.bool
+    """Check the command and answer as if it had taken effect, but change nothing. Needs feature level
+    8.
     """
     @_builtins.property
     def stream(self) -> _common_pb2.Identifier:
@@ -493,10 +498,11 @@ class HeartbeatConsumerGroupRequest(_message.Message):
         member_epoch: _builtins.int = ...,
         owned_partitions: _abc.Iterable[_builtins.int] | None = ...,
         known_assignment: _builtins.int = ...,
+        validate_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "known_assignment", b"known_assignment", "member_epoch", b"member_epoch", "owned_partitions", b"owned_partitions", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "known_assignment", b"known_assignment", "member_epoch", b"member_epoch", "owned_partitions", b"owned_partitions", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -705,6 +711,74 @@ class ListConsumerGroupsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListConsumerGroupsResponse: _TypeAlias = ListConsumerGroupsResponse  # noqa: Y015
+
+@_typing.final
+class ListAllConsumerGroupsRequest(_message.Message):
+    """Request of ListAllConsumerGroups."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Entries on the page: 1 to 1000; 0 means 100."""
+    page_token: _builtins.str
+    """The next_page_token of the page before; empty for the first page."""
+    @_builtins.property
+    def stream(self) -> _common_pb2.Identifier:
+        """The stream, by id or name; all streams if absent."""
+
+    def __init__(
+        self,
+        *,
+        stream: _common_pb2.Identifier | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAllConsumerGroupsRequest: _TypeAlias = ListAllConsumerGroupsRequest  # noqa: Y015
+
+@_typing.final
+class ListAllConsumerGroupsResponse(_message.Message):
+    """Response of ListAllConsumerGroups."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Ask for the next page with it; empty on the last page."""
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """The cluster, and the view, op and revision of this answer."""
+
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[_consumer_groups_pb2.ConsumerGroup]:
+        """The groups on the page, without members. Their partitions_count is what they know of it: they
+        may hear later of a change of the topic.
+        """
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+        groups: _abc.Iterable[_consumer_groups_pb2.ConsumerGroup] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "header", b"header", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAllConsumerGroupsResponse: _TypeAlias = ListAllConsumerGroupsResponse  # noqa: Y015
 
 @_typing.final
 class KeepAliveConsumerGroupRequest(_message.Message):
@@ -1127,6 +1201,7 @@ class CommitOffsetsRequest(_message.Message):
     OFFSETS_FIELD_NUMBER: _builtins.int
     ALLOW_OUT_OF_RANGE_FIELD_NUMBER: _builtins.int
     SESSION_ID_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     member_epoch: _builtins.int
     """The epoch that the member has reached; 0 for a group without members."""
@@ -1134,6 +1209,8 @@ class CommitOffsetsRequest(_message.Message):
     """Accept offsets outside what the partitions are known to hold."""
     session_id: _builtins.int
     """The member's session, if a broker commits for it; the calling session if 0."""
+    expected_revision: _builtins.int
+    """If set, the command fails unless it equals the group's `offsets_revision`. Needs feature level 8."""
     validate_only: _builtins.bool
     """Check the command and answer as if it had taken effect, but change nothing."""
     @_builtins.property
@@ -1162,13 +1239,16 @@ class CommitOffsetsRequest(_message.Message):
         offsets: _abc.Iterable[_common_pb2.PartitionOffset] | None = ...,
         allow_out_of_range: _builtins.bool = ...,
         session_id: _builtins.int = ...,
+        expected_revision: _builtins.int | None = ...,
         validate_only: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_out_of_range", b"allow_out_of_range", "group", b"group", "member_epoch", b"member_epoch", "offsets", b"offsets", "session_id", b"session_id", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "allow_out_of_range", b"allow_out_of_range", "expected_revision", b"expected_revision", "group", b"group", "member_epoch", b"member_epoch", "offsets", b"offsets", "session_id", b"session_id", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
 
 Global___CommitOffsetsRequest: _TypeAlias = CommitOffsetsRequest  # noqa: Y015
 
@@ -1210,6 +1290,7 @@ class ResetOffsetsRequest(_message.Message):
     TO_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     TIME_US_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     allow_out_of_range: _builtins.bool
     """Accept offsets outside what the partitions are known to hold."""
@@ -1217,6 +1298,8 @@ class ResetOffsetsRequest(_message.Message):
     """Where the data begins or ends."""
     time_us: _builtins.int
     """The time of OFFSET_RESET_TIME, microseconds since 1970, at least 1; 0 for the others."""
+    expected_revision: _builtins.int
+    """If set, the command fails unless it equals the group's `offsets_revision`. Needs feature level 8."""
     validate_only: _builtins.bool
     """Check the command and answer as if it had taken effect, but change nothing."""
     @_builtins.property
@@ -1250,13 +1333,16 @@ class ResetOffsetsRequest(_message.Message):
         to: Global___OffsetReset.ValueType = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
         time_us: _builtins.int = ...,
+        expected_revision: _builtins.int | None = ...,
         validate_only: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_out_of_range", b"allow_out_of_range", "group", b"group", "offsets", b"offsets", "partitions", b"partitions", "stream", b"stream", "time_us", b"time_us", "to", b"to", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "allow_out_of_range", b"allow_out_of_range", "expected_revision", b"expected_revision", "group", b"group", "offsets", b"offsets", "partitions", b"partitions", "stream", b"stream", "time_us", b"time_us", "to", b"to", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
 
 Global___ResetOffsetsRequest: _TypeAlias = ResetOffsetsRequest  # noqa: Y015
 
@@ -1294,7 +1380,10 @@ class DeleteOffsetsRequest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    expected_revision: _builtins.int
+    """If set, the command fails unless it equals the group's `offsets_revision`. Needs feature level 8."""
     validate_only: _builtins.bool
     """Check the command and answer as if it had taken effect, but change nothing."""
     @_builtins.property
@@ -1320,13 +1409,16 @@ class DeleteOffsetsRequest(_message.Message):
         topic: _common_pb2.Identifier | None = ...,
         group: _common_pb2.Identifier | None = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
+        expected_revision: _builtins.int | None = ...,
         validate_only: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "partitions", b"partitions", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "group", b"group", "partitions", b"partitions", "stream", b"stream", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
 
 Global___DeleteOffsetsRequest: _TypeAlias = DeleteOffsetsRequest  # noqa: Y015
 
@@ -1413,8 +1505,14 @@ class FetchOffsetsResponse(_message.Message):
     HEADER_FIELD_NUMBER: _builtins.int
     OFFSETS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    OFFSETS_REVISION_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Ask for the next page with it; empty on the last page."""
+    offsets_revision: _builtins.int
+    """Revision of the last command that changed offsets of the group, whatever the partition; 0 if
+    there was none since feature level 8. If it differs from page to page, somebody was there in
+    between.
+    """
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
         """The cluster, and the view, op and revision of this answer."""
@@ -1429,10 +1527,11 @@ class FetchOffsetsResponse(_message.Message):
         header: _common_pb2.ResponseHeader | None = ...,
         offsets: _abc.Iterable[_consumer_groups_pb2.CommittedOffset] | None = ...,
         next_page_token: _builtins.str = ...,
+        offsets_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "next_page_token", b"next_page_token", "offsets", b"offsets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "next_page_token", b"next_page_token", "offsets", b"offsets", "offsets_revision", b"offsets_revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

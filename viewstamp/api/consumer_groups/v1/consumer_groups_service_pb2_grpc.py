@@ -78,6 +78,11 @@ class ConsumerGroupsServiceStub:
                 request_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ListConsumerGroupsRequest.SerializeToString,
                 response_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ListConsumerGroupsResponse.FromString,
                 _registered_method=True)
+        self.ListAllConsumerGroups = channel.unary_unary(
+                '/viewstamp.api.consumer_groups.v1.ConsumerGroupsService/ListAllConsumerGroups',
+                request_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ListAllConsumerGroupsRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ListAllConsumerGroupsResponse.FromString,
+                _registered_method=True)
         self.CommitOffsets = channel.unary_unary(
                 '/viewstamp.api.consumer_groups.v1.ConsumerGroupsService/CommitOffsets',
                 request_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.CommitOffsetsRequest.SerializeToString,
@@ -195,6 +200,15 @@ class ConsumerGroupsServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListAllConsumerGroups(self, request, context):
+        """Lists the groups of all topics of a stream, or of all streams, by ascending ids of stream, topic
+        and group, in pages, without members. Needs read_topics of the stream, or everywhere.
+        Errors: STREAM_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CommitOffsets(self, request, context):
         """Stores how far a group has read. A member commits offsets of partitions that it owns, or is
         giving up, with the epoch that it has reached. A broker commits for members: it names their
@@ -307,6 +321,11 @@ def add_ConsumerGroupsServiceServicer_to_server(servicer, server):
                     servicer.ListConsumerGroups,
                     request_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ListConsumerGroupsRequest.FromString,
                     response_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ListConsumerGroupsResponse.SerializeToString,
+            ),
+            'ListAllConsumerGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAllConsumerGroups,
+                    request_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ListAllConsumerGroupsRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ListAllConsumerGroupsResponse.SerializeToString,
             ),
             'CommitOffsets': grpc.unary_unary_rpc_method_handler(
                     servicer.CommitOffsets,
@@ -564,6 +583,33 @@ class ConsumerGroupsService:
             '/viewstamp.api.consumer_groups.v1.ConsumerGroupsService/ListConsumerGroups',
             viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ListConsumerGroupsRequest.SerializeToString,
             viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ListConsumerGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAllConsumerGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.consumer_groups.v1.ConsumerGroupsService/ListAllConsumerGroups',
+            viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ListAllConsumerGroupsRequest.SerializeToString,
+            viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.ListAllConsumerGroupsResponse.FromString,
             options,
             channel_credentials,
             insecure,

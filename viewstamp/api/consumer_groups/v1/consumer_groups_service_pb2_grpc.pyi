@@ -77,6 +77,11 @@ class ConsumerGroupsServiceStub:
     """
     ListConsumerGroups: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.ListConsumerGroupsRequest, _consumer_groups_service_pb2.ListConsumerGroupsResponse]
     """Lists the groups of a topic by ascending id, in pages, without members. Needs read_topic."""
+    ListAllConsumerGroups: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.ListAllConsumerGroupsRequest, _consumer_groups_service_pb2.ListAllConsumerGroupsResponse]
+    """Lists the groups of all topics of a stream, or of all streams, by ascending ids of stream, topic
+    and group, in pages, without members. Needs read_topics of the stream, or everywhere.
+    Errors: STREAM_NOT_FOUND.
+    """
     CommitOffsets: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.CommitOffsetsRequest, _consumer_groups_service_pb2.CommitOffsetsResponse]
     """Stores how far a group has read. A member commits offsets of partitions that it owns, or is
     giving up, with the epoch that it has reached. A broker commits for members: it names their
@@ -169,6 +174,11 @@ class ConsumerGroupsServiceAsyncStub(ConsumerGroupsServiceStub):
     """
     ListConsumerGroups: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.ListConsumerGroupsRequest, _consumer_groups_service_pb2.ListConsumerGroupsResponse]  # type: ignore[assignment]
     """Lists the groups of a topic by ascending id, in pages, without members. Needs read_topic."""
+    ListAllConsumerGroups: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.ListAllConsumerGroupsRequest, _consumer_groups_service_pb2.ListAllConsumerGroupsResponse]  # type: ignore[assignment]
+    """Lists the groups of all topics of a stream, or of all streams, by ascending ids of stream, topic
+    and group, in pages, without members. Needs read_topics of the stream, or everywhere.
+    Errors: STREAM_NOT_FOUND.
+    """
     CommitOffsets: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.CommitOffsetsRequest, _consumer_groups_service_pb2.CommitOffsetsResponse]  # type: ignore[assignment]
     """Stores how far a group has read. A member commits offsets of partitions that it owns, or is
     giving up, with the epoch that it has reached. A broker commits for members: it names their
@@ -306,6 +316,17 @@ class ConsumerGroupsServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_consumer_groups_service_pb2.ListConsumerGroupsResponse, _abc.Awaitable[_consumer_groups_service_pb2.ListConsumerGroupsResponse]]:
         """Lists the groups of a topic by ascending id, in pages, without members. Needs read_topic."""
+
+    @_abc_1.abstractmethod
+    def ListAllConsumerGroups(
+        self,
+        request: _consumer_groups_service_pb2.ListAllConsumerGroupsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_consumer_groups_service_pb2.ListAllConsumerGroupsResponse, _abc.Awaitable[_consumer_groups_service_pb2.ListAllConsumerGroupsResponse]]:
+        """Lists the groups of all topics of a stream, or of all streams, by ascending ids of stream, topic
+        and group, in pages, without members. Needs read_topics of the stream, or everywhere.
+        Errors: STREAM_NOT_FOUND.
+        """
 
     @_abc_1.abstractmethod
     def CommitOffsets(

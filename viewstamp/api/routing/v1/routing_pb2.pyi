@@ -79,6 +79,10 @@ class _GateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Gate.ValueType],
     """GATE_READ_TOPIC and poll_messages at g, s or t."""
     GATE_READ_USERS: _Gate.ValueType  # 6
     """g.read_users or g.manage_users."""
+    GATE_LIST_TOPICS: _Gate.ValueType  # 7
+    """Any read or manage of streams or topics: at g or s for the stream in field 1, at g if it is
+    absent. From feature level 8 on.
+    """
 
 class Gate(_Gate, metaclass=_GateEnumTypeWrapper):
     """What a caller must be allowed to do before a resolve item lets a command or read pass.
@@ -100,6 +104,10 @@ GATE_POLL_MESSAGES: Gate.ValueType  # 5
 """GATE_READ_TOPIC and poll_messages at g, s or t."""
 GATE_READ_USERS: Gate.ValueType  # 6
 """g.read_users or g.manage_users."""
+GATE_LIST_TOPICS: Gate.ValueType  # 7
+"""Any read or manage of streams or topics: at g or s for the stream in field 1, at g if it is
+absent. From feature level 8 on.
+"""
 Global___Gate: _TypeAlias = Gate  # noqa: Y015
 
 @_typing.final
@@ -243,8 +251,14 @@ class QueryOptions(_message.Message):
 
 Global___QueryOptions: _TypeAlias = QueryOptions  # noqa: Y015
 
+SINCE_LEVEL_FIELD_NUMBER: _builtins.int
 COMMAND_FIELD_NUMBER: _builtins.int
 QUERY_FIELD_NUMBER: _builtins.int
+since_level: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.FieldOptions, _builtins.int]
+"""On a field of a write RPC's request: the feature level from which on it counts. Machines ignore
+the field below it, as builds do that lack the field; so the gateway refuses a request that sets
+it.
+"""
 command: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, Global___CommandOptions]
 """Marks a write RPC."""
 query: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, Global___QueryOptions]

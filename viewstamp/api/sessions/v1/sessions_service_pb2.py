@@ -26,13 +26,15 @@ from viewstamp.api.common.v1 import common_pb2 as viewstamp_dot_api_dot_common_d
 from viewstamp.api.routing.v1 import routing_pb2 as viewstamp_dot_api_dot_routing_dot_v1_dot_routing__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n0viewstamp/api/sessions/v1/sessions_service.proto\x12\x19viewstamp.api.sessions.v1\x1a$viewstamp/api/common/v1/common.proto\x1a&viewstamp/api/routing/v1/routing.proto\"\'\n\x16RegisterSessionRequest\x12\r\n\x05nonce\x18\x03 \x01(\x0c\"f\n\x17RegisterSessionResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12\x12\n\nsession_id\x18\x02 \x01(\x04\"\x13\n\x11\x45ndSessionRequest\"M\n\x12\x45ndSessionResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\"\x15\n\x13ListSessionsRequest\"\x89\x01\n\x14ListSessionsResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12\x38\n\x08sessions\x18\x02 \x03(\x0b\x32&.viewstamp.api.sessions.v1.SessionInfo\"b\n\x17ListUserSessionsRequest\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x12\n\npage_token\x18\x04 \x01(\t\x12\x14\n\x07user_id\x18\x05 \x01(\x04H\x00\x88\x01\x01\x42\n\n\x08_user_id\"\xa6\x01\n\x18ListUserSessionsResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12\x38\n\x08sessions\x18\x02 \x03(\x0b\x32&.viewstamp.api.sessions.v1.SessionInfo\x12\x17\n\x0fnext_page_token\x18\x03 \x01(\t\"O\n\x0bSessionInfo\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x0f\n\x07user_id\x18\x02 \x01(\x04\x12\x1b\n\x13last_request_number\x18\x03 \x01(\x04\"G\n\x14\x45xpireSessionRequest\x12\x12\n\nsession_id\x18\x03 \x01(\x04\x12\x1b\n\x13last_request_number\x18\x04 \x01(\x04\"P\n\x15\x45xpireSessionResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader2\x98\x05\n\x0fSessionsService\x12\x82\x01\n\x0fRegisterSession\x12\x31.viewstamp.api.sessions.v1.RegisterSessionRequest\x1a\x32.viewstamp.api.sessions.v1.RegisterSessionResponse\"\x08\xaa\xed\x18\x04\x08\x01\x10\x01\x12s\n\nEndSession\x12,.viewstamp.api.sessions.v1.EndSessionRequest\x1a-.viewstamp.api.sessions.v1.EndSessionResponse\"\x08\xaa\xed\x18\x04\x08\x02\x10\x01\x12}\n\x0cListSessions\x12..viewstamp.api.sessions.v1.ListSessionsRequest\x1a/.viewstamp.api.sessions.v1.ListSessionsResponse\"\x0c\xb2\xed\x18\x08\x08\x32\x10\x05\x1a\x02\x08\x03\x12\x8b\x01\n\x10ListUserSessions\x12\x32.viewstamp.api.sessions.v1.ListUserSessionsRequest\x1a\x33.viewstamp.api.sessions.v1.ListUserSessionsResponse\"\x0e\xb2\xed\x18\n\x08\x33\x10\x05\x1a\x04\x08\x03\x10\x06\x12~\n\rExpireSession\x12/.viewstamp.api.sessions.v1.ExpireSessionRequest\x1a\x30.viewstamp.api.sessions.v1.ExpireSessionResponse\"\n\xaa\xed\x18\x06\x08\x03\x10\x01\x38\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n0viewstamp/api/sessions/v1/sessions_service.proto\x12\x19viewstamp.api.sessions.v1\x1a$viewstamp/api/common/v1/common.proto\x1a&viewstamp/api/routing/v1/routing.proto\"\'\n\x16RegisterSessionRequest\x12\r\n\x05nonce\x18\x03 \x01(\x0c\"f\n\x17RegisterSessionResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12\x12\n\nsession_id\x18\x02 \x01(\x04\"0\n\x11\x45ndSessionRequest\x12\x1b\n\rvalidate_only\x18\x0f \x01(\x08\x42\x04\xb8\xed\x18\x08\"M\n\x12\x45ndSessionResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\"<\n\x13ListSessionsRequest\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x12\n\npage_token\x18\x04 \x01(\t\"\xa2\x01\n\x14ListSessionsResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12\x38\n\x08sessions\x18\x02 \x03(\x0b\x32&.viewstamp.api.sessions.v1.SessionInfo\x12\x17\n\x0fnext_page_token\x18\x03 \x01(\t\"b\n\x17ListUserSessionsRequest\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x12\n\npage_token\x18\x04 \x01(\t\x12\x14\n\x07user_id\x18\x05 \x01(\x04H\x00\x88\x01\x01\x42\n\n\x08_user_id\"\xa6\x01\n\x18ListUserSessionsResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12\x38\n\x08sessions\x18\x02 \x03(\x0b\x32&.viewstamp.api.sessions.v1.SessionInfo\x12\x17\n\x0fnext_page_token\x18\x03 \x01(\t\"O\n\x0bSessionInfo\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x0f\n\x07user_id\x18\x02 \x01(\x04\x12\x1b\n\x13last_request_number\x18\x03 \x01(\x04\"G\n\x14\x45xpireSessionRequest\x12\x12\n\nsession_id\x18\x03 \x01(\x04\x12\x1b\n\x13last_request_number\x18\x04 \x01(\x04\"P\n\x15\x45xpireSessionResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader2\x98\x05\n\x0fSessionsService\x12\x82\x01\n\x0fRegisterSession\x12\x31.viewstamp.api.sessions.v1.RegisterSessionRequest\x1a\x32.viewstamp.api.sessions.v1.RegisterSessionResponse\"\x08\xaa\xed\x18\x04\x08\x01\x10\x01\x12s\n\nEndSession\x12,.viewstamp.api.sessions.v1.EndSessionRequest\x1a-.viewstamp.api.sessions.v1.EndSessionResponse\"\x08\xaa\xed\x18\x04\x08\x02\x10\x01\x12}\n\x0cListSessions\x12..viewstamp.api.sessions.v1.ListSessionsRequest\x1a/.viewstamp.api.sessions.v1.ListSessionsResponse\"\x0c\xb2\xed\x18\x08\x08\x32\x10\x05\x1a\x02\x08\x03\x12\x8b\x01\n\x10ListUserSessions\x12\x32.viewstamp.api.sessions.v1.ListUserSessionsRequest\x1a\x33.viewstamp.api.sessions.v1.ListUserSessionsResponse\"\x0e\xb2\xed\x18\n\x08\x33\x10\x05\x1a\x04\x08\x03\x10\x06\x12~\n\rExpireSession\x12/.viewstamp.api.sessions.v1.ExpireSessionRequest\x1a\x30.viewstamp.api.sessions.v1.ExpireSessionResponse\"\n\xaa\xed\x18\x06\x08\x03\x10\x01\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'viewstamp.api.sessions.v1.sessions_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_ENDSESSIONREQUEST'].fields_by_name['validate_only']._loaded_options = None
+  _globals['_ENDSESSIONREQUEST'].fields_by_name['validate_only']._serialized_options = b'\270\355\030\010'
   _globals['_SESSIONSSERVICE'].methods_by_name['RegisterSession']._loaded_options = None
   _globals['_SESSIONSSERVICE'].methods_by_name['RegisterSession']._serialized_options = b'\252\355\030\004\010\001\020\001'
   _globals['_SESSIONSSERVICE'].methods_by_name['EndSession']._loaded_options = None
@@ -48,23 +50,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REGISTERSESSIONRESPONSE']._serialized_start=198
   _globals['_REGISTERSESSIONRESPONSE']._serialized_end=300
   _globals['_ENDSESSIONREQUEST']._serialized_start=302
-  _globals['_ENDSESSIONREQUEST']._serialized_end=321
-  _globals['_ENDSESSIONRESPONSE']._serialized_start=323
-  _globals['_ENDSESSIONRESPONSE']._serialized_end=400
-  _globals['_LISTSESSIONSREQUEST']._serialized_start=402
-  _globals['_LISTSESSIONSREQUEST']._serialized_end=423
-  _globals['_LISTSESSIONSRESPONSE']._serialized_start=426
-  _globals['_LISTSESSIONSRESPONSE']._serialized_end=563
-  _globals['_LISTUSERSESSIONSREQUEST']._serialized_start=565
-  _globals['_LISTUSERSESSIONSREQUEST']._serialized_end=663
-  _globals['_LISTUSERSESSIONSRESPONSE']._serialized_start=666
-  _globals['_LISTUSERSESSIONSRESPONSE']._serialized_end=832
-  _globals['_SESSIONINFO']._serialized_start=834
-  _globals['_SESSIONINFO']._serialized_end=913
-  _globals['_EXPIRESESSIONREQUEST']._serialized_start=915
-  _globals['_EXPIRESESSIONREQUEST']._serialized_end=986
-  _globals['_EXPIRESESSIONRESPONSE']._serialized_start=988
-  _globals['_EXPIRESESSIONRESPONSE']._serialized_end=1068
-  _globals['_SESSIONSSERVICE']._serialized_start=1071
-  _globals['_SESSIONSSERVICE']._serialized_end=1735
+  _globals['_ENDSESSIONREQUEST']._serialized_end=350
+  _globals['_ENDSESSIONRESPONSE']._serialized_start=352
+  _globals['_ENDSESSIONRESPONSE']._serialized_end=429
+  _globals['_LISTSESSIONSREQUEST']._serialized_start=431
+  _globals['_LISTSESSIONSREQUEST']._serialized_end=491
+  _globals['_LISTSESSIONSRESPONSE']._serialized_start=494
+  _globals['_LISTSESSIONSRESPONSE']._serialized_end=656
+  _globals['_LISTUSERSESSIONSREQUEST']._serialized_start=658
+  _globals['_LISTUSERSESSIONSREQUEST']._serialized_end=756
+  _globals['_LISTUSERSESSIONSRESPONSE']._serialized_start=759
+  _globals['_LISTUSERSESSIONSRESPONSE']._serialized_end=925
+  _globals['_SESSIONINFO']._serialized_start=927
+  _globals['_SESSIONINFO']._serialized_end=1006
+  _globals['_EXPIRESESSIONREQUEST']._serialized_start=1008
+  _globals['_EXPIRESESSIONREQUEST']._serialized_end=1079
+  _globals['_EXPIRESESSIONRESPONSE']._serialized_start=1081
+  _globals['_EXPIRESESSIONRESPONSE']._serialized_end=1161
+  _globals['_SESSIONSSERVICE']._serialized_start=1164
+  _globals['_SESSIONSSERVICE']._serialized_end=1828
 # @@protoc_insertion_point(module_scope)

@@ -88,7 +88,7 @@ class SessionsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListSessions(self, request, context):
-        """Lists the caller's sessions by ascending id.
+        """Lists the caller's sessions by ascending id, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,7 +46,7 @@ class SessionsServiceStub:
     Errors: SESSION_REQUIRED, SESSION_EVICTED.
     """
     ListSessions: _grpc.UnaryUnaryMultiCallable[_sessions_service_pb2.ListSessionsRequest, _sessions_service_pb2.ListSessionsResponse]
-    """Lists the caller's sessions by ascending id."""
+    """Lists the caller's sessions by ascending id, in pages."""
     ListUserSessions: _grpc.UnaryUnaryMultiCallable[_sessions_service_pb2.ListUserSessionsRequest, _sessions_service_pb2.ListUserSessionsResponse]
     """Lists the sessions of a user, or of all users, by ascending id, in pages. Needs read_users or
     manage_users.
@@ -74,7 +74,7 @@ class SessionsServiceAsyncStub(SessionsServiceStub):
     Errors: SESSION_REQUIRED, SESSION_EVICTED.
     """
     ListSessions: _aio.UnaryUnaryMultiCallable[_sessions_service_pb2.ListSessionsRequest, _sessions_service_pb2.ListSessionsResponse]  # type: ignore[assignment]
-    """Lists the caller's sessions by ascending id."""
+    """Lists the caller's sessions by ascending id, in pages."""
     ListUserSessions: _aio.UnaryUnaryMultiCallable[_sessions_service_pb2.ListUserSessionsRequest, _sessions_service_pb2.ListUserSessionsResponse]  # type: ignore[assignment]
     """Lists the sessions of a user, or of all users, by ascending id, in pages. Needs read_users or
     manage_users.
@@ -117,7 +117,7 @@ class SessionsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sessions_service_pb2.ListSessionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sessions_service_pb2.ListSessionsResponse, _abc.Awaitable[_sessions_service_pb2.ListSessionsResponse]]:
-        """Lists the caller's sessions by ascending id."""
+        """Lists the caller's sessions by ascending id, in pages."""
 
     @_abc_1.abstractmethod
     def ListUserSessions(

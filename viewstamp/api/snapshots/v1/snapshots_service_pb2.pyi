@@ -136,6 +136,7 @@ class Snapshot(_message.Message):
     KEEP_LAST_FIELD_NUMBER: _builtins.int
     KEEP_DAILY_FIELD_NUMBER: _builtins.int
     KEPT_UNTIL_FIELD_NUMBER: _builtins.int
+    MODIFIED_REVISION_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
     """The number of the snapshot. It grows, and has nothing to do with op and revision."""
     state: Global___SnapshotState.ValueType
@@ -162,6 +163,8 @@ class Snapshot(_message.Message):
     """Log time until which it is kept in any case, microseconds since 1970. Then a pinned one is kept
     as the last ones are. 0 if no time was set.
     """
+    modified_revision: _builtins.int
+    """Revision of the last command that changed it; 0 if that was below feature level 8."""
     @_builtins.property
     def tasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___SnapshotTask]:
         """The sections, in stage order."""
@@ -182,10 +185,11 @@ class Snapshot(_message.Message):
         keep_last: _builtins.int = ...,
         keep_daily: _builtins.int = ...,
         kept_until: _builtins.int = ...,
+        modified_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "cut_op", b"cut_op", "cut_revision", b"cut_revision", "decided_at", b"decided_at", "failure", b"failure", "generation", b"generation", "keep_daily", b"keep_daily", "keep_last", b"keep_last", "kept_until", b"kept_until", "retention", b"retention", "root", b"root", "state", b"state", "tasks", b"tasks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "cut_op", b"cut_op", "cut_revision", b"cut_revision", "decided_at", b"decided_at", "failure", b"failure", "generation", b"generation", "keep_daily", b"keep_daily", "keep_last", b"keep_last", "kept_until", b"kept_until", "modified_revision", b"modified_revision", "retention", b"retention", "root", b"root", "state", b"state", "tasks", b"tasks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -245,21 +249,27 @@ class CreateSnapshotRequest(_message.Message):
 
     RETENTION_FIELD_NUMBER: _builtins.int
     KEEP_FOR_MS_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     retention: Global___RetentionClass.ValueType
     """Which rule keeps it."""
     keep_for_ms: _builtins.int
     """For how long it is kept in any case, in milliseconds, at most ten years; 0 for no time. With a
     time, being pinned ends. Ignored below feature level 7.
     """
+    validate_only: _builtins.bool
+    """Check the command and answer as if it had taken effect, but change nothing. Needs feature level
+    8.
+    """
     def __init__(
         self,
         *,
         retention: Global___RetentionClass.ValueType = ...,
         keep_for_ms: _builtins.int = ...,
+        validate_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keep_for_ms", b"keep_for_ms", "retention", b"retention"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keep_for_ms", b"keep_for_ms", "retention", b"retention", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -300,18 +310,32 @@ class DeleteSnapshotRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GENERATION_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
     """The generation."""
+    expected_revision: _builtins.int
+    """If set, the command fails unless it equals the snapshot's modified_revision. Needs feature level
+    8.
+    """
+    validate_only: _builtins.bool
+    """Check the command and answer as if it had taken effect, but change nothing. Needs feature level
+    8.
+    """
     def __init__(
         self,
         *,
         generation: _builtins.int = ...,
+        expected_revision: _builtins.int | None = ...,
+        validate_only: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "generation", b"generation", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
 
 Global___DeleteSnapshotRequest: _TypeAlias = DeleteSnapshotRequest  # noqa: Y015
 
@@ -408,6 +432,8 @@ class SetSnapshotRetentionRequest(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     RETENTION_FIELD_NUMBER: _builtins.int
     KEEP_FOR_MS_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
     """The generation."""
     retention: Global___RetentionClass.ValueType
@@ -416,18 +442,30 @@ class SetSnapshotRetentionRequest(_message.Message):
     """For how long from now on it is kept in any case, in milliseconds, at most ten years; 0 for no
     time. With a time, being pinned ends. Ignored below feature level 7.
     """
+    expected_revision: _builtins.int
+    """If set, the command fails unless it equals the snapshot's modified_revision. Needs feature level
+    8.
+    """
+    validate_only: _builtins.bool
+    """Check the command and answer as if it had taken effect, but change nothing. Needs feature level
+    8.
+    """
     def __init__(
         self,
         *,
         generation: _builtins.int = ...,
         retention: Global___RetentionClass.ValueType = ...,
         keep_for_ms: _builtins.int = ...,
+        expected_revision: _builtins.int | None = ...,
+        validate_only: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "keep_for_ms", b"keep_for_ms", "retention", b"retention"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "generation", b"generation", "keep_for_ms", b"keep_for_ms", "retention", b"retention", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
 
 Global___SetSnapshotRetentionRequest: _TypeAlias = SetSnapshotRetentionRequest  # noqa: Y015
 

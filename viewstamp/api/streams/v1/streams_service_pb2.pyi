@@ -1073,6 +1073,14 @@ class ListPartitionsRequest(_message.Message):
 
     STREAM_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Ranges on the page: 1 to 16384; 0 means 16384. Ignored below feature level 8, where all are on
+    one page.
+    """
+    page_token: _builtins.str
+    """The next_page_token of the page before; empty for the first page."""
     @_builtins.property
     def stream(self) -> _common_pb2.Identifier:
         """The stream, by id or name."""
@@ -1086,10 +1094,12 @@ class ListPartitionsRequest(_message.Message):
         *,
         stream: _common_pb2.Identifier | None = ...,
         topic: _common_pb2.Identifier | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1103,23 +1113,27 @@ class ListPartitionsResponse(_message.Message):
 
     HEADER_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Ask for the next page with it; empty on the last page."""
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
         """The cluster, and the view, op and revision of this answer."""
 
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_streams_pb2.PartitionRange]:
-        """All partitions, as ranges."""
+        """The partitions on the page, as ranges. No page repeats a partition."""
 
     def __init__(
         self,
         *,
         header: _common_pb2.ResponseHeader | None = ...,
         partitions: _abc.Iterable[_streams_pb2.PartitionRange] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "next_page_token", b"next_page_token", "partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

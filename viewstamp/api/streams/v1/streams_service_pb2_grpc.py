@@ -289,7 +289,7 @@ class StreamsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListPartitions(self, request, context):
-        """Lists the partitions of a topic by ascending number, all in one answer. Needs read_topic.
+        """Lists the partitions of a topic by ascending number, as ranges, in pages. Needs read_topic.
         Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -117,7 +117,7 @@ class StreamsServiceStub:
     Errors: STREAM_NOT_FOUND.
     """
     ListPartitions: _grpc.UnaryUnaryMultiCallable[_streams_service_pb2.ListPartitionsRequest, _streams_service_pb2.ListPartitionsResponse]
-    """Lists the partitions of a topic by ascending number, all in one answer. Needs read_topic.
+    """Lists the partitions of a topic by ascending number, as ranges, in pages. Needs read_topic.
     Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
     """
     ListWatermarks: _grpc.UnaryUnaryMultiCallable[_streams_service_pb2.ListWatermarksRequest, _streams_service_pb2.ListWatermarksResponse]
@@ -221,7 +221,7 @@ class StreamsServiceAsyncStub(StreamsServiceStub):
     Errors: STREAM_NOT_FOUND.
     """
     ListPartitions: _aio.UnaryUnaryMultiCallable[_streams_service_pb2.ListPartitionsRequest, _streams_service_pb2.ListPartitionsResponse]  # type: ignore[assignment]
-    """Lists the partitions of a topic by ascending number, all in one answer. Needs read_topic.
+    """Lists the partitions of a topic by ascending number, as ranges, in pages. Needs read_topic.
     Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
     """
     ListWatermarks: _aio.UnaryUnaryMultiCallable[_streams_service_pb2.ListWatermarksRequest, _streams_service_pb2.ListWatermarksResponse]  # type: ignore[assignment]
@@ -424,7 +424,7 @@ class StreamsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _streams_service_pb2.ListPartitionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_streams_service_pb2.ListPartitionsResponse, _abc.Awaitable[_streams_service_pb2.ListPartitionsResponse]]:
-        """Lists the partitions of a topic by ascending number, all in one answer. Needs read_topic.
+        """Lists the partitions of a topic by ascending number, as ranges, in pages. Needs read_topic.
         Errors: STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
         """
 

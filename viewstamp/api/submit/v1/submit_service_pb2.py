@@ -27,7 +27,7 @@ from viewstamp.api.errors.v1 import errors_pb2 as viewstamp_dot_api_dot_errors_d
 from viewstamp.api.routing.v1 import routing_pb2 as viewstamp_dot_api_dot_routing_dot_v1_dot_routing__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,viewstamp/api/submit/v1/submit_service.proto\x12\x17viewstamp.api.submit.v1\x1a$viewstamp/api/common/v1/common.proto\x1a$viewstamp/api/errors/v1/errors.proto\x1a&viewstamp/api/routing/v1/routing.proto\"\xfc\x01\n\rSubmitRequest\x12\x33\n\x04open\x18\x01 \x01(\x0b\x32#.viewstamp.api.submit.v1.OpenStreamH\x00\x12:\n\x07\x63ommand\x18\x02 \x01(\x0b\x32\'.viewstamp.api.submit.v1.CommandRequestH\x00\x12\x34\n\x04read\x18\x03 \x01(\x0b\x32$.viewstamp.api.submit.v1.ReadRequestH\x00\x12<\n\x08\x63ommands\x18\x04 \x01(\x0b\x32(.viewstamp.api.submit.v1.CommandRequestsH\x00\x42\x06\n\x04kind\"U\n\nOpenStream\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x1c\n\x14takes_packed_answers\x18\x02 \x01(\x08\x12\x15\n\rtakes_notices\x18\x03 \x01(\x08\"L\n\x0f\x43ommandRequests\x12\x39\n\x08requests\x18\x01 \x03(\x0b\x32\'.viewstamp.api.submit.v1.CommandRequest\"\x91\x01\n\x0e\x43ommandRequest\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05\x61\x63ked\x18\x02 \x01(\x04\x12,\n\x05spans\x18\x03 \x03(\x0b\x32\x1d.viewstamp.api.submit.v1.Span\x12\x32\n\x06traces\x18\x04 \x03(\x0b\x32\".viewstamp.api.submit.v1.CallTrace\"?\n\tCallTrace\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x14\n\x0ctrace_parent\x18\x03 \x01(\t\"2\n\x04Span\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\r\n\x05items\x18\x03 \x01(\x0c\"\xbb\x01\n\x0bReadRequest\x12\x0f\n\x07read_id\x18\x01 \x01(\x04\x12\x39\n\x0b\x63onsistency\x18\x02 \x01(\x0b\x32$.viewstamp.api.common.v1.Consistency\x12,\n\x05spans\x18\x03 \x03(\x0b\x32\x1d.viewstamp.api.submit.v1.Span\x12\x32\n\x06traces\x18\x04 \x03(\x0b\x32\".viewstamp.api.submit.v1.CallTrace\"\xb9\x02\n\x0eSubmitResponse\x12\x37\n\x06opened\x18\x01 \x01(\x0b\x32%.viewstamp.api.submit.v1.StreamOpenedH\x00\x12\x38\n\x07\x63ommand\x18\x02 \x01(\x0b\x32%.viewstamp.api.submit.v1.CommandReplyH\x00\x12\x32\n\x04read\x18\x03 \x01(\x0b\x32\".viewstamp.api.submit.v1.ReadReplyH\x00\x12;\n\x08\x63ommands\x18\x04 \x01(\x0b\x32\'.viewstamp.api.submit.v1.CommandRepliesH\x00\x12;\n\x06notice\x18\x05 \x01(\x0b\x32).viewstamp.api.submit.v1.MembershipNoticeH\x00\x42\x06\n\x04kind\"%\n\x10MembershipNotice\x12\x11\n\tgroup_ids\x18\x01 \x03(\x04\"?\n\x0cStreamOpened\x12\x1b\n\x13last_request_number\x18\x01 \x01(\x04\x12\x12\n\ncluster_id\x18\x02 \x01(\x0c\"H\n\x0e\x43ommandReplies\x12\x36\n\x07replies\x18\x01 \x03(\x0b\x32%.viewstamp.api.submit.v1.CommandReply\"\xb9\x01\n\x0c\x43ommandReply\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x37\n\x06header\x18\x02 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12\x31\n\x05spans\x18\x03 \x03(\x0b\x32\".viewstamp.api.submit.v1.SpanReply\x12-\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x1e.viewstamp.api.errors.v1.Error\"\x8d\x01\n\tSpanReply\x12\x0f\n\x07results\x18\x01 \x01(\x0c\x12\x35\n\x06\x65rrors\x18\x02 \x03(\x0b\x32%.viewstamp.api.errors.v1.IndexedError\x12\x38\n\x08suffixes\x18\x03 \x03(\x0b\x32&.viewstamp.api.submit.v1.IndexedSuffix\"3\n\rIndexedSuffix\x12\r\n\x05index\x18\x01 \x01(\r\x12\x13\n\x06suffix\x18\x02 \x01(\x0c\x42\x03\x80\x01\x01\"\xb7\x01\n\tReadReply\x12\x0f\n\x07read_id\x18\x01 \x01(\x04\x12\x37\n\x06header\x18\x02 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12\x31\n\x05spans\x18\x03 \x03(\x0b\x32\".viewstamp.api.submit.v1.SpanReply\x12-\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x1e.viewstamp.api.errors.v1.Error\"5\n\x0fTransactionPart\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x14\n\x07request\x18\x02 \x01(\x0c\x42\x03\x80\x01\x01\"J\n\x0fTransactRequest\x12\x37\n\x05parts\x18\x03 \x03(\x0b\x32(.viewstamp.api.submit.v1.TransactionPart\"\\\n\x10TransactResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12\x0f\n\x07results\x18\x02 \x03(\x0c\x32\xd9\x01\n\rSubmitService\x12]\n\x06Submit\x12&.viewstamp.api.submit.v1.SubmitRequest\x1a\'.viewstamp.api.submit.v1.SubmitResponse(\x01\x30\x01\x12i\n\x08Transact\x12(.viewstamp.api.submit.v1.TransactRequest\x1a).viewstamp.api.submit.v1.TransactResponse\"\x08\xaa\xed\x18\x04\x08\n\x10\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,viewstamp/api/submit/v1/submit_service.proto\x12\x17viewstamp.api.submit.v1\x1a$viewstamp/api/common/v1/common.proto\x1a$viewstamp/api/errors/v1/errors.proto\x1a&viewstamp/api/routing/v1/routing.proto\"\xfc\x01\n\rSubmitRequest\x12\x33\n\x04open\x18\x01 \x01(\x0b\x32#.viewstamp.api.submit.v1.OpenStreamH\x00\x12:\n\x07\x63ommand\x18\x02 \x01(\x0b\x32\'.viewstamp.api.submit.v1.CommandRequestH\x00\x12\x34\n\x04read\x18\x03 \x01(\x0b\x32$.viewstamp.api.submit.v1.ReadRequestH\x00\x12<\n\x08\x63ommands\x18\x04 \x01(\x0b\x32(.viewstamp.api.submit.v1.CommandRequestsH\x00\x42\x06\n\x04kind\"U\n\nOpenStream\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x1c\n\x14takes_packed_answers\x18\x02 \x01(\x08\x12\x15\n\rtakes_notices\x18\x03 \x01(\x08\"L\n\x0f\x43ommandRequests\x12\x39\n\x08requests\x18\x01 \x03(\x0b\x32\'.viewstamp.api.submit.v1.CommandRequest\"\x91\x01\n\x0e\x43ommandRequest\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05\x61\x63ked\x18\x02 \x01(\x04\x12,\n\x05spans\x18\x03 \x03(\x0b\x32\x1d.viewstamp.api.submit.v1.Span\x12\x32\n\x06traces\x18\x04 \x03(\x0b\x32\".viewstamp.api.submit.v1.CallTrace\"?\n\tCallTrace\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x14\n\x0ctrace_parent\x18\x03 \x01(\t\"2\n\x04Span\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\r\n\x05items\x18\x03 \x01(\x0c\"\xbb\x01\n\x0bReadRequest\x12\x0f\n\x07read_id\x18\x01 \x01(\x04\x12\x39\n\x0b\x63onsistency\x18\x02 \x01(\x0b\x32$.viewstamp.api.common.v1.Consistency\x12,\n\x05spans\x18\x03 \x03(\x0b\x32\x1d.viewstamp.api.submit.v1.Span\x12\x32\n\x06traces\x18\x04 \x03(\x0b\x32\".viewstamp.api.submit.v1.CallTrace\"\xb9\x02\n\x0eSubmitResponse\x12\x37\n\x06opened\x18\x01 \x01(\x0b\x32%.viewstamp.api.submit.v1.StreamOpenedH\x00\x12\x38\n\x07\x63ommand\x18\x02 \x01(\x0b\x32%.viewstamp.api.submit.v1.CommandReplyH\x00\x12\x32\n\x04read\x18\x03 \x01(\x0b\x32\".viewstamp.api.submit.v1.ReadReplyH\x00\x12;\n\x08\x63ommands\x18\x04 \x01(\x0b\x32\'.viewstamp.api.submit.v1.CommandRepliesH\x00\x12;\n\x06notice\x18\x05 \x01(\x0b\x32).viewstamp.api.submit.v1.MembershipNoticeH\x00\x42\x06\n\x04kind\"%\n\x10MembershipNotice\x12\x11\n\tgroup_ids\x18\x01 \x03(\x04\"V\n\x0cStreamOpened\x12\x1b\n\x13last_request_number\x18\x01 \x01(\x04\x12\x12\n\ncluster_id\x18\x02 \x01(\x0c\x12\x15\n\rfeature_level\x18\x03 \x01(\r\"H\n\x0e\x43ommandReplies\x12\x36\n\x07replies\x18\x01 \x03(\x0b\x32%.viewstamp.api.submit.v1.CommandReply\"\xb9\x01\n\x0c\x43ommandReply\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x37\n\x06header\x18\x02 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12\x31\n\x05spans\x18\x03 \x03(\x0b\x32\".viewstamp.api.submit.v1.SpanReply\x12-\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x1e.viewstamp.api.errors.v1.Error\"\x8d\x01\n\tSpanReply\x12\x0f\n\x07results\x18\x01 \x01(\x0c\x12\x35\n\x06\x65rrors\x18\x02 \x03(\x0b\x32%.viewstamp.api.errors.v1.IndexedError\x12\x38\n\x08suffixes\x18\x03 \x03(\x0b\x32&.viewstamp.api.submit.v1.IndexedSuffix\"3\n\rIndexedSuffix\x12\r\n\x05index\x18\x01 \x01(\r\x12\x13\n\x06suffix\x18\x02 \x01(\x0c\x42\x03\x80\x01\x01\"\xb7\x01\n\tReadReply\x12\x0f\n\x07read_id\x18\x01 \x01(\x04\x12\x37\n\x06header\x18\x02 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12\x31\n\x05spans\x18\x03 \x03(\x0b\x32\".viewstamp.api.submit.v1.SpanReply\x12-\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x1e.viewstamp.api.errors.v1.Error\"5\n\x0fTransactionPart\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x14\n\x07request\x18\x02 \x01(\x0c\x42\x03\x80\x01\x01\"g\n\x0fTransactRequest\x12\x37\n\x05parts\x18\x03 \x03(\x0b\x32(.viewstamp.api.submit.v1.TransactionPart\x12\x1b\n\rvalidate_only\x18\x0f \x01(\x08\x42\x04\xb8\xed\x18\x08\"\\\n\x10TransactResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12\x0f\n\x07results\x18\x02 \x03(\x0c\x32\xd9\x01\n\rSubmitService\x12]\n\x06Submit\x12&.viewstamp.api.submit.v1.SubmitRequest\x1a\'.viewstamp.api.submit.v1.SubmitResponse(\x01\x30\x01\x12i\n\x08Transact\x12(.viewstamp.api.submit.v1.TransactRequest\x1a).viewstamp.api.submit.v1.TransactResponse\"\x08\xaa\xed\x18\x04\x08\n\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,6 +38,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INDEXEDSUFFIX'].fields_by_name['suffix']._serialized_options = b'\200\001\001'
   _globals['_TRANSACTIONPART'].fields_by_name['request']._loaded_options = None
   _globals['_TRANSACTIONPART'].fields_by_name['request']._serialized_options = b'\200\001\001'
+  _globals['_TRANSACTREQUEST'].fields_by_name['validate_only']._loaded_options = None
+  _globals['_TRANSACTREQUEST'].fields_by_name['validate_only']._serialized_options = b'\270\355\030\010'
   _globals['_SUBMITSERVICE'].methods_by_name['Transact']._loaded_options = None
   _globals['_SUBMITSERVICE'].methods_by_name['Transact']._serialized_options = b'\252\355\030\004\010\n\020\001'
   _globals['_SUBMITREQUEST']._serialized_start=190
@@ -59,23 +61,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MEMBERSHIPNOTICE']._serialized_start=1380
   _globals['_MEMBERSHIPNOTICE']._serialized_end=1417
   _globals['_STREAMOPENED']._serialized_start=1419
-  _globals['_STREAMOPENED']._serialized_end=1482
-  _globals['_COMMANDREPLIES']._serialized_start=1484
-  _globals['_COMMANDREPLIES']._serialized_end=1556
-  _globals['_COMMANDREPLY']._serialized_start=1559
-  _globals['_COMMANDREPLY']._serialized_end=1744
-  _globals['_SPANREPLY']._serialized_start=1747
-  _globals['_SPANREPLY']._serialized_end=1888
-  _globals['_INDEXEDSUFFIX']._serialized_start=1890
-  _globals['_INDEXEDSUFFIX']._serialized_end=1941
-  _globals['_READREPLY']._serialized_start=1944
-  _globals['_READREPLY']._serialized_end=2127
-  _globals['_TRANSACTIONPART']._serialized_start=2129
-  _globals['_TRANSACTIONPART']._serialized_end=2182
-  _globals['_TRANSACTREQUEST']._serialized_start=2184
-  _globals['_TRANSACTREQUEST']._serialized_end=2258
-  _globals['_TRANSACTRESPONSE']._serialized_start=2260
-  _globals['_TRANSACTRESPONSE']._serialized_end=2352
-  _globals['_SUBMITSERVICE']._serialized_start=2355
-  _globals['_SUBMITSERVICE']._serialized_end=2572
+  _globals['_STREAMOPENED']._serialized_end=1505
+  _globals['_COMMANDREPLIES']._serialized_start=1507
+  _globals['_COMMANDREPLIES']._serialized_end=1579
+  _globals['_COMMANDREPLY']._serialized_start=1582
+  _globals['_COMMANDREPLY']._serialized_end=1767
+  _globals['_SPANREPLY']._serialized_start=1770
+  _globals['_SPANREPLY']._serialized_end=1911
+  _globals['_INDEXEDSUFFIX']._serialized_start=1913
+  _globals['_INDEXEDSUFFIX']._serialized_end=1964
+  _globals['_READREPLY']._serialized_start=1967
+  _globals['_READREPLY']._serialized_end=2150
+  _globals['_TRANSACTIONPART']._serialized_start=2152
+  _globals['_TRANSACTIONPART']._serialized_end=2205
+  _globals['_TRANSACTREQUEST']._serialized_start=2207
+  _globals['_TRANSACTREQUEST']._serialized_end=2310
+  _globals['_TRANSACTRESPONSE']._serialized_start=2312
+  _globals['_TRANSACTRESPONSE']._serialized_end=2404
+  _globals['_SUBMITSERVICE']._serialized_start=2407
+  _globals['_SUBMITSERVICE']._serialized_end=2624
 # @@protoc_insertion_point(module_scope)

@@ -354,19 +354,25 @@ class StreamOpened(_message.Message):
 
     LAST_REQUEST_NUMBER_FIELD_NUMBER: _builtins.int
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
     last_request_number: _builtins.int
     """The highest request number that the cluster has seen of this session."""
     cluster_id: _builtins.bytes
     """The cluster the stream is connected to."""
+    feature_level: _builtins.int
+    """The feature level in force. 0 if the cluster's build is older than level 8: it ignores fields
+    that it does not know, so do not rely on fields that need level 8.
+    """
     def __init__(
         self,
         *,
         last_request_number: _builtins.int = ...,
         cluster_id: _builtins.bytes = ...,
+        feature_level: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "last_request_number", b"last_request_number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "feature_level", b"feature_level", "last_request_number", b"last_request_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -573,6 +579,11 @@ class TransactRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PARTS_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    validate_only: _builtins.bool
+    """Check the whole transaction and answer as if it had taken effect, but change nothing. Each part
+    sees what the parts before it did. Needs feature level 8.
+    """
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionPart]:
         """1 to 128 commands. No part may be internal, a transaction, or a command of the sessions domain."""
@@ -581,10 +592,11 @@ class TransactRequest(_message.Message):
         self,
         *,
         parts: _abc.Iterable[Global___TransactionPart] | None = ...,
+        validate_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -279,6 +279,7 @@ class PersonalAccessToken(_message.Message):
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     CREATED_REVISION_FIELD_NUMBER: _builtins.int
+    MODIFIED_REVISION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique for the user."""
     expires_at: _builtins.int
@@ -287,6 +288,10 @@ class PersonalAccessToken(_message.Message):
     """Microseconds since 1970 (log time)."""
     created_revision: _builtins.int
     """Revision of the creating command."""
+    modified_revision: _builtins.int
+    """Revision of the last command that changed the token: of the one that created it, since nothing
+    else changes a token.
+    """
     def __init__(
         self,
         *,
@@ -294,10 +299,11 @@ class PersonalAccessToken(_message.Message):
         expires_at: _builtins.int = ...,
         created_at: _builtins.int = ...,
         created_revision: _builtins.int = ...,
+        modified_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "created_revision", b"created_revision", "expires_at", b"expires_at", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "created_revision", b"created_revision", "expires_at", b"expires_at", "modified_revision", b"modified_revision", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
