@@ -35,7 +35,8 @@ OF_OFFSETS: Final = {
     *("TruncatePartitions", "ReportPartitionEnds", "ListWatermarks"),
     *("CommitOffsets", "ResetOffsets", "DeleteOffsets", "FetchOffsets"),
 }
-OF_TIMES: Final = {"FindOffsets"}
+# With the list of all groups, which came with them.
+OF_TIMES: Final = {"FindOffsets", "ListAllConsumerGroups"}
 
 
 def _raised(routes: Routes, code: int, since_level: int) -> Method:
