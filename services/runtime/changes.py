@@ -11,7 +11,7 @@ A command that touches a row several times makes one change of it, and so does a
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, Generic, NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError
@@ -136,6 +136,17 @@ class RecentChanges(Generic[State]):
             page.next_revision = self._revisions[position]
             page.next_skipped = position - self._start_of(page.next_revision)
         return page
+
+    def told_with_old(self) -> Iterator[tuple[watch_pb2.Change, bytes]]:
+        """Yield each kept change and the entity before it: empty for a new entity, as in the change
+        for a deleted one."""
+        for position in range(self._first, len(self._noted)):
+            noted = self._noted[position]
+            kind = self._kinds[noted.kind]
+            before = watch_pb2.Change()
+            if noted.old is not ABSENT and not kind.is_access:
+                kind.describe(before, noted.old, noted.parent)
+            yield self._change(position), before.entity
 
     def _add(
         self,

@@ -1,0 +1,73 @@
+"""What a coordinator and its process of the past say to each other, one message at a time.
+
+Both are of one build and one is the other's child, so the messages are pickled objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from coordinator.mux.types import Read, ReadAnswered
+from viewstamp.format.prepare import SealedPrepare
+
+
+@dataclass(frozen=True, slots=True)
+class BeginState:
+    """Forget the present state, and begin anew: with a snapshot, or before the first entry.
+
+    `manifest` is an encoded SnapshotManifest, whose blocks follow; None without a snapshot.
+    """
+
+    manifest: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class AddBlocks:
+    """Blocks of a section, as stored: the number of their layer, base first, and their bytes."""
+
+    stage: int
+    blocks: Sequence[tuple[int, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadState:
+    """The snapshot is whole: load it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyEntries:
+    """The next committed entries; the last one up to `last_revision`."""
+
+    entries: Sequence[SealedPrepare]
+    last_revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskState:
+    """A read of the state."""
+
+    read: Read
+
+
+PastMessage: TypeAlias = BeginState | AddBlocks | LoadState | ApplyEntries | AskState
+
+
+@dataclass(frozen=True, slots=True)
+class StatePlace:
+    """How far the state is. One that `is_partial` ends in the midst of an entry."""
+
+    op: int = 0
+    revision: int = 0
+    is_partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StateFailed:
+    """The state cannot be built: what is wrong. The process must not be asked again."""
+
+    problem: str
+
+
+PastAnswer: TypeAlias = StatePlace | ReadAnswered | StateFailed
