@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
+import socket
 import sys
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
+from coordinator.history.process import LENGTH_BYTES, encode_message
 from past.conversation import PastConversation
 
 # Below all that serves the present.
@@ -34,12 +36,13 @@ def main() -> None:
     # The coordinator is told to stop, and closes the socket then.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     give_way()
-    connection = Connection(int(sys.argv[1]))
     conversation = PastConversation()
+    connection = socket.socket(fileno=int(sys.argv[1]))
     # The coordinator may die at any time.
-    with contextlib.suppress(EOFError, ConnectionError):
-        while True:
-            connection.send(conversation.answer(connection.recv()))
+    with connection, connection.makefile("rb") as incoming, contextlib.suppress(ConnectionError):
+        while length := int.from_bytes(incoming.read(LENGTH_BYTES)):
+            answer = conversation.answer(pickle.loads(incoming.read(length)))
+            connection.sendall(encode_message(answer))
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class PastConversation:
         except UNUSABLE as error:
             return StateFailed(str(error))
         state = self._state
-        return StatePlace(state.op, state.revision, state.is_partial)
+        return StatePlace(state.op, state.revision, state.is_partial, state.digest())
 
     def _begin(self, manifest: bytes | None) -> None:
         self._state = PastState()  # the one before is freed before another one is loaded

@@ -95,6 +95,10 @@ class PastState:
         assert self._answer is not None, "nothing in here postpones a read that is alone"
         return self._answer
 
+    def digest(self) -> bytes:
+        """Return the running digest of what the log led to; empty in the midst of an entry."""
+        return b"" if self.is_partial else self._mux.digests.at(self.op) or b""
+
     def digests(self) -> dict[Stage, bytes]:
         """Return the digest of each stage's entities, found by a walk over all of them."""
         sessions = StateDigest()

@@ -438,6 +438,13 @@ FEED_RETRY_MS: Final = 100
 WATCH_PROGRESS_MS: Final = 5_000
 # One message of a watch.
 WATCH_MESSAGE_BYTES_MAX: Final = 256 * KIB
+# Reads of the past that wait at one replica, and those of one user there.
+PAST_READS_WAITING_MAX: Final = 256
+PAST_READS_WAITING_PER_USER_MAX: Final = 32
+# How long a read of the past may wait: its state may have to be built from a snapshot and the log.
+PAST_READ_DEADLINE_MS: Final = 60_000
+# The process that holds a state of the past ends when it was not asked for so long.
+PAST_IDLE_MS: Final = 60_000
 # One Apply message: up to a prepare and its contexts, or the answers of many packed reads.
 APPLY_MESSAGE_BYTES_MAX: Final = 64 * MIB
 # All answers to reads in one batch. The rest of the message has room for the refusals.

@@ -22,6 +22,7 @@ from coordinator.app.face import FacePorts, PublicFace
 from coordinator.app.leadership import Leadership, LeadershipPorts
 from coordinator.app.members import MemberPorts, Members
 from coordinator.app.outside import OPERATING_SYSTEM, Outside
+from coordinator.app.past import past_turns
 from coordinator.app.services import LinkPorts, ServiceLinks
 from coordinator.app.snapshots import SnapshotAssembly, Surroundings
 from coordinator.app.telemetry import ReplicaTelemetry, Sources
@@ -448,6 +449,14 @@ class Coordinator:
             watched_types=lambda: self._services.watched_types,
             fail=self._fail,
             open_audit=self._outside.open_audit,
+            past=past_turns(
+                self._outside.launch_past,
+                self._files,
+                self._mux,
+                self.driver,
+                self._writer,
+                self._start,
+            ),
         )
         return PublicFace(self._config, ports)
 

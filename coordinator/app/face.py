@@ -19,6 +19,7 @@ from coordinator.gateway.commands import CommandAdmission
 from coordinator.gateway.forwarding import Forwarding
 from coordinator.gateway.leading import Leading
 from coordinator.gateway.normalize import Normalizer
+from coordinator.gateway.past_reads import PastPorts, PastReads
 from coordinator.gateway.primary_calls import PrimaryCalls
 from coordinator.gateway.principal import Authenticator
 from coordinator.gateway.quotas import Quotas
@@ -36,6 +37,7 @@ from coordinator.gateway.timers import SessionTimers
 from coordinator.gateway.unary import Elsewhere, UnaryCalls
 from coordinator.gateway.watch_openings import OpeningPorts, WatchOpenings
 from coordinator.gateway.watches import Watches
+from coordinator.history.turns import PastTurns
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux
 from coordinator.replica.driver import Driver
@@ -69,6 +71,7 @@ class FacePorts:
     watched_types: Callable[[], Mapping[mux_types.Stage, Collection[str]]]
     fail: Callable[[BaseException], None]
     open_audit: Callable[[Path, int], AuditLog]
+    past: PastTurns
 
 
 class PublicFace:
@@ -97,8 +100,11 @@ class PublicFace:
             ports.timers.used,
             Leading(ports.driver.reads.confirm, ports.driver.serving.check).confirm,
         )
+        past = PastReads(
+            PastPorts(ports.routes, ports.driver.reads, ports.past, ports.watched_types)
+        )
         self._reader = MuxReader(
-            ports.driver.reads, ports.driver.serving, ports.mux.sessions, ports.services
+            ports.driver.reads, ports.driver.serving, ports.mux.sessions, ports.services, past
         )
         self._reads = ReadStarter(ports.routes, self._reader, shares=self._shares)
         self._callers = Callers(ports.routes, ports.authenticator, self._commands, self._reads)

@@ -56,11 +56,15 @@ PastMessage: TypeAlias = BeginState | AddBlocks | LoadState | ApplyEntries | Ask
 
 @dataclass(frozen=True, slots=True)
 class StatePlace:
-    """How far the state is. One that `is_partial` ends in the midst of an entry."""
+    """How far the state is. One that `is_partial` ends in the midst of an entry.
+
+    `digest` is that of what the log led to, as replicas compare it; empty in the midst of an entry.
+    """
 
     op: int = 0
     revision: int = 0
     is_partial: bool = False
+    digest: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

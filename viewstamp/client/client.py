@@ -124,6 +124,7 @@ class Client:
         self._tracing = tracing
         self._server_streams = server_streams
         self._timeout_s = timeout_s
+        self._revision: Consistency | None = None  # of the past, for each read
         self._loop = asyncio.get_running_loop()
 
     async def __aenter__(self) -> Client:
@@ -204,6 +205,20 @@ class Client:
         shared._timeout_s = timeout_s
         return shared
 
+    def at(self, revision: int) -> Client:
+        """Return this client with each read at an earlier revision: `client.at(7).users.get(1)`.
+
+        Lists have that revision in all their pages. The cluster may have to build the state of it
+        first, from a snapshot and the log; within a minute, so give the client time. A Refusal
+        REVISION_COMPACTED has the `oldest` revision that can be read. Commands are as ever, and
+        reads about the present alone (status, sessions, snapshots) are refused. Raises ValueError.
+        """
+        from viewstamp.client.consistency import at
+
+        shared = self.within(self._timeout_s)
+        shared._revision = at(revision)
+        return shared
+
     @property
     def session_id(self) -> int:
         """The session that carries commands now; 0 before the first one."""
@@ -223,7 +238,7 @@ class Client:
     ) -> Any:
         """Call the method of `request` and return its response, header included.
 
-        `consistency` matters to reads alone. Raises the errors of the class, and TypeError for a
+        `consistency` matters to reads alone, and not to those of a client `at` a revision. Raises the errors of the class, and TypeError for a
         message that is no request of a public method.
         """
         method = METHODS[type(request)]
@@ -242,7 +257,7 @@ class Client:
         if method.kind is MethodKind.COMMAND:
             self._submitter.add_command(call)
         else:
-            self._submitter.add_read(call, consistency)
+            self._submitter.add_read(call, self._revision or consistency)
         return await (future if call.trace is None else self._traced(call.trace, future))
 
     def stream(
