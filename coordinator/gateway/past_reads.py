@@ -102,8 +102,8 @@ class PastReads:
         if user_id != ROOT_USER_ID and revision < oldest:
             raise Refusal(
                 Reason.REASON_REVISION_COMPACTED,
-                f"revision {revision} is from before what you may do has changed, or from where that"
-                f" is not known any more: the oldest one that you may read is {oldest}; root may"
+                f"revision {revision} is from before a change of what you may do, or from where that"
+                f" is not known any more: {oldest} is the oldest one that you may read; root may"
                 " read earlier ones",
                 revision=revision,
                 oldest=oldest,

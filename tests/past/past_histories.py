@@ -73,7 +73,9 @@ def manifest_of(cuts: Cuts, generation: int) -> SnapshotManifest:
             DOMAINS[stage].section.version if stage in SERVICE_STAGES else VERSIONS[stage]
         )
         section.state_digest = tally.digest.to_bytes()
-        section.kinds.extend(pb.KindCount(kind=k, entities=n) for k, n in sorted(tally.kinds.items()))
+        section.kinds.extend(
+            pb.KindCount(kind=k, entities=n) for k, n in sorted(tally.kinds.items())
+        )
         section.layers.append(LayerReference(generation=generation))
     return manifest
 

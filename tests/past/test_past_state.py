@@ -1,4 +1,4 @@
-"""The state of an earlier revision: built from the log, or from a snapshot and the log behind it."""
+"""The state of an earlier revision, built from the log, or from a snapshot and the log after it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ def check_reads(trial: CompositeTrial, state: PastState) -> int:
 def check_whole_history(trial: CompositeTrial) -> None:
     """Fail unless all reads, from the log and from each cut, are answered as they were."""
     entries = sealed(trial)
-    origins = [PastState(), *(state_of_cut(trial.replica.cuts, g) for g in trial.replica.cuts.taken)]
+    origins = [
+        PastState(),
+        *(state_of_cut(trial.replica.cuts, g) for g in trial.replica.cuts.taken),
+    ]
     for state in origins:
         check_reads(trial, state)
         for entry in entries[state.op :]:
@@ -105,6 +108,8 @@ def test_a_read_changes_nothing() -> None:
     for entry in sealed(trial):
         for state in (read, quiet):
             state.apply(entry)
-        answers += [read.read(each) for each in trial.reads.get(read.op, ()) if is_of_the_past(each)]
+        answers += [
+            read.read(each) for each in trial.reads.get(read.op, ()) if is_of_the_past(each)
+        ]
     assert answers
     assert read.digests() == quiet.digests()

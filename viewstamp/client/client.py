@@ -238,8 +238,8 @@ class Client:
     ) -> Any:
         """Call the method of `request` and return its response, header included.
 
-        `consistency` matters to reads alone, and not to those of a client `at` a revision. Raises the errors of the class, and TypeError for a
-        message that is no request of a public method.
+        `consistency` matters to reads alone, and not to those of a client `at` a revision. Raises
+        the errors of the class, and TypeError for a message that is no request of a public method.
         """
         method = METHODS[type(request)]
         future = self._loop.create_future()

@@ -10,7 +10,7 @@ from viewstamp.api.common.v1 import common_pb2
 
 @dataclass(frozen=True, slots=True)
 class Consistency:
-    """A level: linearizable, at least some revision, at an earlier one, or (none of these) stale."""
+    """A level: linearizable, at least or exactly some revision, or (none of these) stale."""
 
     linearizable: bool
     at_least_revision: int = 0
