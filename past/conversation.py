@@ -11,10 +11,11 @@ from coordinator.history.messages import (
     PastAnswer,
     PastMessage,
     StateFailed,
-    StatePlace,
+    WalkEntries,
 )
 from coordinator.mux.entities import RestoreError
 from coordinator.mux.stage import Stage
+from past.blame import place_of, walked
 from past.sections import ArrivingSnapshot
 from past.state import PastState
 from services.runtime.installing import NewerSectionError, SectionContentsError
@@ -47,10 +48,11 @@ class PastConversation:
                         self._state.apply(entry, message.last_revision)
                 case AskState():
                     return self._state.read(message.read)
+                case WalkEntries():
+                    return walked(self._state, message)
         except UNUSABLE as error:
             return StateFailed(str(error))
-        state = self._state
-        return StatePlace(state.op, state.revision, state.is_partial, state.digest())
+        return place_of(self._state)
 
     def _begin(self, manifest: bytes | None) -> None:
         self._state = PastState()  # the one before is freed before another one is loaded

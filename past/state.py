@@ -105,6 +105,11 @@ class PastState:
         found = {stage: machine.state_digest() for stage, machine in self.machines.items()}
         return {Stage.SESSIONS: sessions.to_bytes(), **found}
 
+    def username(self, user_id: int) -> str:
+        """Return the name of a user; empty if there is none of this id."""
+        user = self.machines[Stage.USERS].state.users.rows.get(user_id)
+        return "" if user is None else str(user.username)
+
     def forget_changes(self, kept_bytes_max: int = 0) -> None:
         """Forget what was changed so far, and keep so much of what will be."""
         for machine in self.machines.values():

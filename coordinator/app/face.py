@@ -13,13 +13,15 @@ from coordinator.app.members import Members
 from coordinator.base.clock import monotonic_ms
 from coordinator.base.errors import ConfigError
 from coordinator.gateway.audit import Audit
+from coordinator.gateway.blames import Blames
 from coordinator.gateway.caller_calls import Callers
 from coordinator.gateway.change_feed import ChangeFeed
 from coordinator.gateway.commands import CommandAdmission
 from coordinator.gateway.forwarding import Forwarding
 from coordinator.gateway.leading import Leading
 from coordinator.gateway.normalize import Normalizer
-from coordinator.gateway.past_reads import PastPorts, PastReads
+from coordinator.gateway.past_access import PastAccess
+from coordinator.gateway.past_reads import PastReads
 from coordinator.gateway.primary_calls import PrimaryCalls
 from coordinator.gateway.principal import Authenticator
 from coordinator.gateway.quotas import Quotas
@@ -100,11 +102,13 @@ class PublicFace:
             ports.timers.used,
             Leading(ports.driver.reads.confirm, ports.driver.serving.check).confirm,
         )
-        past = PastReads(
-            PastPorts(ports.routes, ports.driver.reads, ports.past, ports.watched_types)
-        )
+        access = PastAccess(ports.routes, ports.driver.reads, ports.watched_types)
         self._reader = MuxReader(
-            ports.driver.reads, ports.driver.serving, ports.mux.sessions, ports.services, past
+            ports.driver.reads,
+            ports.driver.serving,
+            ports.mux.sessions,
+            ports.services,
+            PastReads(access, ports.past),
         )
         self._reads = ReadStarter(ports.routes, self._reader, shares=self._shares)
         self._callers = Callers(ports.routes, ports.authenticator, self._commands, self._reads)
@@ -117,6 +121,7 @@ class PublicFace:
             {
                 **self._make_streams().handlers(),
                 **self._make_primary_calls().handlers(),
+                **self._make_blames(access).handlers(),
             }
         )
         self.server = GatewayServer(
@@ -217,6 +222,16 @@ class PublicFace:
             self.feed,
             ports.driver.serving.check_reading,
             self._audit,
+        )
+
+    def _make_blames(self, access: PastAccess) -> Blames:
+        ports = self._ports
+        return Blames(
+            ports.cluster_id,
+            ports.authenticator,
+            access,
+            ports.past,
+            ports.driver.serving.check_reading,
         )
 
     def _make_primary_calls(self) -> PrimaryCalls:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
 
@@ -19,14 +20,18 @@ from coordinator.history.messages import (
     AddBlocks,
     ApplyEntries,
     BeginState,
+    FoundChange,
     LoadState,
     PastAnswer,
     PastMessage,
+    SoughtEntity,
     StateFailed,
     StatePlace,
+    WalkedEntries,
+    WalkEntries,
 )
 from coordinator.history.process import PastEndedError, PastLauncher, PastLink
-from coordinator.replica.writer import Gone, Reading
+from coordinator.replica.writer import Gone, HeldEntries, Reading
 from coordinator.snapshot.errors import GenerationDamaged, NoIntactCopy
 from coordinator.snapshot.restore import Loaded
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -34,6 +39,7 @@ from viewstamp.errors import Refusal
 from viewstamp.format import FormatError
 from viewstamp.format.manifest import encode_manifest, sections
 from viewstamp.format.prepare import SealedPrepare
+from viewstamp.limits import BLAME_WALK_MS
 from viewstamp.telemetry import fields
 
 # Blocks of a snapshot in one message; each has at most some 64 KiB.
@@ -65,6 +71,21 @@ class BuilderPorts:
     live_digest: Callable[[int], bytes | None]
 
 
+@dataclass(slots=True)
+class WalkedLog:
+    """What a walk has found; `next_revision` is from where to go on, 0 at the end of the log."""
+
+    ids: frozenset[int]
+    found: list[FoundChange] = field(default_factory=list)
+    next_revision: int = 0
+
+    def add(self, answer: WalkedEntries) -> None:
+        """Take what a piece of the log has brought."""
+        self.ids = answer.ids
+        self.found += answer.found
+        self.next_revision = answer.next_revision
+
+
 class PastBuilder:
     """Holds at most one state. Its methods are called one at a time."""
 
@@ -86,7 +107,7 @@ class PastBuilder:
         Raises Refusal REVISION_COMPACTED, INTERNAL, SNAPSHOT_DAMAGED or OVERLOADED, and
         NobodyWaitsError.
         """
-        try:
+        async with self._ended_by_failure():
             if not self._may_go_on(revision):
                 await self._begin(await self._base_of(revision))
             if not await self._apply_to(revision, committed_op, is_wanted):
@@ -95,12 +116,35 @@ class PastBuilder:
                 if not await self._apply_to(revision, committed_op, is_wanted):
                     raise await self._compacted(revision)
             await self._check_digest()
-        except NobodyWaitsError:
-            raise
-        except BaseException:
-            await self.end()
-            raise
         return self._place
+
+    async def walk(
+        self, sought: SoughtEntity, from_revision: int, committed_op: int, room: int
+    ) -> WalkedLog:
+        """Go through the log from a revision on, and return what an entity's changes were.
+
+        It ends at the last committed entry, when there is no room for more changes, or after
+        BLAME_WALK_MS. Raises what `lead_to` raises.
+        """
+        walked = WalkedLog(sought.ids)
+        async with self._ended_by_failure():
+            place = self.place
+            if place is None or place.is_partial or place.revision >= from_revision:
+                await self._begin(await self._base_of(from_revision - 1))
+            loop = asyncio.get_running_loop()
+            ends = loop.time() + BLAME_WALK_MS / 1000
+            while self._place.op < committed_op and len(walked.found) < room:
+                asked = replace(sought, ids=walked.ids)
+                entries = await self._next_entries(from_revision, committed_op)
+                left = room - len(walked.found)
+                answer = await self.ask(WalkEntries(entries, asked, from_revision, left))
+                assert isinstance(answer, WalkedEntries), "a walk is answered by what was found"
+                walked.add(answer)
+                if answer.next_revision or loop.time() > ends:
+                    break
+        if not walked.next_revision and self._place.op < committed_op:
+            walked.next_revision = max(from_revision, self._place.revision + 1)
+        return walked
 
     async def ask(self, message: PastMessage) -> PastAnswer:
         """Return the answer of the process. Raises Refusal OVERLOADED, INTERNAL."""
@@ -122,7 +166,13 @@ class PastBuilder:
             )
         if isinstance(answer, StatePlace):
             self._place = answer
+        elif isinstance(answer, WalkedEntries):
+            self._place = answer.place
         return answer
+
+    async def oldest_revision(self) -> int:
+        """Return the revision of the first state from which on all can be built here."""
+        return (await self._ports.bases()).oldest_revision
 
     async def end(self) -> None:
         """End the process, and forget the state."""
@@ -130,6 +180,17 @@ class PastBuilder:
         self._place = StatePlace()
         if link is not None:
             await asyncio.shield(link.end())
+
+    @asynccontextmanager
+    async def _ended_by_failure(self) -> AsyncIterator[None]:
+        """End the process, whose state nobody knows, if the block fails."""
+        try:
+            yield
+        except NobodyWaitsError:
+            raise
+        except BaseException:
+            await self.end()
+            raise
 
     def _may_go_on(self, revision: int) -> bool:
         place = self.place
@@ -145,7 +206,7 @@ class PastBuilder:
         return base
 
     async def _compacted(self, revision: int) -> Refusal:
-        return compacted_state(revision, (await self._ports.bases()).oldest_revision)
+        return compacted_state(revision, await self.oldest_revision())
 
     async def _started(self) -> PastLink:
         try:
@@ -200,10 +261,23 @@ class PastBuilder:
             if held.prepares:
                 await self.ask(ApplyEntries(_up_to(held.prepares, revision), revision))
                 continue
-            if held.damaged_op is not None:
-                self._ports.found_faulty(held.damaged_op)
-            await asyncio.sleep(ENTRY_RETRY_MS / 1000)
+            await self._wait_for_entry(held)
         return True
+
+    async def _next_entries(self, revision: int, committed_op: int) -> Sequence[SealedPrepare]:
+        """Return the next entries, which are wanted for a revision. Raises Refusal."""
+        while True:
+            held = await self._ports.read(self._place.op + 1, committed_op)
+            if isinstance(held, Gone):
+                raise await self._compacted(revision)
+            if held.prepares:
+                return held.prepares
+            await self._wait_for_entry(held)
+
+    async def _wait_for_entry(self, held: HeldEntries) -> None:
+        if held.damaged_op is not None:
+            self._ports.found_faulty(held.damaged_op)
+        await asyncio.sleep(ENTRY_RETRY_MS / 1000)
 
     async def _check_digest(self) -> None:
         """Compare with what this replica came to, if it still knows. Raises Refusal INTERNAL."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from coordinator.mux.types import Read, ReadAnswered
+from viewstamp.api.history.v1.history_service_pb2 import EntityChange
 from viewstamp.format.prepare import SealedPrepare
 
 
@@ -51,7 +52,35 @@ class AskState:
     read: Read
 
 
-PastMessage: TypeAlias = BeginState | AddBlocks | LoadState | ApplyEntries | AskState
+@dataclass(frozen=True, slots=True)
+class SoughtEntity:
+    """The entity whose changes are sought: by the ids that it has or had, or by its name.
+
+    `entity_type` is the full name of its message; parents are ids, 0 without one.
+    """
+
+    stage: int
+    entity_type: str
+    ids: frozenset[int]
+    name: str = ""
+    stream_id: int = 0
+    topic_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WalkEntries:
+    """The next committed entries, as far as there is room for the changes that they make.
+
+    Changes before `from_revision` are not told. `room` is how many, roughly.
+    """
+
+    entries: Sequence[SealedPrepare]
+    sought: SoughtEntity
+    from_revision: int
+    room: int
+
+
+PastMessage: TypeAlias = BeginState | AddBlocks | LoadState | ApplyEntries | AskState | WalkEntries
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,4 +103,25 @@ class StateFailed:
     problem: str
 
 
-PastAnswer: TypeAlias = StatePlace | ReadAnswered | StateFailed
+@dataclass(frozen=True, slots=True)
+class FoundChange:
+    """A change of the sought entity, and the command of that revision."""
+
+    change: EntityChange
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class WalkedEntries:
+    """How far the state is, and what was found. `ids` are those of the entity by now.
+
+    `next_revision` is that of the first change for which there was no room; 0 if there was none.
+    """
+
+    place: StatePlace
+    found: Sequence[FoundChange]
+    ids: frozenset[int]
+    next_revision: int = 0
+
+
+PastAnswer: TypeAlias = StatePlace | ReadAnswered | WalkedEntries | StateFailed

@@ -25,20 +25,18 @@ from viewstamp.limits import (
     READ_RETRY_DELAY_MS,
 )
 
-IsWanted: TypeAlias = Callable[[], bool]
-
 
 @dataclass(frozen=True, slots=True)
 class PastQuestion:
     """What to do at a revision, which entries up to `committed_op` hold.
 
-    `ask` is called once the state is there, and may lead it further while it is wanted.
+    `ask` is called once the state is there; one without a revision, 0, leads the state itself.
     """
 
     user_id: int
     revision: int
     committed_op: int
-    ask: Callable[[PastBuilder, IsWanted], Awaitable[Any]]
+    ask: Callable[[PastBuilder], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +85,10 @@ class PastTurns:
             self._start(self._work())
         return asked.future
 
+    async def oldest_revision(self) -> int:
+        """Return the revision of the first state from which on all can be built here."""
+        return await self._builder.oldest_revision()
+
     def _check_room(self, user_id: int) -> None:
         for held, held_max, whose in (
             (self._counts[user_id], PAST_READS_WAITING_PER_USER_MAX, "of yours"),
@@ -132,9 +134,10 @@ class PastTurns:
     async def _serve(self, asked: _Asked) -> None:
         question = asked.question
         try:
-            await self._builder.lead_to(
-                question.revision, question.committed_op, lambda: self._is_wanted(asked)
-            )
+            if question.revision:
+                await self._builder.lead_to(
+                    question.revision, question.committed_op, lambda: self._is_wanted(asked)
+                )
         except NobodyWaitsError:
             return
         except Refusal as refusal:
@@ -151,16 +154,8 @@ class PastTurns:
     async def _answer(self, asked: _Asked) -> None:
         if asked.future.done():
             return
-        question = asked.question
         try:
-            # An earlier one may have led the state further.
-            if self._builder.place is None or self._builder.place.revision != question.revision:
-                await self._builder.lead_to(
-                    question.revision, question.committed_op, lambda: not asked.future.done()
-                )
-            found = await question.ask(self._builder, lambda: not asked.future.done())
-        except NobodyWaitsError:
-            return
+            found = await asked.question.ask(self._builder)
         except Refusal as refusal:
             _fail(asked, refusal)
             return
@@ -169,7 +164,7 @@ class PastTurns:
 
 
 def _is_same(one: _Asked, other: _Asked) -> bool:
-    return one.question.revision == other.question.revision
+    return one is other or 0 < one.question.revision == other.question.revision
 
 
 def _fail(asked: _Asked, refusal: Refusal) -> None:

@@ -137,14 +137,16 @@ class RecentChanges(Generic[State]):
             page.next_skipped = position - self._start_of(page.next_revision)
         return page
 
-    def told_with_old(self) -> Iterator[tuple[watch_pb2.Change, bytes]]:
-        """Yield each kept change and the entity before it: empty for a new entity, as in the change
-        for a deleted one."""
+    def told_with_old(self, entity_type: str) -> Iterator[tuple[watch_pb2.Change, bytes]]:
+        """Yield each kept change of a type of entities, and the entity before it: empty for a new
+        one, as in the change for a deleted one."""
         for position in range(self._first, len(self._noted)):
             noted = self._noted[position]
             kind = self._kinds[noted.kind]
+            if kind.entity_type != entity_type:
+                continue
             before = watch_pb2.Change()
-            if noted.old is not ABSENT and not kind.is_access:
+            if noted.old is not ABSENT:
                 kind.describe(before, noted.old, noted.parent)
             yield self._change(position), before.entity
 

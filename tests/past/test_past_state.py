@@ -18,7 +18,7 @@ from viewstamp.format.prepare import SealedPrepare
 from viewstamp.limits import CHANGES_KEPT_BYTES_MAX
 
 SHORT_PREPARES = 10
-LONG_PREPARES = 30
+LONG_PREPARES = 20
 
 
 def is_of_the_past(read: Read) -> bool:
@@ -53,14 +53,14 @@ def check_whole_history(trial: CompositeTrial) -> None:
         assert state.revision == trial.replica.mux.revision
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(random=st.randoms(use_true_random=False))
 def test_short_histories_are_read_as_they_were(random: Random) -> None:
     """A read at an earlier revision has the answer that it had when this was the present."""
     check_whole_history(history(random, SHORT_PREPARES))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_long_histories_are_read_as_they_were(seed: int) -> None:
     """The same holds of long histories, with cuts and restored snapshots."""
     check_whole_history(history(Random(seed), LONG_PREPARES))
@@ -71,7 +71,9 @@ def changes_of(state: PastState) -> list[Change]:
     found = [
         change
         for machine in state.machines.values()
-        for change, _ in machine.changes.told_with_old()
+        for kind in machine.domain.watched
+        for change, _ in machine.changes.told_with_old(kind.entity_type)
+        if kind.entity_type
     ]
     return sorted(found, key=lambda change: change.revision)
 
@@ -88,11 +90,11 @@ def at(entries: list[SealedPrepare], revision: int) -> PastState:
     raise AssertionError(f"revision {revision} is not in the log")
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(1))
 def test_an_entry_is_applied_up_to_any_of_its_commands(seed: int) -> None:
     """The beginning of an entry changes what its commands changed up to there, and no more."""
     entries = sealed(history(Random(seed), SHORT_PREPARES))
-    for entry in [each for each in entries if each.command_count > 1][:6]:
+    for entry in [each for each in entries if each.command_count > 1][:4]:
         whole = changes_of(at(entries, entry.last_revision))
         for revision in range(entry.first_revision, entry.last_revision):
             state = at(entries, revision)

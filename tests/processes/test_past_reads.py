@@ -189,6 +189,6 @@ def test_behind_a_snapshot(running: ReplicaProcesses, root: Caller) -> None:
     renamed = rename(root, name, name + "-renamed")
     cut = snapshots.get(root, generation).cut_revision
     assert created < cut < renamed
-    assert stream_at(root, name, cut).stream.name == name
     assert stream_at(root, name + "-renamed", renamed).header.revision == renamed
+    assert stream_at(root, name, cut).stream.name == name
     assert snapshots.logged(running, "earlier state restored")[-1]["fields"]["revision"] == cut
