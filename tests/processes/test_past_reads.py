@@ -191,4 +191,4 @@ def test_behind_a_snapshot(running: ReplicaProcesses, root: Caller) -> None:
     assert created < cut < renamed
     assert stream_at(root, name + "-renamed", renamed).header.revision == renamed
     assert stream_at(root, name, cut).stream.name == name
-    assert snapshots.logged(running, "earlier state restored")[-1]["fields"]["revision"] == cut
+    assert snapshots.logged(running, "earlier state restored")[-1]["revision"] == cut

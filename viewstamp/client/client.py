@@ -29,6 +29,7 @@ from viewstamp.errors import Refusal
 from viewstamp.routing import MethodKind
 
 if TYPE_CHECKING:
+    from viewstamp.api.history.v1.history_service_pb2 import BlameEntityResponse
     from viewstamp.api.routing.v1 import routing_pb2
     from viewstamp.client.brokers import Brokers
     from viewstamp.client.groups import Groups
@@ -311,6 +312,33 @@ class Client:
         from viewstamp.client.informer import Informer
 
         return Informer(self, entity_types, stream=stream, topic=topic)
+
+    def blame(
+        self,
+        *,
+        stream: int | str | None = None,
+        topic: int | str | None = None,
+        group: int | str | None = None,
+        user: int | str | None = None,
+        broker: int | str | None = None,
+        from_revision: int = 0,
+        page_size: int = 0,
+    ) -> AsyncIterator[BlameEntityResponse]:
+        """Iterate over pages of the changes of one entity, oldest first: who, when, what.
+
+        Name a user, a broker, a stream, a topic with its stream, or a group with both. A page may
+        have no changes: it tells how far back changes are known, and from where to go on. The
+        cluster goes through its log for some seconds for each page. Raises Refusal,
+        grpc.aio.AioRpcError.
+        """
+        from viewstamp.client.history import blame_pages, blame_request
+
+        names = {"stream": stream, "topic": topic, "group": group, "user": user, "broker": broker}
+        timeout_s = self._timeout_s or CALL_TIMEOUT_S
+        return blame_pages(
+            lambda request: self._submitter.call_alone(request, timeout_s),
+            blame_request(names, from_revision, page_size),
+        )
 
     async def batch(
         self, requests: Iterable[Message], *, timeout_s: float | None = DEFAULT_TIMEOUT

@@ -109,7 +109,7 @@ class EntityChange(_message.Message):
     session_id: _builtins.int
     """The session that sent it; 0 without one."""
     method: _builtins.str
-    """The method, for example viewstamp.api.streams.v1.StreamsService.UpdateTopic. A command can
+    """The method, for example viewstamp.api.streams.v1.StreamsService/UpdateTopic. A command can
     change entities of other kinds, too: DeleteStream deletes topics.
     """
     kind: _watch_service_pb2.ChangeKind.ValueType
