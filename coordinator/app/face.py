@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from coordinator import vsr
 from coordinator.app.config import Config
 from coordinator.app.members import Members
+from coordinator.app.past import past_turns
 from coordinator.base.clock import monotonic_ms
 from coordinator.base.errors import ConfigError
 from coordinator.gateway.audit import Audit
@@ -39,10 +40,13 @@ from coordinator.gateway.timers import SessionTimers
 from coordinator.gateway.unary import Elsewhere, UnaryCalls
 from coordinator.gateway.watch_openings import OpeningPorts, WatchOpenings
 from coordinator.gateway.watches import Watches
+from coordinator.history.process import PastLauncher
 from coordinator.history.turns import PastTurns
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux
+from coordinator.replica.data_directory import ReplicaFiles
 from coordinator.replica.driver import Driver
+from coordinator.replica.writer import JournalWriter
 from coordinator.snapshot.provider import StoredSnapshots
 from coordinator.stages.client import StageClient
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -56,11 +60,11 @@ class FacePorts:
     """The parts that calls reach. `members` is None if this replica is alone.
 
     `supported_levels` are the highest feature levels by replica, 0 for one that was not heard;
-    `watched_types` what each service shows to watchers. `fail` ends the process.
+    `watched_types` what each service shows to watchers. `start` runs work in the background, and
+    `fail` ends the process.
     """
 
-    cluster_id: bytes
-    snapshots: StoredSnapshots
+    files: ReplicaFiles
     routes: Routes
     driver: Driver
     mux: Mux
@@ -73,7 +77,9 @@ class FacePorts:
     watched_types: Callable[[], Mapping[mux_types.Stage, Collection[str]]]
     fail: Callable[[BaseException], None]
     open_audit: Callable[[Path, int], AuditLog]
-    past: PastTurns
+    writer: JournalWriter[Any]
+    start: Callable[[Coroutine[Any, Any, None]], None]
+    launch_past: PastLauncher
 
 
 class PublicFace:
@@ -102,13 +108,16 @@ class PublicFace:
             ports.timers.used,
             Leading(ports.driver.reads.confirm, ports.driver.serving.check).confirm,
         )
+        past = past_turns(
+            ports.launch_past, ports.files, ports.mux, ports.driver, ports.writer, ports.start
+        )
         access = PastAccess(ports.routes, ports.driver.reads, ports.watched_types)
         self._reader = MuxReader(
             ports.driver.reads,
             ports.driver.serving,
             ports.mux.sessions,
             ports.services,
-            PastReads(access, ports.past),
+            PastReads(access, past),
         )
         self._reads = ReadStarter(ports.routes, self._reader, shares=self._shares)
         self._callers = Callers(ports.routes, ports.authenticator, self._commands, self._reads)
@@ -121,7 +130,7 @@ class PublicFace:
             {
                 **self._make_streams().handlers(),
                 **self._make_primary_calls().handlers(),
-                **self._make_blames(access).handlers(),
+                **self._make_blames(access, past).handlers(),
             }
         )
         self.server = GatewayServer(
@@ -160,7 +169,7 @@ class PublicFace:
     def _make_unary(self) -> UnaryCalls:
         ports = self._ports
         return UnaryCalls(
-            ports.cluster_id,
+            ports.files.cluster_id,
             ports.routes,
             ports.authenticator,
             self._commands,
@@ -182,7 +191,7 @@ class PublicFace:
     def _make_submit(self) -> SubmitStreams:
         ports = self._ports
         return SubmitStreams(
-            ports.cluster_id,
+            ports.files.cluster_id,
             ports.authenticator,
             self._commands,
             self._reads,
@@ -195,9 +204,9 @@ class PublicFace:
     def _make_streams(self) -> SnapshotStreams:
         ports = self._ports
         return SnapshotStreams(
-            ports.cluster_id,
+            ports.files.cluster_id,
             self._callers,
-            ports.snapshots,
+            StoredSnapshots(ports.files.snapshots),
             ports.driver.serving.check,
             ports.watch,
         )
@@ -207,7 +216,7 @@ class PublicFace:
         catalog = ports.mux.catalog
         openings = WatchOpenings(
             OpeningPorts(
-                ports.cluster_id,
+                ports.files.cluster_id,
                 ports.routes,
                 ports.driver.reads,
                 ports.watched_types,
@@ -215,7 +224,7 @@ class PublicFace:
             )
         )
         return Watches(
-            ports.cluster_id,
+            ports.files.cluster_id,
             ports.authenticator,
             openings,
             ports.driver.reads,
@@ -224,20 +233,20 @@ class PublicFace:
             self._audit,
         )
 
-    def _make_blames(self, access: PastAccess) -> Blames:
+    def _make_blames(self, access: PastAccess, past: PastTurns) -> Blames:
         ports = self._ports
         return Blames(
-            ports.cluster_id,
+            ports.files.cluster_id,
             ports.authenticator,
             access,
-            ports.past,
+            past,
             ports.driver.serving.check_reading,
         )
 
     def _make_primary_calls(self) -> PrimaryCalls:
         ports = self._ports
         return PrimaryCalls(
-            ports.cluster_id,
+            ports.files.cluster_id,
             self._callers,
             ports.driver.serving.check,
             self._forwarding,

@@ -108,25 +108,57 @@ def broker(
 def _blame(context: typer.Context, names: dict[str, str], from_revision: int, limit: int) -> None:
     """Read the changes of an entity, and print them."""
     settings = settings_of(context)
+    named = {name: entity(text) for name, text in names.items()}
 
     async def read(client: Client) -> dict[str, Any]:
-        named = {name: entity(text) for name, text in names.items()}
-        found: list[dict[str, Any]] = []
-        async for page in client.blame(**named, from_revision=from_revision, page_size=limit):
-            found += map(_values, page.changes)
-            if len(found) >= limit:
-                break
-            _tell_progress(settings, page)
-        return {
-            "oldest_revision": page.oldest_revision,
-            "revision": page.header.revision,
-            "next_revision": page.next_revision,
-            "changes": found,
-        }
+        found = await _read(settings, client, named, from_revision, limit)
+        earlier = _had_other_name(found, from_revision)
+        if earlier is None:
+            return found
+        *_, last = named
+        return await _read(settings, client, {**named, last: earlier}, from_revision, limit)
 
     found = run(context, read)
     if not printed(settings, found):
         _print(found)
+
+
+async def _read(
+    settings: Settings,
+    client: Client,
+    named: dict[str, int | str],
+    from_revision: int,
+    limit: int,
+) -> dict[str, Any]:
+    found: list[dict[str, Any]] = []
+    async for page in client.blame(**named, from_revision=from_revision, page_size=limit):
+        found += map(_values, page.changes)
+        if len(found) >= limit:
+            break
+        _tell_progress(settings, page)
+    return {
+        "oldest_revision": page.oldest_revision,
+        "revision": page.header.revision,
+        "next_revision": page.next_revision,
+        "changes": found,
+    }
+
+
+def _had_other_name(found: dict[str, Any], from_revision: int) -> int | None:
+    """Return the id of an entity that got the name later than it was created, if it is the only
+    one that was found by it.
+
+    One that is gone is known by its names alone, so what it was before it had one is asked for by
+    its id.
+    """
+    entities = [change["after"] or change["before"] or {} for change in found["changes"]]
+    ids = {entity.get("id") for entity in entities}
+    if len(ids) != 1 or None in ids:
+        return None
+    created = entities[0]["created_revision"]
+    oldest = max(found["oldest_revision"], from_revision)
+    is_missing = oldest <= created < found["changes"][0]["revision"]
+    return int(entities[0]["id"]) if is_missing else None
 
 
 def _tell_progress(settings: Settings, page: history_pb2.BlameEntityResponse) -> None:
