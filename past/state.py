@@ -30,6 +30,8 @@ from past.domains import DOMAINS, all_routes
 from services.runtime.changes import RecentChanges
 from services.runtime.installing import Installed
 from services.runtime.machine import Machine
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import Refusal
 from viewstamp.format.digest import StateDigest
 from viewstamp.format.prepare import SealedPrepare
 
@@ -53,7 +55,8 @@ class PastState:
         }
         for stage, installed in (sections or {}).items():
             self.machines[stage].activate(installed)
-        self._mux = Mux(all_routes(), codec.ProtobufCodec(), restored)
+        self._routes = all_routes()
+        self._mux = Mux(self._routes, codec.ProtobufCodec(), restored)
         self._timestamp_us = timestamp_us  # log time of the last entry
         self._answers: list[ReadAnswered] = []
         self.forget_changes()
@@ -89,7 +92,17 @@ class PastState:
         assert self._mux.unapplied == 0, f"op {header.op} was not applied"
 
     def read(self, read: Read) -> ReadAnswered:
-        """Answer a read of methods that services own."""
+        """Answer a read of methods that services own.
+
+        A method of a later build is refused: a service may be upgraded before its coordinator.
+        """
+        if any(span.code not in self._routes for span in read.spans):
+            refusal = Refusal(
+                Reason.REASON_UNIMPLEMENTED,
+                "the coordinator's build cannot read this at an earlier revision: upgrade it",
+            )
+            error = refusal.to_error().SerializeToString()
+            return ReadAnswered(read.token, self.revision, self.op, (), error)
         self._carry_out(self._mux.read(read))
         return self._answers.pop()
 

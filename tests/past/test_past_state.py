@@ -8,11 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coordinator.mux.types import Read, ReadAnswered
+from coordinator.mux.types import Read, ReadAnswered, ReadSpan
 from past.state import PastState
 from testkit.composite.model import METHODS
 from tests.composite.trial import CompositeTrial
 from tests.past.past_histories import history, sealed, state_of_cut
+from viewstamp.api.errors.v1.errors_pb2 import Error, Reason
 from viewstamp.api.watch.v1.watch_service_pb2 import Change
 from viewstamp.format.prepare import SealedPrepare
 from viewstamp.limits import CHANGES_KEPT_BYTES_MAX
@@ -115,3 +116,11 @@ def test_a_read_changes_nothing() -> None:
         ]
     assert answers
     assert read.digests() == quiet.digests()
+
+
+def test_a_method_of_a_later_build_is_refused() -> None:
+    """A read that only a newer service knows is refused, and ends nothing."""
+    state = PastState()
+    read = Read(1, (ReadSpan(code=9_999, count=1, items=b""),), 0, 1)
+    error = Error.FromString(state.read(read).error or b"")
+    assert error.reason == Reason.REASON_UNIMPLEMENTED
