@@ -11,6 +11,7 @@ from typing import Any, Final
 import grpc
 import pytest
 
+import viewstamp
 from tests.processes import snapshots
 from tests.processes.callers import Caller, SubmitStream, named, refused
 from tests.processes.processes import COORDINATOR, ReplicaProcesses, eventually, replica, unique
@@ -21,6 +22,7 @@ from viewstamp.api.streams.v1 import streams_service_pb2 as streams
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit
 from viewstamp.api.users.v1 import users_service_pb2 as users
 from viewstamp.api.users.v1.users_pb2 import Permissions
+from viewstamp.client.blocking import connect_blocking
 from viewstamp.framing import frame, unframe
 
 pytestmark = pytest.mark.xdist_group("processes-past")
@@ -192,3 +194,36 @@ def test_behind_a_snapshot(running: ReplicaProcesses, root: Caller) -> None:
     assert stream_at(root, name + "-renamed", renamed).header.revision == renamed
     assert stream_at(root, name, cut).stream.name == name
     assert snapshots.logged(running, "earlier state restored")[-1]["revision"] == cut
+
+
+async def test_the_client_reads_at_a_revision(running: ReplicaProcesses) -> None:
+    """A client at a revision reads everything there, also each page of a list; commands are as ever."""
+    prefix = unique("listed")
+    async with await viewstamp.connect(
+        running.address, username="root", password=running.root_password()
+    ) as client:
+        for number in range(3):
+            created = await client.streams.create(f"{prefix}-{number}")
+        for number in range(3):
+            await client.streams.delete(f"{prefix}-{number}")
+        then = client.at(created.header.revision).within(30)
+        names = [stream.name async for stream in then.streams.list(page_size=1)]
+        assert [name for name in names if name.startswith(prefix)] == [
+            f"{prefix}-{number}" for number in range(3)
+        ]
+        assert (await then.streams.get(f"{prefix}-1")).name == f"{prefix}-1"
+        again = await then.streams.create(f"{prefix}-again")
+        assert again.header.revision > created.header.revision
+        pages = [page async for page in client.blame(stream=f"{prefix}-1", page_size=1)]
+        assert sum(len(page.changes) for page in pages) == 2
+
+
+def test_the_blocking_client_reads_at_a_revision(running: ReplicaProcesses, root: Caller) -> None:
+    """The client without asyncio does so, too."""
+    name = unique("blocking")
+    created = root.create_stream(name).header.revision
+    rename(root, name, name + "-renamed")
+    with connect_blocking(
+        running.address, username="root", password=running.root_password()
+    ) as client:
+        assert client.at(created).streams.get(name).name == name
