@@ -450,6 +450,8 @@ BLAME_PAGE_BYTES_MAX: Final = 1 * MIB
 BLAME_WALK_MS: Final = 5_000
 # A larger entity is left out of its changes.
 BLAME_ENTITY_BYTES_MAX: Final = 64 * KIB
+# The process of the past is ended if it works at one message for longer: loading a snapshot is one.
+PAST_ANSWER_TIMEOUT_MS: Final = 600_000
 # The process that holds a state of the past ends when it was not asked for so long.
 PAST_IDLE_MS: Final = 60_000
 # One Apply message: up to a prepare and its contexts, or the answers of many packed reads.

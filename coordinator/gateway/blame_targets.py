@@ -122,9 +122,7 @@ class BlamedTarget:
     def __init__(self, request: history_api.BlameEntityRequest) -> None:
         """Take the names of a request. Raises Refusal MALFORMED_REQUEST."""
         self._names: dict[str, Identifier] = {
-            name: getattr(request, name)
-            for name in _NAMED
-            if request.HasField(name)
+            name: getattr(request, name) for name in _NAMED if request.HasField(name)
         }
         self._kind = _kind_of(self._names)
         *_, self._own = self._kind.fields

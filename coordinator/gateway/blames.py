@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -17,11 +18,11 @@ from coordinator.gateway.replies import header_of
 from coordinator.gateway.routes import Routes
 from coordinator.history.builder import PastBuilder, WalkedLog, compacted_state
 from coordinator.history.messages import FoundChange
-from coordinator.history.turns import PastQuestion, PastTurns
+from coordinator.history.turns import IsWanted, PastQuestion, PastTurns
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.history.v1 import history_service_pb2 as history_api
 from viewstamp.errors import Refusal
-from viewstamp.limits import BLAME_PAGE_MAX
+from viewstamp.limits import BLAME_PAGE_MAX, PAST_READ_DEADLINE_MS
 
 BLAME_PATH: Final = "/viewstamp.api.history.v1.HistoryService/BlameEntity"
 
@@ -73,16 +74,29 @@ class Blames:
             raise compacted_state(wanted - 1, oldest - 1)
         room = min(request.page_size or BLAME_PAGE_MAX, BLAME_PAGE_MAX)
 
-        async def ask(builder: PastBuilder) -> WalkedLog:
-            return await builder.walk(sought, wanted or oldest, now.reply.op, room)
+        async def ask(builder: PastBuilder, is_wanted: IsWanted) -> WalkedLog:
+            return await builder.walk(sought, wanted or oldest, now.reply.op, room, is_wanted)
 
-        walked: WalkedLog = await self._turns.ask(PastQuestion(user_id, 0, now.reply.op, ask))
+        walked = await self._walked(PastQuestion(user_id, 0, now.reply.op, ask))
         return history_api.BlameEntityResponse(
             header=header_of(now.reply, self._cluster_id),
             changes=[_told(self._access.routes, each) for each in walked.found],
             oldest_revision=oldest,
             next_revision=walked.next_revision,
         )
+
+    async def _walked(self, question: PastQuestion) -> WalkedLog:
+        try:
+            async with asyncio.timeout(PAST_READ_DEADLINE_MS / 1000):
+                walked: WalkedLog = await self._turns.ask(question)
+        except TimeoutError as error:
+            raise Refusal(
+                Reason.REASON_READ_DEADLINE,
+                f"the log was not gone through within {PAST_READ_DEADLINE_MS} ms, since others came"
+                " first or the state before it takes long: try again, or begin at a later revision",
+                deadline_ms=PAST_READ_DEADLINE_MS,
+            ) from error
+        return walked
 
 
 def _told(routes: Routes, found: FoundChange) -> history_api.EntityChange:

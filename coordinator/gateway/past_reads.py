@@ -13,7 +13,7 @@ from typing import Final
 from coordinator.gateway.past_access import PastAccess, PresentAnswers, PresentQuestion
 from coordinator.history.builder import PastBuilder
 from coordinator.history.messages import AskState
-from coordinator.history.turns import PastQuestion, PastTurns
+from coordinator.history.turns import IsWanted, PastQuestion, PastTurns
 from coordinator.mux import types as mux
 from coordinator.replica.answers import span_reply
 from coordinator.replica.batcher import Reply
@@ -65,7 +65,7 @@ class PastReads:
         now = await self._access.ask(user_id, read.credential_revision, revision, [_KNOWS_CALLER])
         check_visible(now, revision)
 
-        async def ask(builder: PastBuilder) -> Reply:
+        async def ask(builder: PastBuilder, _: IsWanted) -> Reply:
             answered = await builder.ask(AskState(read))
             assert isinstance(answered, mux.ReadAnswered), "a read is answered by what was read"
             return _reply(now.reply.view, answered)

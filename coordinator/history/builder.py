@@ -119,7 +119,12 @@ class PastBuilder:
         return self._place
 
     async def walk(
-        self, sought: SoughtEntity, from_revision: int, committed_op: int, room: int
+        self,
+        sought: SoughtEntity,
+        from_revision: int,
+        committed_op: int,
+        room: int,
+        is_wanted: Callable[[], bool],
     ) -> WalkedLog:
         """Go through the log from a revision on, and return what an entity's changes were.
 
@@ -135,7 +140,7 @@ class PastBuilder:
             ends = loop.time() + BLAME_WALK_MS / 1000
             while self._place.op < committed_op and len(walked.found) < room:
                 asked = replace(sought, ids=walked.ids)
-                entries = await self._next_entries(from_revision, committed_op)
+                entries = await self._next_entries(from_revision, committed_op, is_wanted)
                 left = room - len(walked.found)
                 answer = await self.ask(WalkEntries(entries, asked, from_revision, left))
                 assert isinstance(answer, WalkedEntries), "a walk is answered by what was found"
@@ -264,15 +269,18 @@ class PastBuilder:
             await self._wait_for_entry(held)
         return True
 
-    async def _next_entries(self, revision: int, committed_op: int) -> Sequence[SealedPrepare]:
-        """Return the next entries, which are wanted for a revision. Raises Refusal."""
-        while True:
+    async def _next_entries(
+        self, revision: int, committed_op: int, is_wanted: Callable[[], bool]
+    ) -> Sequence[SealedPrepare]:
+        """Return the next entries for a walk from a revision. Raises Refusal, NobodyWaitsError."""
+        while is_wanted():
             held = await self._ports.read(self._place.op + 1, committed_op)
             if isinstance(held, Gone):
                 raise await self._compacted(revision)
             if held.prepares:
                 return held.prepares
             await self._wait_for_entry(held)
+        raise NobodyWaitsError
 
     async def _wait_for_entry(self, held: HeldEntries) -> None:
         if held.damaged_op is not None:

@@ -15,6 +15,7 @@ import sys
 from typing import Any, Final, Protocol
 
 from coordinator.history.messages import PastAnswer, PastMessage
+from viewstamp.limits import PAST_ANSWER_TIMEOUT_MS
 from viewstamp.telemetry import fields
 
 MODULE: Final = "past"
@@ -68,10 +69,16 @@ class PastProcess:
         Whoever stops waiting must end the process: the next answer would be to this message.
         """
         try:
-            self._writer.write(encode_message(message))
-            await self._writer.drain()
-            length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES))
-            answer: PastAnswer = pickle.loads(await self._reader.readexactly(length))
+            async with asyncio.timeout(PAST_ANSWER_TIMEOUT_MS / 1000):
+                self._writer.write(encode_message(message))
+                await self._writer.drain()
+                length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES))
+                answer: PastAnswer = pickle.loads(await self._reader.readexactly(length))
+        except TimeoutError as late:
+            raise PastEndedError(
+                "the process that builds earlier states gave no answer within"
+                f" {PAST_ANSWER_TIMEOUT_MS} ms, and was ended"
+            ) from late
         except (asyncio.IncompleteReadError, OSError) as lost:
             raise PastEndedError(
                 "the process that builds earlier states has ended: see the log of the coordinator,"

@@ -9,6 +9,7 @@ on there.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -25,18 +26,23 @@ from viewstamp.limits import (
     READ_RETRY_DELAY_MS,
 )
 
+IsWanted: TypeAlias = Callable[[], bool]
+
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class PastQuestion:
     """What to do at a revision, which entries up to `committed_op` hold.
 
-    `ask` is called once the state is there; one without a revision, 0, leads the state itself.
+    `ask` is called once the state is there; one without a revision, 0, leads the state itself, as
+    long as the answer is wanted.
     """
 
     user_id: int
     revision: int
     committed_op: int
-    ask: Callable[[PastBuilder], Awaitable[Any]]
+    ask: Callable[[PastBuilder, IsWanted], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,8 +146,8 @@ class PastTurns:
                 )
         except NobodyWaitsError:
             return
-        except Refusal as refusal:
-            _fail(asked, refusal)
+        except Exception as error:
+            await self._failed(asked, error)
             return
         same = [each for each in self._places.values() if _is_same(each.item, asked)]
         for place in same:
@@ -155,18 +161,28 @@ class PastTurns:
         if asked.future.done():
             return
         try:
-            found = await asked.question.ask(self._builder)
-        except Refusal as refusal:
-            _fail(asked, refusal)
+            found = await asked.question.ask(self._builder, lambda: not asked.future.done())
+        except NobodyWaitsError:
+            return
+        except Exception as error:
+            await self._failed(asked, error)
             return
         if not asked.future.done():
             asked.future.set_result(found)
 
+    async def _failed(self, asked: _Asked, error: Exception) -> None:
+        """Tell the caller. A defect here ends the state, and nothing that serves the present."""
+        if not isinstance(error, Refusal):
+            _log.error("a read of the past failed", exc_info=error)
+            await self._builder.end()
+            error = Refusal(
+                Reason.REASON_INTERNAL,
+                "the earlier state could not be read, by a defect or by a disk: please report it"
+                " with the log of the coordinator",
+            )
+        if not asked.future.done():
+            asked.future.set_exception(error)
+
 
 def _is_same(one: _Asked, other: _Asked) -> bool:
     return one is other or 0 < one.question.revision == other.question.revision
-
-
-def _fail(asked: _Asked, refusal: Refusal) -> None:
-    if not asked.future.done():
-        asked.future.set_exception(refusal)

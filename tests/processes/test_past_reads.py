@@ -197,7 +197,7 @@ def test_behind_a_snapshot(running: ReplicaProcesses, root: Caller) -> None:
 
 
 async def test_the_client_reads_at_a_revision(running: ReplicaProcesses) -> None:
-    """A client at a revision reads everything there, also each page of a list; commands are as ever."""
+    """A client at a revision reads all there, also each page of a list; commands are as ever."""
     prefix = unique("listed")
     async with await viewstamp.connect(
         running.address, username="root", password=running.root_password()

@@ -54,6 +54,7 @@ class PastTrial:
         self.is_launched = asyncio.Event()
         self.live: dict[int, bytes] = {}
         self.damaged: list[int] = []
+        self.is_torn = False
         self.faulty: list[int] = []
         self.tasks: list[asyncio.Task[None]] = []
         ports = BuilderPorts(
@@ -76,7 +77,7 @@ class PastTrial:
         """Ask for the place of the state at a revision."""
         return self.turns.ask(PastQuestion(user_id, revision, len(self.entries), self._place_of))
 
-    async def _place_of(self, builder: PastBuilder) -> int:
+    async def _place_of(self, builder: PastBuilder, _: object) -> int:
         assert builder.place is not None
         return builder.place.revision
 
@@ -94,6 +95,8 @@ class PastTrial:
     async def _read(self, first_op: int, last_op: int) -> Reading:
         if first_op < self.first_op:
             return Gone(self.first_op)
+        if self.is_torn:
+            return HeldEntries(())
         if first_op in self.damaged:
             return HeldEntries((), first_op)
         return HeldEntries(tuple(self.entries[first_op - 1 : min(first_op, last_op)]))

@@ -8,10 +8,14 @@ from random import Random
 import pytest
 
 from coordinator.history import turns
-from coordinator.history.messages import ApplyEntries, BeginState
+from coordinator.history.builder import PastBuilder, WalkedLog
+from coordinator.history.messages import ApplyEntries, BeginState, SoughtEntity
+from coordinator.history.turns import IsWanted, PastQuestion
+from coordinator.mux.stage import Stage
 from tests.coordinator.history.past_trial import OTHER, USER, PastTrial
 from tests.past.past_histories import history, sealed
 from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.users.v1.users_pb2 import User
 from viewstamp.errors import Refusal
 from viewstamp.format.prepare import SealedPrepare
 
@@ -164,3 +168,36 @@ async def test_a_log_that_is_gone(entries: list[SealedPrepare]) -> None:
     with pytest.raises(Refusal) as refused:
         await trial.ask(entries[-1].last_revision)
     assert refused.value.reason == Reason.REASON_REVISION_COMPACTED
+
+
+async def test_a_defect_ends_the_state_alone(entries: list[SealedPrepare]) -> None:
+    """Whatever fails here is told to its caller, and the next question is answered."""
+    trial = PastTrial(entries)
+
+    async def fail(builder: PastBuilder, _: object) -> None:
+        raise OSError("a disk that cannot be read")
+
+    with pytest.raises(Refusal, match="please report") as refused:
+        await trial.turns.ask(PastQuestion(USER, 2, len(entries), fail))
+    assert refused.value.reason == Reason.REASON_INTERNAL
+    assert trial.link.is_ended
+    assert await trial.ask(2) == 2
+
+
+async def test_a_walk_that_nobody_waits_for(entries: list[SealedPrepare]) -> None:
+    """A walk that waits for an entry, and whose caller is gone, lets the next question go on."""
+    trial = PastTrial(entries)
+    trial.is_torn = True
+    user = SoughtEntity(int(Stage.USERS), User.DESCRIPTOR.full_name, frozenset({0}))
+
+    async def walk(builder: PastBuilder, is_wanted: IsWanted) -> WalkedLog:
+        return await builder.walk(user, 1, len(entries), 10, is_wanted)
+
+    walking = trial.turns.ask(PastQuestion(USER, 0, len(entries), walk))
+    await trial.is_launched.wait()
+    walking.cancel()
+    trial.is_torn = False
+    assert await trial.ask(2) == 2
+    walked = await trial.turns.ask(PastQuestion(USER, 0, len(entries), walk))
+    assert walked.found[0].change.revision == 1
+    assert walked.next_revision == 0
