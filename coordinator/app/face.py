@@ -111,7 +111,9 @@ class PublicFace:
         past = past_turns(
             ports.launch_past, ports.files, ports.mux, ports.driver, ports.writer, ports.start
         )
-        access = PastAccess(ports.routes, ports.driver.reads, ports.watched_types)
+        access = PastAccess(
+            ports.routes, ports.driver.reads, ports.watched_types, is_served=config.history
+        )
         self._reader = MuxReader(
             ports.driver.reads,
             ports.driver.serving,

@@ -52,7 +52,10 @@ class PastAccess:
         routes: Routes,
         reads: ChangeReads,
         watched: Callable[[], Mapping[mux.Stage, Collection[str]]],
+        *,
+        is_served: bool = True,
     ) -> None:
+        self._is_served = is_served
         self.routes = routes
         self._reads = reads
         self._watched = watched
@@ -66,6 +69,11 @@ class PastAccess:
     ) -> PresentAnswers:
         """Ask at least one question, not before a revision. Raises Refusal, UNAUTHENTICATED
         included."""
+        if not self._is_served:
+            raise Refusal(
+                Reason.REASON_UNIMPLEMENTED,
+                "this replica does not build earlier states (--no-history): ask another one",
+            )
         if not self._watched().get(mux.Stage.STREAMS):
             raise Refusal(
                 Reason.REASON_UNIMPLEMENTED,
