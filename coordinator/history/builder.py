@@ -158,13 +158,13 @@ class PastBuilder:
         try:
             answer = await self._link.ask(message)
         except PastEndedError as ended:
-            await self.end()
+            self.end()
             raise _not_now(str(ended)) from ended
         except BaseException:
-            await self.end()  # its next answer would be to this message
+            self.end()  # its next answer would be to this message
             raise
         if isinstance(answer, StateFailed):
-            await self.end()
+            self.end()
             raise Refusal(
                 Reason.REASON_SNAPSHOT_DAMAGED,
                 f"no earlier state can be built here: {answer.problem}; ask another replica",
@@ -179,12 +179,12 @@ class PastBuilder:
         """Return the revision of the first state from which on all can be built here."""
         return (await self._ports.bases()).oldest_revision
 
-    async def end(self) -> None:
+    def end(self) -> None:
         """End the process, and forget the state."""
         link, self._link = self._link, None
         self._place = StatePlace()
         if link is not None:
-            await asyncio.shield(link.end())
+            link.end()
 
     @asynccontextmanager
     async def _ended_by_failure(self) -> AsyncIterator[None]:
@@ -194,7 +194,7 @@ class PastBuilder:
         except NobodyWaitsError:
             raise
         except BaseException:
-            await self.end()
+            self.end()
             raise
 
     def _may_go_on(self, revision: int) -> bool:

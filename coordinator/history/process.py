@@ -12,6 +12,7 @@ import pickle
 import socket
 import subprocess
 import sys
+from threading import Thread
 from typing import Any, Final, Protocol
 
 from coordinator.history.messages import PastAnswer, PastMessage
@@ -36,8 +37,8 @@ class PastLink(Protocol):
         """Return the answer to a message. Raises PastEndedError."""
         ...
 
-    async def end(self) -> None:
-        """End the process, whatever it does."""
+    def end(self) -> None:
+        """End the process at once, whatever it does."""
         ...
 
 
@@ -86,12 +87,12 @@ class PastProcess:
             ) from lost
         return answer
 
-    async def end(self) -> None:
-        """Kill the process; nothing is lost with it."""
+    def end(self) -> None:
+        """Kill the process; nothing is lost with it, and nobody waits until it is gone."""
         self._writer.close()
         self._process.kill()
-        status = await asyncio.to_thread(self._process.wait)
-        _log.info("process of the past ended", extra=fields(status=status))
+        Thread(target=self._process.wait, daemon=True).start()
+        _log.info("process of the past ended", extra=fields(process=self._process.pid))
 
 
 def encode_message(message: Any) -> bytes:

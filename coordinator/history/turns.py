@@ -124,7 +124,7 @@ class PastTurns:
                     await self._serve(place.item)
         finally:
             self._is_working = False
-            await self._builder.end()
+            self._builder.end()
 
     async def _some_wait(self) -> bool:
         """Wait for a question; False if none has come for long."""
@@ -147,7 +147,7 @@ class PastTurns:
         except NobodyWaitsError:
             return
         except Exception as error:
-            await self._failed(asked, error)
+            self._failed(asked, error)
             return
         same = [each for each in self._places.values() if _is_same(each.item, asked)]
         for place in same:
@@ -165,16 +165,16 @@ class PastTurns:
         except NobodyWaitsError:
             return
         except Exception as error:
-            await self._failed(asked, error)
+            self._failed(asked, error)
             return
         if not asked.future.done():
             asked.future.set_result(found)
 
-    async def _failed(self, asked: _Asked, error: Exception) -> None:
+    def _failed(self, asked: _Asked, error: Exception) -> None:
         """Tell the caller. A defect here ends the state, and nothing that serves the present."""
         if not isinstance(error, Refusal):
             _log.error("a read of the past failed", exc_info=error)
-            await self._builder.end()
+            self._builder.end()
             error = Refusal(
                 Reason.REASON_INTERNAL,
                 "the earlier state could not be read, by a defect or by a disk: please report it"

@@ -24,7 +24,7 @@ class WorldPast:
         await asyncio.sleep(ANSWER_S)
         return self._conversation.answer(message)
 
-    async def end(self) -> None:
+    def end(self) -> None:
         """Forget the state."""
         self._conversation = PastConversation()
 

@@ -39,7 +39,7 @@ class FakeLink:
             raise PastEndedError("it has died")
         return self.conversation.answer(message)
 
-    async def end(self) -> None:
+    def end(self) -> None:
         """Be ended."""
         self.is_ended = True
 
