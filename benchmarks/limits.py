@@ -70,6 +70,7 @@ IN_WORDS: Final = {
     "LookupGeneration": f"{_READ_OF_A_REPLICA}; one generation",
     **dict.fromkeys(("Describe", "Apply", "Normalize", "ReadSection"), _BETWEEN_PROCESSES),
     **dict.fromkeys(("Exchange", "ReadManifest", "ReadLayer"), _BETWEEN_PROCESSES),
+    "BlameEntity": f"{_READ_OF_A_REPLICA}; a walk at a time: BLAME_WALK_MS and BLAME_PAGE_MAX",
     "Watch": f"{_READ_OF_A_REPLICA}; so many at a time, page by page: CHANGES_PAGE_MAX",
     "ListPartitions": "the runs of one topic: PARTITION_RUNS_PER_TOPIC_MAX",
     "CheckAccess": "one look at a user's permissions",

@@ -51,7 +51,6 @@ from coordinator.replica.space import SpaceWatch
 from coordinator.replica.writer import JournalWriter
 from coordinator.snapshot.agreement import DurableReport
 from coordinator.snapshot.bases import restored_mux, section_bases
-from coordinator.snapshot.provider import StoredSnapshots
 from coordinator.snapshot.triggers import TriggerSettings
 from coordinator.snapshot.work import Durable
 from coordinator.stages import codec
@@ -435,8 +434,7 @@ class Coordinator:
 
     def _make_face(self, authenticator: Authenticator) -> PublicFace:
         ports = FacePorts(
-            cluster_id=self._files.cluster_id,
-            snapshots=StoredSnapshots(self._files.snapshots),
+            files=self._files,
             routes=self.routes,
             driver=self.driver,
             mux=self._mux,
@@ -449,6 +447,9 @@ class Coordinator:
             watched_types=lambda: self._services.watched_types,
             fail=self._fail,
             open_audit=self._outside.open_audit,
+            writer=self._writer,
+            start=self._start,
+            launch_past=self._outside.launch_past,
         )
         return PublicFace(self._config, ports)
 

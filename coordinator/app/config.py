@@ -75,6 +75,7 @@ class Config:
     audit_bytes: int
     """Of all files together; 0 keeps no audit log."""
     reflection: bool
+    history: bool
     channelz: bool
     connections_max: int
     record_bytes_max: int = RECORD_BYTES_MAX
@@ -240,6 +241,12 @@ def _add_disclosure(result: argparse.ArgumentParser) -> None:
         help="do not list the methods to callers without a token",
     )
     group.add_argument(
+        "--no-history",
+        action="store_true",
+        help="refuse reads of earlier revisions, for which another process needs as much memory as"
+        " all services",
+    )
+    group.add_argument(
         "--channelz",
         action="store_true",
         help="show connections (addresses, counts) to callers without a token; for debugging",
@@ -303,6 +310,7 @@ def parse(arguments: list[str]) -> Config:
         quotas=_quotas(options),
         audit_bytes=_audit_bytes(options),
         reflection=not options.no_reflection,
+        history=not options.no_history,
         channelz=options.channelz,
         connections_max=_connections_max(options.connections_max),
     )

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from coordinator import vsr
 from coordinator.app.config import Config
 from coordinator.app.members import Members
+from coordinator.app.past import past_turns
 from coordinator.base.clock import monotonic_ms
 from coordinator.base.errors import ConfigError
 from coordinator.gateway.audit import Audit
+from coordinator.gateway.blames import Blames
 from coordinator.gateway.caller_calls import Callers
 from coordinator.gateway.change_feed import ChangeFeed
 from coordinator.gateway.commands import CommandAdmission
@@ -20,6 +22,8 @@ from coordinator.gateway.forwarding import Forwarding
 from coordinator.gateway.leading import Leading
 from coordinator.gateway.member_notices import MemberNotices
 from coordinator.gateway.normalize import Normalizer
+from coordinator.gateway.past_access import PastAccess
+from coordinator.gateway.past_reads import PastReads
 from coordinator.gateway.primary_calls import PrimaryCalls
 from coordinator.gateway.principal import Authenticator
 from coordinator.gateway.quotas import Quotas
@@ -37,9 +41,13 @@ from coordinator.gateway.timers import SessionTimers
 from coordinator.gateway.unary import Elsewhere, UnaryCalls
 from coordinator.gateway.watch_openings import OpeningPorts, WatchOpenings
 from coordinator.gateway.watches import Watches
+from coordinator.history.process import PastLauncher
+from coordinator.history.turns import PastTurns
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux
+from coordinator.replica.data_directory import ReplicaFiles
 from coordinator.replica.driver import Driver
+from coordinator.replica.writer import JournalWriter
 from coordinator.snapshot.provider import StoredSnapshots
 from coordinator.stages.client import StageClient
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -53,11 +61,11 @@ class FacePorts:
     """The parts that calls reach. `members` is None if this replica is alone.
 
     `supported_levels` are the highest feature levels by replica, 0 for one that was not heard;
-    `watched_types` what each service shows to watchers. `fail` ends the process.
+    `watched_types` what each service shows to watchers. `start` runs work in the background, and
+    `fail` ends the process.
     """
 
-    cluster_id: bytes
-    snapshots: StoredSnapshots
+    files: ReplicaFiles
     routes: Routes
     driver: Driver
     mux: Mux
@@ -70,6 +78,9 @@ class FacePorts:
     watched_types: Callable[[], Mapping[mux_types.Stage, Collection[str]]]
     fail: Callable[[BaseException], None]
     open_audit: Callable[[Path, int], AuditLog]
+    writer: JournalWriter[Any]
+    start: Callable[[Coroutine[Any, Any, None]], None]
+    launch_past: PastLauncher
 
 
 class PublicFace:
@@ -98,8 +109,18 @@ class PublicFace:
             ports.timers.used,
             Leading(ports.driver.reads.confirm, ports.driver.serving.check).confirm,
         )
+        past = past_turns(
+            ports.launch_past, ports.files, ports.mux, ports.driver, ports.writer, ports.start
+        )
+        access = PastAccess(
+            ports.routes, ports.driver.reads, ports.watched_types, is_served=config.history
+        )
         self._reader = MuxReader(
-            ports.driver.reads, ports.driver.serving, ports.mux.sessions, ports.services
+            ports.driver.reads,
+            ports.driver.serving,
+            ports.mux.sessions,
+            ports.services,
+            PastReads(access, past),
         )
         self._reads = ReadStarter(ports.routes, self._reader, shares=self._shares)
         self._callers = Callers(ports.routes, ports.authenticator, self._commands, self._reads)
@@ -113,6 +134,7 @@ class PublicFace:
             {
                 **self._make_streams().handlers(),
                 **self._make_primary_calls().handlers(),
+                **self._make_blames(access, past).handlers(),
             }
         )
         self.server = GatewayServer(
@@ -151,7 +173,7 @@ class PublicFace:
     def _make_unary(self) -> UnaryCalls:
         ports = self._ports
         return UnaryCalls(
-            ports.cluster_id,
+            ports.files.cluster_id,
             ports.routes,
             ports.authenticator,
             self._commands,
@@ -173,7 +195,7 @@ class PublicFace:
     def _make_submit(self) -> SubmitStreams:
         ports = self._ports
         return SubmitStreams(
-            ports.cluster_id,
+            ports.files.cluster_id,
             ports.authenticator,
             self._commands,
             self._reads,
@@ -186,9 +208,9 @@ class PublicFace:
     def _make_streams(self) -> SnapshotStreams:
         ports = self._ports
         return SnapshotStreams(
-            ports.cluster_id,
+            ports.files.cluster_id,
             self._callers,
-            ports.snapshots,
+            StoredSnapshots(ports.files.snapshots),
             ports.driver.serving.check,
             ports.watch,
         )
@@ -198,7 +220,7 @@ class PublicFace:
         catalog = ports.mux.catalog
         openings = WatchOpenings(
             OpeningPorts(
-                ports.cluster_id,
+                ports.files.cluster_id,
                 ports.routes,
                 ports.driver.reads,
                 ports.watched_types,
@@ -206,7 +228,7 @@ class PublicFace:
             )
         )
         return Watches(
-            ports.cluster_id,
+            ports.files.cluster_id,
             ports.authenticator,
             openings,
             ports.driver.reads,
@@ -215,10 +237,20 @@ class PublicFace:
             self._audit,
         )
 
+    def _make_blames(self, access: PastAccess, past: PastTurns) -> Blames:
+        ports = self._ports
+        return Blames(
+            ports.files.cluster_id,
+            ports.authenticator,
+            access,
+            past,
+            ports.driver.serving.check_reading,
+        )
+
     def _make_primary_calls(self) -> PrimaryCalls:
         ports = self._ports
         return PrimaryCalls(
-            ports.cluster_id,
+            ports.files.cluster_id,
             self._callers,
             ports.driver.serving.check,
             self._forwarding,

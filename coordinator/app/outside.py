@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coordinator.history.process import PastLauncher, start_past
 from coordinator.replica.worker_thread import DaemonThread, WorkerThread
 from coordinator.snapshot.store import rebuild
 from viewstamp.audit.log import AuditLog, open_log
@@ -29,14 +30,15 @@ def remove_ready_file(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """The thread of the journal, and files on which nothing in here rests: two for tools, and the
-    audit log."""
+    """The thread of the journal, the process of the past, and files on which nothing in here rests:
+    two for tools, and the audit log."""
 
     make_thread: Callable[[str], WorkerThread] = DaemonThread
     write_ready: Callable[[Path, Mapping[str, Any]], None] = write_ready_file
     remove_ready: Callable[[Path], None] = remove_ready_file
     write_view: Callable[[Path, CatalogView], Awaitable[None]] = rebuild
     open_audit: Callable[[Path, int], AuditLog] = open_log
+    launch_past: PastLauncher = start_past
 
 
 OPERATING_SYSTEM = Outside()

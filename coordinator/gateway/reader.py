@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from coordinator.gateway.past_reads import PastReads
 from coordinator.gateway.reads import ReadConsistency
 from coordinator.gateway.requested_reads import RequestedReads
 from coordinator.mux import types as mux_types
@@ -29,11 +30,13 @@ class MuxReader:
         serving: Serving,
         sessions: SessionsMachine,
         services: Mapping[mux_types.Stage, StageClient],
+        past: PastReads,
     ) -> None:
         self._reads = reads
         self._serving = serving
         self._sessions = sessions
         self._services = services
+        self._past = past
 
     def read(
         self,
@@ -52,6 +55,9 @@ class MuxReader:
             session_id=session_id,
             caller_address=address,
         )
+        if consistency.at_revision:
+            methods = [span.method for span in spans]
+            return self._past.start(read, methods, consistency.at_revision)
         return self._reads.start(
             read,
             linearizable=consistency.linearizable,

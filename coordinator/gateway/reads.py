@@ -17,12 +17,18 @@ from coordinator.replica.batcher import Reply
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
-from viewstamp.limits import FEATURE_LEVEL_SIGNS, READ_DEADLINE_MS, REQUEST_COMMANDS_MAX
+from viewstamp.limits import (
+    FEATURE_LEVEL_SIGNS,
+    PAST_READ_DEADLINE_MS,
+    READ_DEADLINE_MS,
+    REQUEST_COMMANDS_MAX,
+)
 from viewstamp.routing import Method, MethodKind
 from viewstamp.tokens import AccessToken
 
 CONSISTENCY_KEY: Final = "viewstamp-consistency"
 AT_LEAST_PREFIX: Final = "at-least="
+AT_PREFIX: Final = "at="
 # The share of callers of public methods, who are unknown.
 NOBODY: Final = -1
 _REVISION_DIGITS_MAX: Final = 20
@@ -32,10 +38,11 @@ _NAMED_CHARACTERS_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ReadConsistency:
-    """`linearizable`, or at least a revision, or (neither) stale."""
+    """`linearizable`, or at least a revision, or at an earlier one, or (none of these) stale."""
 
     linearizable: bool = True
     at_least_revision: int = 0
+    at_revision: int = 0
 
 
 LINEARIZABLE: Final = ReadConsistency()
@@ -109,7 +116,7 @@ class ReadStarter:
 
         Raises Refusal, for example for a user with too many under way.
         """
-        if any(span.method.at_primary for span in spans):
+        if not consistency.at_revision and any(span.method.at_primary for span in spans):
             consistency = LINEARIZABLE  # one that leads no more must not say that it heard somebody
         user_id = share_of(address) if principal is None else principal.user_id
         count = sum(span.count for span in spans)
@@ -117,9 +124,12 @@ class ReadStarter:
         if shares is not None:
             shares.take_reads(user_id, count)
         try:
-            future = self._gathered(spans, principal, session_id) or self._in_time(
-                self._reader.read(spans, principal, session_id, consistency, address), consistency
-            )
+            future = None
+            if not consistency.at_revision:
+                future = self._gathered(spans, principal, session_id)
+            if future is None:
+                read = self._reader.read(spans, principal, session_id, consistency, address)
+                future = self._in_time(read, consistency)
         except Refusal:
             if shares is not None:
                 shares.give_reads_back(user_id, count)
@@ -155,12 +165,18 @@ class ReadStarter:
         """Have a read fail at its deadline."""
         if not future.done():
             loop = asyncio.get_running_loop()
-            timer = loop.call_later(self._deadline_ms / 1000, self._expire, future, consistency)
+            is_past = consistency.at_revision > 0
+            deadline_ms = PAST_READ_DEADLINE_MS if is_past else self._deadline_ms
+            timer = loop.call_later(deadline_ms / 1000, self._expire, future, consistency)
             future.add_done_callback(lambda _: timer.cancel())
         return future
 
     def _expire(self, future: asyncio.Future[Reply], consistency: ReadConsistency) -> None:
-        if not future.done():
+        if future.done():
+            return
+        if consistency.at_revision:
+            future.set_exception(_late_past(consistency.at_revision))
+        else:
             elsewhere = self._reader.late(self._deadline_ms) if consistency.linearizable else None
             future.set_exception(elsewhere or _late(self._deadline_ms))
 
@@ -179,6 +195,17 @@ def _late(deadline_ms: int) -> Refusal:
         f"the read was not answered within {deadline_ms} ms: try again, or read with a weaker"
         " consistency",
         deadline_ms=deadline_ms,
+    )
+
+
+def _late_past(revision: int) -> Refusal:
+    return Refusal(
+        Reason.REASON_READ_DEADLINE,
+        f"the state of revision {revision} was not built within {PAST_READ_DEADLINE_MS} ms: try"
+        " again, it goes on from where it is; a later revision, or one behind a snapshot, needs"
+        " less of the log",
+        deadline_ms=PAST_READ_DEADLINE_MS,
+        revision=revision,
     )
 
 
@@ -215,6 +242,8 @@ def consistency_of(request: submit_pb2.ReadRequest) -> ReadConsistency:
     level = request.consistency.WhichOneof("level")
     if level == "stale" and request.consistency.stale:
         return STALE
+    if level == "at_revision" and request.consistency.at_revision:
+        return ReadConsistency(False, at_revision=request.consistency.at_revision)
     if level == "at_least_revision":
         return ReadConsistency(False, request.consistency.at_least_revision)
     return LINEARIZABLE
@@ -233,14 +262,16 @@ def _parse_consistency(text: str) -> ReadConsistency:
         return LINEARIZABLE
     if text == "stale":
         return STALE
-    revision = text.removeprefix(AT_LEAST_PREFIX)
-    if text.startswith(AT_LEAST_PREFIX) and _is_revision(revision):
+    prefix, sign, revision = text.partition("=")
+    if prefix + sign == AT_LEAST_PREFIX and _is_revision(revision):
         return ReadConsistency(False, int(revision))
+    if prefix + sign == AT_PREFIX and _is_revision(revision) and int(revision):
+        return ReadConsistency(False, at_revision=int(revision))
     value = text[:_NAMED_CHARACTERS_MAX]
     raise Refusal(
         Reason.REASON_MALFORMED_REQUEST,
-        f"{CONSISTENCY_KEY} is {value!r}: use linearizable, stale or {AT_LEAST_PREFIX}<revision>"
-        " with a number of 64 bits",
+        f"{CONSISTENCY_KEY} is {value!r}: use linearizable, stale, {AT_LEAST_PREFIX}<revision>"
+        f" or {AT_PREFIX}<revision> with a number of 64 bits",
         value=value,
     )
 

@@ -25,6 +25,7 @@ from coordinator.gateway.unary import UnaryCalls
 from viewstamp import grpc_transport
 from viewstamp.api.cluster.v1 import cluster_service_pb2
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2
+from viewstamp.api.history.v1 import history_service_pb2
 from viewstamp.api.sessions.v1 import sessions_service_pb2
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2
@@ -77,6 +78,7 @@ _MODULES: Final = (
     cluster_service_pb2,
     snapshots_service_pb2,
     watch_service_pb2,
+    history_service_pb2,
 )
 
 

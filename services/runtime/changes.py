@@ -11,7 +11,7 @@ A command that touches a row several times makes one change of it, and so does a
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, Generic, NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError
@@ -149,6 +149,19 @@ class RecentChanges(Generic[State]):
             page.next_revision = self._revisions[position]
             page.next_skipped = position - self._start_of(page.next_revision)
         return page
+
+    def told_with_old(self, entity_type: str) -> Iterator[tuple[watch_pb2.Change, bytes]]:
+        """Yield each kept change of a type of entities, and the entity before it: empty for a new
+        one, as in the change for a deleted one."""
+        for position in range(self._first, len(self._noted)):
+            noted = self._noted[position]
+            kind = self._kinds[noted.kind]
+            if kind.entity_type != entity_type:
+                continue
+            before = watch_pb2.Change()
+            if noted.old is not ABSENT:
+                kind.describe(before, noted.old, noted.parent)
+            yield self._change(position), before.entity
 
     def _followed_by(self, request: pb.ChangesRequest) -> frozenset[int] | None:
         """Return the streams whose changes are asked for; None for everything."""

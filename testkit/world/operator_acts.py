@@ -82,8 +82,21 @@ async def _read_some(w: Wanderer, messages: AsyncIterator[Any]) -> None:
 async def status(w: Wanderer) -> None:
     """Ask any replica for the status and the alarms."""
     level = w.random.choice((LINEARIZABLE, STALE))
-    await w.client.status(include_digests=w.requests.chance(2), consistency=level)
+    found = await w.client.status(include_digests=w.requests.chance(2), consistency=level)
     await w.client.call(cluster_pb2.ListAlarmsRequest(), consistency=level)
+    await w.tried(look_back(w, found.header.revision), None)
+
+
+async def look_back(w: Wanderer, revision: int) -> None:
+    """Read earlier states, forth and back, and ask who changed whatever is called "a"."""
+    for earlier in (revision // 2, revision, revision // 3):
+        then = w.client.at(max(1, earlier))
+        if any([stream.modified_revision > earlier async for stream in then.streams.list()]):
+            w.fail(f"revision {earlier} shows what came later")
+    async for page in w.client.blame(stream="a", page_size=3):
+        revisions = [change.revision for change in page.changes]
+        if revisions != sorted(set(revisions)) or revisions[-1:] > [page.header.revision]:
+            w.fail(f"changes of one stream are at revisions {revisions}")
 
 
 async def ask_together(w: Wanderer) -> None:

@@ -34,6 +34,7 @@ from services.runtime.server import DomainServer, new_server
 from testkit.memory_storage import SimulatedCrash
 from testkit.service_domains import all_domains
 from testkit.world.disk import WorldDisk
+from testkit.world.past_states import launch_world_past
 from testkit.world.process import WorldProcess, WorldThread
 from testkit.world.schedule import NS_PER_MS
 from testkit.world.watched import WorldAudit, WorldTelemetry
@@ -263,6 +264,7 @@ class WorldReplica:
             remove_ready=lambda path: None,
             write_view=_no_view,
             open_audit=lambda directory, bytes_max: WorldAudit(self._world.defects.append),
+            launch_past=launch_world_past,
         )
         config = self.config
         self.files = await self._opened(config)

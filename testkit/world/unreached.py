@@ -100,6 +100,17 @@ TABLE: Final[tuple[Unreached, ...]] = (
         ),
     ),
     Unreached(
+        "The process of the past. A world has its conversation without another process.",
+        "tests/processes/test_past_reads.py",
+        (
+            "coordinator/history/process.py PastProcess.*",
+            "coordinator/history/process.py encode_message",
+            "coordinator/history/process.py start_past",
+            "coordinator/history/builder.py PastBuilder._started",
+            "coordinator/history/builder.py _not_now",
+        ),
+    ),
+    Unreached(
         "TLS. Nothing in a world is encrypted.",
         "tests/coordinator/peers/test_peer_tls.py",
         (

@@ -41,7 +41,7 @@ _CONSISTENCIES: Final = (
     "linearizable",
     "at-least=3",
     "at-least=x",
-    "at_least_revision=1",
+    "at=3",
     "no",
 )
 _PARTITIONS_OWNED_MAX: Final = 4

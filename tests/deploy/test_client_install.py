@@ -40,11 +40,11 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> ClientInstall:
 
 
 def test_the_wheel_holds_what_users_install(client: ClientInstall) -> None:
-    """The wheel has the four packages, lacks what tests share, and is refused by indexes."""
+    """The wheel has the five packages, lacks what tests share, and is refused by indexes."""
     names = {name.split("/")[0] for name in zipfile.ZipFile(client.wheel).namelist()}
 
     assert {name for name in names if not name.endswith(".dist-info")} == {
-        *("viewstamp", "coordinator", "services", "analytics")
+        *("viewstamp", "coordinator", "services", "past", "analytics")
     }
     assert "Private :: Do Not Upload" in (metadata_of(client.wheel).get_all("Classifier") or [])
 

@@ -67,6 +67,7 @@ LONG: Final = [
     ("docs/command-line.md", ""),
     ("docs/examples.md", ""),
     ("docs/export.md", ""),
+    ("docs/history.md", ""),
     ("docs/offsets.md", ""),
     ("docs/operations.md", ""),
     ("docs/simulation.md", ""),

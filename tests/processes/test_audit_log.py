@@ -98,8 +98,8 @@ def test_command_line_filters(root: Caller, shared: ReplicaProcesses) -> None:
 
 
 def test_what_is_closed_stays_closed() -> None:
-    """`--audit-bytes=0` keeps no log; flags close reflection, and channelz is closed by default."""
-    with replica(flags=["--audit-bytes=0", "--no-reflection"]) as running:
+    """`--audit-bytes=0` keeps no log; flags close reflection and the past; channelz needs one."""
+    with replica(flags=["--audit-bytes=0", "--no-reflection", "--no-history"]) as running:
         with running.channel() as channel:
             reflection: Any = ServerReflectionStub(channel)
             list_all = reflection_pb2.ServerReflectionRequest(list_services="")
@@ -110,4 +110,7 @@ def test_what_is_closed_stays_closed() -> None:
             with pytest.raises(grpc.RpcError) as caught:
                 channelz.GetServers(channelz_pb2.GetServersRequest())
             assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        with running.root() as root, refused() as failure:
+            root.call(root.streams.ListStreams, streams.ListStreamsRequest(), consistency="at=1")
+        assert failure.it.reason == "UNIMPLEMENTED"
         assert not (running.data / "audit").exists()

@@ -49,7 +49,7 @@ def test_malformed_consistency(root: Caller, text: str) -> None:
         get(root, "any", consistency=text)
     assert failure.it.code is grpc.StatusCode.INVALID_ARGUMENT
     assert failure.it.reason == "MALFORMED_REQUEST"
-    assert "use linearizable, stale or at-least=<revision>" in failure.it.message
+    assert "use linearizable, stale, at-least=<revision> or at=<revision>" in failure.it.message
 
 
 def test_read_waits_for_its_revision(root: Caller) -> None:

@@ -47,7 +47,6 @@ EXEMPT: Final = {
     "WireServer.add_registered_method_handlers": SHAPE,
     "WireServer.connections": WIRE,
     "WireServer.wait_for_termination": SHAPE,
-    "Mux.unapplied": "the simulator bounds by it what it hands over",
 }
 
 

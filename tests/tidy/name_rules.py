@@ -9,7 +9,7 @@ from typing import Final
 
 from tests.tidy.tree import PythonFile
 
-PRODUCT: Final = ("analytics", "coordinator", "services", "viewstamp")
+PRODUCT: Final = ("analytics", "coordinator", "past", "services", "viewstamp")
 TESTING: Final = ("tests", "testkit", "benchmarks")
 
 

@@ -24,9 +24,13 @@ ARROWS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
             "snapshot": "storage base vsr mux stages",
             "replica": "storage base vsr mux journal stages snapshot",
             "telemetry": "base mux snapshot replica",
+            "history": "mux snapshot replica",
             "peers": "base vsr mux stages snapshot",
-            "gateway": "base vsr mux stages snapshot replica telemetry",
-            "app": "storage base vsr mux journal stages snapshot replica telemetry peers gateway",
+            "gateway": "base vsr mux stages snapshot replica telemetry history",
+            "app": (
+                "storage base vsr mux journal stages snapshot replica telemetry history peers"
+                " gateway"
+            ),
             "__main__": "app",
         }.items()
     }

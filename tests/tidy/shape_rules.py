@@ -16,7 +16,10 @@ FILE_LINES_MAX = 500
 # Path, or path and function as `path::name`, and why it may be longer. This should stay empty.
 LENGTH_EXEMPTIONS: dict[str, str] = {}
 
-DOCUMENTED_FOLDERS = ("viewstamp", "coordinator", "services", "analytics", "testkit/load", "tools")
+DOCUMENTED_FOLDERS = (
+    *("viewstamp", "coordinator", "services", "past", "analytics"),
+    *("testkit/load", "tools"),
+)
 # The property or the function explains its setters and overloads.
 EXPLAINED_ELSEWHERE = frozenset({"setter", "deleter", "overload", "override"})
 

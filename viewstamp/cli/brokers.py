@@ -14,6 +14,7 @@ from viewstamp.cli.canonical import part
 from viewstamp.cli.following import WatchedName, follow_list
 from viewstamp.cli.grammar import entity
 from viewstamp.cli.options import (
+    AtRevision,
     BrokerArgument,
     DryRun,
     ExpectedRevision,
@@ -40,20 +41,21 @@ _ENDPOINT: Final = re.compile(r"([^=]+)=(.+):(\d+)")
 
 
 @app.command("list")
-def list_(context: typer.Context, watch: Following = False) -> None:
+def list_(context: typer.Context, watch: Following = False, revision: AtRevision = None) -> None:
     """List the brokers by id."""
     if watch:
-        follow_list(context, lambda client: client.brokers.list(), COLUMNS, WatchedName.broker)
+        listed = WatchedName.broker
+        follow_list(context, lambda client: client.brokers.list(), COLUMNS, listed, revision)
         return
-    brokers = collected(context, lambda client: client.brokers.list())
+    brokers = collected(context, lambda client: client.brokers.list(), revision)
     empty = "no brokers yet: they register themselves, or by `viewstamp broker register`"
     show_list(settings_of(context), brokers, COLUMNS, empty, _name)
 
 
 @app.command()
-def get(context: typer.Context, broker: BrokerArgument) -> None:
+def get(context: typer.Context, broker: BrokerArgument, revision: AtRevision = None) -> None:
     """Show one broker: where it serves, its epoch, and whether it may lead."""
-    found = run(context, lambda client: client.brokers.get(entity(broker)))
+    found = run(context, lambda client: client.brokers.get(entity(broker)), revision)
     show(settings_of(context), found, f"broker {found.name}", name=_name(found))
 
 

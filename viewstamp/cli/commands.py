@@ -70,6 +70,9 @@ PLACES: Final = {
     "group": CommandPlace("groups", GROUP, "Manage consumer groups of topics."),
     "broker": CommandPlace("brokers", GROUP, "Manage brokers, which carry the data of partitions."),
     "watch": CommandPlace("watch", "watch", "Show changes as they are committed, until Ctrl-C."),
+    "blame": CommandPlace(
+        "blame", GROUP, "Show who changed an entity: when, by which command, and what."
+    ),
     "snapshot": CommandPlace(
         "snapshots",
         GROUP,

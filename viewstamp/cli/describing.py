@@ -73,9 +73,11 @@ class NotedReads:
 
 
 def describe(
-    context: typer.Context, described: Callable[[NotedReads], Awaitable[EntityDescription]]
+    context: typer.Context,
+    described: Callable[[NotedReads], Awaitable[EntityDescription]],
+    revision: int | None = None,
 ) -> None:
-    """Connect, read a description, and print it."""
+    """Connect, read a description, and print it, as of a revision if one is given."""
 
     async def read(client: Client) -> tuple[EntityDescription, set[int]]:
         for _ in range(READINGS_MAX):
@@ -85,7 +87,7 @@ def describe(
                 break
         return found, reads.revisions
 
-    found, revisions = run(context, read)
+    found, revisions = run(context, read, revision)
     if not printed(settings_of(context), _values(found, revisions)):
         _print(found, revisions)
 

@@ -14,7 +14,7 @@ from viewstamp.cli import EXIT_INTERRUPTED
 from viewstamp.cli.calls import run
 from viewstamp.cli.documents import document_line
 from viewstamp.cli.output import plain, print_table
-from viewstamp.cli.settings import Settings, settings_of
+from viewstamp.cli.settings import Settings, fail, settings_of
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -114,15 +114,19 @@ def follow_list(
     listed: Callable[[Client], AsyncIterator[Message]],
     columns: Sequence[str],
     name: WatchedName,
+    revision: int | None = None,
     *,
     stream: int | str | None = None,
     topic: int | str | None = None,
 ) -> None:
-    """List entities, then print what happens to them.
+    """List entities, then print what happens to them; a list of an earlier revision has an end.
 
     The watch begins before the list, so nothing is left out; a change in between is in both.
     """
     settings = settings_of(context)
+    if revision is not None:
+        step = f"leave one out, or watch from there: `viewstamp watch --from-revision {revision}`"
+        fail(settings, "BAD_OPTIONS", "--watch and --revision contradict each other", step)
     followed = ChangePrinter(settings)
 
     async def follow(client: Client) -> None:

@@ -18,6 +18,7 @@ from viewstamp.cli.describing import describe as show_description
 from viewstamp.cli.following import WatchedName, follow_list
 from viewstamp.cli.grammar import ago, entity, moment, offsets_by_partition
 from viewstamp.cli.options import (
+    AtRevision,
     DryRun,
     ExpectedRevision,
     Following,
@@ -219,6 +220,7 @@ def list_(
     stream: StreamArgument,
     topic: TopicArgument,
     watch: Following = False,
+    revision: AtRevision = None,
 ) -> None:
     """List the groups of a topic by id."""
     if watch:
@@ -227,11 +229,14 @@ def list_(
             lambda client: client.groups.list(entity(stream), entity(topic)),
             COLUMNS,
             WatchedName.group,
+            revision,
             stream=entity(stream),
             topic=entity(topic),
         )
         return
-    groups = collected(context, lambda client: client.groups.list(entity(stream), entity(topic)))
+    groups = collected(
+        context, lambda client: client.groups.list(entity(stream), entity(topic)), revision
+    )
     empty = f"no groups yet: create one with `viewstamp group create {stream} {topic} NAME`"
     show_list(
         settings_of(context), groups, COLUMNS, empty, lambda group: _name(stream, topic, group)
@@ -259,13 +264,16 @@ def list_all(
 
 @app.command(cls=PlaceCommand)
 def get(
-    context: typer.Context, stream: StreamArgument, topic: TopicArgument, group: GroupArgument
+    context: typer.Context,
+    stream: StreamArgument,
+    topic: TopicArgument,
+    group: GroupArgument,
+    revision: AtRevision = None,
 ) -> None:
     """Show one group: epochs, members, what they own and what they should own."""
     settings = settings_of(context)
-    found = run(
-        context, lambda client: client.groups.get(entity(stream), entity(topic), entity(group))
-    )
+    place = (entity(stream), entity(topic), entity(group))
+    found = run(context, lambda client: client.groups.get(*place), revision)
     values = plain(found)
     if printed(settings, values, [_name(stream, topic, found)]):
         return
@@ -282,17 +290,22 @@ def describe(
     topic: TopicArgument,
     group: GroupArgument,
     limit: Limit = LINES,
+    revision: AtRevision = None,
 ) -> None:
     """Show a group with its epochs, its members and their partitions, and its lag by partition."""
     from viewstamp.cli.descriptions import group_description
 
     place = (entity(stream), entity(topic), entity(group))
-    show_description(context, lambda reads: group_description(reads, *place, limit))
+    show_description(context, lambda reads: group_description(reads, *place, limit), revision)
 
 
 @app.command(cls=PlaceCommand)
 def offsets(
-    context: typer.Context, stream: StreamArgument, topic: TopicArgument, group: GroupArgument
+    context: typer.Context,
+    stream: StreamArgument,
+    topic: TopicArgument,
+    group: GroupArgument,
+    revision: AtRevision = None,
 ) -> None:
     """Show how far a group has read, and how far it lags behind what was reported as written.
 
@@ -302,6 +315,7 @@ def offsets(
     found = collected(
         context,
         lambda client: client.groups.fetch_offsets(entity(stream), entity(topic), entity(group)),
+        revision,
     )
     empty = f"no offsets yet: members of group {group} commit them as they read"
     show_list(settings, found, OFFSET_COLUMNS, empty)

@@ -51,6 +51,12 @@ ExpectedRevision = Annotated[
     int | None,
     typer.Option(help="Refuse unless this is the entity's modified_revision.", metavar="REVISION"),
 ]
+AtRevision = Annotated[
+    int | None,
+    typer.Option(
+        "--revision", min=1, metavar="REVISION", help="As it was at this revision, not as it is."
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Following = Annotated[
     bool,

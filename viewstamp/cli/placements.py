@@ -10,7 +10,7 @@ import typer
 from viewstamp import limits
 from viewstamp.cli.calls import collected, run
 from viewstamp.cli.grammar import entity
-from viewstamp.cli.options import DryRun, StreamArgument, TopicArgument, Yes, confirm
+from viewstamp.cli.options import AtRevision, DryRun, StreamArgument, TopicArgument, Yes, confirm
 from viewstamp.cli.output import done, show_list
 from viewstamp.cli.settings import settings_of
 
@@ -20,13 +20,18 @@ if TYPE_CHECKING:
 COLUMNS = ("partition", "leader", "leader_epoch", "replicas", "in_sync")
 
 
-def placements(context: typer.Context, stream: StreamArgument, topic: TopicArgument) -> None:
+def placements(
+    context: typer.Context,
+    stream: StreamArgument,
+    topic: TopicArgument,
+    revision: AtRevision = None,
+) -> None:
     """Show which brokers have the partitions of a topic, who is in sync, and who leads.
 
     A leader of 0 means that no broker can lead the partition at the moment.
     """
     found = collected(
-        context, lambda client: client.brokers.placements(entity(stream), entity(topic))
+        context, lambda client: client.brokers.placements(entity(stream), entity(topic)), revision
     )
     empty = f"no partition is placed: `viewstamp topic place {stream} {topic} --all` does it"
     show_list(settings_of(context), found, COLUMNS, empty)

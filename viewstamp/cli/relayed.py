@@ -46,16 +46,21 @@ class RelayedClient(Client):
         consistency: Consistency = LINEARIZABLE,
         timeout_s: float | None = DEFAULT_TIMEOUT,
     ) -> Any:
-        """Call the method of `request`; reads are linearizable. Raises Refusal, OutcomeUnknown."""
+        """Call the method of `request`; reads are linearizable, or `at` the client's revision.
+
+        Raises Refusal, OutcomeUnknown.
+        """
         if timeout_s == DEFAULT_TIMEOUT:
             timeout_s = self._timeout_s
         deadline = time.monotonic() + (timeout_s or CALL_TIMEOUT_S)
         if method_of(request).kind is MethodKind.COMMAND:
             return await self._command(request, deadline)
         backoff = Backoff()
+        at_revision = 0 if self._revision is None else self._revision.at_revision
         while True:
+            left_s = deadline - time.monotonic()
             try:
-                return await self._submitter.call_alone(request, deadline - time.monotonic())
+                return await self._submitter.call_alone(request, left_s, at_revision)
             except Refusal as refusal:
                 if verdict_on(refusal) not in ELSEWHERE or time.monotonic() > deadline:
                     raise

@@ -73,7 +73,8 @@ NEXT_STEPS: Final = {
     Reason.REASON_SNAPSHOT_IN_PROGRESS: "wait for it (`viewstamp snapshot list`), then try again",
     Reason.REASON_SNAPSHOT_IN_USE: "see `viewstamp snapshot list`",
     Reason.REASON_REVISION_MISMATCH: "repeat it with the modified_revision that you find then",
-    Reason.REASON_REVISION_COMPACTED: "list what you need, then watch without --from-revision",
+    Reason.REASON_REVISION_COMPACTED: "read at the oldest revision named, or later; to watch, list "
+    "what you need, then watch without --from-revision",
     Reason.REASON_SESSION_LIMIT: "close other clients, or wait 10 minutes for idle sessions to end",
     Reason.REASON_FEATURE_LEVEL_UNSUPPORTED: "upgrade or start the replicas named, then look at "
     "`viewstamp cluster feature-level`",
@@ -104,16 +105,19 @@ CONNECTING_STEPS: Final = {
 }
 
 
-def run(context: typer.Context, action: Callable[[Client], Awaitable[T]]) -> T:
+def run(
+    context: typer.Context, action: Callable[[Client], Awaitable[T]], revision: int | None = None
+) -> T:
     """Connect, run `action` with the client, and return its result.
 
+    With a `revision` everything is read at it.
     Reports errors and exits: 1 if the cluster refused, 3 if it could not be reached.
     """
     settings, identity = _logged_in(settings_of(context))
 
     async def connected() -> T:
         async with await _client(settings, identity) as client:
-            return await action(client)
+            return await action(client if revision is None else client.at(revision))
 
     return guarded(settings, connected)
 

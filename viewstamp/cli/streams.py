@@ -13,6 +13,7 @@ from viewstamp.cli.describing import describe as show_description
 from viewstamp.cli.following import WatchedName, follow_list
 from viewstamp.cli.grammar import entity
 from viewstamp.cli.options import (
+    AtRevision,
     DryRun,
     ExpectedRevision,
     Following,
@@ -94,12 +95,13 @@ def purge(
 
 
 @app.command("list")
-def list_(context: typer.Context, watch: Following = False) -> None:
+def list_(context: typer.Context, watch: Following = False, revision: AtRevision = None) -> None:
     """List all streams by id."""
     if watch:
-        follow_list(context, lambda client: client.streams.list(), COLUMNS, WatchedName.stream)
+        listed = WatchedName.stream
+        follow_list(context, lambda client: client.streams.list(), COLUMNS, listed, revision)
         return
-    streams = collected(context, lambda client: client.streams.list())
+    streams = collected(context, lambda client: client.streams.list(), revision)
     empty = "no streams yet: create one with `viewstamp stream create NAME`"
     show_list(
         settings_of(context), streams, COLUMNS, empty, lambda stream: part(stream.name, stream.id)
@@ -107,16 +109,23 @@ def list_(context: typer.Context, watch: Following = False) -> None:
 
 
 @app.command()
-def get(context: typer.Context, stream: StreamArgument) -> None:
+def get(context: typer.Context, stream: StreamArgument, revision: AtRevision = None) -> None:
     """Show one stream."""
-    found = run(context, lambda client: client.streams.get(entity(stream)))
+    found = run(context, lambda client: client.streams.get(entity(stream)), revision)
     name = part(found.name, found.id)
     show(settings_of(context), found, f"stream {found.name}", name=name)
 
 
 @app.command()
-def describe(context: typer.Context, stream: StreamArgument, limit: Limit = LINES) -> None:
+def describe(
+    context: typer.Context,
+    stream: StreamArgument,
+    limit: Limit = LINES,
+    revision: AtRevision = None,
+) -> None:
     """Show a stream with its topics: partitions, offsets that remain, and the size allowed."""
     from viewstamp.cli.descriptions import stream_description
 
-    show_description(context, lambda reads: stream_description(reads, entity(stream), limit))
+    show_description(
+        context, lambda reads: stream_description(reads, entity(stream), limit), revision
+    )

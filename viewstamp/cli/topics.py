@@ -16,6 +16,7 @@ from viewstamp.cli.describing import describe as show_description
 from viewstamp.cli.following import WatchedName, follow_list
 from viewstamp.cli.grammar import ago, duration_us, entity, moment, size_bytes
 from viewstamp.cli.options import (
+    AtRevision,
     DryRun,
     ExpectedRevision,
     Following,
@@ -200,7 +201,12 @@ def purge(
 
 
 @app.command("list", cls=PlaceCommand)
-def list_(context: typer.Context, stream: StreamArgument, watch: Following = False) -> None:
+def list_(
+    context: typer.Context,
+    stream: StreamArgument,
+    watch: Following = False,
+    revision: AtRevision = None,
+) -> None:
     """List the topics of a stream by id."""
     if watch:
         follow_list(
@@ -208,38 +214,52 @@ def list_(context: typer.Context, stream: StreamArgument, watch: Following = Fal
             lambda client: client.topics.list(entity(stream)),
             COLUMNS,
             WatchedName.topic,
+            revision,
             stream=entity(stream),
         )
         return
-    topics = collected(context, lambda client: client.topics.list(entity(stream)))
+    topics = collected(context, lambda client: client.topics.list(entity(stream)), revision)
     empty = f"no topics yet: create one with `viewstamp topic create {stream} NAME`"
     show_list(settings_of(context), topics, COLUMNS, empty, lambda topic: _name(stream, topic))
 
 
 @app.command(cls=PlaceCommand)
-def get(context: typer.Context, stream: StreamArgument, topic: TopicArgument) -> None:
+def get(
+    context: typer.Context,
+    stream: StreamArgument,
+    topic: TopicArgument,
+    revision: AtRevision = None,
+) -> None:
     """Show one topic with its options."""
-    found = run(context, lambda client: client.topics.get(entity(stream), entity(topic)))
+    found = run(context, lambda client: client.topics.get(entity(stream), entity(topic)), revision)
     show(settings_of(context), found, f"topic {found.name}", name=_name(stream, found))
 
 
 @app.command(cls=PlaceCommand)
 def describe(
-    context: typer.Context, stream: StreamArgument, topic: TopicArgument, limit: Limit = LINES
+    context: typer.Context,
+    stream: StreamArgument,
+    topic: TopicArgument,
+    limit: Limit = LINES,
+    revision: AtRevision = None,
 ) -> None:
     """Show a topic with its partitions, watermarks, and groups with their state and lag."""
     from viewstamp.cli.descriptions import topic_description
 
-    show_description(
-        context, lambda reads: topic_description(reads, entity(stream), entity(topic), limit)
-    )
+    place = (entity(stream), entity(topic))
+    show_description(context, lambda reads: topic_description(reads, *place, limit), revision)
 
 
 @app.command(cls=PlaceCommand)
-def watermarks(context: typer.Context, stream: StreamArgument, topic: TopicArgument) -> None:
+def watermarks(
+    context: typer.Context,
+    stream: StreamArgument,
+    topic: TopicArgument,
+    revision: AtRevision = None,
+) -> None:
     """Show where the data of partitions begins and ends, as far as it was reported."""
     found = collected(
-        context, lambda client: client.topics.watermarks(entity(stream), entity(topic))
+        context, lambda client: client.topics.watermarks(entity(stream), entity(topic)), revision
     )
     empty = "nothing was reported yet: brokers do it with ReportPartitionEnds"
     show_list(settings_of(context), found, WATERMARK_COLUMNS, empty)

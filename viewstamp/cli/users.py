@@ -15,6 +15,7 @@ from viewstamp.cli.describing import describe as show_description
 from viewstamp.cli.following import WatchedName, follow_list
 from viewstamp.cli.grammar import PERMISSIONS_HELP, entity, permissions
 from viewstamp.cli.options import (
+    AtRevision,
     DryRun,
     ExpectedRevision,
     Following,
@@ -198,19 +199,20 @@ def permissions_(
 
 
 @app.command("list")
-def list_(context: typer.Context, watch: Following = False) -> None:
+def list_(context: typer.Context, watch: Following = False, revision: AtRevision = None) -> None:
     """List all users by id."""
     if watch:
-        follow_list(context, lambda client: client.users.list(), COLUMNS, WatchedName.user)
+        listed = WatchedName.user
+        follow_list(context, lambda client: client.users.list(), COLUMNS, listed, revision)
         return
-    users = collected(context, lambda client: client.users.list())
+    users = collected(context, lambda client: client.users.list(), revision)
     show_list(settings_of(context), users, COLUMNS, "no users", _name)
 
 
 @app.command()
-def get(context: typer.Context, user: UserArgument) -> None:
+def get(context: typer.Context, user: UserArgument, revision: AtRevision = None) -> None:
     """Show one user with permissions."""
-    found = run(context, lambda client: client.users.get(entity(user)))
+    found = run(context, lambda client: client.users.get(entity(user)), revision)
     show(settings_of(context), found, f"user {found.username}", name=_name(found))
 
 

@@ -239,6 +239,10 @@ class BlockingClient(BlockingFacade):
         """Return this client with another deadline for each call; see `Client.within`."""
         return BlockingClient(self.loop, self._client.within(timeout_s))
 
+    def at(self, revision: int) -> BlockingClient:
+        """Return this client with each read at an earlier revision; see `Client.at`."""
+        return BlockingClient(self.loop, self._client.at(revision))
+
     def close(self, *, end_session: bool = True) -> None:
         """Finish outstanding calls, end the session, the connection and the thread.
 

@@ -36,6 +36,7 @@ from viewstamp.errors import Refusal
 from viewstamp.routing import MethodKind
 
 if TYPE_CHECKING:
+    from viewstamp.api.history.v1.history_service_pb2 import BlameEntityResponse
     from viewstamp.api.routing.v1 import routing_pb2
     from viewstamp.client.brokers import Brokers
     from viewstamp.client.groups import Groups
@@ -131,6 +132,7 @@ class Client:
         self._tracing = tracing
         self._server_streams = server_streams
         self._timeout_s = timeout_s
+        self._revision: Consistency | None = None  # of the past, for each read
         self._loop = asyncio.get_running_loop()
 
     async def __aenter__(self) -> Client:
@@ -211,6 +213,20 @@ class Client:
         shared._timeout_s = timeout_s
         return shared
 
+    def at(self, revision: int) -> Client:
+        """Return this client with each read at an earlier revision: `client.at(7).users.get(1)`.
+
+        Lists have that revision in all their pages. The cluster may have to build the state of it
+        first, from a snapshot and the log; within a minute, so give the client time. A Refusal
+        REVISION_COMPACTED has the `oldest` revision that can be read. Commands are as ever, and
+        reads about the present alone (status, sessions, snapshots) are refused. Raises ValueError.
+        """
+        from viewstamp.client.consistency import at
+
+        shared = self.within(self._timeout_s)
+        shared._revision = at(revision)
+        return shared
+
     @property
     def session_id(self) -> int:
         """The session that carries commands now; 0 before the first one."""
@@ -230,8 +246,8 @@ class Client:
     ) -> Any:
         """Call the method of `request` and return its response, header included.
 
-        `consistency` matters to reads alone. Raises the errors of the class, and TypeError for a
-        message that is no request of a public method.
+        `consistency` matters to reads alone, and not to those of a client `at` a revision. Raises
+        the errors of the class, and TypeError for a message that is no request of a public method.
         """
         method = METHODS[type(request)]
         if method.field_levels:
@@ -251,7 +267,7 @@ class Client:
         if method.kind is MethodKind.COMMAND:
             self._submitter.add_command(call)
         else:
-            self._submitter.add_read(call, consistency)
+            self._submitter.add_read(call, self._revision or consistency)
         return await (future if call.trace is None else self._traced(call.trace, future))
 
     def stream(
@@ -305,6 +321,33 @@ class Client:
         from viewstamp.client.informer import Informer
 
         return Informer(self, entity_types, stream=stream, topic=topic)
+
+    def blame(
+        self,
+        *,
+        stream: int | str | None = None,
+        topic: int | str | None = None,
+        group: int | str | None = None,
+        user: int | str | None = None,
+        broker: int | str | None = None,
+        from_revision: int = 0,
+        page_size: int = 0,
+    ) -> AsyncIterator[BlameEntityResponse]:
+        """Iterate over pages of the changes of one entity, oldest first: who, when, what.
+
+        Name a user, a broker, a stream, a topic with its stream, or a group with both. A page may
+        have no changes: it tells how far back changes are known, and from where to go on. The
+        cluster goes through its log for some seconds for each page. Raises Refusal,
+        grpc.aio.AioRpcError.
+        """
+        from viewstamp.client.history import blame_pages, blame_request
+
+        names = {"stream": stream, "topic": topic, "group": group, "user": user, "broker": broker}
+        timeout_s = self._timeout_s or CALL_TIMEOUT_S
+        return blame_pages(
+            lambda request: self._submitter.call_alone(request, timeout_s),
+            blame_request(names, from_revision, page_size),
+        )
 
     async def batch(
         self, requests: Iterable[Message], *, timeout_s: float | None = DEFAULT_TIMEOUT

@@ -86,7 +86,7 @@ class ClientReads:
         if not reply.HasField("error"):
             return self._deliver(asked, reply)
         refusal = Refusal.from_error(reply.error)
-        verdict = self._verdict_on(refusal)
+        verdict = self._verdict_on(refusal, asked.consistency)
         if verdict in (RetryVerdict.RETRY, RetryVerdict.RECONNECT):
             self._put_back(asked)
             self.paused = True
@@ -97,9 +97,10 @@ class ClientReads:
             asked.parcel.fail(lambda: copy_of(refusal))
         return None
 
-    def _verdict_on(self, refusal: Refusal) -> RetryVerdict:
+    def _verdict_on(self, refusal: Refusal, consistency: Consistency) -> RetryVerdict:
         is_late = refusal.reason == Reason.REASON_READ_DEADLINE
-        if is_late and self._has_others():
+        # Another replica would begin to build an earlier state from the beginning.
+        if is_late and self._has_others() and not consistency.at_revision:
             # The primary may be cut off from its backups; another replica then knows the new
             # primary.
             return RetryVerdict.RECONNECT

@@ -141,11 +141,16 @@ class Submitter:
         self._arm_deadline(call.deadline)
         self._schedule_pump()
 
-    async def call_alone(self, request: Message, timeout_s: float) -> Any:
-        """Call a method that is not served on the stream. Raises Refusal, AioRpcError."""
+    async def call_alone(self, request: Message, timeout_s: float, at_revision: int = 0) -> Any:
+        """Call a method outside of the stream, at an earlier revision if one is given.
+
+        Raises Refusal, AioRpcError.
+        """
         async with self._endpoints.current.open() as channel:
             token = await self._identity.access_token(channel)
-            return await unary(channel, request, access_token=token, timeout_s=timeout_s)
+            return await unary(
+                channel, request, access_token=token, timeout_s=timeout_s, at_revision=at_revision
+            )
 
     # --- Sending ---
 

@@ -141,11 +141,12 @@ async def unary(
     timeout_s: float = UNARY_TIMEOUT_S,
     tracing: ClientTracing | None = None,
     stale: bool = False,
+    at_revision: int = 0,
 ) -> Any:
     """Call the method of `request` without a session, and return its response.
 
     With `stale` the replica at the other end of the channel answers a read from its own state,
-    whatever its role.
+    whatever its role. With `at_revision` it is a read of the past.
 
     Raises Refusal if the cluster refused, grpc.aio.AioRpcError if the call failed otherwise.
     """
@@ -155,7 +156,8 @@ async def unary(
         request_serializer=method.request.SerializeToString,
         response_deserializer=method.response.FromString,
     )
-    sent = (*bearer(access_token), *(STALE_METADATA if stale else ()))
+    past = (("viewstamp-consistency", f"at={at_revision}"),) if at_revision else ()
+    sent = (*bearer(access_token), *(STALE_METADATA if stale else past))
     with traced(tracing, method.full_name, sent) as (metadata, answered):
         try:
             response = await call(request, metadata=metadata, timeout=timeout_s)

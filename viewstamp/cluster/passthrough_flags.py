@@ -26,7 +26,9 @@ OF_ONE_REPLICA: Final = frozenset(
     }
 )
 # Flags without a value.
-SWITCHES: Final = frozenset({"--telemetry-compress", "--no-reflection", "--channelz"})
+SWITCHES: Final = frozenset(
+    {"--telemetry-compress", "--no-reflection", "--no-history", "--channelz"}
+)
 _HELP: Final = frozenset({"-h", "--help"})
 
 

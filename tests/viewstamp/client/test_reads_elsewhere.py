@@ -9,7 +9,7 @@ import pytest
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
-from viewstamp.client.consistency import Consistency
+from viewstamp.client.consistency import Consistency, at
 from viewstamp.client.methods import method_of
 from viewstamp.client.packing import PendingCall
 from viewstamp.client.reads import ClientReads
@@ -20,13 +20,18 @@ from viewstamp.framing import frame
 DEADLINE_S = 1e9
 
 
-async def asked(*, has_others: bool) -> tuple[ClientReads, PendingCall]:
+PRESENT = Consistency(linearizable=True)
+
+
+async def asked(
+    *, has_others: bool, consistency: Consistency = PRESENT
+) -> tuple[ClientReads, PendingCall]:
     """Return a set of reads with one question, and that question."""
     reads = ClientReads(lambda: has_others)
     request = streams_pb2.GetStreamRequest()
     future = asyncio.get_running_loop().create_future()
     call = PendingCall(method_of(request), frame(request.SerializeToString()), future, DEADLINE_S)
-    reads.add(call, Consistency(linearizable=True))
+    reads.add(call, consistency)
     assert len(reads.next_requests()) == 1
     return reads, call
 
@@ -53,3 +58,18 @@ async def test_a_late_read_of_the_only_replica_has_failed() -> None:
     assert reads.on_reply(late()) is None
     with pytest.raises(Refusal, match="not answered within 5000 ms"):
         await call.future
+
+
+async def test_a_late_read_of_the_past_has_failed() -> None:
+    """Another replica would build that state from the beginning, so it is not asked by itself."""
+    reads, call = await asked(has_others=True, consistency=at(7))
+    assert reads.on_reply(late()) is None
+    with pytest.raises(Refusal, match="not answered within 5000 ms"):
+        await call.future
+
+
+def test_revisions_begin_at_one() -> None:
+    """There is no revision before the first command."""
+    with pytest.raises(ValueError, match="revisions start at 1"):
+        at(0)
+    assert at(7).to_proto().at_revision == 7

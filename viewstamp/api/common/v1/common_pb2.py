@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$viewstamp/api/common/v1/common.proto\x12\x17viewstamp.api.common.v1\"P\n\x0eResponseHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0c\n\x04view\x18\x02 \x01(\x04\x12\n\n\x02op\x18\x03 \x01(\x04\x12\x10\n\x08revision\x18\x04 \x01(\x04\"2\n\nIdentifier\x12\x0c\n\x02id\x18\x01 \x01(\x04H\x00\x12\x0e\n\x04name\x18\x02 \x01(\tH\x00\x42\x06\n\x04kind\"\\\n\x0b\x43onsistency\x12\x16\n\x0clinearizable\x18\x01 \x01(\x08H\x00\x12\x1b\n\x11\x61t_least_revision\x18\x02 \x01(\x04H\x00\x12\x0f\n\x05stale\x18\x03 \x01(\x08H\x00\x42\x07\n\x05level\"4\n\x0fPartitionOffset\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"M\n\x0b\x42rokerStamp\x12\x11\n\tbroker_id\x18\x01 \x01(\x04\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x04\x12\x15\n\rseen_revision\x18\x03 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$viewstamp/api/common/v1/common.proto\x12\x17viewstamp.api.common.v1\"P\n\x0eResponseHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0c\n\x04view\x18\x02 \x01(\x04\x12\n\n\x02op\x18\x03 \x01(\x04\x12\x10\n\x08revision\x18\x04 \x01(\x04\"2\n\nIdentifier\x12\x0c\n\x02id\x18\x01 \x01(\x04H\x00\x12\x0e\n\x04name\x18\x02 \x01(\tH\x00\x42\x06\n\x04kind\"s\n\x0b\x43onsistency\x12\x16\n\x0clinearizable\x18\x01 \x01(\x08H\x00\x12\x1b\n\x11\x61t_least_revision\x18\x02 \x01(\x04H\x00\x12\x0f\n\x05stale\x18\x03 \x01(\x08H\x00\x12\x15\n\x0b\x61t_revision\x18\x04 \x01(\x04H\x00\x42\x07\n\x05level\"4\n\x0fPartitionOffset\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"M\n\x0b\x42rokerStamp\x12\x11\n\tbroker_id\x18\x01 \x01(\x04\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x04\x12\x15\n\rseen_revision\x18\x03 \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,9 +36,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_IDENTIFIER']._serialized_start=147
   _globals['_IDENTIFIER']._serialized_end=197
   _globals['_CONSISTENCY']._serialized_start=199
-  _globals['_CONSISTENCY']._serialized_end=291
-  _globals['_PARTITIONOFFSET']._serialized_start=293
-  _globals['_PARTITIONOFFSET']._serialized_end=345
-  _globals['_BROKERSTAMP']._serialized_start=347
-  _globals['_BROKERSTAMP']._serialized_end=424
+  _globals['_CONSISTENCY']._serialized_end=314
+  _globals['_PARTITIONOFFSET']._serialized_start=316
+  _globals['_PARTITIONOFFSET']._serialized_end=368
+  _globals['_BROKERSTAMP']._serialized_start=370
+  _globals['_BROKERSTAMP']._serialized_end=447
 # @@protoc_insertion_point(module_scope)

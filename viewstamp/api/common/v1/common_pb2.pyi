@@ -95,24 +95,32 @@ class Consistency(_message.Message):
     LINEARIZABLE_FIELD_NUMBER: _builtins.int
     AT_LEAST_REVISION_FIELD_NUMBER: _builtins.int
     STALE_FIELD_NUMBER: _builtins.int
+    AT_REVISION_FIELD_NUMBER: _builtins.int
     linearizable: _builtins.bool
     """The answer shows every command that was acknowledged before the read began. The default."""
     at_least_revision: _builtins.int
     """The answer shows at least this revision. The read waits for it up to 5 seconds."""
     stale: _builtins.bool
     """The answer shows what the answering replica has applied. The read never waits."""
+    at_revision: _builtins.int
+    """The answer shows exactly this revision, even if later ones have changed it since: a read of
+    the past. The replica builds the state of that revision from a snapshot and the log, which
+    can take up to 60 seconds. Only methods of users, streams and consumer groups have a past.
+    Errors: REVISION_COMPACTED with the oldest revision that the caller may read.
+    """
     def __init__(
         self,
         *,
         linearizable: _builtins.bool = ...,
         at_least_revision: _builtins.int = ...,
         stale: _builtins.bool = ...,
+        at_revision: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["at_least_revision", b"at_least_revision", "level", b"level", "linearizable", b"linearizable", "stale", b"stale"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at_least_revision", b"at_least_revision", "at_revision", b"at_revision", "level", b"level", "linearizable", b"linearizable", "stale", b"stale"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_least_revision", b"at_least_revision", "level", b"level", "linearizable", b"linearizable", "stale", b"stale"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_least_revision", b"at_least_revision", "at_revision", b"at_revision", "level", b"level", "linearizable", b"linearizable", "stale", b"stale"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_level: _TypeAlias = _typing.Literal["linearizable", "at_least_revision", "stale"]  # noqa: Y015
+    _WhichOneofReturnType_level: _TypeAlias = _typing.Literal["linearizable", "at_least_revision", "stale", "at_revision"]  # noqa: Y015
     _WhichOneofArgType_level: _TypeAlias = _typing.Literal["level", b"level"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_level) -> _WhichOneofReturnType_level | None: ...
 

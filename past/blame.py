@@ -1,0 +1,155 @@
+"""Who changed an entity: entries are applied, and what each did to it is told with its command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from coordinator.history.messages import (
+    FoundChange,
+    SoughtEntity,
+    StatePlace,
+    WalkedEntries,
+    WalkEntries,
+)
+from coordinator.mux.stage import Stage
+from coordinator.stages.codec import requests_of
+from past.state import PastState
+from viewstamp.api.brokers.v1 import brokers_pb2
+from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
+from viewstamp.api.history.v1.history_service_pb2 import EntityChange
+from viewstamp.api.streams.v1 import streams_pb2
+from viewstamp.api.users.v1 import users_pb2
+from viewstamp.api.watch.v1.watch_service_pb2 import CHANGE_KIND_DELETED, Change
+from viewstamp.format.prepare import SealedPrepare
+from viewstamp.limits import BLAME_ENTITY_BYTES_MAX, BLAME_PAGE_BYTES_MAX, SYSTEM_USER_ID
+
+# What one entry changes is kept whole: it is bounded by what an entry may touch.
+_ALL_BYTES: Final = 1 << 62
+_NAME_FIELDS: Final = ("name", "username")
+_MESSAGES: Final = MappingProxyType(
+    {
+        message.DESCRIPTOR.full_name: message
+        for message in (
+            users_pb2.User,
+            streams_pb2.Stream,
+            streams_pb2.Topic,
+            consumer_groups_pb2.ConsumerGroup,
+            brokers_pb2.Broker,
+        )
+    }
+)
+
+
+@dataclass(slots=True)
+class _Page:
+    """What was found so far, within its room."""
+
+    sought: SoughtEntity
+    ids: set[int]
+    found: list[FoundChange] = field(default_factory=list)
+    size_bytes: int = 0
+    next_revision: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more has room, but for what shares a revision with the last change."""
+        return self.size_bytes >= BLAME_PAGE_BYTES_MAX
+
+    def add(self, found: FoundChange) -> None:
+        """Add a change."""
+        self.found.append(found)
+        self.size_bytes += found.change.ByteSize()
+
+    def matches(self, change: Change, before: bytes) -> bool:
+        """Return whether a change is of the sought entity, or of one of its name."""
+        sought = self.sought
+        if sought.stream_id not in (0, change.stream_id):
+            return False
+        if sought.topic_id not in (0, change.topic_id):
+            return False
+        message = _MESSAGES[change.entity_type]
+        entity: Any = message.FromString(change.entity)
+        names = {_name_of(entity), _name_of(message.FromString(before))}
+        if sought.name and sought.name in names:
+            self.ids.add(entity.id)
+        return entity.id in self.ids
+
+
+def walked(state: PastState, message: WalkEntries) -> WalkedEntries:
+    """Apply entries until there is no room for more changes, and return what was found."""
+    page = _Page(message.sought, set(message.sought.ids))
+    for entry in message.entries:
+        _walk(state, entry, message, page)
+        if page.next_revision or len(page.found) >= message.room:
+            break
+    state.forget_changes()
+    return WalkedEntries(place_of(state), page.found, frozenset(page.ids), page.next_revision)
+
+
+def place_of(state: PastState) -> StatePlace:
+    """Return how far a state is."""
+    return StatePlace(state.op, state.revision, state.is_partial, state.digest())
+
+
+def _walk(state: PastState, entry: SealedPrepare, message: WalkEntries, page: _Page) -> None:
+    if entry.last_revision < message.from_revision:
+        state.apply(entry)
+        return
+    state.forget_changes(_ALL_BYTES)
+    state.apply(entry)
+    for change, before in _changes(state, page.sought, message.from_revision):
+        if not page.matches(change, before):
+            continue
+        if page.is_full and change.revision > page.found[-1].change.revision:
+            page.next_revision = change.revision
+            return
+        page.add(_found(state, entry, change, before))
+
+
+def _changes(
+    state: PastState, sought: SoughtEntity, from_revision: int
+) -> Iterator[tuple[Change, bytes]]:
+    changes = state.machines[Stage(sought.stage)].changes
+    for change, before in changes.told_with_old(sought.entity_type):
+        if change.revision >= from_revision:
+            yield change, before
+
+
+def _found(state: PastState, entry: SealedPrepare, change: Change, before: bytes) -> FoundChange:
+    code, user_id, session_id = _command_at(entry, change.revision)
+    told = EntityChange(
+        revision=change.revision,
+        timestamp=entry.header.timestamp,
+        user_id=0 if user_id == SYSTEM_USER_ID else user_id,
+        is_internal=user_id == SYSTEM_USER_ID,
+        username=state.username(user_id),
+        session_id=session_id,
+        kind=change.kind,
+        entity_type=change.entity_type,
+    )
+    after = b"" if change.kind == CHANGE_KIND_DELETED else change.entity
+    if max(len(before), len(after)) > BLAME_ENTITY_BYTES_MAX:
+        told.is_left_out = True
+    else:
+        told.before, told.after = before, after
+    return FoundChange(told, code)
+
+
+def _command_at(entry: SealedPrepare, revision: int) -> tuple[int, int, int]:
+    """Return method code, user and session of the command of a revision."""
+    first = entry.first_revision
+    for request in requests_of(entry.body):
+        for span in request.spans:
+            if revision < first + span.count:
+                return span.code, span.user_id, request.session_id
+            first += span.count
+    raise AssertionError(f"op {entry.op} has no revision {revision}")
+
+
+def _name_of(entity: Any) -> str:
+    """Return the name of an entity; empty for the empty message."""
+    names = [str(getattr(entity, name)) for name in _NAME_FIELDS if hasattr(entity, name)]
+    return names[0] if names else ""

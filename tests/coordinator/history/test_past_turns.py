@@ -1,0 +1,203 @@
+"""Earlier states for many callers: one build at a time, in turns, bounded, and ended in time."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from coordinator.history import turns
+from coordinator.history.builder import PastBuilder, WalkedLog
+from coordinator.history.messages import ApplyEntries, BeginState, SoughtEntity
+from coordinator.history.turns import IsWanted, PastQuestion
+from coordinator.mux.stage import Stage
+from tests.coordinator.history.past_trial import OTHER, USER, PastTrial
+from tests.past.past_histories import history, sealed
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.users.v1.users_pb2 import User
+from viewstamp.errors import Refusal
+from viewstamp.format.prepare import SealedPrepare
+
+
+@pytest.fixture(scope="module")
+def entries() -> list[SealedPrepare]:
+    """A log of all domains."""
+    return sealed(history(Random(1), 6))
+
+
+def begun(trial: PastTrial) -> int:
+    """Return how often a state was begun anew."""
+    return sum(isinstance(message, BeginState) for link in trial.links for message in link.asked)
+
+
+async def test_states_go_on_and_begin_anew(entries: list[SealedPrepare]) -> None:
+    """A later revision continues the state, an earlier one begins anew, and each is exact."""
+    trial = PastTrial(entries)
+    last = entries[-1].last_revision
+    for revision, begins in ((3, 1), (last, 2 if trial_is_partial(entries, 3) else 1), (2, None)):
+        assert await trial.ask(revision) == revision
+        if begins is not None:
+            assert begun(trial) == begins
+    assert begun(trial) > 1
+    assert len(trial.links) == 1
+
+
+def trial_is_partial(entries: list[SealedPrepare], revision: int) -> bool:
+    """Whether a revision lies in the midst of an entry."""
+    return all(entry.last_revision != revision for entry in entries)
+
+
+async def test_one_build_answers_all_who_want_it(entries: list[SealedPrepare]) -> None:
+    """Those who ask for one revision are answered by one build, before the state moves on."""
+    trial = PastTrial(entries)
+    last = entries[-1].last_revision
+    asked = [trial.ask(5), trial.ask(last, OTHER), trial.ask(5, OTHER), trial.ask(5)]
+    assert await asyncio.gather(*asked) == [5, last, 5, 5]
+    assert begun(trial) <= 2
+
+
+async def test_users_take_turns(entries: list[SealedPrepare]) -> None:
+    """A user with many questions lets another one in between."""
+    trial = PastTrial(entries)
+    order: list[int] = []
+    asked = [(2, USER), (3, USER), (4, USER), (5, OTHER)]
+    for revision, user_id in asked:
+        future = trial.ask(revision, user_id)
+        future.add_done_callback(lambda done: order.append(done.result()))
+    await trial.ask(6, OTHER)
+    assert order.index(5) == 1
+
+
+async def test_too_many_questions_are_refused(
+    entries: list[SealedPrepare], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user, and all together, may have so many questions; room comes back with the answers."""
+    monkeypatch.setattr(turns, "PAST_READS_WAITING_PER_USER_MAX", 2)
+    monkeypatch.setattr(turns, "PAST_READS_WAITING_MAX", 3)
+    trial = PastTrial(entries)
+    waiting = [trial.ask(2), trial.ask(3), trial.ask(2, OTHER)]
+    for user_id, whose in ((USER, "of yours"), (9, "of all callers")):
+        with pytest.raises(Refusal, match=whose) as refused:
+            trial.ask(2, user_id)
+        assert refused.value.reason == Reason.REASON_OVERLOADED
+    await asyncio.gather(*waiting)
+    assert await trial.ask(2) == 2
+
+
+async def test_nobody_waits_any_more(entries: list[SealedPrepare]) -> None:
+    """A build without a caller ends at the next piece, and the next one goes on from there."""
+    trial = PastTrial(entries)
+    last = entries[-1].last_revision
+    asked = trial.ask(last)
+    await trial.is_launched.wait()
+    await trial.link.is_applying.wait()
+    asked.cancel()
+    for _ in entries:
+        await asyncio.sleep(0)
+    assert trial.builder.place is not None
+    assert trial.builder.place.revision < last
+    assert await trial.ask(last, OTHER) == last
+    assert begun(trial) == 1
+    applied = [m for m in trial.link.asked if isinstance(m, ApplyEntries)]
+    assert len(applied) == len(entries)
+
+
+async def test_a_process_that_dies_is_replaced(entries: list[SealedPrepare]) -> None:
+    """Who waits for a process that dies is told to try again, and the next one has another."""
+    trial = PastTrial(entries)
+    await trial.ask(2)
+    trial.link.is_dead = True
+    with pytest.raises(Refusal, match="try again") as refused:
+        await trial.ask(entries[-1].last_revision)
+    assert refused.value.reason == Reason.REASON_OVERLOADED
+    assert await trial.ask(2) == 2
+    assert [link.is_ended for link in trial.links] == [True, False]
+
+
+async def test_it_ends_when_nobody_asks(entries: list[SealedPrepare]) -> None:
+    """The process ends some time after the last question, and the next question has another."""
+    trial = PastTrial(entries, idle_ms=1)
+    assert await trial.ask(2) == 2
+    await asyncio.gather(*trial.tasks)
+    assert trial.link.is_ended
+    assert await trial.ask(3) == 3
+    assert len(trial.links) == 2
+
+
+async def test_the_end_of_the_coordinator(entries: list[SealedPrepare]) -> None:
+    """When its work is cancelled, in the midst of a build, the process ends."""
+    trial = PastTrial(entries)
+    trial.ask(2)
+    await trial.is_launched.wait()
+    (task,) = trial.tasks
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert trial.link.is_ended
+
+
+async def test_a_state_that_differs(entries: list[SealedPrepare]) -> None:
+    """A state that is not what this replica came to is given to nobody."""
+    trial = PastTrial(entries)
+    last = entries[-1]
+    await trial.ask(last.last_revision)
+    place = trial.builder.place
+    assert place is not None
+    trial.live[last.op] = place.digest
+    assert await trial.ask(last.last_revision) == last.last_revision
+    trial.live[last.op] = bytes(16)
+    with pytest.raises(Refusal, match="please report") as refused:
+        await trial.ask(last.last_revision)
+    assert refused.value.reason == Reason.REASON_INTERNAL
+
+
+async def test_a_damaged_entry(entries: list[SealedPrepare]) -> None:
+    """An entry that is damaged here is told, and waited for until a peer has sent it."""
+    trial = PastTrial(entries)
+    trial.damaged.append(3)
+    last = entries[-1].last_revision
+    assert await trial.ask(last) == last
+    assert trial.faulty == [3]
+
+
+async def test_a_log_that_is_gone(entries: list[SealedPrepare]) -> None:
+    """What the log does not lead to any more is refused with the oldest revision."""
+    trial = PastTrial(entries)
+    await trial.ask(2)
+    trial.first_op = len(entries)
+    with pytest.raises(Refusal) as refused:
+        await trial.ask(entries[-1].last_revision)
+    assert refused.value.reason == Reason.REASON_REVISION_COMPACTED
+
+
+async def test_a_defect_ends_the_state_alone(entries: list[SealedPrepare]) -> None:
+    """Whatever fails here is told to its caller, and the next question is answered."""
+    trial = PastTrial(entries)
+
+    async def fail(builder: PastBuilder, _: object) -> None:
+        raise OSError("a disk that cannot be read")
+
+    with pytest.raises(Refusal, match="please report") as refused:
+        await trial.turns.ask(PastQuestion(USER, 2, len(entries), fail))
+    assert refused.value.reason == Reason.REASON_INTERNAL
+    assert trial.link.is_ended
+    assert await trial.ask(2) == 2
+
+
+async def test_a_walk_that_nobody_waits_for(entries: list[SealedPrepare]) -> None:
+    """A walk that waits for an entry, and whose caller is gone, lets the next question go on."""
+    trial = PastTrial(entries)
+    trial.is_torn = True
+    user = SoughtEntity(int(Stage.USERS), User.DESCRIPTOR.full_name, frozenset({0}))
+
+    async def walk(builder: PastBuilder, is_wanted: IsWanted) -> WalkedLog:
+        return await builder.walk(user, 1, len(entries), 10, is_wanted)
+
+    walking = trial.turns.ask(PastQuestion(USER, 0, len(entries), walk))
+    await trial.is_launched.wait()
+    walking.cancel()
+    trial.is_torn = False
+    assert await trial.ask(2) == 2
+    walked = await trial.turns.ask(PastQuestion(USER, 0, len(entries), walk))
+    assert walked.found[0].change.revision == 1
+    assert walked.next_revision == 0
