@@ -48,6 +48,7 @@ _STRANGERS: Final = (0, 0, 1)
 _WATCHED_ONE_IN: Final = 3
 _OPERATORS: Final = (0, 0, 1)
 _TRANSPORTS: Final = (GRPCIO, WIRE, WIRE)
+_ENCRYPTED_ONE_IN: Final = 3
 _COPIES_OF_ONE_VICTIM: Final = 2
 _ALL_KINDS_ONE_IN: Final = 5
 # A victim loses its disk, or some of what is on it.
@@ -115,6 +116,8 @@ class WorldOptions:
     flags: Sequence[str] = flags()
     transport: str = GRPCIO
     """What carries calls: the library's rules, or our own transport as it ships."""
+    is_encrypted: bool = False
+    """Whether clients and replicas speak TLS, which our own transport alone does."""
     segment_bytes: int = SEGMENT_BYTES
     record_bytes_max: int = RECORD_BYTES_MAX
 
@@ -141,8 +144,11 @@ def draw(seed: int) -> WorldOptions:
     limits = visitors.choice(_LIMITS)
     # Records of short names are too small to be torn, and long names would reach the quotas.
     name_bytes = NAME_BYTES_MAX if "power_in_io" in kinds and not limits else 0
+    transport = Random(f"transport {seed}").choice(_TRANSPORTS)
+    is_encrypted = Random(f"encrypted {seed}").randrange(_ENCRYPTED_ONE_IN) == 0
     return WorldOptions(
         replicas=replicas,
+        is_encrypted=is_encrypted and transport == WIRE,
         wanderers=wanderers,
         operators=operators,
         watchers=Random(f"watchers {seed}").choice(_WATCHERS),
@@ -158,7 +164,7 @@ def draw(seed: int) -> WorldOptions:
         seconds=random.choice(_SECONDS),
         faults=tuple(kind for kind in KINDS if kind in kinds),
         every_ms=random.choice(_EVERY_MS),
-        transport=Random(f"transport {seed}").choice(_TRANSPORTS),
+        transport=transport,
         pipelines_are_full=Random(f"gathered {seed}").choice(_PIPELINES_ARE_FULL),
         flags=(
             *flags(random.choice(_SNAPSHOT_COMMANDS), random.choice(_RETAIN_MS)),

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +26,7 @@ from coordinator.journal.errors import (
 from coordinator.mux.stage import Stage
 from coordinator.replica.bootstrap import ROOT_PASSWORD_FILE
 from coordinator.replica.data_directory import SUPERBLOCK_FILE, ReplicaFiles, replica_opening
-from coordinator.replica.worker_thread import DiskHangsError
+from coordinator.replica.worker_thread import DiskHangsError, WorkerThread
 from coordinator.snapshot.divergence import DivergedError
 from coordinator.snapshot.errors import CopiesFailed, CopyNotWritten, NoIntactCopy
 from coordinator.snapshot.transfer import RestartNeeded
@@ -34,6 +35,7 @@ from services.runtime.server import DomainServer, new_server
 from testkit.memory_storage import SimulatedCrash
 from testkit.service_domains import all_domains
 from testkit.world.disk import WorldDisk
+from testkit.world.encryption import EncryptedFiles, flags_of, with_real_files
 from testkit.world.process import WorldProcess, WorldThread
 from testkit.world.schedule import NS_PER_MS
 from testkit.world.watched import WorldAudit, WorldTelemetry
@@ -83,7 +85,14 @@ def name_of(replica: int) -> str:
 class WorldReplica:
     """A replica whose processes are started again when they end, while `is_wanted`."""
 
-    def __init__(self, world: World, number: int, options: WorldOptions) -> None:
+    def __init__(
+        self,
+        world: World,
+        number: int,
+        options: WorldOptions,
+        encrypted: EncryptedFiles | None = None,
+    ) -> None:
+        """Its certificates are among `encrypted` files, if nothing may be sent in the clear."""
         self.number = number
         self.name = name_of(number)
         """The name of its host, which leads to another address when it moves."""
@@ -118,6 +127,9 @@ class WorldReplica:
         """Tells the present coordinator to end in order."""
         self._world = world
         self._options = options
+        self._encrypted = encrypted
+        if encrypted is not None:
+            encrypted.provide(number, self.name)
 
     # --- Life ---
 
@@ -258,14 +270,14 @@ class WorldReplica:
 
     async def _coordinate(self, process: WorldProcess) -> None:
         outside = Outside(
-            make_thread=lambda name: WorldThread(name, process),
+            make_thread=partial(WorldThread, process=process),
             write_ready=lambda path, ready: None,
             remove_ready=lambda path: None,
             write_view=_no_view,
             open_audit=lambda directory, bytes_max: WorldAudit(self._world.defects.append),
         )
         config = self.config
-        self.files = await self._opened(config)
+        self.files = await self._opened(config, outside.make_thread)
         self.coordinator = Coordinator(
             config, self.files, CLUSTER_KEY, self._telemetry(), outside=outside
         )
@@ -282,13 +294,15 @@ class WorldReplica:
             return None
         return WorldTelemetry(f"r{self.number}", self._world.defects.append)
 
-    async def _opened(self, config: Config) -> ReplicaFiles:
+    async def _opened(
+        self, config: Config, make_thread: Callable[[str], WorkerThread]
+    ) -> ReplicaFiles:
         """Open the data directory; a damaged snapshot is first made whole, as before any start."""
         options = directory_options(config)
         with closing(replica_opening(options, self.machine.disk)) as opening:
             try:
                 while True:
-                    await mended(config, next(opening))
+                    await mended(config, next(opening), make_thread)
             except StopIteration as opened:
                 files: ReplicaFiles = opened.value
                 return files
@@ -298,7 +312,8 @@ class WorldReplica:
     @property
     def config(self) -> Config:
         """What its command line says, with the host that it is on now."""
-        return _config(self.number, self.machine.host, self._options)
+        config = _config(self.number, self.machine.host, self._options)
+        return config if self._encrypted is None else with_real_files(config, self._encrypted)
 
     @property
     def is_standby(self) -> bool:
@@ -356,6 +371,8 @@ def _arguments(number: int, host: str, options: WorldOptions) -> list[str]:
         *(f"--service={stage.name.lower()}={_socket(stage)}" for stage in all_domains()),
         *options.flags,
     ]
+    if options.is_encrypted:
+        result += flags_of(number, has_peers=count > 1)
     if count > 1:
         result.append(f"--peer-listen={host}:{_PEER_PORT}")
         result += [f"--peer={each}={name_of(each)}:{_PEER_PORT}" for each in range(count)]

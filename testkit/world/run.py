@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Final, Protocol
 from unittest import mock
 
@@ -17,6 +19,7 @@ from testkit.oracles import history, wing_gong, witness
 from testkit.world import operator_acts, wanderer_acts
 from testkit.world.branches import REFUSED, Branches
 from testkit.world.clients import Access, Clients
+from testkit.world.encryption import OUR_AUTHORITY, EncryptedFiles, authority_pem
 from testkit.world.faults import Faults
 from testkit.world.ground import Ground, victims_of
 from testkit.world.mail import Mail
@@ -25,6 +28,7 @@ from testkit.world.narrow_watchers import NarrowWatchers, short_feeds
 from testkit.world.observer import CLOCK_AHEAD_US_MAX, Observer
 from testkit.world.options import WorldOptions
 from testkit.world.process import WorldProcess
+from testkit.world.renewals import Renewals, frequent_looks
 from testkit.world.replica import CLUSTER_ID, WorldReplica
 from testkit.world.schedule import NS_PER_S
 from testkit.world.strangers import Strangers
@@ -128,6 +132,8 @@ class WorldRun:
         self._narrow_watchers = NarrowWatchers(self.world, failed)
         self._strangers = Strangers(self.world, failed)
         self._members = Members(self.world, failed)
+        self._renewals = Renewals(self.world, self._branches.counts)
+        self._encrypted: EncryptedFiles | None = None
         self.replicas: list[WorldReplica] = []
         self.may_diverge = False
         """Whether a story has changed the state of a replica, or its answers."""
@@ -159,8 +165,14 @@ class WorldRun:
         return mock.patch.object(batcher, "gathered_commands", lambda under_way: int(under_way > 0))
 
     def _limits(self) -> ExitStack:
-        """Return what lowers limits for some of the programs of the run."""
+        """Return what lowers limits for some of the programs of the run, and keeps its files."""
         stack = ExitStack()
+        if self.options.is_encrypted:
+            # Before the world runs: names of temporary files are random.
+            directory = stack.enter_context(TemporaryDirectory(prefix="viewstamp-world-"))
+            self._encrypted = EncryptedFiles(Path(directory))
+            self.world.authority = authority_pem(OUR_AUTHORITY)
+            stack.enter_context(frequent_looks())
         if self.options.members:
             stack.enter_context(short_times())
         if self.options.narrow_watchers:
@@ -170,7 +182,9 @@ class WorldRun:
     def _go_through(self) -> None:
         options, world = self.options, self.world
         count = options.replicas + options.standbys
-        self.replicas = [WorldReplica(world, number, options) for number in range(count)]
+        self.replicas = [
+            WorldReplica(world, number, options, self._encrypted) for number in range(count)
+        ]
         self.mail.watch(self.replicas)
         # Before the checkers, which then see only effects that no fault has prevented.
         faults = self._faults()
@@ -193,6 +207,8 @@ class WorldRun:
         self._members.begin(access, options.members)
         self._narrow_watchers.begin(access, options.narrow_watchers)
         self._strangers.begin(access, options.strangers)
+        if self._encrypted is not None:
+            self._renewals.begin(self._encrypted, self.replicas)
         must_settle = self._course.go(self, faults)
         self.outcome.faults = faults.counts
         if must_settle:
@@ -220,6 +236,7 @@ class WorldRun:
 
     def _settle(self, password: str) -> None:
         """After all faults every call is answered, and every replica has the same state."""
+        self._renewals.end()
         programs = (
             *(self._clients, self._wanderers, self._watchers, self._members),
             *(self._narrow_watchers, self._strangers),

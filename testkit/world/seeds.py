@@ -21,8 +21,10 @@ SIZES: Final = (
     *("replicas", "standbys", "clients", "callers", "keys", "seconds"),
     *("wanderers", "operators", "watchers", "narrow_watchers", "strangers", "members"),
 )
+SWITCHES: Final = ("is_watched", "is_encrypted")
+"""What is on or off. Options of the command line have their names without the first word."""
 _FEWER: Final[tuple[dict[str, int], ...]] = (
-    {"is_watched": False},
+    *({name: False} for name in SWITCHES),
     {"operators": 0},
     {"watchers": 0},
     {"narrow_watchers": 0},
@@ -160,8 +162,9 @@ def command(seed: int, options: WorldOptions, drawn: WorldOptions) -> str:
         words.append(f"--faults {','.join(options.faults)}")
     if options.transport != drawn.transport:
         words.append(f"--transport {options.transport}")
-    if options.is_watched != drawn.is_watched:
-        words.append(f"--watched {int(options.is_watched)}")
+    for name in SWITCHES:
+        if getattr(options, name) != getattr(drawn, name):
+            words.append(f"--{name.removeprefix('is_')} {int(getattr(options, name))}")
     words += [f"--flag={flag}" for flag in options.flags if flag not in drawn.flags]
     if options.dropped:
         words.append(f"--drop {','.join(map(str, sorted(options.dropped)))}")
