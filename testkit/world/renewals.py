@@ -125,7 +125,7 @@ class Renewals:
         files, self._files = self._files, None
         if files is not None:
             for replica in self._replicas:
-                files.provide(replica.number, replica.name)
+                _make_good(files, replica)
 
     def _later(self, within_ms: tuple[int, int], do: Callable[[], None]) -> None:
         delay_ns = self._random.randint(*within_ms) * NS_PER_MS
@@ -138,6 +138,7 @@ class Renewals:
         purpose, renewal = self._random.choice(PURPOSES), self._random.choice(RENEWALS)
         names = tuple(names_for(purpose, replica.number, replica.name))
         self._note(replica, f"{purpose}: {renewal.what}")
+        replica.has_bad_certificates = True
         self._files.put(purpose, replica.number, renewal.make(names))
         if purpose == PEERS and self._random.getrandbits(1):
             both = authority_pem(OTHER_AUTHORITY) + authority_pem(OUR_AUTHORITY)
@@ -147,9 +148,14 @@ class Renewals:
     def _restore(self, replica: WorldReplica) -> None:
         if self._files is not None:
             self._note(replica, "good again")
-            self._files.provide(replica.number, replica.name)
+            _make_good(self._files, replica)
             self._later(_EVERY_MS, self._renew)
 
     def _note(self, replica: WorldReplica, what: str) -> None:
         self._world.schedule.note(f"r{replica.number}", RENEWED.format(what))
         self._counts[RENEWED.format(what)] += 1
+
+
+def _make_good(files: EncryptedFiles, replica: WorldReplica) -> None:
+    files.provide(replica.number, replica.name)
+    replica.has_bad_certificates = False

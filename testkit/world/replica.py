@@ -16,6 +16,7 @@ from coordinator.app.config import AUDIT_BYTES_MIN, Config, parse
 from coordinator.app.main import directory_options
 from coordinator.app.outside import Outside
 from coordinator.app.snapshot_repair import mended
+from coordinator.base.errors import ConfigError
 from coordinator.journal.errors import (
     JournalError,
     JournalFailed,
@@ -121,6 +122,8 @@ class WorldReplica:
         """Whether writes went astray or vanished on its disk, which may have hit any entry."""
         self.has_diverged = False
         """Whether a story has changed its state, or its answers, without an entry in the log."""
+        self.has_bad_certificates = False
+        """Whether its files of certificates are of no use now, so that a start may be refused."""
         self.ended: list[Callable[[BaseException | None], None]] = []
         """Called when the coordinator has ended by itself."""
         self._stop = asyncio.Event()
@@ -238,6 +241,8 @@ class WorldReplica:
         elif error is None:
             if not self._stop.is_set():
                 self._world.defect(f"{process.name} ended, and nobody told it to")
+        elif self.has_bad_certificates and isinstance(error, ConfigError):
+            self._world.schedule.note(f"r{self.number}", "cannot start with its certificates")
         elif not isinstance(error, _GOOD_ENDS):
             self._world.defect(f"{process.name} ended: {error!r}")
 
