@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from coordinator import vsr
+from coordinator.base.errors import ConfigError
 from coordinator.journal.errors import JournalExists, JournalNotFound
 from coordinator.journal.journal import SEGMENT_BYTES, Journal
 from coordinator.journal.opening import Recovery, check_superblock
@@ -63,6 +64,7 @@ _log = logging.getLogger(__name__)
 OPENED: Final = "directory opened"
 SUPERBLOCK_FILE: Final = "superblock"
 JOURNAL_DIRECTORY: Final = "journal"
+ARCHIVE_PROBE: Final = "archive-probe"
 SNAPSHOTS_DIRECTORY: Final = "snapshots"
 BOOTSTRAPPED_OP: Final = 1
 
@@ -194,7 +196,7 @@ def open_replica(
     """Open the directory, or create it blank.
 
     `mend` is called if a file of the snapshot has no intact copy; without `mend` that is refused.
-    Raises DirectoryInUse, WrongDirectoryError, OSError and what journal, superblock and snapshot
+    Raises DirectoryInUse, WrongDirectoryError, ConfigError, OSError and what journal, superblock and snapshot
     files raise.
     """
     with closing(replica_opening(options, storage or FileStorage())) as opening:
@@ -430,6 +432,8 @@ def _open_journal(
     state = superblock.state
     directory = str(options.path / JOURNAL_DIRECTORY)
     archive = None if options.archive is None else str(options.archive)
+    if archive is not None:
+        _check_archive(storage, str(options.path), archive)
     if not superblock.exists:
         try:
             return Journal.create(
@@ -459,6 +463,27 @@ def _open_journal(
         archive=archive,
         superblock=superblock.mark,
     )
+
+
+def _check_archive(storage: Storage, directory: str, archive: str) -> None:
+    """Make the archive, and move a file there. Raises ConfigError if that cannot be done.
+
+    Otherwise the process would end days later, when it drops its first segment, and all replicas at
+    about the same time.
+    """
+    probe, moved = f"{directory}/{ARCHIVE_PROBE}", f"{archive}/{ARCHIVE_PROBE}"
+    try:
+        storage.make_directory(archive)
+        if storage.exists(probe):  # an earlier process died here
+            storage.unlink(probe)
+        storage.create(probe).close()
+        storage.rename(probe, moved)
+        storage.unlink(moved)
+    except OSError as error:
+        raise ConfigError(
+            f"--journal-archive {archive}: segments of the journal cannot be moved there ({error});"
+            f" give a directory on the file system of {directory}, in a directory that exists"
+        ) from error
 
 
 def _commit_max(superblock: SuperblockFile, options: DirectoryOptions) -> int:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from testkit.world.options import WorldOptions, draw
+from testkit.world.options import KINDS_ON_FILES, WorldOptions, draw
 from testkit.world.run import WorldOutcome
 from testkit.world.seeds import SIZES, SWITCHES, command, run_seed, shrink
 from viewstamp.transports import GRPCIO, WIRE
@@ -56,6 +56,9 @@ def _changed(drawn: WorldOptions, chosen: argparse.Namespace) -> WorldOptions:
         options = replace(options, faults=tuple(filter(None, chosen.faults.split(","))))
     if chosen.drop:
         options = replace(options, dropped=frozenset(map(int, chosen.drop.split(","))))
+    if options.is_on_files:
+        on_files = tuple(kind for kind in options.faults if kind in KINDS_ON_FILES)
+        options = replace(options, faults=on_files)
     if options.transport != WIRE:
         options = replace(options, is_encrypted=False)
     return options if options.replicas > 1 else replace(options, standbys=0)

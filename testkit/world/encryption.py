@@ -6,29 +6,24 @@ vary in length, and all certificates have numbers of one length. OpenSSL asks th
 whether a certificate is valid, and the programs ask the clock of the world. So those that have to
 be good are good for a century.
 
-The files are real, because OpenSSL reads some of them by itself. The directory differs from run to
-run, so that programs are shown names that do not.
+The files are real, because OpenSSL reads some of them by itself. The run is in a directory of its
+own, and their names are relative to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
-from pathlib import Path, PosixPath
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 
-from coordinator.peers.settings import PeerTls
 from coordinator.peers.tls import certificate_name
-
-if TYPE_CHECKING:
-    from coordinator.app.config import Config
 
 _KEY_BITS: Final = 2_048
 _KEY_EXPONENT: Final = 65_537
@@ -36,7 +31,7 @@ _SERIAL_NUMBER: Final = 1 << 40
 CLIENTS: Final = "clients"
 PEERS: Final = "peers"
 PURPOSES: Final = (CLIENTS, PEERS)
-_FOLDER: Final = PosixPath("/tls")
+_FOLDER: Final = Path("certificates")
 
 Period: TypeAlias = tuple[datetime, datetime]
 _BEGUN: Final = datetime(2020, 1, 1, tzinfo=UTC)
@@ -114,25 +109,11 @@ def names_for(purpose: str, replica: int, host: str) -> Sequence[str]:
     return [host if purpose == CLIENTS else certificate_name(replica)]
 
 
-class ShownPath(PosixPath):
-    """A real file that programs are shown under another name."""
-
-    shown = ""
-
-    def __str__(self) -> str:
-        """Return the name that is shown."""
-        return self.shown
-
-    def __fspath__(self) -> str:
-        """Return where the file is."""
-        return super().__str__()
-
-
 class EncryptedFiles:
-    """The files of certificates of all replicas, in a real directory."""
+    """The files of certificates of all replicas, below the directory of the run."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self) -> None:
+        _FOLDER.mkdir()
 
     def provide(self, replica: int, host: str) -> None:
         """Write what a replica needs."""
@@ -150,15 +131,9 @@ class EncryptedFiles:
         self._write(f"authority-{replica}.pem", certificates)
 
     def _write(self, name: str, content: bytes) -> None:
-        temporary = self._directory / "new"
+        temporary = _FOLDER / "new"
         temporary.write_bytes(content)
-        temporary.replace(self._directory / name)
-
-    def shown(self, path: Path) -> ShownPath:
-        """Return the file of which a command line has only the shown name."""
-        result = ShownPath(self._directory / path.name)
-        result.shown = str(path)
-        return result
+        temporary.replace(_FOLDER / name)
 
 
 def flags_of(replica: int, *, has_peers: bool) -> list[str]:
@@ -174,19 +149,3 @@ def flags_of(replica: int, *, has_peers: bool) -> list[str]:
             f"--peer-tls-ca={_FOLDER}/authority-{replica}.pem",
         ]
     return result
-
-
-def with_real_files(config: Config, files: EncryptedFiles) -> Config:
-    """Return a configuration whose files can be read."""
-    assert config.tls_certificate is not None and config.tls_key is not None, "the flags name them"
-    peers = config.peers
-    if peers is not None and peers.tls is not None:
-        tls = peers.tls
-        shown = PeerTls(*map(files.shown, (tls.certificate, tls.key, tls.authority)))
-        peers = replace(peers, tls=shown)
-    return replace(
-        config,
-        tls_certificate=files.shown(config.tls_certificate),
-        tls_key=files.shown(config.tls_key),
-        peers=peers,
-    )

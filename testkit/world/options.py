@@ -49,6 +49,18 @@ _WATCHED_ONE_IN: Final = 3
 _OPERATORS: Final = (0, 0, 1)
 _TRANSPORTS: Final = (GRPCIO, WIRE, WIRE)
 _ENCRYPTED_ONE_IN: Final = 3
+_ON_FILES_ONE_IN: Final = 6
+# What can happen on files: no machine loses power, and no disk fails or is replaced.
+KINDS_ON_FILES: Final = frozenset(
+    {
+        *("kill", "kill_in_step", "stop", "kill_service", "kill_client", "pause", "pause_service"),
+        *("pause_client", "hang_service", "slow_service", "away", "move", "step_down", "cut"),
+        *("cut_client", "isolate", "partition", "lose", "lost_messages", "poorly_carried"),
+        *("repeated_messages", "late_messages", "clog", "misrouted", "stranger", "holed_log"),
+        *("echoes", "slow", "hang_disk", "stalled_disk", "crowd", "ambush", "forgotten_view"),
+        *("dozing", "pendulum"),
+    }
+)
 _COPIES_OF_ONE_VICTIM: Final = 2
 _ALL_KINDS_ONE_IN: Final = 5
 # A victim loses its disk, or some of what is on it.
@@ -118,6 +130,8 @@ class WorldOptions:
     """What carries calls: the library's rules, or our own transport as it ships."""
     is_encrypted: bool = False
     """Whether clients and replicas speak TLS, which our own transport alone does."""
+    is_on_files: bool = False
+    """Whether replicas are on the file system of this machine, with all their programs."""
     segment_bytes: int = SEGMENT_BYTES
     record_bytes_max: int = RECORD_BYTES_MAX
 
@@ -138,6 +152,9 @@ def draw(seed: int) -> WorldOptions:
     if kinds & _OF_DISKS and QUORUMS[replicas].replication > _COPIES_OF_ONE_VICTIM:
         # On different victims both together could be more than a cluster survives.
         kinds -= _OF_RECORDS
+    is_on_files = Random(f"files {seed}").randrange(_ON_FILES_ONE_IN) == 0
+    if is_on_files:
+        kinds &= KINDS_ON_FILES
     visitors = Random(f"visitors {seed}")
     wanderers, operators = visitors.choice(_WANDERERS), visitors.choice(_OPERATORS)
     is_watched = visitors.randrange(_WATCHED_ONE_IN) == 0
@@ -149,6 +166,7 @@ def draw(seed: int) -> WorldOptions:
     return WorldOptions(
         replicas=replicas,
         is_encrypted=is_encrypted and transport == WIRE,
+        is_on_files=is_on_files,
         wanderers=wanderers,
         operators=operators,
         watchers=Random(f"watchers {seed}").choice(_WATCHERS),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from coordinator import vsr
 from coordinator.app.composition import Coordinator
 from coordinator.app.config import AUDIT_BYTES_MIN, Config, parse
-from coordinator.app.main import directory_options
+from coordinator.app.main import EXIT_STOPPED, directory_options, serve
 from coordinator.app.outside import Outside
 from coordinator.app.snapshot_repair import mended
 from coordinator.base.errors import ConfigError
@@ -26,7 +26,12 @@ from coordinator.journal.errors import (
 )
 from coordinator.mux.stage import Stage
 from coordinator.replica.bootstrap import ROOT_PASSWORD_FILE
-from coordinator.replica.data_directory import SUPERBLOCK_FILE, ReplicaFiles, replica_opening
+from coordinator.replica.data_directory import (
+    SUPERBLOCK_FILE,
+    ReplicaFiles,
+    open_replica,
+    replica_opening,
+)
 from coordinator.replica.worker_thread import DiskHangsError, WorkerThread
 from coordinator.snapshot.divergence import DivergedError
 from coordinator.snapshot.errors import CopiesFailed, CopyNotWritten, NoIntactCopy
@@ -36,7 +41,8 @@ from services.runtime.server import DomainServer, new_server
 from testkit.memory_storage import SimulatedCrash
 from testkit.service_domains import all_domains
 from testkit.world.disk import WorldDisk
-from testkit.world.encryption import EncryptedFiles, flags_of, with_real_files
+from testkit.world.encryption import flags_of
+from testkit.world.file_disk import FileDisk
 from testkit.world.process import WorldProcess, WorldThread
 from testkit.world.schedule import NS_PER_MS
 from testkit.world.watched import WorldAudit, WorldTelemetry
@@ -46,6 +52,7 @@ from viewstamp.telemetry.settings import Telemetry
 
 if TYPE_CHECKING:
     from testkit.world.options import WorldOptions
+    from testkit.world.surroundings import Surroundings
     from testkit.world.world import World
 
 CLUSTER_KEY: Final = bytes(range(limits.CLUSTER_KEY_BYTES))
@@ -91,9 +98,9 @@ class WorldReplica:
         world: World,
         number: int,
         options: WorldOptions,
-        encrypted: EncryptedFiles | None = None,
+        around: Surroundings | None = None,
     ) -> None:
-        """Its certificates are among `encrypted` files, if nothing may be sent in the clear."""
+        """Real files that it needs are `around` it."""
         self.number = number
         self.name = name_of(number)
         """The name of its host, which leads to another address when it moves."""
@@ -130,9 +137,10 @@ class WorldReplica:
         """Tells the present coordinator to end in order."""
         self._world = world
         self._options = options
-        self._encrypted = encrypted
-        if encrypted is not None:
-            encrypted.provide(number, self.name)
+        self.file_disk = FileDisk() if options.is_on_files else None
+        """Its disk in a run on files, in the place of the one of its machine."""
+        if around is not None and around.encrypted is not None:
+            around.encrypted.provide(number, self.name)
 
     # --- Life ---
 
@@ -259,6 +267,8 @@ class WorldReplica:
         self.coordinator = self.files = None
         self.machine.disk.restart_process()
         self.machine.disk.crash_at = None  # it was this process's death
+        if self.file_disk is not None:
+            self.file_disk.restart_process()
         self._again(self._start_coordinator_if_down)
 
     def _again(self, start: Callable[..., None], *arguments: Any) -> None:
@@ -274,25 +284,68 @@ class WorldReplica:
             self.start_coordinator()
 
     async def _coordinate(self, process: WorldProcess) -> None:
-        outside = Outside(
-            make_thread=partial(WorldThread, process=process),
+        outside = self._outside(process)
+        config = self.config
+        if self.file_disk is not None:
+            self.files = open_replica(directory_options(config), self.file_disk)
+            await self._serve(process, config, outside)
+            return
+        self.files = await self._opened(config, outside.make_thread)
+        telemetry = self._telemetry()
+        coordinator = Coordinator(config, self.files, CLUSTER_KEY, telemetry, outside=outside)
+        self._put_together(process, coordinator)
+        self._stop = asyncio.Event()
+        await coordinator.run(self._stop)
+
+    async def _serve(self, process: WorldProcess, config: Config, outside: Outside) -> None:
+        """Run the program around the coordinator, too. Raises what ended the coordinator."""
+        why: list[Exception] = []
+
+        def make(*arguments: Any) -> Coordinator:
+            coordinator = Coordinator(*arguments, outside=outside)
+            run = coordinator.run
+
+            async def telling(stop: asyncio.Event) -> None:
+                self._stop = stop
+                try:
+                    await run(stop)
+                except Exception as error:
+                    why.append(error)
+                    raise
+
+            setattr(coordinator, "run", telling)  # noqa: B010  a type checker knows it as a method
+            self._put_together(process, coordinator)
+            return coordinator
+
+        assert self.files is not None, "they are open"
+        status = await serve(config, self.files, CLUSTER_KEY, None, make)
+        if why:
+            assert status != EXIT_STOPPED, f"status {status} after {why[0]!r}"
+            raise why[0]
+
+    def _outside(self, process: WorldProcess) -> Outside:
+        make_thread = partial(WorldThread, process=process)
+        if self.file_disk is not None:
+            return Outside(make_thread, open_audit=self._audit)
+        return Outside(
+            make_thread,
             write_ready=lambda path, ready: None,
             remove_ready=lambda path: None,
             write_view=_no_view,
-            open_audit=lambda directory, bytes_max: WorldAudit(self._world.defects.append),
+            open_audit=self._audit,
         )
-        config = self.config
-        self.files = await self._opened(config, outside.make_thread)
-        self.coordinator = Coordinator(
-            config, self.files, CLUSTER_KEY, self._telemetry(), outside=outside
-        )
+
+    def _audit(self, directory: Path, bytes_max: int) -> WorldAudit:
+        return WorldAudit(self._world.defects.append)
+
+    def _put_together(self, process: WorldProcess, coordinator: Coordinator) -> None:
+        """Tell everybody of a coordinator that will run."""
+        self.coordinator = coordinator
         if self.has_older_superblock:
             self.has_older_superblock = False
             self._world.defect(f"{process.name} started with an older superblock")
         for told in self.opened:
             told(self)
-        self._stop = asyncio.Event()
-        await self.coordinator.run(self._stop)
 
     def _telemetry(self) -> Telemetry | None:
         if not self._options.is_watched:
@@ -317,8 +370,12 @@ class WorldReplica:
     @property
     def config(self) -> Config:
         """What its command line says, with the host that it is on now."""
-        config = _config(self.number, self.machine.host, self._options)
-        return config if self._encrypted is None else with_real_files(config, self._encrypted)
+        return _config(self.number, self.machine.host, self._options)
+
+    @property
+    def directory(self) -> Path:
+        """Its data directory: on disks of their own all replicas have the same one."""
+        return _directory(self.number, self._options)
 
     @property
     def is_standby(self) -> bool:
@@ -328,8 +385,10 @@ class WorldReplica:
     @property
     def root_password(self) -> str | None:
         """The root password that this replica made, None if it made none."""
-        path = f"{DIRECTORY}/{ROOT_PASSWORD_FILE}"
-        disk = self.machine.disk
+        disk, path = self.machine.disk, f"{DIRECTORY}/{ROOT_PASSWORD_FILE}"
+        if self.file_disk is not None:
+            file = self.directory / ROOT_PASSWORD_FILE
+            return file.read_text().strip() if file.exists() else None
         return disk.content(path).decode().strip() if disk.exists(path) else None
 
     @property
@@ -354,6 +413,10 @@ def _socket(stage: Stage) -> str:
     return f"unix:/run/{stage.name.lower()}.sock"
 
 
+def _directory(number: int, options: WorldOptions) -> Path:
+    return Path(f"replica-{number}") if options.is_on_files else DIRECTORY
+
+
 def _config(number: int, host: str, options: WorldOptions) -> Config:
     """Return what the command line gives, but for segments that it refuses as too small."""
     return replace(
@@ -366,7 +429,7 @@ def _config(number: int, host: str, options: WorldOptions) -> Config:
 def _arguments(number: int, host: str, options: WorldOptions) -> list[str]:
     count = options.replicas
     result = [
-        f"--data-directory={DIRECTORY}",
+        f"--data-directory={_directory(number, options)}",
         f"--listen={host}:{CLIENT_PORT}",
         f"--advertise={name_of(number)}:{CLIENT_PORT}",
         f"--replica-id={number}",
@@ -376,6 +439,8 @@ def _arguments(number: int, host: str, options: WorldOptions) -> list[str]:
         *(f"--service={stage.name.lower()}={_socket(stage)}" for stage in all_domains()),
         *options.flags,
     ]
+    if options.is_on_files:
+        result.append(f"--journal-archive=archive-{number}")
     if options.is_encrypted:
         result += flags_of(number, has_peers=count > 1)
     if count > 1:

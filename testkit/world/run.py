@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 from typing import Final, Protocol
 from unittest import mock
 
@@ -19,19 +17,20 @@ from testkit.oracles import history, wing_gong, witness
 from testkit.world import operator_acts, wanderer_acts
 from testkit.world.branches import REFUSED, Branches
 from testkit.world.clients import Access, Clients
-from testkit.world.encryption import OUR_AUTHORITY, EncryptedFiles, authority_pem
 from testkit.world.faults import Faults
+from testkit.world.file_troubles import FileTroubles
 from testkit.world.ground import Ground, victims_of
 from testkit.world.mail import Mail
-from testkit.world.members import Members, short_times
-from testkit.world.narrow_watchers import NarrowWatchers, short_feeds
+from testkit.world.members import Members
+from testkit.world.narrow_watchers import NarrowWatchers
 from testkit.world.observer import CLOCK_AHEAD_US_MAX, Observer
 from testkit.world.options import WorldOptions
 from testkit.world.process import WorldProcess
-from testkit.world.renewals import Renewals, frequent_looks
+from testkit.world.renewals import Renewals
 from testkit.world.replica import CLUSTER_ID, WorldReplica
 from testkit.world.schedule import NS_PER_S
 from testkit.world.strangers import Strangers
+from testkit.world.surroundings import Surroundings
 from testkit.world.wanderers import OPERATOR, WANDERER, Wanderers
 from testkit.world.watchers import Watchers, told_changes
 from testkit.world.workload import READS, REGISTER, Demands, Heard, prepare, unseen_alike
@@ -133,7 +132,8 @@ class WorldRun:
         self._strangers = Strangers(self.world, failed)
         self._members = Members(self.world, failed)
         self._renewals = Renewals(self.world, self._branches.counts)
-        self._encrypted: EncryptedFiles | None = None
+        self._file_troubles = FileTroubles(self.world, self._branches.counts)
+        self._around = Surroundings(self.world, options)
         self.replicas: list[WorldReplica] = []
         self.may_diverge = False
         """Whether a story has changed the state of a replica, or its answers."""
@@ -141,7 +141,7 @@ class WorldRun:
 
     def run(self) -> WorldOutcome:
         """Run, judge, and return what it came to."""
-        with self._pipelines(), self._limits(), self.world.running():
+        with self._pipelines(), self._around.in_place(), self.world.running():
             try:
                 self._go_through()
             except Broken as broken:
@@ -164,26 +164,11 @@ class WorldRun:
             return nullcontext()
         return mock.patch.object(batcher, "gathered_commands", lambda under_way: int(under_way > 0))
 
-    def _limits(self) -> ExitStack:
-        """Return what lowers limits for some of the programs of the run, and keeps its files."""
-        stack = ExitStack()
-        if self.options.is_encrypted:
-            # Before the world runs: names of temporary files are random.
-            directory = stack.enter_context(TemporaryDirectory(prefix="viewstamp-world-"))
-            self._encrypted = EncryptedFiles(Path(directory))
-            self.world.authority = authority_pem(OUR_AUTHORITY)
-            stack.enter_context(frequent_looks())
-        if self.options.members:
-            stack.enter_context(short_times())
-        if self.options.narrow_watchers:
-            stack.enter_context(short_feeds())
-        return stack
-
     def _go_through(self) -> None:
         options, world = self.options, self.world
         count = options.replicas + options.standbys
         self.replicas = [
-            WorldReplica(world, number, options, self._encrypted) for number in range(count)
+            WorldReplica(world, number, options, self._around) for number in range(count)
         ]
         self.mail.watch(self.replicas)
         # Before the checkers, which then see only effects that no fault has prevented.
@@ -207,8 +192,10 @@ class WorldRun:
         self._members.begin(access, options.members)
         self._narrow_watchers.begin(access, options.narrow_watchers)
         self._strangers.begin(access, options.strangers)
-        if self._encrypted is not None:
-            self._renewals.begin(self._encrypted, self.replicas)
+        if self._around.encrypted is not None:
+            self._renewals.begin(self._around.encrypted, self.replicas)
+        if self._around.programs is not None:
+            self._file_troubles.begin(self._around.programs, self.replicas)
         must_settle = self._course.go(self, faults)
         self.outcome.faults = faults.counts
         if must_settle:
@@ -237,6 +224,7 @@ class WorldRun:
     def _settle(self, password: str) -> None:
         """After all faults every call is answered, and every replica has the same state."""
         self._renewals.end()
+        self._file_troubles.end()
         programs = (
             *(self._clients, self._wanderers, self._watchers, self._members),
             *(self._narrow_watchers, self._strangers),

@@ -21,7 +21,7 @@ SIZES: Final = (
     *("replicas", "standbys", "clients", "callers", "keys", "seconds"),
     *("wanderers", "operators", "watchers", "narrow_watchers", "strangers", "members"),
 )
-SWITCHES: Final = ("is_watched", "is_encrypted")
+SWITCHES: Final = ("is_watched", "is_encrypted", "is_on_files")
 """What is on or off. Options of the command line have their names without the first word."""
 _FEWER: Final[tuple[dict[str, int], ...]] = (
     *({name: False} for name in SWITCHES),
