@@ -45,6 +45,7 @@ _WATCHERS: Final = (0, 0, 1, 2)
 _MEMBERS: Final = (0, 0, 2, 3)
 _NARROW_WATCHERS: Final = (0, 0, 0, 0, 1, 2)
 _STRANGERS: Final = (0, 0, 1)
+_RUDE_PEERS: Final = (0, 0, 1)
 _WATCHED_ONE_IN: Final = 3
 _OPERATORS: Final = (0, 0, 1)
 _TRANSPORTS: Final = (GRPCIO, WIRE, WIRE)
@@ -111,6 +112,8 @@ class WorldOptions:
     """Clients that follow a part of the changes, of feeds that are short."""
     strangers: int = 0
     """Programs that are not ours, whose requests are refused."""
+    rude_peers: int = 0
+    """Programs at the ports for replicas that are none."""
     members: int = 0
     """Programs in one consumer group."""
     is_watched: bool = False
@@ -172,6 +175,7 @@ def draw(seed: int) -> WorldOptions:
         watchers=Random(f"watchers {seed}").choice(_WATCHERS),
         narrow_watchers=Random(f"narrow watchers {seed}").choice(_NARROW_WATCHERS),
         strangers=Random(f"strangers {seed}").choice(_STRANGERS),
+        rude_peers=Random(f"rude peers {seed}").choice(_RUDE_PEERS),
         members=Random(f"members {seed}").choice(_MEMBERS),
         is_watched=is_watched,
         standbys=standbys if replicas > 1 else 0,

@@ -28,6 +28,7 @@ from testkit.world.options import WorldOptions
 from testkit.world.process import WorldProcess
 from testkit.world.renewals import Renewals
 from testkit.world.replica import CLUSTER_ID, WorldReplica
+from testkit.world.rude_peers import RudePeers
 from testkit.world.schedule import NS_PER_S
 from testkit.world.strangers import Strangers
 from testkit.world.surroundings import Surroundings
@@ -131,6 +132,7 @@ class WorldRun:
         self._narrow_watchers = NarrowWatchers(self.world, failed)
         self._strangers = Strangers(self.world, failed)
         self._members = Members(self.world, failed)
+        self._rude_peers = RudePeers(self.world, failed, self._branches.counts)
         self._renewals = Renewals(self.world, self._branches.counts)
         self._file_troubles = FileTroubles(self.world, self._branches.counts)
         self._around = Surroundings(self.world, options)
@@ -192,6 +194,7 @@ class WorldRun:
         self._members.begin(access, options.members)
         self._narrow_watchers.begin(access, options.narrow_watchers)
         self._strangers.begin(access, options.strangers)
+        self._rude_peers.begin(self.replicas, options.rude_peers)
         if self._around.encrypted is not None:
             self._renewals.begin(self._around.encrypted, self.replicas)
         if self._around.programs is not None:
@@ -227,7 +230,7 @@ class WorldRun:
         self._file_troubles.end()
         programs = (
             *(self._clients, self._wanderers, self._watchers, self._members),
-            *(self._narrow_watchers, self._strangers),
+            *(self._narrow_watchers, self._strangers, self._rude_peers),
         )
         for who in programs:
             who.end()

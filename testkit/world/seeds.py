@@ -19,7 +19,8 @@ SHRINK_RUNS_MAX: Final = 80
 _MS_PER_S: Final = 1_000
 SIZES: Final = (
     *("replicas", "standbys", "clients", "callers", "keys", "seconds"),
-    *("wanderers", "operators", "watchers", "narrow_watchers", "strangers", "members"),
+    *("wanderers", "operators", "watchers", "narrow_watchers", "strangers", "rude_peers"),
+    "members",
 )
 SWITCHES: Final = ("is_watched", "is_encrypted", "is_on_files")
 """What is on or off. Options of the command line have their names without the first word."""
@@ -29,6 +30,7 @@ _FEWER: Final[tuple[dict[str, int], ...]] = (
     {"watchers": 0},
     {"narrow_watchers": 0},
     {"strangers": 0},
+    {"rude_peers": 0},
     {"members": 0},
     {"wanderers": 0},
     {"wanderers": 1},
