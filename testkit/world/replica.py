@@ -420,13 +420,14 @@ def _directory(number: int, options: WorldOptions) -> Path:
 def _config(number: int, host: str, options: WorldOptions) -> Config:
     """Return what the command line gives, but for segments that it refuses as too small."""
     return replace(
-        parse(_arguments(number, host, options)),
+        parse(arguments_of(number, host, options)),
         segment_bytes=options.segment_bytes,
         record_bytes_max=options.record_bytes_max,
     )
 
 
-def _arguments(number: int, host: str, options: WorldOptions) -> list[str]:
+def arguments_of(number: int, host: str, options: WorldOptions) -> list[str]:
+    """Return the command line of a coordinator."""
     count = options.replicas
     result = [
         f"--data-directory={_directory(number, options)}",

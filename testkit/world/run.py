@@ -35,6 +35,7 @@ from testkit.world.surroundings import Surroundings
 from testkit.world.wanderers import OPERATOR, WANDERER, Wanderers
 from testkit.world.watchers import Watchers, told_changes
 from testkit.world.workload import READS, REGISTER, Demands, Heard, prepare, unseen_alike
+from testkit.world.wrong_starts import WrongStarts
 from testkit.world.world import Defect, World
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.client.transport import AccessTokenSource, Credentials, Endpoint, unary
@@ -135,6 +136,7 @@ class WorldRun:
         self._rude_peers = RudePeers(self.world, failed, self._branches.counts)
         self._renewals = Renewals(self.world, self._branches.counts)
         self._file_troubles = FileTroubles(self.world, self._branches.counts)
+        self._wrong_starts = WrongStarts(self.world, options, failed, self._branches.counts)
         self._around = Surroundings(self.world, options)
         self.replicas: list[WorldReplica] = []
         self.may_diverge = False
@@ -199,6 +201,7 @@ class WorldRun:
             self._renewals.begin(self._around.encrypted, self.replicas)
         if self._around.programs is not None:
             self._file_troubles.begin(self._around.programs, self.replicas)
+            self._wrong_starts.begin(self.replicas)
         must_settle = self._course.go(self, faults)
         self.outcome.faults = faults.counts
         if must_settle:
@@ -228,6 +231,7 @@ class WorldRun:
         """After all faults every call is answered, and every replica has the same state."""
         self._renewals.end()
         self._file_troubles.end()
+        self._wrong_starts.end()
         programs = (
             *(self._clients, self._wanderers, self._watchers, self._members),
             *(self._narrow_watchers, self._strangers, self._rude_peers),
