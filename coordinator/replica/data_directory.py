@@ -196,8 +196,8 @@ def open_replica(
     """Open the directory, or create it blank.
 
     `mend` is called if a file of the snapshot has no intact copy; without `mend` that is refused.
-    Raises DirectoryInUse, WrongDirectoryError, ConfigError, OSError and what journal, superblock and snapshot
-    files raise.
+    Raises DirectoryInUse, WrongDirectoryError, ConfigError, OSError and what journal, superblock
+    and snapshot files raise.
     """
     with closing(replica_opening(options, storage or FileStorage())) as opening:
         try:

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from testkit.world.options import KINDS_ON_FILES, WorldOptions, draw
 from testkit.world.run import WorldOutcome
@@ -48,7 +49,9 @@ def _changed(drawn: WorldOptions, chosen: argparse.Namespace) -> WorldOptions:
     """Return the options of the seed, with what the command line says instead."""
     sizes = {name: getattr(chosen, name) for name in SIZES if getattr(chosen, name) is not None}
     given = {name: getattr(chosen, name) for name in SWITCHES}
-    switches = {name: bool(value) for name, value in given.items() if value is not None}
+    switches: dict[str, Any] = {
+        name: bool(value) for name, value in given.items() if value is not None
+    }
     if chosen.transport is not None:
         drawn = replace(drawn, transport=chosen.transport)
     options = replace(drawn, **sizes, **switches, flags=(*drawn.flags, *chosen.flag))

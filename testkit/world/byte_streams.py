@@ -380,14 +380,14 @@ async def begin_encrypted(
     """Shake hands with what `SSLProtocol` knows, and return both. Raises OSError."""
     shaken: asyncio.Future[None] = process.loop.create_future()
     protocol = factory()
-    tls = SSLProtocol(process.loop, protocol, context, shaken, **options)  # type: ignore[arg-type]
+    tls = SSLProtocol(process.loop, protocol, context, shaken, **options)
     try:
         await begin(process, transport, lambda: tls)
         await shaken
     except BaseException:
         transport.abort()
         raise
-    return tls._app_transport, protocol  # type: ignore[return-value]
+    return tls._app_transport, protocol
 
 
 async def begin(

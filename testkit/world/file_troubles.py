@@ -1,4 +1,4 @@
-"""What goes wrong in a run on files: writers of snapshots die, and views for tools cannot be written."""
+"""What goes wrong in a run on files: writers of snapshots die, and no view can be written."""
 
 from __future__ import annotations
 

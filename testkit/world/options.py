@@ -51,6 +51,7 @@ _OPERATORS: Final = (0, 0, 1)
 _TRANSPORTS: Final = (GRPCIO, WIRE, WIRE)
 _ENCRYPTED_ONE_IN: Final = 3
 _ON_FILES_ONE_IN: Final = 6
+_SMALL_ONE_IN: Final = 4
 # What can happen on files: no machine loses power, and no disk fails or is replaced.
 KINDS_ON_FILES: Final = frozenset(
     {
@@ -133,6 +134,8 @@ class WorldOptions:
     """What carries calls: the library's rules, or our own transport as it ships."""
     is_encrypted: bool = False
     """Whether clients and replicas speak TLS, which our own transport alone does."""
+    is_small: bool = False
+    """Whether some limits are so small that few callers reach them."""
     is_on_files: bool = False
     """Whether replicas are on the file system of this machine, with all their programs."""
     segment_bytes: int = SEGMENT_BYTES
@@ -170,6 +173,7 @@ def draw(seed: int) -> WorldOptions:
         replicas=replicas,
         is_encrypted=is_encrypted and transport == WIRE,
         is_on_files=is_on_files,
+        is_small=Random(f"small {seed}").randrange(_SMALL_ONE_IN) == 0,
         wanderers=wanderers,
         operators=operators,
         watchers=Random(f"watchers {seed}").choice(_WATCHERS),

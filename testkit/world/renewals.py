@@ -1,7 +1,7 @@
 """Certificates that are renewed while replicas run: well, badly, or too late.
 
 One replica at a time gets files that are of no use, or that prove something else. What a replica
-has read before stays in use, and a replica that nobody accepts any more is like one that is cut off.
+has read before stays in use, and one that nobody accepts any more is like one that is cut off.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ RENEWALS: Final[tuple[Renewal, ...]] = (
     Renewal("empty", lambda names: PemPair(b"", b"")),
     Renewal("a key of another kind", lambda n: issue(n, ed25519.Ed25519PrivateKey.generate())),
     Renewal("of a rare curve", lambda n: issue(n, ec.generate_private_key(ec.SECP256K1()))),
-    Renewal("of an unknown curve", lambda n: issue(n, ec.generate_private_key(ec.BrainpoolP256R1()))),
+    Renewal(
+        "of an unknown curve", lambda n: issue(n, ec.generate_private_key(ec.BrainpoolP256R1()))
+    ),
 )
 
 

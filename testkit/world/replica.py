@@ -302,7 +302,7 @@ class WorldReplica:
         why: list[Exception] = []
 
         def make(*arguments: Any) -> Coordinator:
-            coordinator = Coordinator(*arguments, outside=outside)
+            coordinator = partial(Coordinator, outside=outside)(*arguments)
             run = coordinator.run
 
             async def telling(stop: asyncio.Event) -> None:

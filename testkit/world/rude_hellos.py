@@ -25,20 +25,14 @@ class RudeHello(NamedTuple):
 
 
 HELLOS: Final = (
-    RudeHello(
-        "another version", {"wire_version": _OTHER_NUMBER}, HelloRefusal.OTHER_WIRE_VERSION
-    ),
+    RudeHello("another version", {"wire_version": _OTHER_NUMBER}, HelloRefusal.OTHER_WIRE_VERSION),
     RudeHello("a short nonce", {"boot_nonce": b"short"}, HelloRefusal.MALFORMED),
     RudeHello("a long id of a disk", {"disk": {"disk_id": b"long" * 9}}, HelloRefusal.MALFORMED),
     RudeHello(
         "another cluster", {"cluster_id": b"\x66" * CLUSTER_ID_BYTES}, HelloRefusal.OTHER_CLUSTER
     ),
-    RudeHello(
-        "another number of replicas", {"replica_count": 7}, HelloRefusal.OTHER_REPLICA_COUNT
-    ),
-    RudeHello(
-        "another number of standbys", {"standby_count": 5}, HelloRefusal.OTHER_STANDBY_COUNT
-    ),
+    RudeHello("another number of replicas", {"replica_count": 7}, HelloRefusal.OTHER_REPLICA_COUNT),
+    RudeHello("another number of standbys", {"standby_count": 5}, HelloRefusal.OTHER_STANDBY_COUNT),
     RudeHello(
         "other limits",
         {"configuration_digest": b"\x66" * DIGEST_BYTES},
@@ -50,7 +44,10 @@ HELLOS: Final = (
 FIRST_PACKETS: Final[tuple[tuple[str, bytes], ...]] = (
     ("rubbish", b"\xff"),
     ("an empty packet", b""),
-    ("a message instead of a hello", pb.ExchangeRequest(messages=[{}]).SerializeToString()),
+    (
+        "a message instead of a hello",
+        pb.ExchangeRequest(messages=[pb.ReplicaMessage()]).SerializeToString(),
+    ),
 )
 """What no hello is in. A replica refuses it as one of another version."""
 

@@ -135,7 +135,8 @@ class RudePeer:
         try:
             async with self._channel(replica, self._names()) as channel:
                 path = f"/{FILES_SERVICE}/{read.method}"
-                call: Any = channel.unary_stream(path)(read.make(self._welcome(replica)))
+                reading: Any = channel.unary_stream(path)
+                call = reading(read.make(self._welcome(replica)))
                 await call.read()
                 told = (await call.code()).name
         except grpc.aio.AioRpcError as error:
@@ -176,9 +177,7 @@ class RudePeer:
         config = replica.config
         assert config.peers is not None, "it has peers"
         nonce = bytes(BOOT_NONCE_BYTES)
-        peers = PeersConfig(
-            CLUSTER_ID, replica.number, config.replica_count, nonce, config.peers
-        )
+        peers = PeersConfig(CLUSTER_ID, replica.number, config.replica_count, nonce, config.peers)
         others = [each.number for each in self._replicas if each is not replica]
         own = encode_hello(hello_of(peers, agreed_limits()))
         return welcome_hello(own, replica.number, self._random.choice(others))

@@ -35,8 +35,8 @@ from testkit.world.surroundings import Surroundings
 from testkit.world.wanderers import OPERATOR, WANDERER, Wanderers
 from testkit.world.watchers import Watchers, told_changes
 from testkit.world.workload import READS, REGISTER, Demands, Heard, prepare, unseen_alike
-from testkit.world.wrong_starts import WrongStarts
 from testkit.world.world import Defect, World
+from testkit.world.wrong_starts import WrongStarts
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.client.transport import AccessTokenSource, Credentials, Endpoint, unary
 from viewstamp.limits import ROOT_USERNAME

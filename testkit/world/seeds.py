@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -22,10 +22,10 @@ SIZES: Final = (
     *("wanderers", "operators", "watchers", "narrow_watchers", "strangers", "rude_peers"),
     "members",
 )
-SWITCHES: Final = ("is_watched", "is_encrypted", "is_on_files")
+SWITCHES: Final = ("is_watched", "is_encrypted", "is_on_files", "is_small")
 """What is on or off. Options of the command line have their names without the first word."""
-_FEWER: Final[tuple[dict[str, int], ...]] = (
-    *({name: False} for name in SWITCHES),
+_FEWER: Final[tuple[Mapping[str, int], ...]] = (
+    *({name: 0} for name in SWITCHES),
     {"operators": 0},
     {"watchers": 0},
     {"narrow_watchers": 0},

@@ -22,8 +22,10 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
+import aiosqlite
+
 from coordinator.app import main
-from coordinator.snapshot import compaction, files, store, writer_process, writer_server
+from coordinator.snapshot import compaction, files, writer_process, writer_server
 
 if TYPE_CHECKING:
     from testkit.world.world import World
@@ -50,7 +52,7 @@ class SnapshotPrograms:
             for owner, name, replacement in (
                 (subprocess, "Popen", self._start),
                 (files, "ProcessCompactor", merging),
-                (store.aiosqlite, "connect", _LaneConnection),
+                (aiosqlite, "connect", _LaneConnection),
                 (main, "collect_when_quiet", _collect_nothing),
                 (os, "nice", lambda _: 0),
                 (signal, "signal", lambda *_: None),

@@ -297,9 +297,7 @@ SPOILINGS: Final = (
         _of_superblock(_forged(_VERSION_AT, b"\x02\x00")),
     ),
     Spoiling("copies of the superblock are exchanged", _of_superblock(_swapped), True),
-    Spoiling(
-        "reserved bytes are not zero", _of_superblock(_forged(_RESERVED_AT, b"\x01")), True
-    ),
+    Spoiling("reserved bytes are not zero", _of_superblock(_forged(_RESERVED_AT, b"\x01")), True),
     Spoiling(
         "the last byte is not zero", _of_superblock(_forged(_LAST_RESERVED_AT, b"\x01")), True
     ),

@@ -12,6 +12,7 @@ from testkit.world.encryption import OUR_AUTHORITY, EncryptedFiles, authority_pe
 from testkit.world.members import short_times
 from testkit.world.narrow_watchers import short_feeds
 from testkit.world.renewals import frequent_looks
+from testkit.world.small_limits import small_limits
 from testkit.world.snapshot_programs import SnapshotPrograms
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from testkit.world.world import World
 
 # A file system in memory, where there is one: the files of a run need not outlive it.
-_IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108  its directory is made for this run alone
+_IN_MEMORY: Final = Path("/dev/shm")
 
 
 class Surroundings:
@@ -47,6 +48,8 @@ class Surroundings:
             if options.is_on_files:
                 self.programs = SnapshotPrograms(self._world)
                 stack.enter_context(self.programs.in_place())
+            if options.is_small:
+                stack.enter_context(small_limits(self._world.seed))
             if options.members:
                 stack.enter_context(short_times())
             if options.narrow_watchers:

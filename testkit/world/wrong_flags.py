@@ -37,7 +37,6 @@ EVERYWHERE: Final = (
     WrongFlags(("--quota-commands=-1",), "give 0 for no limit"),
     WrongFlags(("--trace-ratio=7",), "give a number from 0 to 1"),
     WrongFlags(("--cluster-key=missing",), "No such file"),
-    WrongFlags(("--journal-archive=missing/archive",), "segments of the journal cannot be moved"),
 )
 OF_MEMBERS: Final = (
     WrongFlags((), "--peer-listen is missing", without="--peer-listen"),

@@ -26,6 +26,7 @@ from testkit.world.replica import CLUSTER_KEY, arguments_of
 from testkit.world.schedule import NS_PER_MS
 from testkit.world.spoilt_directories import SPOILINGS, Spoiling
 from testkit.world.wrong_flags import WrongFlags, possible
+from viewstamp import transports
 from viewstamp.format import FormatError
 
 if TYPE_CHECKING:
@@ -107,8 +108,11 @@ class WrongStarts:
             self._demand_refusal(arguments, wrong.words, "another identity")
 
     def _identities(self, replica: WorldReplica) -> Sequence[WrongFlags]:
-        """Return who a replica is not."""
-        result = [WrongFlags((f"--cluster-id={_OTHER_CLUSTER}",), "belongs to cluster")]
+        """Return who a replica is not, and where its journal cannot be archived."""
+        result = [
+            WrongFlags((f"--cluster-id={_OTHER_CLUSTER}",), "belongs to cluster"),
+            WrongFlags(("--journal-archive=missing/archive",), "journal cannot be moved there"),
+        ]
         everybody = len(self._replicas)
         others = [each for each in range(everybody) if each != replica.number]
         if others:
@@ -168,7 +172,7 @@ class WrongStarts:
         with (
             redirect_stderr(told),
             mock.patch.object(coordinator_main, "configure_logging", lambda *_: None),
-            mock.patch.object(coordinator_main.transports, "use", lambda _: None),
+            mock.patch.object(transports, "use", lambda _: None),
         ):
             status = coordinator_main.main(arguments)
         self._count(what)

@@ -37,5 +37,5 @@ def test_a_start_makes_the_archive_and_leaves_nothing_in_it() -> None:
 
 def test_a_start_refuses_an_archive_where_no_segment_can_go() -> None:
     """Nobody learns at the first dropped segment that the archive is on another file system."""
-    with pytest.raises(ConfigError, match="--journal-archive archive: .* give a directory on"):
+    with pytest.raises(ConfigError, match=r"--journal-archive archive: .* give a directory on"):
         open_replica(OPTIONS, TwoFileSystems())
