@@ -43,7 +43,7 @@ PATIENCES_S: Final = (0.2, 1.0, 8.0, 30.0)
 _DEMANDED_PATIENCE_S: Final = 60.0
 _CONNECT_PATIENCE_S: Final = 120.0
 # Refusals of calls that were not even begun. A healthy cluster has no reason for them.
-_NOT_SERVED: Final = frozenset({Reason.REASON_NO_SPACE, Reason.REASON_READ_DEADLINE})
+NOT_SERVED: Final = frozenset({Reason.REASON_NO_SPACE, Reason.REASON_READ_DEADLINE})
 # When a caller asks again who was refused.
 _REFUSED_PAUSE_S: Final = 0.2
 # A client notices within 10 s that nobody is at the other end, and then finds the primary.
@@ -203,7 +203,7 @@ class Callers:
             try:
                 return await self._connect(addresses, password, patience_s)
             except Refusal as refusal:
-                if refusal.reason not in _NOT_SERVED:
+                if refusal.reason not in NOT_SERVED:
                     raise
                 await asyncio.sleep(_REFUSED_PAUSE_S)
 
@@ -264,7 +264,7 @@ class Callers:
             self._heard.unknown += 1
             return False
         except Refusal as refusal:
-            if refusal.reason not in _NOT_SERVED:
+            if refusal.reason not in NOT_SERVED:
                 raise
             await asyncio.sleep(_REFUSED_PAUSE_S)
             self._heard.gave_up(who, key, self._world.schedule.now_ns)
