@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from coordinator import vsr
-from coordinator.base.errors import ConfigError
 from coordinator.journal.errors import JournalExists, JournalNotFound
 from coordinator.journal.journal import SEGMENT_BYTES, Journal
 from coordinator.journal.opening import Recovery, check_superblock
@@ -36,6 +35,7 @@ from coordinator.journal.superblock import (
     NOT_ADMITTED,
     SuperblockState,
 )
+from coordinator.replica.journal_archive import check_archive
 from coordinator.replica.repairs import Repairs
 from coordinator.replica.start import (
     SnapshotCut,
@@ -64,7 +64,6 @@ _log = logging.getLogger(__name__)
 OPENED: Final = "directory opened"
 SUPERBLOCK_FILE: Final = "superblock"
 JOURNAL_DIRECTORY: Final = "journal"
-ARCHIVE_PROBE: Final = "archive-probe"
 SNAPSHOTS_DIRECTORY: Final = "snapshots"
 BOOTSTRAPPED_OP: Final = 1
 
@@ -433,7 +432,7 @@ def _open_journal(
     directory = str(options.path / JOURNAL_DIRECTORY)
     archive = None if options.archive is None else str(options.archive)
     if archive is not None:
-        _check_archive(storage, str(options.path), archive)
+        check_archive(storage, str(options.path), archive)
     if not superblock.exists:
         try:
             return Journal.create(
@@ -463,27 +462,6 @@ def _open_journal(
         archive=archive,
         superblock=superblock.mark,
     )
-
-
-def _check_archive(storage: Storage, directory: str, archive: str) -> None:
-    """Make the archive, and move a file there. Raises ConfigError if that cannot be done.
-
-    Otherwise the process would end days later, when it drops its first segment, and all replicas at
-    about the same time.
-    """
-    probe, moved = f"{directory}/{ARCHIVE_PROBE}", f"{archive}/{ARCHIVE_PROBE}"
-    try:
-        storage.make_directory(archive)
-        if storage.exists(probe):  # an earlier process died here
-            storage.unlink(probe)
-        storage.create(probe).close()
-        storage.rename(probe, moved)
-        storage.unlink(moved)
-    except OSError as error:
-        raise ConfigError(
-            f"--journal-archive {archive}: segments of the journal cannot be moved there ({error});"
-            f" give a directory on the file system of {directory}, in a directory that exists"
-        ) from error
 
 
 def _commit_max(superblock: SuperblockFile, options: DirectoryOptions) -> int:

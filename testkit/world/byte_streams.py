@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
-from asyncio import protocols
 from asyncio.sslproto import SSLProtocol
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -212,7 +211,7 @@ class ByteTransport(asyncio.Transport):
 
     def _give(self, data: bytes) -> None:
         if isinstance(self._protocol, asyncio.BufferedProtocol):
-            protocols._feed_data_to_buffered_proto(self._protocol, data)  # type: ignore[attr-defined]  # the stubs leave it out
+            _fill(self._protocol, data)
         else:
             self._protocol.data_received(data)
 
@@ -244,6 +243,17 @@ class ByteTransport(asyncio.Transport):
             self._protocol.resume_writing()
         if self._is_closing:
             self._leave_when_sent()
+
+
+def _fill(protocol: asyncio.BufferedProtocol, data: bytes) -> None:
+    """Give bytes to a protocol that has buffers of its own."""
+    view = memoryview(data)
+    while view:
+        buffer = memoryview(protocol.get_buffer(len(view)))
+        size = min(len(buffer), len(view))
+        buffer[:size] = view[:size]
+        protocol.buffer_updated(size)
+        view = view[size:]
 
 
 def _cut(data: bytes) -> list[bytes]:
@@ -377,7 +387,10 @@ async def begin_encrypted(
     context: ssl.SSLContext,
     **options: Any,
 ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-    """Shake hands with what `SSLProtocol` knows, and return both. Raises OSError."""
+    """Shake hands with what `SSLProtocol` knows. Raises OSError.
+
+    The protocol is told of its own transport. The one that is returned is below it.
+    """
     shaken: asyncio.Future[None] = process.loop.create_future()
     protocol = factory()
     tls = SSLProtocol(process.loop, protocol, context, shaken, **options)
@@ -387,7 +400,7 @@ async def begin_encrypted(
     except BaseException:
         transport.abort()
         raise
-    return tls._app_transport, protocol
+    return transport, protocol
 
 
 async def begin(

@@ -52,7 +52,7 @@ from viewstamp.telemetry.settings import Telemetry
 
 if TYPE_CHECKING:
     from testkit.world.options import WorldOptions
-    from testkit.world.surroundings import Surroundings
+    from testkit.world.surroundings import RunSurroundings
     from testkit.world.world import World
 
 CLUSTER_KEY: Final = bytes(range(limits.CLUSTER_KEY_BYTES))
@@ -98,7 +98,7 @@ class WorldReplica:
         world: World,
         number: int,
         options: WorldOptions,
-        around: Surroundings | None = None,
+        around: RunSurroundings | None = None,
     ) -> None:
         """Real files that it needs are `around` it."""
         self.number = number

@@ -31,7 +31,7 @@ from testkit.world.replica import CLUSTER_ID, WorldReplica
 from testkit.world.rude_peers import RudePeers
 from testkit.world.schedule import NS_PER_S
 from testkit.world.strangers import Strangers
-from testkit.world.surroundings import Surroundings
+from testkit.world.surroundings import RunSurroundings
 from testkit.world.wanderers import OPERATOR, WANDERER, Wanderers
 from testkit.world.watchers import Watchers, told_changes
 from testkit.world.workload import READS, REGISTER, Demands, Heard, prepare, unseen_alike
@@ -137,7 +137,7 @@ class WorldRun:
         self._renewals = Renewals(self.world, self._branches.counts)
         self._file_troubles = FileTroubles(self.world, self._branches.counts)
         self._wrong_starts = WrongStarts(self.world, options, failed, self._branches.counts)
-        self._around = Surroundings(self.world, options)
+        self._around = RunSurroundings(self.world, options)
         self.replicas: list[WorldReplica] = []
         self.may_diverge = False
         """Whether a story has changed the state of a replica, or its answers."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _IN_MEMORY: Final = Path("/dev/shm")
 
 
-class Surroundings:
+class RunSurroundings:
     """Use it within `in_place`."""
 
     def __init__(self, world: World, options: WorldOptions) -> None:
