@@ -156,6 +156,7 @@ BEYOND_A_RUN: Final[tuple[Unreached, ...]] = (
             f"{_GATEWAY}/telemetry.py GatewayWatch._followed",
             "coordinator/telemetry/watch.py ReplicaWatch._keeps_prepare",
         ),
+        is_rare=True,
     ),
     Unreached(
         "An entry of which no copy is intact. In a world there is one of each.",
