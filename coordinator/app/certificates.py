@@ -16,7 +16,7 @@ from typing import Final
 
 from coordinator.base.alarms import Alarms
 from coordinator.base.certificates import Certificates, Expiry, Look, printable
-from coordinator.replica.worker_thread import DaemonThread
+from coordinator.replica.worker_thread import DaemonThread, WorkerThread
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 
 CHECK_INTERVAL_MS: Final = 2_000
@@ -75,16 +75,19 @@ class _Reader:
     The thread does not keep the process alive, and a hanging one has no other look behind it.
     """
 
-    def __init__(self, certificates: Certificates) -> None:
+    def __init__(
+        self, certificates: Certificates, make_thread: Callable[[str], WorkerThread]
+    ) -> None:
         self.certificates = certificates
-        self._thread: DaemonThread | None = None
+        self._make_thread = make_thread
+        self._thread: WorkerThread | None = None
         self._under_way: asyncio.Future[Look] | None = None
         self._is_late = False
 
     async def read(self, limit_ms: int) -> None:
         """Take what a look has found; without one within the limit, tell that the files hang."""
         if self._under_way is None:
-            self._thread = self._thread or DaemonThread("certificates")
+            self._thread = self._thread or self._make_thread("certificates")
             self._under_way = self._thread.call(self.certificates.look)
         look = self._under_way
         # A look that was waited for before must not delay what else is checked.
@@ -112,10 +115,12 @@ class CertificateWatch:
         alarms: Alarms,
         clock_us: Callable[[], int],
         read_limit_ms: int = READ_LIMIT_MS,
+        make_thread: Callable[[str], WorkerThread] = DaemonThread,
     ) -> None:
-        """`clock_us` is the wall clock, which decides at the handshake, too."""
+        """`clock_us` is the wall clock, which decides at the handshake, too. A thread of
+        `make_thread` reads the files of each purpose."""
         self._watched = [each for each in watched if each is not None]
-        self._readers = [_Reader(each) for each in self._watched]
+        self._readers = [_Reader(each, make_thread) for each in self._watched]
         self._alarms = alarms
         self._clock_us = clock_us
         self._read_limit_ms = read_limit_ms

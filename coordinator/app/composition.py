@@ -123,7 +123,9 @@ class Coordinator:
         self._fitness = self._make_fitness()
         peer_certificates = None if self.members is None else self.members.peers.certificates
         certificates = (self._face.certificates, peer_certificates)
-        self._certificates = CertificateWatch(certificates, self.alarms, wall_clock_us)
+        self._certificates = CertificateWatch(
+            certificates, self.alarms, wall_clock_us, make_thread=outside.make_thread
+        )
         self._telemetry.serve(
             Sources(
                 self.driver,

@@ -8,7 +8,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, closing
 from typing import Final
 
@@ -109,16 +109,23 @@ def directory_options(config: Config) -> DirectoryOptions:
 
 
 async def serve(
-    config: Config, files: ReplicaFiles, cluster_key: bytes, begun_ns: int | None = None
+    config: Config,
+    files: ReplicaFiles,
+    cluster_key: bytes,
+    begun_ns: int | None = None,
+    make: Callable[..., Coordinator] = Coordinator,
 ) -> int:
-    """Run the replica until a signal ends it or it cannot go on; return the exit code."""
+    """Run the replica until a signal ends it or it cannot go on; return the exit code.
+
+    `make` puts it together.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
         with closing(_telemetry(config, files)) as telemetry:
-            coordinator = Coordinator(config, files, cluster_key, telemetry, begun_ns)
+            coordinator = make(config, files, cluster_key, telemetry, begun_ns)
             async with _garbage_collection(coordinator):
                 await coordinator.run(stop)
     except RestartNeeded as reason:

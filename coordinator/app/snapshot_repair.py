@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -33,6 +33,7 @@ from coordinator.peers.fetch import ADOPTED
 from coordinator.peers.files_only import FilesOnly
 from coordinator.peers.peers import PeersConfig, fetcher_of
 from coordinator.replica.data_directory import DamagedSnapshot, Mend
+from coordinator.replica.worker_thread import DaemonThread, WorkerThread
 from coordinator.snapshot.errors import CopiesFailed, PeerFileUnavailable
 from coordinator.snapshot.provider import StoredSnapshots
 from coordinator.snapshot.transfer import (
@@ -64,7 +65,11 @@ def mend_of(config: Config) -> Mend | None:
     return lambda damaged: event_loop.run(mended(config, damaged))
 
 
-async def mended(config: Config, damaged: DamagedSnapshot) -> None:
+async def mended(
+    config: Config,
+    damaged: DamagedSnapshot,
+    make_thread: Callable[[str], WorkerThread] = DaemonThread,
+) -> None:
     """Return once the snapshot of a member is whole. Raises what `mend` raises."""
     assert config.peers is not None, "a lone replica has nobody to ask"
     peers = PeersConfig(
@@ -74,13 +79,19 @@ async def mended(config: Config, damaged: DamagedSnapshot) -> None:
         os.urandom(BOOT_NONCE_BYTES),
         config.peers,
     )
-    await mend(damaged, peers, config.data_directory / TRANSFER_FOLDER)
+    await mend(damaged, peers, config.data_directory / TRANSFER_FOLDER, make_thread)
 
 
-async def mend(damaged: DamagedSnapshot, peers: PeersConfig, directory: Path) -> None:
+async def mend(
+    damaged: DamagedSnapshot,
+    peers: PeersConfig,
+    directory: Path,
+    make_thread: Callable[[str], WorkerThread] = DaemonThread,
+) -> None:
     """Make a snapshot whole, and serve its intact files to other replicas meanwhile.
 
-    Fetched files stay in `directory`. Raises ConfigError and the errors of `SnapshotRepair.run`.
+    Fetched files stay in `directory`; a thread of `make_thread` reads certificates. Raises
+    ConfigError and the errors of `SnapshotRepair.run`.
     """
     repair = SnapshotRepair(damaged, peers.others, directory)
     files = FilesOnly(
@@ -90,7 +101,9 @@ async def mend(damaged: DamagedSnapshot, peers: PeersConfig, directory: Path) ->
         lambda: repair.standing,
     )
     # Nobody can ask for these alarms yet. The log has them.
-    watch = CertificateWatch((files.certificates,), Alarms(wall_clock_us), wall_clock_us)
+    watch = CertificateWatch(
+        (files.certificates,), Alarms(wall_clock_us), wall_clock_us, make_thread=make_thread
+    )
     await files.start()
     watching = asyncio.create_task(watch.run())
     try:

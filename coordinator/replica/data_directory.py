@@ -35,6 +35,7 @@ from coordinator.journal.superblock import (
     NOT_ADMITTED,
     SuperblockState,
 )
+from coordinator.replica.journal_archive import check_archive
 from coordinator.replica.repairs import Repairs
 from coordinator.replica.start import (
     SnapshotCut,
@@ -194,8 +195,8 @@ def open_replica(
     """Open the directory, or create it blank.
 
     `mend` is called if a file of the snapshot has no intact copy; without `mend` that is refused.
-    Raises DirectoryInUse, WrongDirectoryError, OSError and what journal, superblock and snapshot
-    files raise.
+    Raises DirectoryInUse, WrongDirectoryError, ConfigError, OSError and what journal, superblock
+    and snapshot files raise.
     """
     with closing(replica_opening(options, storage or FileStorage())) as opening:
         try:
@@ -430,6 +431,8 @@ def _open_journal(
     state = superblock.state
     directory = str(options.path / JOURNAL_DIRECTORY)
     archive = None if options.archive is None else str(options.archive)
+    if archive is not None:
+        check_archive(storage, str(options.path), archive)
     if not superblock.exists:
         try:
             return Journal.create(

@@ -24,6 +24,10 @@ class WorkerThread(Protocol):
         """Return a future of the result, or of what the function raises."""
         ...
 
+    def abandon(self) -> None:
+        """End after the calls asked for, without waiting for them: they may never end."""
+        ...
+
     def close(self) -> None:
         """Finish the calls asked for, and end. Raises DiskHangsError if that takes too long."""
         ...

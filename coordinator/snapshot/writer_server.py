@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
@@ -39,14 +40,15 @@ def answer(writer: LocalWriter, request: tuple[str, tuple[Any, ...]]) -> tuple[s
         return type(error).__name__, str(error)
 
 
-def main() -> None:
-    """Answer until the other end of the socket is closed."""
+def main(arguments: Sequence[str]) -> None:
+    """Answer until the other end of the socket is closed: descriptor and directories are given."""
+    descriptor, directories = arguments
     # The coordinator is told to stop, and closes the socket once nothing is left to write.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICENESS)
-    connection = Connection(int(sys.argv[1]))
+    connection = Connection(int(descriptor))
     # Keys of an earlier process are unknown here, since each has its own tag.
-    writer = LocalWriter(FileStorage(), json.loads(sys.argv[2]), f"writer-{os.getpid()}")
+    writer = LocalWriter(FileStorage(), json.loads(directories), f"writer-{os.getpid()}")
     # The coordinator may die at any time.
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
@@ -54,4 +56,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -7,11 +7,12 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from testkit.world.fault_plan import KINDS_OF_BROKERS
-from testkit.world.options import WorldOptions, draw
+from testkit.world.options import KINDS_ON_FILES, WorldOptions, draw
 from testkit.world.run import WorldOutcome
-from testkit.world.seeds import SIZES, command, run_seed, shrink
+from testkit.world.seeds import SIZES, SWITCHES, command, run_seed, shrink
 from viewstamp.transports import GRPCIO, WIRE
 
 
@@ -48,17 +49,25 @@ def _run(seed: int, chosen: argparse.Namespace) -> WorldOutcome:
 def _changed(drawn: WorldOptions, chosen: argparse.Namespace) -> WorldOptions:
     """Return the options of the seed, with what the command line says instead."""
     sizes = {name: getattr(chosen, name) for name in SIZES if getattr(chosen, name) is not None}
-    if chosen.watched is not None:
-        drawn = replace(drawn, is_watched=bool(chosen.watched))
+    given = {name: getattr(chosen, name) for name in SWITCHES}
+    switches: dict[str, Any] = {
+        name: bool(value) for name, value in given.items() if value is not None
+    }
     if chosen.transport is not None:
         drawn = replace(drawn, transport=chosen.transport)
-    options = replace(drawn, **sizes, flags=(*drawn.flags, *chosen.flag))
+    options = replace(drawn, **sizes, **switches, flags=(*drawn.flags, *chosen.flag))
     if chosen.faults is not None:
         options = replace(options, faults=tuple(filter(None, chosen.faults.split(","))))
     elif options.brokers and not drawn.brokers:
         options = replace(options, faults=(*options.faults, *KINDS_OF_BROKERS))
     if chosen.drop:
         options = replace(options, dropped=frozenset(map(int, chosen.drop.split(","))))
+    if options.is_on_files:
+        possible = {*KINDS_ON_FILES, *KINDS_OF_BROKERS}
+        on_files = tuple(kind for kind in options.faults if kind in possible)
+        options = replace(options, faults=on_files)
+    if options.transport != WIRE:
+        options = replace(options, is_encrypted=False)
     return options if options.replicas > 1 else replace(options, standbys=0)
 
 
@@ -85,7 +94,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--count", type=int, default=1, help="how many seeds")
     for name in SIZES:
         add(f"--{name}", type=int, help="in place of what the seed draws")
-    add("--watched", type=int, help="1 for telemetry and an audit log, 0 for none")
+    for name in SWITCHES:
+        word = name.removeprefix("is_")
+        add(f"--{word}", dest=name, type=int, help=f"1 for a run that is {word}, 0 for another")
     add("--transport", choices=(GRPCIO, WIRE), help="what carries calls, in place of what is drawn")
     add("--faults", help="kinds in place of those drawn, separated by commas; empty for none")
     add("--drop", default="", help="numbers of planned faults that do not happen, with commas")

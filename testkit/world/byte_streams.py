@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ssl
+from asyncio.sslproto import SSLProtocol
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -71,6 +73,7 @@ class ByteTransport(asyncio.Transport):
         self._under_way_bytes = 0
         self._untold_bytes = 0
         self._is_closing = self._is_over = self._is_paused = False
+        self._is_reading = True
         end.broken = self._broken
 
     def face(self, far: ByteTransport) -> None:
@@ -133,6 +136,10 @@ class ByteTransport(asyncio.Transport):
         self._is_closing = True
         self._leave()
 
+    def _force_close(self, _: BaseException | None) -> None:
+        """Be over at once, as TLS of asyncio says it."""
+        self.abort()
+
     # --- Ends ---
 
     def _leave_when_sent(self) -> None:
@@ -166,29 +173,47 @@ class ByteTransport(asyncio.Transport):
 
     # --- Bytes ---
 
+    def pause_reading(self) -> None:
+        """Give the protocol nothing for now."""
+        self._is_reading = False
+
+    def resume_reading(self) -> None:
+        """Give the protocol what has come."""
+        self._is_reading = True
+        self._take_soon()
+
     def arrive(self, item: bytes | _Sign) -> None:
         """Keep what came until the process takes it."""
         self._arrived.append(item)
         self._take_soon()
 
     def _take_soon(self) -> None:
-        if self._arrived and not self._is_take_due and self._protocol is not None:
+        is_wanted = self._is_reading and self._protocol is not None
+        if self._arrived and not self._is_take_due and is_wanted:
             self._is_take_due = True
             self._loop.call_soon(self._take)
 
     def _take(self) -> None:
         """Give the protocol all bytes that are there, as one read does."""
         self._is_take_due = False
+        if not self._is_reading:
+            return
         pieces: list[bytes] = []
         while self._arrived and isinstance(self._arrived[0], bytes):
             pieces.append(self._arrived.popleft())  # type: ignore[arg-type]  # it was looked at
         if pieces and not self._is_closing:
             data = b"".join(pieces)
             self._tell_of(len(data))
-            self._protocol.data_received(data)
+            self._give(data)
         elif self._arrived:
             self._take_sign(self._arrived.popleft())
         self._take_soon()
+
+    def _give(self, data: bytes) -> None:
+        if isinstance(self._protocol, asyncio.BufferedProtocol):
+            _fill(self._protocol, data)
+        else:
+            self._protocol.data_received(data)
 
     def _take_sign(self, sign: bytes | _Sign) -> None:
         if sign is _RESET:
@@ -218,6 +243,17 @@ class ByteTransport(asyncio.Transport):
             self._protocol.resume_writing()
         if self._is_closing:
             self._leave_when_sent()
+
+
+def _fill(protocol: asyncio.BufferedProtocol, data: bytes) -> None:
+    """Give bytes to a protocol that has buffers of its own."""
+    view = memoryview(data)
+    while view:
+        buffer = memoryview(protocol.get_buffer(len(view)))
+        size = min(len(buffer), len(view))
+        buffer[:size] = view[:size]
+        protocol.buffer_updated(size)
+        view = view[size:]
 
 
 def _cut(data: bytes) -> list[bytes]:
@@ -308,9 +344,13 @@ async def look_up(process: WorldProcess, host: str, port: int) -> Sequence[tuple
 
 
 async def connect(
-    process: WorldProcess, address: str, factory: Factory
-) -> tuple[ByteTransport, asyncio.BaseProtocol]:
-    """Connect to an address. Raises OSError."""
+    process: WorldProcess,
+    address: str,
+    factory: Factory,
+    context: ssl.SSLContext | None = None,
+    server_name: str | None = None,
+) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+    """Connect to an address, encrypted if there is a context. Raises OSError."""
     told: asyncio.Future[WorldConnection] = process.loop.create_future()
 
     def hear(connection: WorldConnection | None, why: str) -> None:
@@ -333,12 +373,39 @@ async def connect(
         if told.done() and not told.cancelled() and told.exception() is None:
             told.result().client_transport.abort()
         raise
-    return await begin(process, connection.client_transport, factory)
+    if context is None:
+        return await begin(process, connection.client_transport, factory)
+    return await begin_encrypted(
+        process, connection.client_transport, factory, context, server_hostname=server_name
+    )
+
+
+async def begin_encrypted(
+    process: WorldProcess,
+    transport: ByteTransport,
+    factory: Factory,
+    context: ssl.SSLContext,
+    **options: Any,
+) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+    """Shake hands with what `SSLProtocol` knows. Raises OSError.
+
+    The protocol is told of its own transport. The one that is returned is below it.
+    """
+    shaken: asyncio.Future[None] = process.loop.create_future()
+    protocol = factory()
+    tls = SSLProtocol(process.loop, protocol, context, shaken, **options)
+    try:
+        await begin(process, transport, lambda: tls)
+        await shaken
+    except BaseException:
+        transport.abort()
+        raise
+    return transport, protocol
 
 
 async def begin(
     process: WorldProcess, transport: ByteTransport, factory: Factory
-) -> tuple[ByteTransport, asyncio.BaseProtocol]:
+) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
     """Give a connection to a new protocol, at a turn of its own, and return both."""
     protocol = factory()
     begun: asyncio.Future[None] = process.loop.create_future()

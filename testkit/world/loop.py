@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
@@ -212,10 +213,18 @@ class WorldLoop(asyncio.AbstractEventLoop):
         return await byte_streams.look_up(self._process, host, port)
 
     async def create_connection(  # type: ignore[override]
-        self, protocol_factory: byte_streams.Factory, host: str, port: int, **_: Any
+        self,
+        protocol_factory: byte_streams.Factory,
+        host: str,
+        port: int,
+        *,
+        ssl: ssl.SSLContext | None = None,
+        server_hostname: str | None = None,
     ) -> Any:
-        """Connect to a host."""
-        return await byte_streams.connect(self._process, f"{host}:{port}", protocol_factory)
+        """Connect to a host, encrypted if there is a context."""
+        return await byte_streams.connect(
+            self._process, f"{host}:{port}", protocol_factory, ssl, server_hostname
+        )
 
     async def create_unix_connection(  # type: ignore[override]
         self, protocol_factory: byte_streams.Factory, path: str, **_: Any
@@ -227,11 +236,22 @@ class WorldLoop(asyncio.AbstractEventLoop):
         """Return the next connection of a socket that listens."""
         return await sock.accept()
 
-    async def connect_accepted_socket(
-        self, protocol_factory: byte_streams.Factory, sock: Any, **_: Any
+    async def connect_accepted_socket(  # type: ignore[override]
+        self,
+        protocol_factory: byte_streams.Factory,
+        sock: Any,
+        *,
+        ssl: ssl.SSLContext | None = None,
+        ssl_handshake_timeout: float | None = None,
     ) -> Any:
-        """Give an accepted connection to a protocol."""
-        return await byte_streams.begin(self._process, sock.transport, protocol_factory)
+        """Give an accepted connection to a protocol, encrypted if there is a context."""
+        if ssl is None:
+            return await byte_streams.begin(self._process, sock.transport, protocol_factory)
+        return await byte_streams.begin_encrypted(
+            *(self._process, sock.transport, protocol_factory, ssl),
+            server_side=True,
+            ssl_handshake_timeout=ssl_handshake_timeout,
+        )
 
     # --- Process ---
 

@@ -46,9 +46,24 @@ _MEMBERS: Final = (0, 0, 2, 3)
 _BROKERS: Final = (0, 0, 0, 0, 0, 0, 2, 3, 4)
 _NARROW_WATCHERS: Final = (0, 0, 0, 0, 1, 2)
 _STRANGERS: Final = (0, 0, 1)
+_RUDE_PEERS: Final = (0, 0, 1)
 _WATCHED_ONE_IN: Final = 3
 _OPERATORS: Final = (0, 0, 1)
 _TRANSPORTS: Final = (GRPCIO, WIRE, WIRE)
+_ENCRYPTED_ONE_IN: Final = 3
+_ON_FILES_ONE_IN: Final = 6
+_SMALL_ONE_IN: Final = 4
+# What can happen on files: no machine loses power, and no disk fails or is replaced.
+KINDS_ON_FILES: Final = frozenset(
+    {
+        *("kill", "kill_in_step", "stop", "kill_service", "kill_client", "pause", "pause_service"),
+        *("pause_client", "hang_service", "slow_service", "away", "move", "step_down", "cut"),
+        *("cut_client", "isolate", "partition", "lose", "lost_messages", "poorly_carried"),
+        *("repeated_messages", "late_messages", "clog", "misrouted", "stranger", "holed_log"),
+        *("echoes", "slow", "hang_disk", "stalled_disk", "crowd", "ambush", "forgotten_view"),
+        *("dozing", "pendulum"),
+    }
+)
 _COPIES_OF_ONE_VICTIM: Final = 2
 _ALL_KINDS_ONE_IN: Final = 5
 # A victim loses its disk, or some of what is on it.
@@ -99,6 +114,8 @@ class WorldOptions:
     """Clients that follow a part of the changes, of feeds that are short."""
     strangers: int = 0
     """Programs that are not ours, whose requests are refused."""
+    rude_peers: int = 0
+    """Programs at the ports for replicas that are none."""
     members: int = 0
     """Programs in one consumer group."""
     brokers: int = 0
@@ -118,6 +135,12 @@ class WorldOptions:
     flags: Sequence[str] = flags()
     transport: str = GRPCIO
     """What carries calls: the library's rules, or our own transport as it ships."""
+    is_encrypted: bool = False
+    """Whether clients and replicas speak TLS, which our own transport alone does."""
+    is_small: bool = False
+    """Whether some limits are so small that few callers reach them."""
+    is_on_files: bool = False
+    """Whether replicas are on the file system of this machine, with all their programs."""
     segment_bytes: int = SEGMENT_BYTES
     record_bytes_max: int = RECORD_BYTES_MAX
 
@@ -139,19 +162,28 @@ def draw(seed: int) -> WorldOptions:
         # On different victims both together could be more than a cluster survives.
         kinds -= _OF_RECORDS
     brokers = Random(f"brokers {seed}").choice(_BROKERS)
+    is_on_files = Random(f"files {seed}").randrange(_ON_FILES_ONE_IN) == 0
+    if is_on_files:
+        kinds &= KINDS_ON_FILES
     visitors = Random(f"visitors {seed}")
     wanderers, operators = visitors.choice(_WANDERERS), visitors.choice(_OPERATORS)
     is_watched = visitors.randrange(_WATCHED_ONE_IN) == 0
     limits = visitors.choice(_LIMITS)
     # Records of short names are too small to be torn, and long names would reach the quotas.
     name_bytes = NAME_BYTES_MAX if "power_in_io" in kinds and not limits else 0
+    transport = Random(f"transport {seed}").choice(_TRANSPORTS)
+    is_encrypted = Random(f"encrypted {seed}").randrange(_ENCRYPTED_ONE_IN) == 0
     return WorldOptions(
         replicas=replicas,
+        is_encrypted=is_encrypted and transport == WIRE,
+        is_on_files=is_on_files,
+        is_small=Random(f"small {seed}").randrange(_SMALL_ONE_IN) == 0,
         wanderers=wanderers,
         operators=operators,
         watchers=Random(f"watchers {seed}").choice(_WATCHERS),
         narrow_watchers=Random(f"narrow watchers {seed}").choice(_NARROW_WATCHERS),
         strangers=Random(f"strangers {seed}").choice(_STRANGERS),
+        rude_peers=Random(f"rude peers {seed}").choice(_RUDE_PEERS),
         members=Random(f"members {seed}").choice(_MEMBERS),
         brokers=brokers,
         is_watched=is_watched,
@@ -166,7 +198,7 @@ def draw(seed: int) -> WorldOptions:
             *(KINDS_OF_BROKERS if brokers else ()),
         ),
         every_ms=random.choice(_EVERY_MS),
-        transport=Random(f"transport {seed}").choice(_TRANSPORTS),
+        transport=transport,
         pipelines_are_full=Random(f"gathered {seed}").choice(_PIPELINES_ARE_FULL),
         flags=(
             *flags(random.choice(_SNAPSHOT_COMMANDS), random.choice(_RETAIN_MS)),

@@ -254,6 +254,9 @@ class WorldThread:
         """Return a future of the result, or of what the function raises."""
         return self._lane.submit(function)
 
+    def abandon(self) -> None:
+        """Wait for nothing: what was asked for is done later, if its process lives."""
+
     def close(self) -> None:
         """Finish the calls asked for. Raises DiskHangsError."""
         self._lane.finish()

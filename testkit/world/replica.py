@@ -6,15 +6,17 @@ import asyncio
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from coordinator import vsr
 from coordinator.app.composition import Coordinator
 from coordinator.app.config import AUDIT_BYTES_MIN, Config, parse
-from coordinator.app.main import directory_options
+from coordinator.app.main import EXIT_STOPPED, directory_options, serve
 from coordinator.app.outside import Outside
 from coordinator.app.snapshot_repair import mended
+from coordinator.base.errors import ConfigError
 from coordinator.journal.errors import (
     JournalError,
     JournalFailed,
@@ -24,8 +26,13 @@ from coordinator.journal.errors import (
 )
 from coordinator.mux.stage import Stage
 from coordinator.replica.bootstrap import ROOT_PASSWORD_FILE
-from coordinator.replica.data_directory import SUPERBLOCK_FILE, ReplicaFiles, replica_opening
-from coordinator.replica.worker_thread import DiskHangsError
+from coordinator.replica.data_directory import (
+    SUPERBLOCK_FILE,
+    ReplicaFiles,
+    open_replica,
+    replica_opening,
+)
+from coordinator.replica.worker_thread import DiskHangsError, WorkerThread
 from coordinator.snapshot.divergence import DivergedError
 from coordinator.snapshot.errors import CopiesFailed, CopyNotWritten, NoIntactCopy
 from coordinator.snapshot.transfer import RestartNeeded
@@ -34,6 +41,8 @@ from services.runtime.server import DomainServer, new_server
 from testkit.memory_storage import SimulatedCrash
 from testkit.service_domains import all_domains
 from testkit.world.disk import WorldDisk
+from testkit.world.encryption import flags_of
+from testkit.world.file_disk import FileDisk
 from testkit.world.past_states import launch_world_past
 from testkit.world.process import WorldProcess, WorldThread
 from testkit.world.schedule import NS_PER_MS
@@ -44,6 +53,7 @@ from viewstamp.telemetry.settings import Telemetry
 
 if TYPE_CHECKING:
     from testkit.world.options import WorldOptions
+    from testkit.world.surroundings import RunSurroundings
     from testkit.world.world import World
 
 CLUSTER_KEY: Final = bytes(range(limits.CLUSTER_KEY_BYTES))
@@ -84,7 +94,14 @@ def name_of(replica: int) -> str:
 class WorldReplica:
     """A replica whose processes are started again when they end, while `is_wanted`."""
 
-    def __init__(self, world: World, number: int, options: WorldOptions) -> None:
+    def __init__(
+        self,
+        world: World,
+        number: int,
+        options: WorldOptions,
+        around: RunSurroundings | None = None,
+    ) -> None:
+        """Real files that it needs are `around` it."""
         self.number = number
         self.name = name_of(number)
         """The name of its host, which leads to another address when it moves."""
@@ -113,12 +130,18 @@ class WorldReplica:
         """Whether writes went astray or vanished on its disk, which may have hit any entry."""
         self.has_diverged = False
         """Whether a story has changed its state, or its answers, without an entry in the log."""
+        self.has_bad_certificates = False
+        """Whether its files of certificates are of no use now, so that a start may be refused."""
         self.ended: list[Callable[[BaseException | None], None]] = []
         """Called when the coordinator has ended by itself."""
         self._stop = asyncio.Event()
         """Tells the present coordinator to end in order."""
         self._world = world
         self._options = options
+        self.file_disk = FileDisk() if options.is_on_files else None
+        """Its disk in a run on files, in the place of the one of its machine."""
+        if around is not None and around.encrypted is not None:
+            around.encrypted.provide(number, self.name)
 
     # --- Life ---
 
@@ -227,6 +250,8 @@ class WorldReplica:
         elif error is None:
             if not self._stop.is_set():
                 self._world.defect(f"{process.name} ended, and nobody told it to")
+        elif self.has_bad_certificates and isinstance(error, ConfigError):
+            self._world.schedule.note(f"r{self.number}", "cannot start with its certificates")
         elif not isinstance(error, _GOOD_ENDS):
             self._world.defect(f"{process.name} ended: {error!r}")
 
@@ -243,6 +268,8 @@ class WorldReplica:
         self.coordinator = self.files = None
         self.machine.disk.restart_process()
         self.machine.disk.crash_at = None  # it was this process's death
+        if self.file_disk is not None:
+            self.file_disk.restart_process()
         self._again(self._start_coordinator_if_down)
 
     def _again(self, start: Callable[..., None], *arguments: Any) -> None:
@@ -258,39 +285,84 @@ class WorldReplica:
             self.start_coordinator()
 
     async def _coordinate(self, process: WorldProcess) -> None:
-        outside = Outside(
-            make_thread=lambda name: WorldThread(name, process),
+        outside = self._outside(process)
+        config = self.config
+        if self.file_disk is not None:
+            self.files = open_replica(directory_options(config), self.file_disk)
+            await self._serve(process, config, outside)
+            return
+        self.files = await self._opened(config, outside.make_thread)
+        telemetry = self._telemetry()
+        coordinator = Coordinator(config, self.files, CLUSTER_KEY, telemetry, outside=outside)
+        self._put_together(process, coordinator)
+        self._stop = asyncio.Event()
+        await coordinator.run(self._stop)
+
+    async def _serve(self, process: WorldProcess, config: Config, outside: Outside) -> None:
+        """Run the program around the coordinator, too. Raises what ended the coordinator."""
+        why: list[Exception] = []
+
+        def make(*arguments: Any) -> Coordinator:
+            coordinator = partial(Coordinator, outside=outside)(*arguments)
+            run = coordinator.run
+
+            async def telling(stop: asyncio.Event) -> None:
+                self._stop = stop
+                try:
+                    await run(stop)
+                except Exception as error:
+                    why.append(error)
+                    raise
+
+            setattr(coordinator, "run", telling)  # noqa: B010  a type checker knows it as a method
+            self._put_together(process, coordinator)
+            return coordinator
+
+        assert self.files is not None, "they are open"
+        status = await serve(config, self.files, CLUSTER_KEY, None, make)
+        if why:
+            assert status != EXIT_STOPPED, f"status {status} after {why[0]!r}"
+            raise why[0]
+
+    def _outside(self, process: WorldProcess) -> Outside:
+        make_thread = partial(WorldThread, process=process)
+        if self.file_disk is not None:
+            return Outside(make_thread, open_audit=self._audit, launch_past=launch_world_past)
+        return Outside(
+            make_thread,
             write_ready=lambda path, ready: None,
             remove_ready=lambda path: None,
             write_view=_no_view,
-            open_audit=lambda directory, bytes_max: WorldAudit(self._world.defects.append),
+            open_audit=self._audit,
             launch_past=launch_world_past,
         )
-        config = self.config
-        self.files = await self._opened(config)
-        self.coordinator = Coordinator(
-            config, self.files, CLUSTER_KEY, self._telemetry(), outside=outside
-        )
+
+    def _audit(self, directory: Path, bytes_max: int) -> WorldAudit:
+        return WorldAudit(self._world.defects.append)
+
+    def _put_together(self, process: WorldProcess, coordinator: Coordinator) -> None:
+        """Tell everybody of a coordinator that will run."""
+        self.coordinator = coordinator
         if self.has_older_superblock:
             self.has_older_superblock = False
             self._world.defect(f"{process.name} started with an older superblock")
         for told in self.opened:
             told(self)
-        self._stop = asyncio.Event()
-        await self.coordinator.run(self._stop)
 
     def _telemetry(self) -> Telemetry | None:
         if not self._options.is_watched:
             return None
         return WorldTelemetry(f"r{self.number}", self._world.defects.append)
 
-    async def _opened(self, config: Config) -> ReplicaFiles:
+    async def _opened(
+        self, config: Config, make_thread: Callable[[str], WorkerThread]
+    ) -> ReplicaFiles:
         """Open the data directory; a damaged snapshot is first made whole, as before any start."""
         options = directory_options(config)
         with closing(replica_opening(options, self.machine.disk)) as opening:
             try:
                 while True:
-                    await mended(config, next(opening))
+                    await mended(config, next(opening), make_thread)
             except StopIteration as opened:
                 files: ReplicaFiles = opened.value
                 return files
@@ -303,6 +375,11 @@ class WorldReplica:
         return _config(self.number, self.machine.host, self._options)
 
     @property
+    def directory(self) -> Path:
+        """Its data directory: on disks of their own all replicas have the same one."""
+        return _directory(self.number, self._options)
+
+    @property
     def is_standby(self) -> bool:
         """Whether it never has a vote."""
         return self.number >= self.config.replica_count
@@ -310,8 +387,10 @@ class WorldReplica:
     @property
     def root_password(self) -> str | None:
         """The root password that this replica made, None if it made none."""
-        path = f"{DIRECTORY}/{ROOT_PASSWORD_FILE}"
-        disk = self.machine.disk
+        disk, path = self.machine.disk, f"{DIRECTORY}/{ROOT_PASSWORD_FILE}"
+        if self.file_disk is not None:
+            file = self.directory / ROOT_PASSWORD_FILE
+            return file.read_text().strip() if file.exists() else None
         return disk.content(path).decode().strip() if disk.exists(path) else None
 
     @property
@@ -336,19 +415,24 @@ def _socket(stage: Stage) -> str:
     return f"unix:/run/{stage.name.lower()}.sock"
 
 
+def _directory(number: int, options: WorldOptions) -> Path:
+    return Path(f"replica-{number}") if options.is_on_files else DIRECTORY
+
+
 def _config(number: int, host: str, options: WorldOptions) -> Config:
     """Return what the command line gives, but for segments that it refuses as too small."""
     return replace(
-        parse(_arguments(number, host, options)),
+        parse(arguments_of(number, host, options)),
         segment_bytes=options.segment_bytes,
         record_bytes_max=options.record_bytes_max,
     )
 
 
-def _arguments(number: int, host: str, options: WorldOptions) -> list[str]:
+def arguments_of(number: int, host: str, options: WorldOptions) -> list[str]:
+    """Return the command line of a coordinator."""
     count = options.replicas
     result = [
-        f"--data-directory={DIRECTORY}",
+        f"--data-directory={_directory(number, options)}",
         f"--listen={host}:{CLIENT_PORT}",
         f"--advertise={name_of(number)}:{CLIENT_PORT}",
         f"--replica-id={number}",
@@ -358,6 +442,10 @@ def _arguments(number: int, host: str, options: WorldOptions) -> list[str]:
         *(f"--service={stage.name.lower()}={_socket(stage)}" for stage in all_domains()),
         *options.flags,
     ]
+    if options.is_on_files:
+        result.append(f"--journal-archive=archive-{number}")
+    if options.is_encrypted:
+        result += flags_of(number, has_peers=count > 1)
     if count > 1:
         result.append(f"--peer-listen={host}:{_PEER_PORT}")
         result += [f"--peer={each}={name_of(each)}:{_PEER_PORT}" for each in range(count)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -18,21 +18,26 @@ from testkit.world import operator_acts, wanderer_acts
 from testkit.world.branches import REFUSED, Branches
 from testkit.world.clients import Access, Clients
 from testkit.world.faults import Faults
+from testkit.world.file_troubles import FileTroubles
 from testkit.world.ground import Ground, victims_of
 from testkit.world.mail import Mail
-from testkit.world.members import Members, short_times
-from testkit.world.narrow_watchers import NarrowWatchers, short_feeds
+from testkit.world.members import Members
+from testkit.world.narrow_watchers import NarrowWatchers
 from testkit.world.observer import CLOCK_AHEAD_US_MAX, Observer
 from testkit.world.options import WorldOptions
 from testkit.world.process import WorldProcess
+from testkit.world.renewals import Renewals
 from testkit.world.replica import CLUSTER_ID, WorldReplica
+from testkit.world.rude_peers import RudePeers
 from testkit.world.schedule import NS_PER_S
 from testkit.world.strangers import Strangers
+from testkit.world.surroundings import RunSurroundings
 from testkit.world.wanderers import OPERATOR, WANDERER, Wanderers
 from testkit.world.watchers import Watchers, told_changes
 from testkit.world.workload import READS, REGISTER, Demands, Heard, prepare, unseen_alike
 from testkit.world.world import Defect, World
-from testkit.world.world_brokers import WorldBrokers, short_broker_times
+from testkit.world.world_brokers import WorldBrokers
+from testkit.world.wrong_starts import WrongStarts
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.client.transport import AccessTokenSource, Credentials, Endpoint, unary
 from viewstamp.limits import ROOT_USERNAME
@@ -131,6 +136,11 @@ class WorldRun:
         self._strangers = Strangers(self.world, failed)
         self._members = Members(self.world, failed)
         self.brokers = WorldBrokers(self.world, failed, self._leading)
+        self._rude_peers = RudePeers(self.world, failed, self._branches.counts)
+        self._renewals = Renewals(self.world, self._branches.counts)
+        self._file_troubles = FileTroubles(self.world, self._branches.counts)
+        self._wrong_starts = WrongStarts(self.world, options, failed, self._branches.counts)
+        self._around = RunSurroundings(self.world, options)
         self.replicas: list[WorldReplica] = []
         self.may_diverge = False
         """Whether a story has changed the state of a replica, or its answers."""
@@ -138,7 +148,7 @@ class WorldRun:
 
     def run(self) -> WorldOutcome:
         """Run, judge, and return what it came to."""
-        with self._pipelines(), self._limits(), self.world.running():
+        with self._pipelines(), self._around.in_place(), self.world.running():
             try:
                 self._go_through()
             except Broken as broken:
@@ -161,21 +171,12 @@ class WorldRun:
             return nullcontext()
         return mock.patch.object(batcher, "gathered_commands", lambda under_way: int(under_way > 0))
 
-    def _limits(self) -> ExitStack:
-        """Return what lowers limits for some of the programs of the run."""
-        stack = ExitStack()
-        if self.options.members:
-            stack.enter_context(short_times())
-        if self.options.brokers:
-            stack.enter_context(short_broker_times())
-        if self.options.narrow_watchers:
-            stack.enter_context(short_feeds())
-        return stack
-
     def _go_through(self) -> None:
         options, world = self.options, self.world
         count = options.replicas + options.standbys
-        self.replicas = [WorldReplica(world, number, options) for number in range(count)]
+        self.replicas = [
+            WorldReplica(world, number, options, self._around) for number in range(count)
+        ]
         self.mail.watch(self.replicas)
         # Before the checkers, which then see only effects that no fault has prevented.
         faults = self._faults()
@@ -200,6 +201,12 @@ class WorldRun:
         self._narrow_watchers.begin(access, options.narrow_watchers)
         self._strangers.begin(access, options.strangers)
         self.brokers.begin(access, options.brokers, is_busy=self._is_planned)
+        self._rude_peers.begin(self.replicas, options.rude_peers)
+        if self._around.encrypted is not None:
+            self._renewals.begin(self._around.encrypted, self.replicas)
+        if self._around.programs is not None:
+            self._file_troubles.begin(self._around.programs, self.replicas)
+            self._wrong_starts.begin(self.replicas)
         must_settle = self._course.go(self, faults)
         self.outcome.faults = faults.counts
         if must_settle:
@@ -227,9 +234,12 @@ class WorldRun:
 
     def _settle(self, password: str) -> None:
         """After all faults every call is answered, and every replica has the same state."""
+        self._renewals.end()
+        self._file_troubles.end()
+        self._wrong_starts.end()
         programs = (
             *(self._clients, self._wanderers, self._watchers, self._members),
-            *(self._narrow_watchers, self._strangers, self.brokers),
+            *(self._narrow_watchers, self._strangers, self._rude_peers, self.brokers),
         )
         for who in programs:
             who.end()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -19,15 +19,18 @@ SHRINK_RUNS_MAX: Final = 80
 _MS_PER_S: Final = 1_000
 SIZES: Final = (
     *("replicas", "standbys", "clients", "callers", "keys", "seconds"),
-    *("wanderers", "operators", "watchers", "narrow_watchers", "strangers", "members"),
-    "brokers",
+    *("wanderers", "operators", "watchers", "narrow_watchers", "strangers", "rude_peers"),
+    *("members", "brokers"),
 )
-_FEWER: Final[tuple[dict[str, int], ...]] = (
-    {"is_watched": False},
+SWITCHES: Final = ("is_watched", "is_encrypted", "is_on_files", "is_small")
+"""What is on or off. Options of the command line have their names without the first word."""
+_FEWER: Final[tuple[Mapping[str, int], ...]] = (
+    *({name: 0} for name in SWITCHES),
     {"operators": 0},
     {"watchers": 0},
     {"narrow_watchers": 0},
     {"strangers": 0},
+    {"rude_peers": 0},
     {"members": 0},
     {"brokers": 0},
     {"wanderers": 0},
@@ -162,8 +165,9 @@ def command(seed: int, options: WorldOptions, drawn: WorldOptions) -> str:
         words.append(f"--faults {','.join(options.faults)}")
     if options.transport != drawn.transport:
         words.append(f"--transport {options.transport}")
-    if options.is_watched != drawn.is_watched:
-        words.append(f"--watched {int(options.is_watched)}")
+    for name in SWITCHES:
+        if getattr(options, name) != getattr(drawn, name):
+            words.append(f"--{name.removeprefix('is_')} {int(getattr(options, name))}")
     words += [f"--flag={flag}" for flag in options.flags if flag not in drawn.flags]
     if options.dropped:
         words.append(f"--drop {','.join(map(str, sorted(options.dropped)))}")

@@ -26,7 +26,6 @@ BEYOND_A_RUN: Final[tuple[Unreached, ...]] = (
             f"{_APP}/services.py ServiceLinks._decode",
             "coordinator/base/slices.py SlicedWork.finish",
             f"{_GATEWAY}/answers.py AnswerQueue.is_full",
-            f"{_GATEWAY}/answers.py AnswerQueue.take",
             f"{_GATEWAY}/audit_records.py _summed_up",
             f"{_GATEWAY}/cluster.py ClusterStage._follow_with_digests",
             f"{_GATEWAY}/principal.py Authenticator._verify",
@@ -41,7 +40,6 @@ BEYOND_A_RUN: Final[tuple[Unreached, ...]] = (
             f"{_GATEWAY}/timers.py SessionTimers.evict",
             f"{_GATEWAY}/timers.py SessionTimers.spare",
             f"{_GATEWAY}/registration.py SessionRoom.make",
-            f"{_GATEWAY}/replies.py _render",
             f"{_GATEWAY}/snapshots.py SnapshotReads.query",
             f"{_GATEWAY}/status_digests.py StatusDigests._walk_sessions",
             f"{_GATEWAY}/status_digests.py StatusDigests._tell",
@@ -77,11 +75,13 @@ BEYOND_A_RUN: Final[tuple[Unreached, ...]] = (
             "coordinator/stages/outgoing.py take_together",
             "coordinator/vsr/repair.py wanted",
         ),
+        is_rare=True,
     ),
     Unreached(
         "Long work between two steps of which the event loop gets its turn.",
         "tests/coordinator/base/test_slices.py",
         ends=r"yield$",
+        is_rare=True,
     ),
     Unreached(
         "Reads for which a service has no time, and which are put back.",
@@ -95,6 +95,7 @@ BEYOND_A_RUN: Final[tuple[Unreached, ...]] = (
             "coordinator/mux/read_run.py QuerySegment.absorb",
             "coordinator/mux/read_run.py ReadWork.postpone",
         ),
+        is_rare=True,
     ),
     Unreached(
         "Requests and messages that cannot be decoded: of programs that are not ours.",
@@ -105,13 +106,11 @@ BEYOND_A_RUN: Final[tuple[Unreached, ...]] = (
             f"{_GATEWAY}/audit.py Audit.unary",
             f"{_GATEWAY}/registration.py SessionRoom._is_known",
             "coordinator/mux/catalog_decisions.py malformed",
-            f"{_PEERS}/codec.py decode_packet",
-            f"{_PEERS}/codec.py _UndecodableError.__init__",
             f"{_PEERS}/link.py PeerLink.attempt",
-            f"{_PEERS}/listener.py Listener._dropped",
             f"{_PEERS}/listener.py Listener.take",
             f"{_PEERS}/listener.py _first",
         ),
+        is_rare=True,
     ),
     Unreached(
         "Lone replicas whose journal or superblock lost what nobody else has: they halt.",
@@ -126,6 +125,7 @@ BEYOND_A_RUN: Final[tuple[Unreached, ...]] = (
             f"{_JOURNAL}/errors.py _way_out",
             f"{_JOURNAL}/plan.py make_plan",
         ),
+        is_rare=True,
     ),
     Unreached(
         "Clients without the internet protocol, or with version 6 of it. Hosts of a world have"
@@ -142,11 +142,6 @@ BEYOND_A_RUN: Final[tuple[Unreached, ...]] = (
         ),
     ),
     Unreached(
-        "Archives of segments that were dropped. No world has one.",
-        "tests/coordinator/journal",
-        (f"{_JOURNAL}/segments.py Segments.drop_first",),
-    ),
-    Unreached(
         "Names of hosts that lead nowhere. Each name of a world has an address.",
         "tests/replicas/test_changed_names.py",
         (f"{_APP}/members.py Members._status_of",),
@@ -161,6 +156,7 @@ BEYOND_A_RUN: Final[tuple[Unreached, ...]] = (
             f"{_GATEWAY}/telemetry.py GatewayWatch._followed",
             "coordinator/telemetry/watch.py ReplicaWatch._keeps_prepare",
         ),
+        is_rare=True,
     ),
     Unreached(
         "An entry of which no copy is intact. In a world there is one of each.",

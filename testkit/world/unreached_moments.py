@@ -35,6 +35,7 @@ _EXCLUDED: Final[tuple[Unreached, ...]] = (
             f"{_MUX}/transaction_run.py TransactionRun._check_header",
             f"{_MUX}/transaction_run.py TransactionRun._line_up",
         ),
+        is_rare=True,
     ),
     Unreached(
         "Cases that every caller excludes before it calls. The lines keep to what the function"
@@ -79,6 +80,7 @@ _EXCLUDED: Final[tuple[Unreached, ...]] = (
             f"{_APP}/cluster_time.py _lead_of_the_log",
             f"{_REPLICA}/cluster_clock.py OwnClock._look",
         ),
+        is_rare=True,
     ),
     Unreached(
         "A line that is run, and that the measurement misses: under Python 3.11 an error that is"
@@ -91,6 +93,7 @@ _EXCLUDED: Final[tuple[Unreached, ...]] = (
         " the same way.",
         "tests/coordinator/gateway/test_watches.py",
         (f"{_GATEWAY}/watches.py _Watch._follow", f"{_GATEWAY}/watches.py _Watch._woken"),
+        is_rare=True,
     ),
 )
 

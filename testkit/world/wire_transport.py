@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from testkit.world.byte_streams import ListeningSocket
 from testkit.world.grpc_transport import is_taken
+from testkit.world.replica import CLIENT_PORT
+from viewstamp.grpc_transport import Options, TlsTexts
 from viewstamp.wire.transport import WireTransport
 
 if TYPE_CHECKING:
     from testkit.world.process import WorldProcess
     from testkit.world.world import World
 
+_CLIENT_PORT: Final = f":{CLIENT_PORT}"
+
 
 class WorldWireTransport(WireTransport):
-    """Makes channels and servers of the running process. Nothing is encrypted."""
+    """Makes channels and servers of the running process."""
 
     def __init__(self, world: World) -> None:
         super().__init__(self._listen)
         self._world = world
+
+    def channel(self, address: str, options: Options, texts: TlsTexts | None) -> Any:
+        """Return a new channel; clients trust the authority of the world, if there is one."""
+        authority = self._world.authority
+        if texts is None and authority is not None and address.endswith(_CLIENT_PORT):
+            texts = TlsTexts(authority)
+        return super().channel(address, options, texts)
 
     def check_is_free(self, host: str, port: int) -> None:
         """Raise OSError if a live process has the address."""

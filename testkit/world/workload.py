@@ -43,7 +43,7 @@ PATIENCES_S: Final = (0.2, 1.0, 8.0, 30.0)
 _DEMANDED_PATIENCE_S: Final = 60.0
 _CONNECT_PATIENCE_S: Final = 120.0
 # Refusals of calls that were not even begun. A healthy cluster has no reason for them.
-_NOT_SERVED: Final = frozenset({Reason.REASON_NO_SPACE, Reason.REASON_READ_DEADLINE})
+NOT_SERVED: Final = frozenset({Reason.REASON_NO_SPACE, Reason.REASON_READ_DEADLINE})
 # A topic cannot be placed while all brokers are away: it was not made.
 _NOT_PLACED: Final = Reason.REASON_NOT_ENOUGH_BROKERS
 # When a caller asks again who was refused.
@@ -205,7 +205,7 @@ class Callers:
             try:
                 return await self._connect(addresses, password, patience_s)
             except Refusal as refusal:
-                if refusal.reason not in _NOT_SERVED:
+                if refusal.reason not in NOT_SERVED:
                     raise
                 await asyncio.sleep(_REFUSED_PAUSE_S)
 
@@ -266,7 +266,7 @@ class Callers:
             self._heard.unknown += 1
             return False
         except Refusal as refusal:
-            if refusal.reason not in _NOT_SERVED and refusal.reason != _NOT_PLACED:
+            if refusal.reason not in NOT_SERVED and refusal.reason != _NOT_PLACED:
                 raise
             await asyncio.sleep(_REFUSED_PAUSE_S)
             self._heard.gave_up(who, key, self._world.schedule.now_ns)

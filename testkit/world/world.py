@@ -57,6 +57,8 @@ class World:
         self.schedule = WorldSchedule(seed)
         self.chance = Random(self.schedule.random.getrandbits(64))
         self.network = WorldNetwork(self)
+        self.authority: bytes | None = None
+        """Whom clients trust, which then encrypt; None if nothing is encrypted."""
         self.current: WorldProcess | None = None
         """The process of which a handle or a call runs now."""
         self.processes: list[WorldProcess] = []

@@ -95,7 +95,7 @@ def test_changes_follow_each_other(stage: Stage, message: Any, methods: set[str]
     assert checked or stage == Stage.STREAMS
 
 
-def deleted_streams(entries: Sequence[SealedPrepare]) -> set[str]:
+def deleted_streams(entries: list[SealedPrepare]) -> set[str]:
     """Return the last names of the streams that a history deletes, found by their ids."""
     full_name = streams_pb2.Stream.DESCRIPTOR.full_name
     return {
