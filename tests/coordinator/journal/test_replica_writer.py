@@ -232,6 +232,9 @@ class CallerThread:
         future.set_result(function())
         return future
 
+    def abandon(self) -> None:
+        """Do nothing: nothing is under way."""
+
     def close(self) -> None:
         """Do nothing: nothing is under way."""
 
