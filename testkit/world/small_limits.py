@@ -23,7 +23,6 @@ from services.runtime import patience
 from testkit.world import workload
 from viewstamp import limits
 from viewstamp.api.errors.v1.errors_pb2 import Reason
-from viewstamp.limits import KIB
 
 
 class SmallLimit(NamedTuple):
@@ -53,7 +52,7 @@ LIMITS: Final = (
     SmallLimit(answers, "ANSWERS_DUE_BYTES_MAX", 64),
     SmallLimit(answers, "PACKED_ANSWERS_BYTES_MAX", 64),
     SmallLimit(files, "FILES_OPEN_MAX", 1),
-    SmallLimit(link, "Outbox", partial(Outbox, messages_max=8, packet_bytes_max=2 * KIB)),
+    SmallLimit(link, "Outbox", partial(Outbox, messages_max=16)),
     SmallLimit(read_shares, "READS_WAITING_PER_CALLER_MAX", 3),
     SmallLimit(read_shares, "READ_INDEXES_WAITING_MAX", 4),
 )
