@@ -8,7 +8,6 @@ and only then serve.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -19,6 +18,7 @@ from coordinator.app.cluster_time import real_time
 from coordinator.app.config import Config
 from coordinator.app.core import make_core
 from coordinator.app.face import FacePorts, PublicFace
+from coordinator.app.journal_findings import log_findings
 from coordinator.app.leadership import Leadership, LeadershipPorts
 from coordinator.app.members import MemberPorts, Members
 from coordinator.app.outside import OPERATING_SYSTEM, Outside
@@ -59,12 +59,9 @@ from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.format.prepare import SealedPrepare
 from viewstamp.limits import DISK_STALL_MS, FEATURE_LEVEL_MAX
-from viewstamp.telemetry import fields
 from viewstamp.telemetry.settings import Telemetry
 
 STOP_GRACE_MS: Final = 2_000
-
-_log = logging.getLogger(__name__)
 
 
 class Coordinator:
@@ -165,17 +162,7 @@ class Coordinator:
             self._failure.set_result(None)
 
     async def _start_replica(self) -> None:
-        found = self._files.recovery
-        for what, text in (
-            (
-                found.cut,
-                "the journal ended in a torn record, never acknowledged, which was cut off",
-            ),
-            (found.repaired_headers, "damaged segment headers of the journal were rewritten"),
-            (found.stray_sectors, "space of the journal that was never used holds garbage"),
-        ):
-            if what:
-                _log.warning(text, extra=fields(found=str(what)))
+        log_findings(self._files.recovery)
         identity = CoordinatorIdentity(
             self._files.cluster_id, self._config.replica_id, self._files.superblock.sequence
         )
