@@ -1,8 +1,8 @@
 """Queues, shares, windows and slices of one run, so small that its few callers come to their ends.
 
 All replicas of a run have the same ones. What callers are told then, they have to live with in any
-cluster: that they ask for too much at once. Slices of work have no length, so that whatever may be
-interrupted is interrupted at each step.
+cluster: that they ask for too much at once. Slices of work are one step long, so that whatever may
+be interrupted is interrupted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
-from coordinator.base import slices
+from coordinator.base.slices import TimeSlice
 from coordinator.gateway import answers, principal, snapshot_streams, status_digests
 from coordinator.peers import files, link
 from coordinator.peers.outbox import Outbox
@@ -33,6 +33,13 @@ class SmallLimit(NamedTuple):
     value: Any
 
 
+def _is_over(own: TimeSlice) -> bool:
+    """Whether somebody has looked before: each slice is long enough for one step."""
+    has_looked: bool = vars(own).get("has_looked", False)
+    vars(own)["has_looked"] = True
+    return has_looked
+
+
 LIMITS: Final = (
     SmallLimit(limits, "COMMANDS_UNDER_WAY_PER_USER_MAX", 5),
     SmallLimit(limits, "COMMANDS_UNDER_WAY_MAX", 8),
@@ -43,7 +50,7 @@ LIMITS: Final = (
     SmallLimit(limits, "SUBMIT_STREAMS_PER_USER_MAX", 12),
     SmallLimit(limits, "DEFERRED_QUERIES_MAX", 1),
     SmallLimit(limits, "READS_TOGETHER_MAX", 2),
-    SmallLimit(slices, "SLICE_MS", 0),
+    SmallLimit(TimeSlice, "is_over", property(_is_over)),
     SmallLimit(patience, "SLICE_NS", 0),
     SmallLimit(status_digests, "SLICE_NS", -1),
     SmallLimit(status_digests, "STATUS_DIGESTS_PER_USER_MAX", 1),
