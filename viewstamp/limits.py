@@ -411,7 +411,7 @@ PARTITIONS_PAGE_MAX: Final = 100_000
 
 # --- Reads that wait (coordinator.replica) ---
 # Reads of one caller that wait; bytes of all waiting reads; bytes of the waiting reads of one
-# caller.
+# caller. Signs of life that are read together count as a caller.
 READS_WAITING_PER_CALLER_MAX: Final = 8_192
 READS_WAITING_BYTES_MAX: Final = 256 * MIB
 READS_WAITING_PER_CALLER_BYTES_MAX: Final = 32 * MIB

@@ -5,7 +5,8 @@ times what it costs the service. So those of one method that come within a momen
 several callers, which is authorized and answered for each of them.
 
 A sign that could harm the others goes alone: a large or a malformed one, and those that a user has
-beyond a share. So does one that was refused because of what the others took.
+beyond a share. So does one that was refused because of what the others took, in the time that is
+left to it.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ from viewstamp.routing import Method
 from viewstamp.tokens import AccessToken
 
 # Start reads: of several callers, and of one. They may raise Refusal, and their futures fail with
-# it, at the latest at the deadline of reads.
-StartTogether: TypeAlias = Callable[[Method, tuple[Caller, ...], bytes], asyncio.Future[Reply]]
-StartAlone: TypeAlias = Callable[[RequestedReads, AccessToken, int], asyncio.Future[Reply]]
+# it, at the latest at the deadline of reads that began at the last argument, by the loop's clock.
+StartTogether: TypeAlias = Callable[
+    [Method, tuple[Caller, ...], bytes, float], asyncio.Future[Reply]
+]
+StartAlone: TypeAlias = Callable[[RequestedReads, AccessToken, int, float], asyncio.Future[Reply]]
 
 # How a service refuses a call of a read whose other calls have used up its bytes, or its time.
 _USED_UP: Final = frozenset(
@@ -51,6 +54,7 @@ class _Sign:
     principal: AccessToken
     session_id: int
     future: asyncio.Future[Reply]
+    began_s: float  # of the loop's time
 
     @property
     def caller(self) -> Caller:
@@ -82,18 +86,18 @@ class GatheredSigns:
         """Return the answer to come, which may fail with Refusal; None for reads that go alone."""
         if not _may_share(span):
             return None
+        loop = asyncio.get_running_loop()
         gathered = self._gathered.get(span.method.code)
         if gathered is None:
             gathered = self._gathered[span.method.code] = _Group()
-            loop = asyncio.get_running_loop()
             loop.call_later(MEMBER_GATHERING_MS / 1000, self._begin, span.method)
         of_user = gathered.of_user[principal.user_id] + span.count
         count = gathered.count + span.count
         if of_user > SIGNS_TOGETHER_PER_USER_MAX or count > SIGNS_TOGETHER_MAX:
             return None
         gathered.of_user[principal.user_id], gathered.count = of_user, count
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        gathered.signs.append(_Sign(span, principal, session_id, future))
+        future: asyncio.Future[Reply] = loop.create_future()
+        gathered.signs.append(_Sign(span, principal, session_id, future, loop.time()))
         return future
 
     def _begin(self, method: Method) -> None:
@@ -101,20 +105,22 @@ class GatheredSigns:
         signs = [sign for sign in gathered.signs if not sign.future.done()]
         if not signs:
             return
+        callers = tuple(sign.caller for sign in signs)
         items = b"".join(sign.span.items for sign in signs)
         try:
-            answered = self._together(method, tuple(sign.caller for sign in signs), items)
-        except Refusal as refusal:
-            _fail(signs, refusal)
+            answered = self._together(method, callers, items, signs[0].began_s)
+        except Exception as failure:  # a caller that is not told would wait for ever
+            _fail(signs, failure)
         else:
             answered.add_done_callback(partial(self._answered, signs))
 
     def _answered(self, signs: Sequence[_Sign], answered: asyncio.Future[Reply]) -> None:
-        failure = answered.exception()
-        if failure is not None:
+        try:
+            replies = list(_replies(signs, _outcome(answered)))
+        except Exception as failure:  # a caller that is not told would wait for ever
             _fail(signs, failure)
             return
-        for sign, reply in zip(signs, _replies(signs, answered.result()), strict=True):
+        for sign, reply in zip(signs, replies, strict=True):
             if sign.future.done():
                 continue
             if len(signs) > 1 and any(map(_is_used_up, reply.spans[0].errors)):
@@ -124,9 +130,9 @@ class GatheredSigns:
 
     def _ask_alone(self, sign: _Sign) -> None:
         try:
-            answered = self._alone(sign.span, sign.principal, sign.session_id)
-        except Refusal as refusal:
-            sign.future.set_exception(refusal)
+            answered = self._alone(sign.span, sign.principal, sign.session_id, sign.began_s)
+        except Exception as failure:  # a caller that is not told would wait for ever
+            sign.future.set_exception(failure)
             return
         answered.add_done_callback(partial(_pass_on, sign.future))
         # Whoever stops waiting for the sign stops the read.
@@ -165,7 +171,14 @@ def _is_used_up(error: IndexedError) -> bool:
     return (error.error.reason, error.error.case) in _USED_UP
 
 
-def _fail(signs: Sequence[_Sign], failure: BaseException) -> None:
+def _outcome(answered: asyncio.Future[Reply]) -> Reply:
+    """Return the answer of a read that is done. Raises what it failed with."""
+    if answered.cancelled():
+        raise Refusal(Reason.REASON_READ_DEADLINE, "the read was given up: try again")
+    return answered.result()
+
+
+def _fail(signs: Sequence[_Sign], failure: Exception) -> None:
     for sign in signs:
         if not sign.future.done():
             sign.future.set_exception(failure)
@@ -173,10 +186,9 @@ def _fail(signs: Sequence[_Sign], failure: BaseException) -> None:
 
 def _pass_on(future: asyncio.Future[Reply], answered: asyncio.Future[Reply]) -> None:
     """Give what came to whoever still waits."""
-    if future.done() or answered.cancelled():
+    if future.done():
         return
-    failure = answered.exception()
-    if failure is not None:
+    try:
+        future.set_result(_outcome(answered))
+    except Exception as failure:  # a caller that is not told would wait for ever
         future.set_exception(failure)
-    else:
-        future.set_result(answered.result())

@@ -149,25 +149,30 @@ class ReadStarter:
         return self._signs.gather(spans[0], principal, session_id)
 
     def _start_together(
-        self, method: Method, callers: tuple[Caller, ...], items: bytes
+        self, method: Method, callers: tuple[Caller, ...], items: bytes, began_s: float
     ) -> asyncio.Future[Reply]:
-        return self._in_time(self._reader.read_together(method, callers, items), LINEARIZABLE)
+        future = self._reader.read_together(method, callers, items)
+        return self._in_time(future, LINEARIZABLE, began_s)
 
     def _start_alone(
-        self, span: RequestedReads, principal: AccessToken, session_id: int
+        self, span: RequestedReads, principal: AccessToken, session_id: int, began_s: float
     ) -> asyncio.Future[Reply]:
         future = self._reader.read([span], principal, session_id, LINEARIZABLE, "")
-        return self._in_time(future, LINEARIZABLE)
+        return self._in_time(future, LINEARIZABLE, began_s)
 
     def _in_time(
-        self, future: asyncio.Future[Reply], consistency: ReadConsistency
+        self,
+        future: asyncio.Future[Reply],
+        consistency: ReadConsistency,
+        began_s: float | None = None,
     ) -> asyncio.Future[Reply]:
-        """Have a read fail at its deadline."""
+        """Have a read fail at its deadline; it began at `began_s` of the loop's time, or now."""
         if not future.done():
             loop = asyncio.get_running_loop()
             is_past = consistency.at_revision > 0
             deadline_ms = PAST_READ_DEADLINE_MS if is_past else self._deadline_ms
-            timer = loop.call_later(deadline_ms / 1000, self._expire, future, consistency)
+            end_s = (loop.time() if began_s is None else began_s) + deadline_ms / 1000
+            timer = loop.call_at(end_s, self._expire, future, consistency)
             future.add_done_callback(lambda _: timer.cancel())
         return future
 

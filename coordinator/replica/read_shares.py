@@ -18,16 +18,23 @@ from viewstamp.limits import (
 
 # Reads without a user: logins, and this replica's own questions.
 NOBODY: Final = -1
-# Reads of several callers, each of which has a small part: signs of life.
-SEVERAL: Final = -2
+# Reads of several callers, each of which has a small part: signs of life. Below are their keys, by
+# token.
+_SEVERAL: Final = -2
 # This many bytes of requests weigh as much as a call.
 BYTES_PER_CALL: Final = 4 * KIB
 
 
 def caller_of(read: mux_types.Read) -> int:
-    """Return who shares a turn: a user, over all sessions and connections."""
+    """Return who shares a turn and what may wait: a user, over all sessions and connections.
+
+    A read of several callers has both for itself. With one turn for all such reads, a few busy
+    users would let members time out; with one share for their bytes, a few members all others. At
+    most one begins for each method in MEMBER_GATHERING_MS, and it ends at the deadline, so there
+    are never many.
+    """
     if read.callers:
-        return SEVERAL
+        return _SEVERAL - read.token
     return NOBODY if read.user_id is None else read.user_id
 
 

@@ -449,7 +449,7 @@ class StageClient:
                 f" {outgoing.entry.sequence} was due"
             )
         self._poison.answered(reply.sequence, needs_isolation=reply.needs_isolation)
-        if settle(outgoing.entry, reply.SerializeToString()):
+        if settle(outgoing.entry, reply):
             self._events.replied(decoded)
 
     async def _watch_busyness(self) -> None:

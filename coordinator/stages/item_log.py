@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from blake3 import blake3
 
 from viewstamp import limits
+from viewstamp.api.domain.v1 import domain_service_pb2
 
 OUTCOME_DIGEST_BYTES = 16
 
@@ -115,12 +116,13 @@ class ItemLog:
         return len(self._entries)
 
 
-def settle(entry: LoggedBatch, reply: bytes) -> bool:
-    """Record the answer to an entry; return whether it is the first.
+def settle(entry: LoggedBatch, reply: domain_service_pb2.BatchReply) -> bool:
+    """Record the answer to an entry, without its notices; return whether it is the first.
 
     Raises ReplayDivergedError if an earlier answer to the same batch was different.
     """
-    digest = blake3(reply).digest(length=OUTCOME_DIGEST_BYTES)
+    reply.ClearField("notices")  # hints: another build may give others
+    digest = blake3(reply.SerializeToString()).digest(length=OUTCOME_DIGEST_BYTES)
     if entry.outcome_digest is None:
         entry.outcome_digest = digest
         return True

@@ -38,6 +38,8 @@ def assign(state: GroupsState, group: Group, call: Call) -> None:
             else:
                 waiting[partition] = member.session_id
         _move(state, member, tuple(owned), target, call)
+        if not member.is_away:
+            state.notices[member.key] = None  # of its epoch, whatever it owns
     state.set_waiting(group.id, waiting)
     state.groups.put(group.id, group._replace(assignment_epoch=group.group_epoch))
 

@@ -198,6 +198,77 @@ async def test_who_is_refused_for_others_is_asked_alone() -> None:
     assert len(gateway.shares) == 0
 
 
+class LeapingClock:
+    """The clock of the event loop, which a test sets forward."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time
+        self.leap_s = 0.0
+        monkeypatch.setattr(loop, "time", lambda: now() + self.leap_s)
+
+    async def leap(self, leap_s: float) -> None:
+        """Let time pass, and what is due be done."""
+        self.leap_s += leap_s
+        await turns()
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+async def test_a_sign_has_one_deadline(monkeypatch: pytest.MonkeyPatch, is_alone: bool) -> None:
+    """It waits for others, with them, and alone, for no longer than any other read in all."""
+    gateway, clock = SignsGateway(deadline_ms=60_000), LeapingClock(monkeypatch)
+    ann, bob = gateway.start(ANN, 7, b"a"), gateway.start(BOB, 8, b"b")
+    await clock.leap(20)
+    if is_alone:
+        gateway.reader.futures[0].set_result(answer(b"", b"", e0=USED_UP, e1=USED_UP))
+    await clock.leap(20)
+    assert len(gateway.reader.alone) == (2 if is_alone else 0)
+    assert not ann.done() and not bob.done()
+    await clock.leap(20)
+    assert ann.done() and bob.done()
+    for told in await asyncio.gather(ann, bob, return_exceptions=True):
+        assert isinstance(told, Refusal) and told.reason == Reason.REASON_READ_DEADLINE
+    assert all(future.done() for future in gateway.reader.futures)
+    assert len(gateway.shares) == 0
+
+
+ENDINGS: dict[str, Callable[[asyncio.Future[Reply]], object]] = {
+    "given up": lambda future: future.cancel(),
+    "malformed": lambda future: future.set_result(Reply(3, 40, 500, (AnsweredSpan(b"\x7f", []),))),
+    "without a span": lambda future: future.set_result(Reply(3, 40, 500, ())),
+    "a defect": lambda future: future.set_exception(RuntimeError("a defect")),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+async def test_no_sign_waits_for_ever(ending: str) -> None:
+    """Whatever becomes of a read, everybody in it is told, and nobody is asked again."""
+    gateway = SignsGateway()
+    waiting = [gateway.start(ANN, 7, b"a"), gateway.start(BOB, 8, b"b")]
+    await turns()
+    ENDINGS[ending](gateway.reader.futures[0])
+    await turns()
+    assert [future.done() for future in waiting] == [True, True]
+    told = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(each, Exception) for each in told)
+    assert len(gateway.shares) == 0
+
+
+async def test_a_sign_that_is_given_up_alone_is_told() -> None:
+    """A read of one sign whose room others used up may end without an answer, too."""
+    gateway = SignsGateway()
+    ann, bob = gateway.start(ANN, 7, b"a"), gateway.start(BOB, 8, b"b")
+    await turns()
+    gateway.reader.futures[0].set_result(answer(b"", b"B", e0=USED_UP))
+    assert await bob == answer(b"B")
+    gateway.reader.futures[1].cancel()
+    await turns()
+    assert ann.done()
+    with pytest.raises(Refusal, match="given up"):
+        await ann
+    assert len(gateway.shares) == 0
+
+
 @pytest.mark.parametrize("moment", ["begin", "later", "deadline", "alone"])
 async def test_a_failure_reaches_everybody(moment: str) -> None:
     """A read that cannot begin, fails, or is late fails every sign in it, and holds no share."""

@@ -177,6 +177,62 @@ async def test_a_postponed_read_is_sent_again_and_answered_once() -> None:
     assert len(setup.reads) == 0
 
 
+def signs(token: int, size: int = 10) -> mux.Read:
+    """Return a read of two callers."""
+    callers = tuple(mux.Caller(user_id, 0, user_id, 1) for user_id in (1, 2))
+    return mux.Read(token, (mux.ReadSpan(450, 2, b"x" * size),), None, 0, callers=callers)
+
+
+def test_reads_of_several_callers_have_turns_and_shares_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What signs of life hold keeps no others out, and their turns are nobody else's."""
+    monkeypatch.setattr(read_shares, "READS_WAITING_PER_CALLER_BYTES_MAX", 15)
+    monkeypatch.setattr(read_shares, "READS_WAITING_PER_CALLER_MAX", 1)
+    shares = ReadShares()
+    reads = [signs(1), signs(2), a_read(3, 0), a_read(4, None)]
+    for each in reads:
+        shares.take(each)
+    assert len({caller_of(each) for each in reads}) == len(reads)
+    for each in reads:
+        shares.give_back(each)
+    with pytest.raises(Refusal):
+        shares.take(signs(5, size=16))
+
+
+async def test_signs_of_life_are_read_beside_busy_users() -> None:
+    """However many reads of several callers come, each waits for about a turn of each user."""
+    setup, users, waits = Setup(), 20, []
+    begun: dict[int, int] = {}  # the step at which each read of signs came, by token
+    user_of: dict[int, int] = {}
+
+    def begin_load(user_id: int) -> None:
+        token = setup.reads.next_token()
+        user_of[token] = user_id
+        span = mux.ReadSpan(450, READ_GROUP_CALLS_MAX, b"")  # a group of its own
+        read = mux.Read(token, (span,), user_id, 0)
+        setup.reads.start(read, linearizable=False, revision=0)
+
+    for user_id in (*range(users), *range(users)):
+        begin_load(user_id)
+    for step in range(400):  # of one read each: 25 ms, while signs come each 100 ms
+        if step % 4 == 0:
+            token = setup.reads.next_token()
+            begun[token] = step
+            setup.reads.start(signs(token), linearizable=False, revision=0)
+        await asyncio.sleep(0)
+        served = setup.mux.led[step]
+        setup.reads.answered(mux.ReadAnswered(served, 10, 7, (), None))
+        setup.reads.left((served,))
+        if served in user_of:
+            begin_load(user_of[served])
+        else:
+            waits.append(step - begun[served])
+        await asyncio.sleep(0)
+    assert len(waits) > 90
+    assert max(waits) < 2 * users
+
+
 async def test_abandoned_reads_count_until_they_have_left() -> None:
     """A caller that asks and leaves, again and again, fills no stage with useless work."""
     setup = Setup()

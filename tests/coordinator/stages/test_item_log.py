@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.stages.item_log import ItemLog
+from coordinator.stages.item_log import ItemLog, LoggedBatch, ReplayDivergedError, settle
+from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 
 # A batch of so many bytes; a cut, as the next generation; the base moves to the n-th newest cut.
 ACTIONS = st.lists(
@@ -95,3 +96,23 @@ def test_batches_come_in_order() -> None:
     log.append(1, b"")
     with pytest.raises(ValueError, match="batch 3 entered where 2 is next"):
         log.append(3, b"")
+
+
+@pytest.mark.parametrize(
+    ("second", "agrees"),
+    [
+        (pb.BatchReply(sequence=7), True),
+        (pb.BatchReply(sequence=7, notices=[pb.Notice(session_id=1, group_id=3)]), True),
+        (pb.BatchReply(sequence=7, outcomes=[pb.Outcome()]), False),
+    ],
+)
+def test_what_a_replay_must_repeat(second: pb.BatchReply, agrees: bool) -> None:
+    """A second answer must equal the first one in all but its notices, which are hints."""
+    first = pb.BatchReply(sequence=7, notices=[pb.Notice(session_id=1, group_id=2)])
+    entry = LoggedBatch(7, b"")
+    assert settle(entry, first)
+    if agrees:
+        assert not settle(entry, second)
+    else:
+        with pytest.raises(ReplayDivergedError, match="batch 7"):
+            settle(entry, second)

@@ -1,12 +1,18 @@
-"""Whose places change is told to the primary, once, and nobody else."""
+"""Whose places or epochs change is told to the primary, once, and nobody else."""
 
 from __future__ import annotations
 
 import pytest
 
 from services.consumer_groups.domain import DOMAIN
-from tests.services.consumer_groups.harness import GROUP_NAME, GroupsHarness, settled
+from tests.services.consumer_groups.harness import (
+    GROUP_NAME,
+    GroupsHarness,
+    settled,
+    settled_instances,
+)
 from viewstamp import limits
+from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as views
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
 
 
@@ -18,18 +24,35 @@ def told(harness: GroupsHarness) -> list[int]:
 
 
 def test_who_gains_and_who_loses_is_told() -> None:
-    """A new member concerns those that give up, and it when they have; nobody else."""
+    """A new assignment concerns everybody; what is given up then concerns who gets it alone."""
     harness = settled([11, 12], partitions_count=3)
     told(harness)
     harness.join(13)
     assert told(harness) == [], "its own answer tells it"
     harness.propose_all()
-    (giving,) = told(harness)
-    assert giving == 11, "12 keeps its one partition"
+    assert harness.member(12).owned == harness.member(12).target, "it keeps its one partition"
+    assert told(harness) == [11, 12, 13], "each once"
     harness.truthful(11)
     harness.truthful(11)
     assert set(told(harness)) == {11, 13}
     assert {group for _, group in harness.noticed} <= {harness.group().id}
+
+
+def test_a_group_is_stable_once_those_that_were_told_have_heard() -> None:
+    """Nobody else is waited for, whoever keeps its partitions; who is away is not told."""
+    harness = settled_instances({11: "", 12: "", 14: "kept"}, partitions_count=3)
+    harness.leave(14, keep_place=True)
+    told(harness)
+    harness.join(13)
+    harness.propose_all()
+    states = []
+    while sessions := told(harness):
+        assert 14 not in sessions
+        states.append(harness.describe().state)
+        for session in sorted(set(sessions)):
+            harness.truthful(session)
+    assert set(states) == {views.GROUP_STATE_RECONCILING}
+    assert harness.describe().state == views.GROUP_STATE_STABLE
 
 
 def test_who_is_removed_is_told() -> None:
