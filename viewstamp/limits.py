@@ -35,9 +35,11 @@ OFFSETS_PER_REQUEST_MAX: Final = 16_384
 # Consecutive partitions whose offsets are one row of the state, and one entity of a snapshot.
 PARTITIONS_PER_OFFSETS_ROW: Final = 128
 # By when data was written: so many times are remembered of each such row, so far apart at least.
-# They need another level than FEATURE_LEVEL_TIMES if they change, as does the next one.
+# They need another level than FEATURE_LEVEL_TIMES if they change, as do the next two.
 MARKS_PER_ROW_MAX: Final = 32
 MARK_INTERVAL_US: Final = 10_000_000
+# A report of lost data leaves so many of the times at which more was reported than is left.
+LOWERED_MARKS_MAX: Final = 4
 # A report whose time is so far ahead of log time leaves no time behind.
 REPORT_AHEAD_US_MAX: Final = 60_000_000
 # Partitions on one page of FetchOffsets, FindOffsets or ListWatermarks, and ranges of them on one

@@ -144,6 +144,7 @@ LOCAL_LIMITS: Final = frozenset(
         # Came with FEATURE_LEVEL_TIMES.
         "MARKS_PER_ROW_MAX",
         "MARK_INTERVAL_US",
+        "LOWERED_MARKS_MAX",
         "REPORT_AHEAD_US_MAX",
         # The replica that answers a read decides how long its page is, and when a member is to show
         # life again.

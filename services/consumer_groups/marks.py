@@ -7,7 +7,8 @@ is true by itself: whichever are forgotten, nobody reads too little.
 A row keeps at most MARKS_PER_ROW_MAX marks, of which at most two lie within MARK_INTERVAL_US. The
 newest has the last report, and the older they are the fewer are left: so an offset that is found is
 too early by a part of its age. A mark has the ends of all partitions of the row, since one report
-mostly tells of many.
+mostly tells of many. So where one partition has lost data, times of the others become coarser: of
+the marks that said too much of it, LOWERED_MARKS_MAX are left.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Final, NamedTuple
 from services.runtime import offset_rows
 from services.runtime.offset_rows import EMPTY, ByRow
 from viewstamp.limits import (
+    LOWERED_MARKS_MAX,
     MARK_INTERVAL_US,
     MARKS_PER_ROW_MAX,
     PARTITIONS_PER_REQUEST_MAX,
@@ -52,8 +54,8 @@ MarksTable = Table[tuple[int, int], TimeMarks]  # by topic id and number of the 
 def note(table: MarksTable, stream_id: int, topic_id: int, changes: ByRow, written_by: int) -> None:
     """Remember a report of ends, by when all below them was written; no time if that is 0.
 
-    An end that is lower than a mark says that data was lost, so marks go down to it: what is
-    written there from now on is newer than they say.
+    An end that is lower than a mark says that data was lost, so marks go down to it, or are
+    forgotten: what is written there from now on is newer than they say.
     """
     for number in sorted(changes):
         known = table.rows.get((topic_id, number))
@@ -86,10 +88,30 @@ def _noted(known: TimeMarks, changes: Mapping[int, int], written_by: int) -> Tim
         return known  # the older mark of the same ends says more
     told = offset_rows.unpack(before)
     lost = {each: end for each, end in plus_one.items() if each < len(told) and end < told[each]}
-    if lost:
-        lowered = tuple(offset_rows.lowered(row, lost) for row in known.ends)
-        known = known._replace(ends=lowered)
+    known = _lowered(known, lost) if lost else known
     return _marked(known, written_by, ends) if written_by else known
+
+
+def _lowered(known: TimeMarks, lost: Mapping[int, int]) -> TimeMarks:
+    """Return marks that are nowhere above ends that turned out to be lower.
+
+    Marks that are not above them stay. Of the others few are left, the first and the last among
+    them: to lower a mark is to copy it, and a report must not copy all of a row.
+    """
+    below = bisect_left(known.ends, True, key=lambda row: _is_above(row, lost))
+    last = len(known.ends) - below - 1
+    parts = LOWERED_MARKS_MAX - 1
+    left = sorted({below + last * part // parts for part in range(parts + 1)})
+    lowered = (offset_rows.lowered(known.ends[each], lost) for each in left)
+    times = (known.written_by[each] for each in left)
+    return known._replace(
+        written_by=(*known.written_by[:below], *times), ends=(*known.ends[:below], *lowered)
+    )
+
+
+def _is_above(row: bytes, lost: Mapping[int, int]) -> bool:
+    """Return whether a mark is above some of the ends; so are those after it."""
+    return any(offset_rows.at(row, index) > end for index, end in lost.items())
 
 
 def _marked(known: TimeMarks, written_by: int, ends: bytes) -> TimeMarks:

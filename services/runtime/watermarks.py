@@ -70,14 +70,16 @@ def raise_ends(table: WatermarksTable, stream_id: int, topic_id: int, changes: B
     return _raise(table, stream_id, topic_id, changes, _with_ends)
 
 
-def lower_count(table: WatermarksTable, topic_id: int, changes: ByRow) -> int:
-    """Return how many ends are lower than known ones."""
-    count = 0
+def lower_counts(table: WatermarksTable, topic_id: int, changes: ByRow) -> list[int]:
+    """Return how many ends are lower than known ones, for each row that has such."""
+    counts = []
     for number, ends in changes.items():
         row = table.rows.get((topic_id, number))
         known = () if row is None else offset_rows.unpack(row.ends)
-        count += sum(index < len(known) and end + 1 < known[index] for index, end in ends.items())
-    return count
+        counts.append(
+            sum(each < len(known) and end + 1 < known[each] for each, end in ends.items())
+        )
+    return [count for count in counts if count]
 
 
 def raise_starts(table: WatermarksTable, stream_id: int, topic_id: int, changes: ByRow) -> bool:

@@ -32,10 +32,12 @@ from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as api
 from viewstamp.paging import PagedList, offsets_page_size
 
-# What a row of marks costs consumer groups beside its watermarks: with a new mark, and for each
-# lower end, which is looked up in all of them; and what both cost to forget.
+# What a row of marks costs consumer groups beside its watermarks: with a new mark; if some of its
+# ends are lower, so that LOWERED_MARKS_MAX marks are copied; for each of these ends, which is
+# looked up in some marks and changed in the copies; and what both rows cost to forget.
 _ROWS_PER_MARKED: Final = 12
-_ROWS_PER_LOWERED: Final = 4
+_ROWS_PER_LOWERED: Final = 8
+_ROWS_PER_LOWER_END: Final = 1
 _ROWS_PER_FORGOTTEN: Final = 3
 
 
@@ -62,13 +64,14 @@ def report_partition_ends(
     if call.knows_brokers and (request.HasField("broker") or state.placements.rows):
         _check_broker(state, topic, request, offsets, call)
     told = effects_pb2.OffsetsReported(offsets=offsets)
-    lower_count = 0
+    lower: list[int] = []  # how many ends, of each row with such
     if call.keeps_times:
         call.charge(len(offsets) // OFFSETS_PER_ROW_OF_WORK)
-        lower_count = watermarks.lower_count(state.watermarks, topic.id, changes)
-        rows += _ROWS_PER_MARKED * len(changes) + _ROWS_PER_LOWERED * lower_count
+        lower = watermarks.lower_counts(state.watermarks, topic.id, changes)
+        rows += _ROWS_PER_MARKED * len(changes)
+        rows += _ROWS_PER_LOWERED * len(lower) + _ROWS_PER_LOWER_END * sum(lower)
         told.written_by = _written_by(request.reported_at_us, call)
-    if watermarks.raise_ends(state.watermarks, topic.stream_id, topic.id, changes) or lower_count:
+    if watermarks.raise_ends(state.watermarks, topic.stream_id, topic.id, changes) or lower:
         _tell(topic, told, rows, call)
     return b""
 

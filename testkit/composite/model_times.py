@@ -12,6 +12,7 @@ from viewstamp.limits import FEATURE_LEVEL_TIMES
 AHEAD_US_MAX: Final = 60_000_000
 INTERVAL_US: Final = 10_000_000
 MARKS_MAX: Final = 32
+LOWERED_MAX: Final = 4
 
 
 def remember_ends(
@@ -78,11 +79,7 @@ def _remember(
     now = latest | ends
     if now == latest:
         return
-    for mark in marks:
-        for partition, end in ends.items():
-            if mark.ends.get(partition, 0) > end:
-                mark.ends[partition] = end
-                world.turns.add("data was lost")
+    _lower(world, marks, ends)
     if not written_by:
         return
     time = max([written_by, *(mark.time for mark in marks)])
@@ -93,3 +90,22 @@ def _remember(
         world.turns.add("reported again soon")
     marks.append(CompositeMark(time, now))
     assert len(marks) <= MARKS_MAX, "the history is too long for a model that forgets no mark"
+
+
+def _lower(world: CompositeModelState, marks: list[CompositeMark], ends: dict[int, int]) -> None:
+    """Take back what was told beyond the ends: of the marks that did, a few are left."""
+    too_high = [
+        mark for mark in marks if any(mark.ends.get(each, 0) > end for each, end in ends.items())
+    ]
+    if not too_high:
+        return
+    world.turns.add("data was lost")
+    below = [mark for mark in marks if mark not in too_high]
+    for mark in too_high:
+        mark.ends |= {each: min(end, ends[each]) for each, end in mark.ends.items() if each in ends}
+    if len(too_high) > LOWERED_MAX:
+        gaps = LOWERED_MAX - 1  # between the first and the last
+        last = len(too_high) - 1
+        too_high = [too_high[last * number // gaps] for number in range(gaps + 1)]
+        world.turns.add("much data was lost")
+    marks[:] = below + too_high

@@ -31,8 +31,8 @@ TURNS |= {
     "all of two rows reset to latest",
     "offsets expired", "offsets kept for longer", "offsets kept for members",
     "some reset to a time", "all reset to a time", "all of two rows reset to a time",
-    "reported too far ahead", "reported again soon", "data was lost", "found after a report",
-    "found offsets in pages",
+    "reported too far ahead", "reported again soon", "data was lost", "much data was lost",
+    "found after a report", "found offsets in pages",
     "some deleted", "all deleted", "row cut", "row dropped", "offsets in pages",
     "watermarks in pages",
     *(f"{what_happens} {where}" for what_happens in ("committed", "reset") for where in (

@@ -183,6 +183,7 @@ def test_limits_that_decide_commands_are_agreed_upon() -> None:
         ("SNAPSHOT_KEPT_FOR_MAX_US", 315_360_000_000_000),
         ("MARKS_PER_ROW_MAX", 32),
         ("MARK_INTERVAL_US", 10_000_000),
+        ("LOWERED_MARKS_MAX", 4),
         ("REPORT_AHEAD_US_MAX", 60_000_000),
     ],
 )

@@ -62,6 +62,14 @@ class Platform:
         ends = {each: len(self.logs[each].written_at) for each in sorted(partitions)}
         report(self.harness, ends, written_by=self.now + late_us)
 
+    def run(self, turns: int) -> None:
+        """Write and report everywhere, each time after a while."""
+        for _ in range(turns):
+            self.wait(11)
+            for partition in PARTITIONS:
+                self.write(partition, 1)
+            self.report(set(PARTITIONS), 0)
+
     def lose(self, partition: int, count: int) -> None:
         """Go on with another leader, which lacks the last records, and says so before it writes."""
         log = self.logs[partition]
@@ -93,7 +101,8 @@ STEPS: Final = st.one_of(
         st.sets(st.sampled_from(PARTITIONS), min_size=1),
         st.sampled_from([0, 1, SECOND, 30 * SECOND]),
     ),
-    st.tuples(st.just("lose"), st.sampled_from(PARTITIONS), st.integers(1, 5)),
+    st.tuples(st.just("run"), st.integers(1, 8)),
+    st.tuples(st.just("lose"), st.sampled_from(PARTITIONS), st.sampled_from([1, 2, 5, 12, 40])),
     st.tuples(st.just("drop"), st.sampled_from(PARTITIONS), st.integers(1, 3)),
 )
 

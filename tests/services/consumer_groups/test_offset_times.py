@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import pytest
@@ -114,6 +114,36 @@ def test_a_lower_end_takes_back_what_was_said() -> None:
     assert found(harness, 4 * STEP)[0] == (80, 3 * STEP)
     assert found(harness, 5 * STEP)[0] == (90, 4 * STEP)
     assert reported(harness)[0] == (0, 100)
+
+
+@pytest.mark.parametrize(
+    ("lost", "left"),
+    [
+        (10, range(1, 11)),
+        (9, range(1, 12)),
+        (6, range(1, 12)),
+        (5, (1, 2, 3, 4, 5, 6, 7, 8, 10, 11)),
+        (0, (1, 4, 7, 10, 11)),
+    ],
+)
+def test_a_lower_end_leaves_some_of_the_times_since(lost: int, left: Iterable[int]) -> None:
+    """Of ten reports those stay that tell of no more; of the others four, the first and the last.
+
+    Another partition has times of theirs, which are coarser, and never too late.
+    """
+    harness = empty_group()
+    for number in range(1, 11):
+        report(harness, {0: number, 1: 100 * number}, written_by=number * STEP)
+    report(harness, {0: lost}, written_by=11 * STEP)
+    kept = [each for each in left if each < 11]
+    for number in range(1, 11):
+        newest = max(each for each in kept if each <= number)
+        of_time = found(harness, number * STEP + 1)
+        told = min(newest, lost)
+        assert of_time[0] == (told, newest * STEP if told else NEVER)
+        assert of_time[1] == (100 * newest, newest * STEP)
+    (row,) = harness.state.marks.rows.values()
+    assert [time // STEP for time in row.written_by] == list(left)
 
 
 def test_a_lower_end_that_is_replaced_at_once_still_counts() -> None:

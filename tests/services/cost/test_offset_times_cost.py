@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pytest
 
+from services.consumer_groups.marks import TimeMarks
 from services.consumer_groups.model import GroupsState
+from services.runtime import offset_rows
+from services.runtime.watermarks import ROWS_PER_REPLACED, Watermarks
 from tests.services.cost.machines import STREAM, TOPIC, Fed, groups
 from tests.services.cost.test_cascades import create
 from tests.services.cost.test_offsets_cost import (
@@ -36,8 +40,11 @@ TIME: Final = groups_api.OFFSET_RESET_TIME
 # A row of work stands for so much at most: marks of a row, or lower ends in a row full of marks.
 MARKED_ROWS_MAX: Final = 1
 LOWER_ENDS_MAX: Final = 1
+# Of a full row of marks, the ends of partition p at mark m are p + m * GAP.
+GAP: Final = 200
 STEP: Final = 20_000_000
 HIGH: Final = 1_000
+LAST: Final = limits.MARKS_PER_ROW_MAX - 1
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +78,49 @@ def test_a_report_pays_for_what_is_remembered(
     request.validate_only = False
     check_paid(topic, request, rows, MANY)
     assert told(topic).written_by == topic.begun + topic.revision - 1
+
+
+def full_of_marks() -> Fed:
+    """Return consumer groups with a full row of marks for each of a million partitions."""
+    fed = groups(PARTITIONS, LEVEL)
+    size, count = limits.PARTITIONS_PER_OFFSETS_ROW, limits.MARKS_PER_ROW_MAX
+    ends = tuple(
+        offset_rows.pack([1 + index + mark * GAP for index in range(size)]) for mark in range(count)
+    )
+    times = tuple(range(STEP, (count + 1) * STEP, STEP))
+    state: GroupsState = fed.machine.state
+    for number in range(ROWS):
+        key = (TOPIC, number)
+        state.marks.put(key, TimeMarks(STREAM, TOPIC, number, times, ends))
+        state.watermarks.put(key, Watermarks(STREAM, TOPIC, number, b"", ends[-1]))
+    fed.prepare()
+    return fed
+
+
+@pytest.mark.parametrize("offset", [0, LAST // 2 * GAP, (LAST - limits.LOWERED_MARKS_MAX) * GAP])
+@pytest.mark.parametrize("partitions", [ONE_OF_EACH, TOGETHER])
+def test_lost_data_costs_what_is_copied_for_it(
+    topic: Fed, partitions: Sequence[int], offset: int
+) -> None:
+    """Each copy of a mark is paid for like one of watermarks, however many marks a row has."""
+    lower = of_topic(api.ReportPartitionEndsRequest(end_offsets=offsets(partitions, HIGH - 1)))
+    lower.validate_only = True
+    assert topic.commands("ReportPartitionEnds", [lower]) == [""]
+    fed = full_of_marks()
+    marks = fed.machine.state.marks.rows
+    known = {id(ends) for ends in marks[TOPIC, 0].ends}  # of all rows
+    effect = effects_pb2.OffsetsReported(
+        stream_id=STREAM,
+        topic_id=TOPIC,
+        offsets=offsets(partitions, offset),
+        written_by=(LAST + 2) * STEP,
+    )
+    fed.prepare(fed.effect(offsets_reported=effect))
+    reached = {partition // limits.PARTITIONS_PER_OFFSETS_ROW for partition in partitions}
+    copies = sum(id(ends) not in known for number in reached for ends in marks[TOPIC, number].ends)
+    assert copies > len(reached)
+    watermarks_cost = 2 * ROWS_PER_REPLACED * len(reached)
+    assert copies * ROWS_PER_REPLACED <= charged(topic) - watermarks_cost
 
 
 def test_a_deletion_pays_for_what_is_remembered(topic: Fed) -> None:
