@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from viewstamp.api.brokers.v1 import brokers_service_pb2
 from viewstamp.api.cluster.v1 import cluster_service_pb2
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2
+from viewstamp.api.history.v1 import history_service_pb2
 from viewstamp.api.sessions.v1 import sessions_service_pb2
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2
@@ -27,6 +28,7 @@ API_FILES: Final[tuple[FileDescriptor, ...]] = (
     consumer_groups_service_pb2.DESCRIPTOR,
     cluster_service_pb2.DESCRIPTOR,
     snapshots_service_pb2.DESCRIPTOR,
+    history_service_pb2.DESCRIPTOR,
 )
 
 

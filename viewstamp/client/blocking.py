@@ -180,6 +180,7 @@ class BlockingClient(BlockingFacade):
     watch = Wrapped(Client.watch, BlockingWatch)
     batch = Blocked(Client.batch)
     transact = Blocked(Client.transact)
+    blame = Iterated(Client.blame)
     status = Blocked(Client.status)
     step_down = Blocked(Client.step_down)
     raise_feature_level = Blocked(Client.raise_feature_level)

@@ -151,7 +151,8 @@ def test_a_change_in_between_has_everything_read_again(
 ) -> None:
     """A description is of one revision, if need be of a later one; else it tells of which."""
 
-    def run(_: Any, action: Callable[[Client], Any]) -> Any:
+    def run(_: Any, action: Callable[[Client], Any], revision: int | None) -> Any:
+        assert revision is None
         client: Any = ChangingClient(changes)
         return asyncio.run(action(client))
 
