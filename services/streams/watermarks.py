@@ -36,7 +36,7 @@ from viewstamp.paging import PagedList, offsets_page_size
 # ends are lower, so that LOWERED_MARKS_MAX marks are copied; for each of these ends, which is
 # looked up in some marks and changed in the copies; and what both rows cost to forget.
 _ROWS_PER_MARKED: Final = 12
-_ROWS_PER_LOWERED: Final = 8
+_ROWS_PER_LOWERED: Final = 7
 _ROWS_PER_LOWER_END: Final = 1
 _ROWS_PER_FORGOTTEN: Final = 3
 
