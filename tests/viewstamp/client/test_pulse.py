@@ -75,6 +75,6 @@ async def test_a_notice_is_heard_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
         cluster.harness.noticed.clear()
         cluster.harness.join(99)
         cluster.harness.propose_all()
-        assert cluster.harness.noticed == [(client.session, 1)]
+        assert cluster.harness.noticed == [(client.session, 1), (99, 1)]
         pulse.noticed([1])
         assert (await change_of(one)).revoked == (2, 3)
