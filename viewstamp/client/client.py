@@ -275,9 +275,11 @@ class Client:
     ) -> AsyncIterator[Any]:
         """Iterate over the messages that answer `request`; the deadline is that of each message.
 
-        Raises Refusal, TimedOut, CannotConnect, StreamBroken, and TypeError for a message that is
-        not the request of a method that answers by a stream.
+        Raises Refusal, TimedOut, CannotConnect, StreamBroken, ValueError for a client `at` a
+        revision, and TypeError for a message that is not the request of such a method.
         """
+        if self._revision is not None:
+            raise ValueError("a stream of answers is about the present: open it without `at`")
         if timeout_s == DEFAULT_TIMEOUT:
             timeout_s = self._timeout_s
         return self._server_streams.open(request, timeout_s)

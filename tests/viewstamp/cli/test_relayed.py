@@ -16,6 +16,7 @@ from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.cli.relayed import RelayedClient
+from viewstamp.client import Client
 from viewstamp.client.consistency import at
 from viewstamp.client.transport import AccessTokenSource, Credentials, Endpoints
 from viewstamp.errors import Refusal
@@ -25,7 +26,7 @@ NOWHERE = "viewstamp-0.viewstamp-headless.invalid:7400"
 CONSISTENCY_KEY: Final = "viewstamp-consistency"
 DELETION: Final = snapshots_pb2.DeleteSnapshotRequest(generation=3)
 TRIAL: Final = snapshots_pb2.DeleteSnapshotRequest(generation=3, validate_only=True)
-GUARDED: Final[dict[str, Callable[[RelayedClient], Awaitable[Any]]]] = {
+GUARDED: Final[dict[str, Callable[[Client], Awaitable[Any]]]] = {
     "a dry run": lambda client: client.call(TRIAL),
     "a dry run of a client at a revision": lambda client: client.at(9).call(TRIAL),
     "a part of a transaction": lambda client: client.transact([TRIAL]),
@@ -125,7 +126,8 @@ async def test_a_primary_with_a_known_name_is_waited_for(backup: Backup) -> None
 async def relayed(backup: Backup) -> AsyncIterator[RelayedClient]:
     """A client of that backup."""
     identity = AccessTokenSource(Credentials(access_token=backup.valid_token))
-    async with RelayedClient(Endpoints([backup.address]), identity, 5.0) as client:
+    client = RelayedClient(Endpoints([backup.address]), identity, 5.0)
+    async with client:
         yield client
 
 

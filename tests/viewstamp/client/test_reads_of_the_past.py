@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -28,7 +28,9 @@ REVISION: Final = 9
 KINDS: Final = {"the present": LINEARIZABLE, "the past": at(REVISION)}
 
 
-def add(reads: ClientReads, consistency: Consistency) -> asyncio.Future[streams_pb2.Stream]:
+def add(
+    reads: ClientReads, consistency: Consistency
+) -> asyncio.Future[streams_pb2.GetStreamResponse]:
     """Queue a read, and return its result."""
     request = streams_pb2.GetStreamRequest()
     future = asyncio.get_running_loop().create_future()
@@ -88,17 +90,23 @@ async def test_neither_kind_waits_for_the_other() -> None:
     for revision in range(1, PAST_READS_IN_FLIGHT_MAX + 3):
         add(reads, at(revision))
     assert len(reads.next_requests()) == PAST_READS_IN_FLIGHT_MAX
-    # The past may be long in coming, which does not mean that the replica is cut off.
-    assert not reads.is_waiting
     for _ in range(2 * READS_IN_FLIGHT_MAX):
         add(reads, LINEARIZABLE)
         reads.next_requests()
-    assert reads.is_waiting
     # A break frees both windows.
     reads.detach()
     kinds = [request.read.consistency.WhichOneof("level") for request in reads.next_requests()]
     assert kinds.count("at_revision") == PAST_READS_IN_FLIGHT_MAX
     assert kinds.count("linearizable") > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_silence_about_the_past_is_no_stall(kind: str) -> None:
+    """The past may be long in coming, which does not mean that the replica is cut off."""
+    reads = ClientReads()
+    add(reads, KINDS[kind])
+    reads.next_requests()
+    assert reads.is_waiting is (kind == "the present")
 
 
 async def test_an_answer_makes_room_for_its_kind() -> None:
@@ -134,7 +142,7 @@ def refuses_the_past(gateway: FakeGateway, refusal: Refusal, times: int) -> None
     """Have the gateway refuse the next reads of the past."""
     left = [refusal] * times
 
-    def refuse(request: object) -> Refusal | None:
+    def refuse(request: Any) -> Refusal | None:
         is_read = isinstance(request, submit_pb2.ReadRequest)
         return left.pop() if left and is_read and request.consistency.at_revision else None
 
@@ -167,3 +175,13 @@ async def test_an_overloaded_past_is_asked_again_there() -> None:
             then = client.at(created.header.revision)
             assert (await then.streams.get("orders")).name == "orders"
         assert gateway.streams_opened == 1
+
+
+async def test_a_stream_of_answers_has_no_past() -> None:
+    """Files of snapshots, say, are those of the present, so a client at a revision opens none."""
+    async with (
+        FakeGateway() as gateway,
+        await viewstamp.connect(gateway.address, username="root", password=PASSWORD) as client,
+    ):
+        with pytest.raises(ValueError, match="about the present"):
+            client.at(1).snapshots.verify()
