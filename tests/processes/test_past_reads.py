@@ -98,7 +98,8 @@ def test_each_command_of_a_request_can_be_read(root: Caller) -> None:
     stream.end()
     revision = reply.header.revision
     for index in range(3):
-        stream_at(root, names[index], revision + index)
+        found = stream_at(root, names[index], revision + index)
+        assert found.header.revision == revision + index
         with refused() as failure:
             stream_at(root, names[index], revision + index - 1)
         assert failure.it.reason == "STREAM_NOT_FOUND"

@@ -10,7 +10,6 @@ from viewstamp.cli.calls import ask_here, run
 from viewstamp.cli.options import DryRun, Yes, confirm
 from viewstamp.cli.output import fits_terminal, plain, print_table, printed
 from viewstamp.cli.settings import EXIT_USAGE, Settings, fail, settings_of
-from viewstamp.limits import FEATURE_LEVEL_GUARDS
 
 if TYPE_CHECKING:
     from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
@@ -76,10 +75,7 @@ def step_down(
     settings = settings_of(context)
 
     async def handed_over(client: Client) -> tuple[int, int]:
-        status = await client.status()
-        if dry_run:
-            _check_knows_dry_runs(status.feature_level)
-        before = status.primary
+        before = (await client.status()).primary
         await client.step_down(validate_only=dry_run)
         # The next linearizable answer comes from the new primary.
         return before, (await client.status()).primary
@@ -92,19 +88,6 @@ def step_down(
         typer.echo(f"replica {before} could step down now")
     else:
         typer.echo(f"replica {before} has stepped down; replica {after} is the primary")
-
-
-def _check_knows_dry_runs(feature_level: int) -> None:
-    """Raise Refusal unless every build knows a dry run of StepDown; others would step down."""
-    from viewstamp.api.errors.v1.errors_pb2 import Reason
-    from viewstamp.errors import Refusal
-
-    if feature_level < FEATURE_LEVEL_GUARDS:
-        raise Refusal(
-            Reason.REASON_FEATURE_LEVEL_REQUIRED,
-            f"a dry run needs feature level {FEATURE_LEVEL_GUARDS},"
-            f" and {feature_level} is in force",
-        )
 
 
 @app.command("feature-level")

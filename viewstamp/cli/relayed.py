@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 import grpc.aio
 from google.protobuf.message import Message
 
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.client import LINEARIZABLE, Client, Consistency, OutcomeUnknown
 from viewstamp.client.client import CALL_TIMEOUT_S, DEFAULT_TIMEOUT
+from viewstamp.client.field_levels import check_in_force, has_levels
 from viewstamp.client.methods import method_of
 from viewstamp.client.streaming import ServerStreams
 from viewstamp.client.submitter import Submitter
 from viewstamp.client.transport import AccessTokenSource, Endpoints
 from viewstamp.client.verdicts import ELSEWHERE, Backoff, verdict_on
 from viewstamp.errors import Refusal
-from viewstamp.routing import MethodKind
+from viewstamp.routing import Method, MethodKind
 
 # Errors of a call that may have reached the primary.
 _UNCERTAIN: Final = frozenset((grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE))
@@ -38,6 +42,7 @@ class RelayedClient(Client):
     ) -> None:
         submitter = Submitter(endpoints, identity, register=False)
         super().__init__(submitter, timeout_s, ServerStreams(endpoints, identity))
+        self._level_in_force = 0  # 0 until it was asked for; never lowered
 
     async def call(
         self,
@@ -46,17 +51,48 @@ class RelayedClient(Client):
         consistency: Consistency = LINEARIZABLE,
         timeout_s: float | None = DEFAULT_TIMEOUT,
     ) -> Any:
-        """Call the method of `request`; reads are linearizable, or `at` the client's revision.
+        """Call the method of `request`; reads are linearizable, or `at` a revision.
 
         Raises Refusal, OutcomeUnknown.
         """
         if timeout_s == DEFAULT_TIMEOUT:
             timeout_s = self._timeout_s
         deadline = time.monotonic() + (timeout_s or CALL_TIMEOUT_S)
-        if method_of(request).kind is MethodKind.COMMAND:
+        method = method_of(request)
+        if method.kind is MethodKind.COMMAND:
+            await self._check_fields([(method, request)])
             return await self._command(request, deadline)
+        return await self._read(request, deadline, (self._revision or consistency).at_revision)
+
+    async def _check_fields(self, commands: Sequence[tuple[Method, Message]]) -> None:
+        """Raise Refusal for fields above the level in force: any build may get what is passed on.
+
+        No stream opens here that would tell the level, so the replica is asked for it.
+        """
+        if not any(has_levels(method, request) for method, request in commands):
+            return
+        if not self._level_in_force:
+            self._level_in_force = await self._asked_level()
+        for method, request in commands:
+            check_in_force(method, request, self._level_in_force)
+
+    async def _asked_level(self) -> int:
+        deadline = time.monotonic() + (self._timeout_s or CALL_TIMEOUT_S)
+        try:
+            status = await self._read(cluster_pb2.GetStatusRequest(), deadline)
+        except Refusal as refusal:
+            if refusal.reason != Reason.REASON_PERMISSION_DENIED:
+                raise
+            raise Refusal(
+                refusal.reason,
+                "through a replica that does not lead, conditions and dry runs need to know the"
+                " feature level: ask for the permission read_servers, or connect to the primary",
+                **refusal.details,
+            ) from refusal
+        return int(status.feature_level)
+
+    async def _read(self, request: Message, deadline: float, at_revision: int = 0) -> Any:
         backoff = Backoff()
-        at_revision = 0 if self._revision is None else self._revision.at_revision
         while True:
             left_s = deadline - time.monotonic()
             try:

@@ -20,20 +20,20 @@ from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.authorities import authority_problem
 from viewstamp.client.consistency import LINEARIZABLE, Consistency
 from viewstamp.client.errors import CannotConnect, ClientError, ProtocolError
+from viewstamp.client.field_levels import check_fields, check_step_down_trial
 from viewstamp.client.methods import METHODS, method_of
 from viewstamp.client.packing import (
     PackedBatch,
     PendingCall,
     Result,
     batch_of,
-    check_fields,
     encode,
 )
 from viewstamp.client.streaming import ServerStreams
 from viewstamp.client.submitter import Submitter
 from viewstamp.client.transport import AccessTokenSource, Credentials, Endpoints
 from viewstamp.errors import Refusal
-from viewstamp.routing import MethodKind
+from viewstamp.routing import Method, MethodKind
 
 if TYPE_CHECKING:
     from viewstamp.api.history.v1.history_service_pb2 import BlameEntityResponse
@@ -275,9 +275,11 @@ class Client:
     ) -> AsyncIterator[Any]:
         """Iterate over the messages that answer `request`; the deadline is that of each message.
 
-        Raises Refusal, TimedOut, CannotConnect, StreamBroken, and TypeError for a message that is
-        not the request of a method that answers by a stream.
+        Raises Refusal, TimedOut, CannotConnect, StreamBroken, ValueError for a client `at` a
+        revision, and TypeError for a message that is not the request of such a method.
         """
+        if self._revision is not None:
+            raise ValueError("a stream of answers is about the present: open it without `at`")
         if timeout_s == DEFAULT_TIMEOUT:
             timeout_s = self._timeout_s
         return self._server_streams.open(request, timeout_s)
@@ -365,8 +367,7 @@ class Client:
         commands = [(method_of(request), request) for request in requests]
         if not commands:
             return []
-        for method, request in commands:
-            check_fields(method, request, self._submitter.feature_level)
+        await self._check_fields(commands)
         framed = [(method, encode(method, request)) for method, request in commands]
         future: asyncio.Future[list[Result]] = self._loop.create_future()
         batch: PackedBatch = batch_of(framed, future, self._deadline(timeout_s))
@@ -389,8 +390,7 @@ class Client:
         as `part` in the details.
         """
         methods = [method_of(request) for request in requests]
-        for method, request in zip(methods, requests, strict=True):
-            check_fields(method, request, self._submitter.feature_level)
+        await self._check_fields(list(zip(methods, requests, strict=True)))
         parts = [
             submit_pb2.TransactionPart(code=method.code, request=request.SerializeToString())
             for method, request in zip(methods, requests, strict=True)
@@ -421,10 +421,21 @@ class Client:
         request = cluster_pb2.GetStatusRequest(include_digests=include_digests)
         return self.call(request, consistency=consistency, timeout_s=timeout_s)
 
-    def step_down(self, *, validate_only: bool = False) -> Answer[cluster_pb2.StepDownResponse]:
-        """Have the primary hand over to another replica. Raises Refusal, grpc.aio.AioRpcError."""
+    async def step_down(self, *, validate_only: bool = False) -> cluster_pb2.StepDownResponse:
+        """Have the primary hand over to another replica; or only try it, from feature level 8 on.
+
+        Raises Refusal (FEATURE_LEVEL_REQUIRED, ...), grpc.aio.AioRpcError.
+        """
+        timeout_s = self._timeout_s or CALL_TIMEOUT_S
+        if validate_only:
+            # An older primary would step down. Nothing lowers the level that is found here.
+            status = await self._submitter.call_alone(cluster_pb2.GetStatusRequest(), timeout_s)
+            check_step_down_trial(status.feature_level)
         request = cluster_pb2.StepDownRequest(validate_only=validate_only)
-        return self._submitter.call_alone(request, self._timeout_s or CALL_TIMEOUT_S)
+        response: cluster_pb2.StepDownResponse = await self._submitter.call_alone(
+            request, timeout_s
+        )
+        return response
 
     def raise_feature_level(
         self, level: int, expected: int, *, validate_only: bool = False
@@ -467,6 +478,11 @@ class Client:
             except (ClientError, Refusal) as error:
                 logger.info("session %d was not ended, it will expire: %s", self.session_id, error)
         await self._submitter.close()
+
+    async def _check_fields(self, commands: Sequence[tuple[Method, Message]]) -> None:
+        """Raise Refusal FEATURE_LEVEL_REQUIRED for fields that the cluster would ignore."""
+        for method, request in commands:
+            check_fields(method, request, self._submitter.feature_level)
 
     async def _traced(self, trace: CallTrace, future: asyncio.Future[Any]) -> Any:
         """Wait for the result of a sampled call."""

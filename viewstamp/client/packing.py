@@ -22,7 +22,7 @@ from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.client.errors import ProtocolError
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame
-from viewstamp.routing import Method, MethodKind, batch_class, sets_field
+from viewstamp.routing import Method, MethodKind, batch_class
 
 if TYPE_CHECKING:
     from viewstamp.client.tracing import CallTrace
@@ -132,26 +132,6 @@ def fail_all(owners: Iterable[PendingCall | PackedBatch], error: Callable[[], Ex
     for owner in owners:
         if not owner.future.done():
             owner.future.set_exception(error())
-
-
-def check_fields(method: Method, request: Message, feature_level: int) -> None:
-    """Raise Refusal FEATURE_LEVEL_REQUIRED for a field that the cluster's build does not know.
-
-    It would ignore the field, and carry out what was only to be tried. A cluster that tells its
-    `feature_level`, which is not 0, refuses such a field itself while its level is too low.
-    """
-    if feature_level:
-        return
-    for name, level in method.field_levels.items():
-        if sets_field(request, name):
-            raise Refusal(
-                Reason.REASON_FEATURE_LEVEL_REQUIRED,
-                f"`{name}` of {method.name} needs feature level {level}, and the cluster runs a"
-                " build that does not know it: upgrade the cluster first",
-                method=method.name,
-                field=name,
-                required=level,
-            )
 
 
 def encode(method: Method, request: Message) -> bytes:

@@ -12,7 +12,7 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.client.commands import expire_owners
 from viewstamp.client.consistency import Consistency
-from viewstamp.client.errors import TimedOut
+from viewstamp.client.errors import ProtocolError, TimedOut
 from viewstamp.client.packing import (
     CALLS_PER_REQUEST_MAX,
     PackedBatch,
@@ -26,6 +26,8 @@ from viewstamp.client.verdicts import RetryVerdict, copy_of, verdict_on
 from viewstamp.errors import Refusal
 
 READS_IN_FLIGHT_MAX: Final = 8
+# Each may take a minute, and the cluster builds one state at a time.
+PAST_READS_IN_FLIGHT_MAX: Final = 2
 
 
 @dataclass(slots=True, eq=False)
@@ -34,30 +36,53 @@ class _Asked:
     consistency: Consistency
 
 
+@dataclass(slots=True)
+class _ReadWindow:
+    """What is asked of one kind, the present or the past, so that neither waits for the other."""
+
+    requests_max: int
+    requests: int = 0
+    calls: int = 0
+    # Refused for now: nothing is asked before the pause is over.
+    paused: bool = False
+
+    @property
+    def has_room(self) -> bool:
+        return self.requests < self.requests_max and not self.paused
+
+    def clear(self) -> None:
+        self.requests = self.calls = 0
+        self.paused = False
+
+
 class ClientReads:
     """The reads of one client; reads of different consistency never share a request.
 
-    `has_others` tells whether there is another replica to ask.
+    Reads of the past have a window and a pause of their own. `has_others` tells whether there is
+    another replica to ask.
     """
 
     def __init__(self, has_others: Callable[[], bool] = lambda: False) -> None:
         self._has_others = has_others
         self._waiting: dict[Consistency, deque[PendingCall | PackedBatch]] = {}
         self._asked: dict[int, _Asked] = {}
-        self._asked_count = 0  # calls
         self._next_id = 1
-        # Refused for now: nothing is asked before the pause is over.
-        self.paused = False
+        self._present = _ReadWindow(READS_IN_FLIGHT_MAX)
+        self._past = _ReadWindow(PAST_READS_IN_FLIGHT_MAX)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an answer is due."""
-        return bool(self._asked)
+        """Whether an answer about the present is due; one about the past may be long in coming."""
+        return self._present.requests > 0
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no read waits or is asked."""
-        return not self._asked and not any(self._waiting.values())
+    def is_past(self, read_id: int) -> bool:
+        """Whether a read that was asked is one of the past."""
+        asked = self._asked.get(read_id)
+        return asked is not None and asked.consistency.at_revision > 0
+
+    def resume(self, *, is_past: bool) -> None:
+        """End the pause of the reads of one kind."""
+        (self._past if is_past else self._present).paused = False
 
     def add(self, call: PendingCall, consistency: Consistency) -> None:
         """Queue a read."""
@@ -67,8 +92,9 @@ class ClientReads:
         """Return what may be asked now, packed."""
         requests = []
         for consistency, queue in list(self._waiting.items()):
-            while queue and len(self._asked) < READS_IN_FLIGHT_MAX and not self.paused:
-                callers = len(queue) + self._asked_count
+            window = self._window_of(consistency)
+            while queue and window.has_room:
+                callers = len(queue) + window.calls
                 parcel = take_parcel(queue, min(CALLS_PER_REQUEST_MAX, (callers + 1) // 2))
                 if parcel is not None:
                     requests.append(self._ask(parcel, consistency))
@@ -82,14 +108,16 @@ class ClientReads:
         asked = self._asked.pop(reply.read_id, None)
         if asked is None:
             return None
-        self._asked_count -= asked.parcel.count
+        window = self._window_of(asked.consistency)
+        window.requests -= 1
+        window.calls -= asked.parcel.count
         if not reply.HasField("error"):
             return self._deliver(asked, reply)
         refusal = Refusal.from_error(reply.error)
         verdict = self._verdict_on(refusal, asked.consistency)
         if verdict in (RetryVerdict.RETRY, RetryVerdict.RECONNECT):
             self._put_back(asked)
-            self.paused = True
+            window.paused = True
             return verdict
         if asked.parcel.is_shared:
             self._ask_each_alone(asked)
@@ -110,9 +138,7 @@ class ClientReads:
         """Note that the stream has ended. Open reads are asked again over the next stream."""
         for asked in reversed(self._asked.values()):
             self._put_back(asked)
-        self._asked.clear()
-        self._asked_count = 0
-        self.paused = False
+        self._forget_asked()
 
     def fail(self, error: Callable[[], Exception]) -> None:
         """Fail every read."""
@@ -121,8 +147,7 @@ class ClientReads:
         for asked in self._asked.values():
             asked.parcel.fail(error)
         self._waiting.clear()
-        self._asked.clear()
-        self._asked_count = 0
+        self._forget_asked()
 
     def expire(self, now: float) -> float:
         """Fail the reads whose deadline has passed; return the earliest deadline left."""
@@ -135,6 +160,15 @@ class ClientReads:
         )
 
     def _deliver(self, asked: _Asked, reply: submit_pb2.ReadReply) -> RetryVerdict | None:
+        wanted, shown = asked.consistency.at_revision, reply.header.revision
+        if wanted and shown != wanted:
+            # An older build takes the unknown consistency for a read of the present.
+            text = (
+                f"the cluster runs a build that has no reads of the past: asked for revision"
+                f" {wanted} it answered at {shown}; upgrade the cluster first"
+            )
+            asked.parcel.fail(lambda: ProtocolError(text))
+            return None
         again: list[PendingCall | PackedBatch] = []
         results = asked.parcel.results(reply.header, reply.spans)
         for owner, result in zip(asked.parcel.owners, results, strict=False):
@@ -146,14 +180,16 @@ class ClientReads:
             return None
         # The service of that domain is restarting: a read may wait for it.
         self._waiting.setdefault(asked.consistency, deque()).extendleft(reversed(again))
-        self.paused = True
+        self._window_of(asked.consistency).paused = True
         return RetryVerdict.RETRY
 
     def _ask(self, parcel: Parcel, consistency: Consistency) -> submit_pb2.SubmitRequest:
         read_id = self._next_id
         self._next_id += 1
         self._asked[read_id] = _Asked(parcel, consistency)
-        self._asked_count += parcel.count
+        window = self._window_of(consistency)
+        window.requests += 1
+        window.calls += parcel.count
         read = submit_pb2.ReadRequest(
             read_id=read_id,
             consistency=consistency.to_proto(),
@@ -161,6 +197,14 @@ class ClientReads:
             traces=parcel.traces,
         )
         return submit_pb2.SubmitRequest(read=read)
+
+    def _window_of(self, consistency: Consistency) -> _ReadWindow:
+        return self._past if consistency.at_revision else self._present
+
+    def _forget_asked(self) -> None:
+        self._asked.clear()
+        self._present.clear()
+        self._past.clear()
 
     def _put_back(self, asked: _Asked) -> None:
         queue = self._waiting.setdefault(asked.consistency, deque())

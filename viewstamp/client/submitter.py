@@ -90,6 +90,8 @@ class Submitter:
         self._election_backoff = Backoff(ELECTION_BACKOFF_MAX_S)
         self._resend_backoff = Backoff()
         self._resend_timer: asyncio.TimerHandle | None = None
+        self._past_backoff = Backoff()
+        self._past_timer: asyncio.TimerHandle | None = None
         self._pump_scheduled = False
         self._work = asyncio.Event()
         self._deadline_timer: asyncio.TimerHandle | None = None
@@ -116,7 +118,10 @@ class Submitter:
     async def close(self) -> None:
         """End the stream. Waiting calls fail with ClientClosed."""
         self._closed = True
-        for timer in (self._resend_timer, self._deadline_timer, self._keep_alive_timer):
+        for timer in (
+            *(self._resend_timer, self._past_timer),
+            *(self._deadline_timer, self._keep_alive_timer),
+        ):
             if timer is not None:
                 timer.cancel()
         if self._task is not None:
@@ -183,10 +188,15 @@ class Submitter:
 
     def _resend(self) -> None:
         self._resend_timer = None
-        self.reads.paused = False
+        self.reads.resume(is_past=False)
         if self._link is not None:
             for request in self.commands.resend():
                 self._link.send(request)
+        self._schedule_pump()
+
+    def _resume_past(self) -> None:
+        self._past_timer = None
+        self.reads.resume(is_past=True)
         self._schedule_pump()
 
     def _keep_alive(self) -> None:
@@ -205,7 +215,7 @@ class Submitter:
             for reply in response.commands.replies:
                 self._on_command(reply)
         elif kind == "read":
-            self._carry_out(self.reads.on_reply(response.read), response.read.error)
+            self._on_read(response.read)
         elif kind == "notice":
             self.pulse.noticed(response.notice.group_ids)
         else:
@@ -215,6 +225,18 @@ class Submitter:
     def _on_command(self, reply: submit_pb2.CommandReply) -> None:
         verdict = self.commands.on_reply(reply, can_renew=self._identity.can_renew)
         self._carry_out(verdict, reply.error)
+
+    def _on_read(self, reply: submit_pb2.ReadReply) -> None:
+        is_past = self.reads.is_past(reply.read_id)
+        verdict = self.reads.on_reply(reply)
+        if not is_past or verdict is RetryVerdict.RECONNECT:
+            self._carry_out(verdict, reply.error)
+        elif verdict is RetryVerdict.RETRY:
+            # Nothing else waits for the past, and another replica would build it from the
+            # beginning.
+            self._schedule_past(told_delay_s(Refusal.from_error(reply.error)))
+        else:
+            self._past_backoff.reset()
 
     def _carry_out(self, verdict: RetryVerdict | None, error: errors_pb2.Error) -> None:
         if verdict is None:
@@ -242,6 +264,11 @@ class Submitter:
             # together.
             pause_s = delay_s + self._resend_backoff.next_s()
             self._resend_timer = self._loop.call_later(pause_s, self._resend)
+
+    def _schedule_past(self, delay_s: float) -> None:
+        if self._past_timer is None:
+            pause_s = delay_s + self._past_backoff.next_s()
+            self._past_timer = self._loop.call_later(pause_s, self._resume_past)
 
     def _end_link(self) -> None:
         if self._link is not None:

@@ -5,17 +5,33 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
 
 import pytest
 
 from tests.viewstamp.client.fake_gateway import Context, FakeGateway
 from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
+from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
+from viewstamp.cli.relayed import RelayedClient
+from viewstamp.client import Client
+from viewstamp.client.consistency import at
+from viewstamp.client.transport import AccessTokenSource, Credentials, Endpoints
 from viewstamp.errors import Refusal
+from viewstamp.limits import FEATURE_LEVEL_GUARDS
 
 NOWHERE = "viewstamp-0.viewstamp-headless.invalid:7400"
+CONSISTENCY_KEY: Final = "viewstamp-consistency"
+DELETION: Final = snapshots_pb2.DeleteSnapshotRequest(generation=3)
+TRIAL: Final = snapshots_pb2.DeleteSnapshotRequest(generation=3, validate_only=True)
+GUARDED: Final[dict[str, Callable[[Client], Awaitable[Any]]]] = {
+    "a dry run": lambda client: client.call(TRIAL),
+    "a dry run of a client at a revision": lambda client: client.at(9).call(TRIAL),
+    "a part of a transaction": lambda client: client.transact([TRIAL]),
+    "a transaction": lambda client: client.transact([DELETION], validate_only=True),
+}
 
 
 class Backup(FakeGateway):
@@ -27,6 +43,7 @@ class Backup(FakeGateway):
         self.refuses_once: Refusal | None = None
         self.is_silent = False
         self.passed_on: list[str] = []
+        self.consistencies: list[str] = []  # of single calls that demand one
 
     def names(self, primary: str) -> None:
         """Name this primary from now on."""
@@ -40,6 +57,14 @@ class Backup(FakeGateway):
             await self._abort(context, refusal)
         if self.is_silent:
             await asyncio.Event().wait()
+        self.consistencies += [
+            value for key, value in context.invocation_metadata() if key == CONSISTENCY_KEY
+        ]
+        if isinstance(request, submit_pb2.TransactRequest):
+            results = [b""] * len(request.parts)
+            return submit_pb2.TransactResponse(results=results)
+        if isinstance(request, snapshots_pb2.DeleteSnapshotRequest):
+            return snapshots_pb2.DeleteSnapshotResponse()
         if isinstance(request, streams_pb2.CreateStreamRequest):
             return streams_pb2.CreateStreamResponse(stream_id=7)
         return await super().unary(request, context)
@@ -95,3 +120,54 @@ async def test_a_primary_with_a_known_name_is_waited_for(backup: Backup) -> None
     code, said = await run_at(backup, "stream", "create", "orders", "--timeout", "1.5")
     assert (code, "the primary is at 127.0.0.1:1, as was said there" in said) == (3, True)
     assert not backup.passed_on
+
+
+@pytest.fixture
+async def relayed(backup: Backup) -> AsyncIterator[RelayedClient]:
+    """A client of that backup."""
+    identity = AccessTokenSource(Credentials(access_token=backup.valid_token))
+    client = RelayedClient(Endpoints([backup.address]), identity, 5.0)
+    async with client:
+        yield client
+
+
+@pytest.mark.parametrize("how", GUARDED)
+async def test_what_a_build_may_ignore_is_not_passed_on(
+    how: str, backup: Backup, relayed: RelayedClient
+) -> None:
+    """Below its level a guard may get to an older primary, which would carry the command out."""
+    backup.domain.feature_level = FEATURE_LEVEL_GUARDS - 1
+    with pytest.raises(Refusal, match="needs feature level 8, and 7 is in force") as caught:
+        await GUARDED[how](relayed)
+    assert caught.value.reason == Reason.REASON_FEATURE_LEVEL_REQUIRED
+    assert backup.passed_on == ["GetStatusRequest"]
+    # What every build knows needs no level.
+    await relayed.streams.create("orders", validate_only=True)
+    assert backup.passed_on == ["GetStatusRequest", "CreateStreamRequest"]
+
+
+async def test_guards_are_passed_on_at_their_level(backup: Backup, relayed: RelayedClient) -> None:
+    """Once the level is in force every build knows the guards; the level is asked for once."""
+    backup.domain.feature_level = FEATURE_LEVEL_GUARDS
+    for call in GUARDED.values():
+        await call(relayed)
+    sent = ["DeleteSnapshotRequest", "DeleteSnapshotRequest", "TransactRequest", "TransactRequest"]
+    assert [name for name in backup.passed_on if name != "GetStatusRequest"] == sent
+    assert backup.passed_on[0] == "GetStatusRequest"
+
+
+async def test_who_may_not_read_the_level_learns_what_to_do(
+    backup: Backup, relayed: RelayedClient
+) -> None:
+    """Without the level nobody can say whether a guard counts, so it is not passed on."""
+    backup.refuses_once = Refusal(Reason.REASON_PERMISSION_DENIED, "no read_servers")
+    with pytest.raises(Refusal, match="ask for the permission read_servers"):
+        await relayed.call(TRIAL)
+    assert backup.passed_on == ["GetStatusRequest"]
+
+
+async def test_a_read_of_the_past_says_so(backup: Backup, relayed: RelayedClient) -> None:
+    """A backup is told the revision, whether the client or the call names it."""
+    await relayed.at(7).users.who_am_i()
+    await relayed.users.who_am_i(consistency=at(8))
+    assert backup.consistencies == ["at=7", "at=8"]

@@ -150,6 +150,11 @@ class FakeGateway:
                 return users_pb2.LogoutResponse()
             if isinstance(request, cluster_pb2.RaiseFeatureLevelRequest):
                 return self.domain.raise_feature_level(request)
+            if isinstance(request, cluster_pb2.GetStatusRequest):
+                return cluster_pb2.GetStatusResponse(feature_level=self.domain.feature_level)
+            if isinstance(request, cluster_pb2.StepDownRequest):
+                self.domain.requests.append(request)
+                return cluster_pb2.StepDownResponse()
             assert isinstance(request, sessions_pb2.RegisterSessionRequest)
             return self._register(request)
         except Refusal as refusal:
