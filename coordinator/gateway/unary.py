@@ -130,6 +130,9 @@ class UnaryCalls:
             if forwarding is not None:
                 known = self._routes.named(path)
                 changes = known is None or known.kind is MethodKind.COMMAND
+                if known is not None and changes:
+                    # A primary of an older build would ignore the field, and do more than asked.
+                    self._routes.check_command(known, payload)
                 return await forwarding.forward(path, payload, context, changes=changes)
             method = self._routes.public(path)
             if method.kind is MethodKind.QUERY:

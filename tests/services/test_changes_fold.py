@@ -131,11 +131,10 @@ class WatchedMachine(RecordedMachine):
 
     def _check_followed(self, changes: Sequence[Change]) -> None:
         """Changes in some streams are what the changes themselves say of their streams."""
-        for streams in ([], FOLLOWED):
-            followed = pb.FollowedStreams(stream_ids=streams).SerializeToString()
-            assert changes_of(self, **self._next, followed=followed) == [
-                each for each in changes if each.stream_id in streams or not each.entity_type
-            ]
+        followed = pb.FollowedStreams(stream_ids=FOLLOWED).SerializeToString()
+        assert changes_of(self, **self._next, followed=followed) == [
+            each for each in changes if each.stream_id in FOLLOWED or not each.entity_type
+        ]
 
     def _watch(self) -> None:
         changes = changes_of(self, **self._next)
