@@ -147,6 +147,7 @@ class PastBuilder:
                 walked.add(answer)
                 if answer.next_revision or loop.time() > ends:
                     break
+            await self._check_digest()
         if not walked.next_revision and self._place.op < committed_op:
             walked.next_revision = max(from_revision, self._place.revision + 1)
         return walked

@@ -7,10 +7,10 @@ from collections.abc import Coroutine
 from typing import Any
 
 from coordinator.history.bases import PastBases
-from coordinator.history.builder import BuilderPorts, PastBuilder
-from coordinator.history.messages import ApplyEntries, PastAnswer, PastMessage
+from coordinator.history.builder import BuilderPorts, PastBuilder, WalkedLog
+from coordinator.history.messages import ApplyEntries, PastAnswer, PastMessage, SoughtEntity
 from coordinator.history.process import PastEndedError, PastLink
-from coordinator.history.turns import PastQuestion, PastTurns
+from coordinator.history.turns import IsWanted, PastQuestion, PastTurns
 from coordinator.replica.writer import Gone, HeldEntries, Reading
 from past.conversation import PastConversation
 from viewstamp.format.prepare import SealedPrepare
@@ -76,6 +76,16 @@ class PastTrial:
     def ask(self, revision: int, user_id: int = USER) -> asyncio.Future[Any]:
         """Ask for the place of the state at a revision."""
         return self.turns.ask(PastQuestion(user_id, revision, len(self.entries), self._place_of))
+
+    def walk(
+        self, sought: SoughtEntity, from_revision: int = 1, room: int = 10
+    ) -> asyncio.Future[WalkedLog]:
+        """Ask for the changes of an entity."""
+
+        async def walk(builder: PastBuilder, is_wanted: IsWanted) -> WalkedLog:
+            return await builder.walk(sought, from_revision, len(self.entries), room, is_wanted)
+
+        return self.turns.ask(PastQuestion(USER, 0, len(self.entries), walk))
 
     async def _place_of(self, builder: PastBuilder, _: object) -> int:
         assert builder.place is not None
