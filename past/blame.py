@@ -106,7 +106,9 @@ def _walk(state: PastState, entry: SealedPrepare, message: WalkEntries, page: _P
         if page.is_full and change.revision > page.found[-1].change.revision:
             page.next_revision = change.revision
             return
-        page.add(_found(state, entry, change, before))
+        # One command may change very many entities that had the name.
+        size_max = 0 if page.is_full else BLAME_ENTITY_BYTES_MAX
+        page.add(_found(state, entry, change, before, size_max))
 
 
 def _changes(
@@ -118,7 +120,9 @@ def _changes(
             yield change, before
 
 
-def _found(state: PastState, entry: SealedPrepare, change: Change, before: bytes) -> FoundChange:
+def _found(
+    state: PastState, entry: SealedPrepare, change: Change, before: bytes, size_max: int
+) -> FoundChange:
     code, user_id, session_id = _command_at(entry, change.revision)
     told = EntityChange(
         revision=change.revision,
@@ -131,7 +135,7 @@ def _found(state: PastState, entry: SealedPrepare, change: Change, before: bytes
         entity_type=change.entity_type,
     )
     after = b"" if change.kind == CHANGE_KIND_DELETED else change.entity
-    if max(len(before), len(after)) > BLAME_ENTITY_BYTES_MAX:
+    if max(len(before), len(after)) > size_max:
         told.is_left_out = True
     else:
         told.before, told.after = before, after

@@ -39,7 +39,7 @@ from viewstamp.errors import Refusal
 from viewstamp.format import FormatError
 from viewstamp.format.manifest import encode_manifest, sections
 from viewstamp.format.prepare import SealedPrepare
-from viewstamp.limits import BLAME_WALK_MS
+from viewstamp.limits import BLAME_PAGE_BYTES_MAX, BLAME_WALK_MS
 from viewstamp.telemetry import fields
 
 # Blocks of a snapshot in one message; each has at most some 64 KiB.
@@ -78,11 +78,17 @@ class WalkedLog:
     ids: frozenset[int]
     found: list[FoundChange] = field(default_factory=list)
     next_revision: int = 0
+    size_bytes: int = 0
+
+    def has_room(self, changes: int) -> bool:
+        """Return whether there is room for one more of so many changes, and for their bytes."""
+        return len(self.found) < changes and self.size_bytes < BLAME_PAGE_BYTES_MAX
 
     def add(self, answer: WalkedEntries) -> None:
         """Take what a piece of the log has brought."""
         self.ids = answer.ids
         self.found += answer.found
+        self.size_bytes += sum(each.change.ByteSize() for each in answer.found)
         self.next_revision = answer.next_revision
 
 
@@ -128,8 +134,8 @@ class PastBuilder:
     ) -> WalkedLog:
         """Go through the log from a revision on, and return what an entity's changes were.
 
-        It ends at the last committed entry, when there is no room for more changes, or after
-        BLAME_WALK_MS. Raises what `lead_to` raises.
+        It ends at the last committed entry, when there is no room for more changes or their bytes,
+        or after BLAME_WALK_MS. Raises what `lead_to` raises.
         """
         walked = WalkedLog(sought.ids)
         async with self._ended_by_failure():
@@ -138,7 +144,7 @@ class PastBuilder:
                 await self._begin(await self._base_of(from_revision - 1))
             loop = asyncio.get_running_loop()
             ends = loop.time() + BLAME_WALK_MS / 1000
-            while self._place.op < committed_op and len(walked.found) < room:
+            while self._place.op < committed_op and walked.has_room(room):
                 asked = replace(sought, ids=walked.ids)
                 entries = await self._next_entries(from_revision, committed_op, is_wanted)
                 left = room - len(walked.found)

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from coordinator.history import turns
+from coordinator.history import builder, turns
 from coordinator.history.builder import PastBuilder
 from coordinator.history.messages import ApplyEntries, BeginState, SoughtEntity
 from coordinator.history.turns import PastQuestion
@@ -223,3 +223,18 @@ async def test_a_foreign_entry(entries: list[SealedPrepare]) -> None:
     assert refused.value.reason == Reason.REASON_SNAPSHOT_DAMAGED
     trial.entries = entries
     assert await trial.ask(second.last_revision) == second.last_revision
+
+
+async def test_a_page_ends_at_its_bytes(
+    entries: list[SealedPrepare], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All pieces of the log together fill a page, and the next page goes on behind it."""
+    trial = PastTrial(entries)
+    users = replace(ROOT, ids=frozenset(range(6)))
+    whole = (await trial.walk(users, room=1000)).found
+    assert len({each.change.revision for each in whole}) > 2
+    monkeypatch.setattr(builder, "BLAME_PAGE_BYTES_MAX", 1)
+    page = await trial.walk(users, room=1000)
+    assert 0 < len(page.found) < len(whole)
+    assert page.found == whole[: len(page.found)]
+    assert page.found[-1].change.revision < page.next_revision <= whole[-1].change.revision

@@ -123,7 +123,7 @@ class EntityChange(_message.Message):
     after: _builtins.bytes
     """The entity after the change; empty if it is gone."""
     is_left_out: _builtins.bool
-    """Whether the entity was too large, so that `before` and `after` are empty."""
+    """Whether the entity, or what its command did to all of that name, was too large, so that `before` and `after` are empty."""
     def __init__(
         self,
         *,
