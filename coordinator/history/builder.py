@@ -114,8 +114,7 @@ class PastBuilder:
         NobodyWaitsError.
         """
         async with self._ended_by_failure():
-            if not self._may_go_on(revision):
-                await self._begin(await self._base_of(revision))
+            await self._begin_near(revision)
             if not await self._apply_to(revision, committed_op, is_wanted):
                 # The log behind a kept state was dropped meanwhile.
                 await self._begin(await self._base_of(revision))
@@ -139,9 +138,9 @@ class PastBuilder:
         """
         walked = WalkedLog(sought.ids)
         async with self._ended_by_failure():
-            place = self.place
-            if place is None or place.is_partial or place.revision >= from_revision:
-                await self._begin(await self._base_of(from_revision - 1))
+            if self._place.is_partial:
+                self.end()
+            await self._begin_near(from_revision - 1)
             loop = asyncio.get_running_loop()
             ends = loop.time() + BLAME_WALK_MS / 1000
             while self._place.op < committed_op and walked.has_room(room):
@@ -210,6 +209,15 @@ class PastBuilder:
             return False
         return place.revision == revision or not place.is_partial
 
+    async def _begin_near(self, revision: int) -> None:
+        """Begin anew, unless the state can go on to a revision and no snapshot is nearer."""
+        if not self._may_go_on(revision):
+            await self._begin(await self._base_of(revision))
+        elif self._place.revision < revision:
+            base = (await self._ports.bases()).best_for(revision)
+            if base is not None and base.revision > self._place.revision:
+                await self._begin(base)
+
     async def _base_of(self, revision: int) -> StateBase:
         bases = await self._ports.bases()
         base = bases.best_for(revision)
@@ -234,11 +242,14 @@ class PastBuilder:
             await self.ask(BeginState(None))
             return
         try:
-            loaded = await asyncio.to_thread(self._ports.load, base.generation)
+            await self._load(base.generation)
         except (NoIntactCopy, GenerationDamaged, FormatError) as error:
             raise Refusal(
                 Reason.REASON_SNAPSHOT_DAMAGED, str(error), generation=base.generation
             ) from error
+
+    async def _load(self, generation: int) -> None:
+        loaded = await asyncio.to_thread(self._ports.load, generation)
         try:
             await self._send(loaded)
         finally:

@@ -11,7 +11,10 @@ from coordinator.history.builder import BuilderPorts, PastBuilder, WalkedLog
 from coordinator.history.messages import ApplyEntries, PastAnswer, PastMessage, SoughtEntity
 from coordinator.history.process import PastEndedError, PastLink
 from coordinator.history.turns import IsWanted, PastQuestion, PastTurns
+from coordinator.mux.catalog_types import Snapshot, SnapshotState
 from coordinator.replica.writer import Gone, HeldEntries, Reading
+from coordinator.snapshot.errors import NoIntactCopy
+from coordinator.snapshot.restore import Loaded
 from past.conversation import PastConversation
 from viewstamp.format.prepare import SealedPrepare
 
@@ -50,6 +53,9 @@ class PastTrial:
     def __init__(self, entries: list[SealedPrepare], idle_ms: int = 60_000) -> None:
         self.entries = entries
         self.first_op = 1
+        self.snapshots: list[Snapshot] = []
+        self.loads: list[int] = []
+        self.loaded: Loaded | None = None
         self.links: list[FakeLink] = []
         self.is_launched = asyncio.Event()
         self.live: dict[int, bytes] = {}
@@ -72,6 +78,12 @@ class PastTrial:
     def link(self) -> FakeLink:
         """The last process."""
         return self.links[-1]
+
+    def add_snapshot(self, entry: SealedPrepare) -> None:
+        """Have a snapshot of the state behind an entry."""
+        generation = len(self.snapshots) + 1
+        state = SnapshotState.COMPLETED
+        self.snapshots.append(Snapshot(generation, state, entry.op, entry.last_revision))
 
     def ask(self, revision: int, user_id: int = USER) -> asyncio.Future[Any]:
         """Ask for the place of the state at a revision."""
@@ -97,10 +109,14 @@ class PastTrial:
         return self.links[-1]
 
     async def _bases(self) -> PastBases:
-        return PastBases([], [], self.first_op)
+        stored = [snapshot.generation for snapshot in self.snapshots]
+        return PastBases(self.snapshots, stored, self.first_op)
 
-    def _load(self, generation: int) -> Any:
-        raise AssertionError(f"generation {generation} is not here")
+    def _load(self, generation: int) -> Loaded:
+        self.loads.append(generation)
+        if self.loaded is None:
+            raise NoIntactCopy(f"generation {generation}", ())
+        return self.loaded
 
     async def _read(self, first_op: int, last_op: int) -> Reading:
         if first_op < self.first_op:
