@@ -24,7 +24,12 @@ from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.users.v1 import users_pb2
 from viewstamp.api.watch.v1.watch_service_pb2 import CHANGE_KIND_DELETED, Change
 from viewstamp.format.prepare import SealedPrepare
-from viewstamp.limits import BLAME_ENTITY_BYTES_MAX, BLAME_PAGE_BYTES_MAX, SYSTEM_USER_ID
+from viewstamp.limits import (
+    BLAME_ENTITY_BYTES_MAX,
+    BLAME_IDS_MAX,
+    BLAME_PAGE_BYTES_MAX,
+    SYSTEM_USER_ID,
+)
 
 # What one entry changes is kept whole: it is bounded by what an entry may touch.
 _ALL_BYTES: Final = 1 << 62
@@ -73,7 +78,7 @@ class _Page:
         message = _MESSAGES[change.entity_type]
         entity: Any = message.FromString(change.entity)
         names = {_name_of(entity), _name_of(message.FromString(before))}
-        if sought.name and sought.name in names:
+        if sought.name and sought.name in names and len(self.ids) < BLAME_IDS_MAX:
             self.ids.add(entity.id)
         return entity.id in self.ids
 
