@@ -66,7 +66,7 @@ class Call:
 
 
 async def changes(page_size: int) -> list[int]:
-    """Return the revisions of the changes of topics with one name, from as many pages as it takes."""
+    """Return the revisions at which topics of one name changed, from all pages."""
     trial = PastTrial(sealed(history(Random(9), 10)))
     access = GoneAtPresent(len(trial.entries))
     blames = Blames(bytes(16), Root(), access, trial.turns, lambda: None)

@@ -74,7 +74,7 @@ def damaged(stage: int) -> tuple[int, bytes]:
 async def test_damage_in_the_midst_of_a_snapshot(
     entries: list[SealedPrepare],
 ) -> None:
-    """Damage that is found while a snapshot is sent is said to be that, and its files are closed."""
+    """Damage found while a snapshot is sent is said to be that, and its files are closed."""
     trial = PastTrial(entries)
     trial.add_snapshot(entries[4])
     closed: list[bool] = []

@@ -20,7 +20,6 @@ from viewstamp.api.users.v1.users_pb2 import User
 from viewstamp.errors import Refusal
 from viewstamp.format.prepare import SealedPrepare
 
-
 ROOT = SoughtEntity(int(Stage.USERS), User.DESCRIPTOR.full_name, frozenset({0}))
 
 
