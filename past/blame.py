@@ -24,7 +24,12 @@ from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.users.v1 import users_pb2
 from viewstamp.api.watch.v1.watch_service_pb2 import CHANGE_KIND_DELETED, Change
 from viewstamp.format.prepare import SealedPrepare
-from viewstamp.limits import BLAME_ENTITY_BYTES_MAX, BLAME_PAGE_BYTES_MAX, SYSTEM_USER_ID
+from viewstamp.limits import (
+    BLAME_ENTITY_BYTES_MAX,
+    BLAME_IDS_MAX,
+    BLAME_PAGE_BYTES_MAX,
+    SYSTEM_USER_ID,
+)
 
 # What one entry changes is kept whole: it is bounded by what an entry may touch.
 _ALL_BYTES: Final = 1 << 62
@@ -73,7 +78,7 @@ class _Page:
         message = _MESSAGES[change.entity_type]
         entity: Any = message.FromString(change.entity)
         names = {_name_of(entity), _name_of(message.FromString(before))}
-        if sought.name and sought.name in names:
+        if sought.name and sought.name in names and len(self.ids) < BLAME_IDS_MAX:
             self.ids.add(entity.id)
         return entity.id in self.ids
 
@@ -106,7 +111,9 @@ def _walk(state: PastState, entry: SealedPrepare, message: WalkEntries, page: _P
         if page.is_full and change.revision > page.found[-1].change.revision:
             page.next_revision = change.revision
             return
-        page.add(_found(state, entry, change, before))
+        # One command may change very many entities that had the name.
+        size_max = 0 if page.is_full else BLAME_ENTITY_BYTES_MAX
+        page.add(_found(state, entry, change, before, size_max))
 
 
 def _changes(
@@ -118,7 +125,9 @@ def _changes(
             yield change, before
 
 
-def _found(state: PastState, entry: SealedPrepare, change: Change, before: bytes) -> FoundChange:
+def _found(
+    state: PastState, entry: SealedPrepare, change: Change, before: bytes, size_max: int
+) -> FoundChange:
     code, user_id, session_id = _command_at(entry, change.revision)
     told = EntityChange(
         revision=change.revision,
@@ -131,7 +140,7 @@ def _found(state: PastState, entry: SealedPrepare, change: Change, before: bytes
         entity_type=change.entity_type,
     )
     after = b"" if change.kind == CHANGE_KIND_DELETED else change.entity
-    if max(len(before), len(after)) > BLAME_ENTITY_BYTES_MAX:
+    if max(len(before), len(after)) > size_max:
         told.is_left_out = True
     else:
         told.before, told.after = before, after

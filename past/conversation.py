@@ -17,13 +17,19 @@ from coordinator.mux.entities import RestoreError
 from coordinator.mux.stage import Stage
 from past.blame import place_of, walked
 from past.sections import ArrivingSnapshot
-from past.state import PastState
+from past.state import ForeignEntryError, PastState
 from services.runtime.installing import NewerSectionError, SectionContentsError
 from viewstamp.format import FormatError
 from viewstamp.format.manifest import decode_manifest
 
-# Of a snapshot that is damaged, or of another build.
-UNUSABLE = (FormatError, RestoreError, SectionContentsError, NewerSectionError)
+# Of a snapshot that is damaged or of another build, and of an entry that does not follow.
+UNUSABLE = (
+    FormatError,
+    RestoreError,
+    SectionContentsError,
+    NewerSectionError,
+    ForeignEntryError,
+)
 
 
 class PastConversation:

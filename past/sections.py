@@ -55,7 +55,7 @@ class ArrivingSnapshot:
             catalog=self._entities(Stage.CATALOG),
         )
         sections = {stage: _loaded(each) for stage, each in self._installations.items()}
-        return PastState(restored, sections, manifest.timestamp)
+        return PastState(restored, sections, manifest.timestamp, manifest.cut_checksum)
 
     def _entities(self, stage: Stage) -> Iterator[Entity]:
         layers = [_entries(blocks) for blocks in self._inner[stage]]

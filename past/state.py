@@ -33,7 +33,11 @@ from services.runtime.machine import Machine
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.format.digest import StateDigest
-from viewstamp.format.prepare import SealedPrepare
+from viewstamp.format.prepare import NO_PARENT, SealedPrepare
+
+
+class ForeignEntryError(Exception):
+    """An entry does not follow the one before it: it is of a log that a new view discarded."""
 
 
 class PastState:
@@ -47,8 +51,12 @@ class PastState:
         restored: Restored = FROM_THE_BEGINNING,
         sections: Mapping[Stage, Installed[Any]] | None = None,
         timestamp_us: int = 0,
+        checksum: bytes = NO_PARENT,
     ) -> None:
-        """Begin behind a cut, or with the empty state. Raises RestoreError."""
+        """Begin behind a cut, or with the empty state. Raises RestoreError.
+
+        `checksum` has 16 bytes, and is that of the last entry.
+        """
         self.is_partial = False
         self.machines: dict[Stage, Machine[Any]] = {
             stage: Machine(DOMAINS[stage]) for stage in SERVICE_STAGES
@@ -58,6 +66,7 @@ class PastState:
         self._routes = all_routes()
         self._mux = Mux(self._routes, codec.ProtobufCodec(), restored)
         self._timestamp_us = timestamp_us  # log time of the last entry
+        self._checksum = checksum
         self._answers: list[ReadAnswered] = []
         self.forget_changes()
 
@@ -72,8 +81,12 @@ class PastState:
         return self._mux.revision
 
     def apply(self, prepare: SealedPrepare, last_revision: int | None = None) -> None:
-        """Apply the next committed entry, or its commands up to a revision."""
+        """Apply the next committed entry, or its commands up to a revision.
+
+        Raises ForeignEntryError.
+        """
         assert not self.is_partial, "the rest of an entry cannot follow its beginning"
+        self._check_follows(prepare)
         requests = at_once(codec.logged_requests(codec.requests_of(prepare.body)))
         if last_revision is not None and last_revision < prepare.last_revision:
             self.is_partial = True
@@ -90,6 +103,13 @@ class PastState:
         )
         self._carry_out(self._mux.commit(entry))
         assert self._mux.unapplied == 0, f"op {header.op} was not applied"
+
+    def _check_follows(self, prepare: SealedPrepare) -> None:
+        if prepare.parent != self._checksum:
+            raise ForeignEntryError(
+                f"op {prepare.op} of view {prepare.view} follows another entry than op {self.op}"
+            )
+        self._checksum = prepare.checksum
 
     def read(self, read: Read) -> ReadAnswered:
         """Answer a read of methods that services own.

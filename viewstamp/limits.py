@@ -471,6 +471,8 @@ PAST_READ_DEADLINE_MS: Final = 60_000
 BLAME_PAGE_MAX: Final = 100
 BLAME_PAGE_BYTES_MAX: Final = 1 * MIB
 BLAME_WALK_MS: Final = 5_000
+# Entities that had one name, one after the other, and are followed.
+BLAME_IDS_MAX: Final = 1_000
 # A larger entity is left out of its changes.
 BLAME_ENTITY_BYTES_MAX: Final = 64 * KIB
 # The process of the past is ended if it works at one message for longer: loading a snapshot is one.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from coordinator.history.bases import PastBases
@@ -13,7 +13,7 @@ from coordinator.history.turns import PastTurns
 from coordinator.mux.mux import Mux
 from coordinator.replica.data_directory import ReplicaFiles
 from coordinator.replica.driver import Driver
-from coordinator.replica.writer import JournalWriter
+from coordinator.replica.writer import JournalWriter, Reading
 
 
 def past_turns(
@@ -36,11 +36,26 @@ def past_turns(
         launch=launch,
         bases=bases,
         load=files.snapshots.load,
-        read=writer.read_committed,
+        read=read_durable(writer.read_committed, lambda: driver.core.marks.durable_op),
         found_faulty=driver.found_faulty,
         live_digest=mux.digests.at,
     )
     return PastTurns(PastBuilder(ports), start)
+
+
+def read_durable(
+    read: Callable[[int, int], Awaitable[Reading]], durable_op: Callable[[], int]
+) -> Callable[[int, int], Awaitable[Reading]]:
+    """Return a way to read that ends at what the disk holds of the core's log.
+
+    The core applies from memory, and a read overtakes the writes that wait. So behind that op the
+    journal may still have an entry that a new view has discarded.
+    """
+
+    async def read_some(first_op: int, last_op: int) -> Reading:
+        return await read(first_op, min(last_op, durable_op()))
+
+    return read_some
 
 
 def _first_op(files: ReplicaFiles) -> int:

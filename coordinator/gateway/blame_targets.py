@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -23,6 +23,7 @@ from viewstamp.api.streams.v1 import streams_service_pb2 as streams_api
 from viewstamp.api.users.v1 import users_pb2
 from viewstamp.api.users.v1 import users_service_pb2 as users_api
 from viewstamp.errors import Refusal
+from viewstamp.limits import BLAME_IDS_MAX
 
 _API: Final = "/viewstamp.api."
 _USERS: Final = f"{_API}users.v1.UsersService/"
@@ -126,6 +127,8 @@ class BlamedTarget:
         }
         self._kind = _kind_of(self._names)
         *_, self._own = self._kind.fields
+        self._ids = frozenset(request.ids)
+        _check_ids(self._ids)
 
     @property
     def questions(self) -> Sequence[PresentQuestion]:
@@ -139,7 +142,16 @@ class BlamedTarget:
         own, listing, users, *parents = answers
         if isinstance(users, Refusal):
             raise users
-        may_list = not isinstance(listing, Refusal)
+        sought = self._found(own, parents, may_list=not isinstance(listing, Refusal))
+        # Names lead to others of the kind, and so do ids.
+        if isinstance(listing, Refusal) and not self._ids <= sought.ids:
+            raise listing
+        has_room = len(self._ids) < BLAME_IDS_MAX
+        return replace(sought, ids=sought.ids | self._ids if has_room else self._ids)
+
+    def _found(
+        self, own: bytes | Refusal, parents: Sequence[bytes | Refusal], *, may_list: bool
+    ) -> SoughtEntity:
         if isinstance(own, Refusal):
             if own.reason not in _NOT_FOUND or not may_list:
                 raise own
@@ -190,6 +202,13 @@ def _kind_of(names: dict[str, Identifier]) -> _Kind:
         if identifier.WhichOneof("kind") is None:
             raise _malformed(f"its {name} has neither an id nor a name: give one")
     return kind
+
+
+def _check_ids(ids: frozenset[int]) -> None:
+    if len(ids) > BLAME_IDS_MAX:
+        raise _malformed(
+            f"it has {len(ids)} ids, and {BLAME_IDS_MAX} are allowed: send those of an answer"
+        )
 
 
 def _malformed(why: str) -> Refusal:

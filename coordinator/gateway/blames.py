@@ -83,6 +83,7 @@ class Blames:
             changes=[_told(self._access.routes, each) for each in walked.found],
             oldest_revision=oldest,
             next_revision=walked.next_revision,
+            ids=sorted(walked.ids),
         )
 
     async def _walked(self, question: PastQuestion) -> WalkedLog:

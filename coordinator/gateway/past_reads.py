@@ -19,14 +19,13 @@ from coordinator.replica.answers import span_reply
 from coordinator.replica.batcher import Reply
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
-from viewstamp.api.streams.v1 import streams_service_pb2 as streams_api
+from viewstamp.api.users.v1 import users_service_pb2 as users_api
 from viewstamp.errors import Refusal
+from viewstamp.limits import ROOT_USER_ID
 from viewstamp.routing import Method
 
-# Any caller may try it: what is looked at is whether the cluster knows the caller.
-_KNOWS_CALLER: Final = PresentQuestion(
-    "/viewstamp.api.streams.v1.StreamsService/ListStreams",
-    streams_api.ListStreamsRequest(page_size=1).SerializeToString(),
+_WHO_ASKS: Final = PresentQuestion(
+    "/viewstamp.api.users.v1.UsersService/WhoAmI", users_api.WhoAmIRequest().SerializeToString()
 )
 
 
@@ -62,8 +61,9 @@ class PastReads:
 
     async def _answered(self, read: mux.Read, revision: int) -> Reply:
         user_id = read.user_id or 0
-        now = await self._access.ask(user_id, read.credential_revision, revision, [_KNOWS_CALLER])
+        now = await self._access.ask(user_id, read.credential_revision, revision, [_WHO_ASKS])
         check_visible(now, revision)
+        _check_has_right(user_id, now.answers[0])
 
         async def ask(builder: PastBuilder, _: IsWanted) -> Reply:
             answered = await builder.ask(AskState(read))
@@ -84,6 +84,20 @@ def check_visible(now: PresentAnswers, revision: int) -> None:
             f" not known: {oldest} is the oldest one that you may read; root may read earlier ones",
             revision=revision,
             oldest=oldest,
+        )
+
+
+def _check_has_right(user_id: int, answer: bytes | Refusal) -> None:
+    """Raise Refusal for a caller without any permission: a state costs as much as all services."""
+    if isinstance(answer, Refusal):
+        raise answer
+    permissions = users_api.WhoAmIResponse.FromString(answer).user.permissions
+    everywhere = getattr(permissions, "global")
+    if user_id != ROOT_USER_ID and not (everywhere.ByteSize() or permissions.streams):
+        raise Refusal(
+            Reason.REASON_PERMISSION_DENIED,
+            "whoever reads an earlier revision needs some permission, and you have none: ask for"
+            " one, or leave the revision out",
         )
 
 

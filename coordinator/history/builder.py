@@ -39,7 +39,7 @@ from viewstamp.errors import Refusal
 from viewstamp.format import FormatError
 from viewstamp.format.manifest import encode_manifest, sections
 from viewstamp.format.prepare import SealedPrepare
-from viewstamp.limits import BLAME_WALK_MS
+from viewstamp.limits import BLAME_PAGE_BYTES_MAX, BLAME_WALK_MS
 from viewstamp.telemetry import fields
 
 # Blocks of a snapshot in one message; each has at most some 64 KiB.
@@ -78,11 +78,17 @@ class WalkedLog:
     ids: frozenset[int]
     found: list[FoundChange] = field(default_factory=list)
     next_revision: int = 0
+    size_bytes: int = 0
+
+    def has_room(self, changes: int) -> bool:
+        """Return whether there is room for one more of so many changes, and for their bytes."""
+        return len(self.found) < changes and self.size_bytes < BLAME_PAGE_BYTES_MAX
 
     def add(self, answer: WalkedEntries) -> None:
         """Take what a piece of the log has brought."""
         self.ids = answer.ids
         self.found += answer.found
+        self.size_bytes += sum(each.change.ByteSize() for each in answer.found)
         self.next_revision = answer.next_revision
 
 
@@ -108,8 +114,7 @@ class PastBuilder:
         NobodyWaitsError.
         """
         async with self._ended_by_failure():
-            if not self._may_go_on(revision):
-                await self._begin(await self._base_of(revision))
+            await self._begin_near(revision)
             if not await self._apply_to(revision, committed_op, is_wanted):
                 # The log behind a kept state was dropped meanwhile.
                 await self._begin(await self._base_of(revision))
@@ -128,17 +133,17 @@ class PastBuilder:
     ) -> WalkedLog:
         """Go through the log from a revision on, and return what an entity's changes were.
 
-        It ends at the last committed entry, when there is no room for more changes, or after
-        BLAME_WALK_MS. Raises what `lead_to` raises.
+        It ends at the last committed entry, when there is no room for more changes or their bytes,
+        or after BLAME_WALK_MS. Raises what `lead_to` raises.
         """
         walked = WalkedLog(sought.ids)
         async with self._ended_by_failure():
-            place = self.place
-            if place is None or place.is_partial or place.revision >= from_revision:
-                await self._begin(await self._base_of(from_revision - 1))
+            if self._place.is_partial:
+                self.end()
+            await self._begin_near(from_revision - 1)
             loop = asyncio.get_running_loop()
             ends = loop.time() + BLAME_WALK_MS / 1000
-            while self._place.op < committed_op and len(walked.found) < room:
+            while self._place.op < committed_op and walked.has_room(room):
                 asked = replace(sought, ids=walked.ids)
                 entries = await self._next_entries(from_revision, committed_op, is_wanted)
                 left = room - len(walked.found)
@@ -147,6 +152,7 @@ class PastBuilder:
                 walked.add(answer)
                 if answer.next_revision or loop.time() > ends:
                     break
+            await self._check_digest()
         if not walked.next_revision and self._place.op < committed_op:
             walked.next_revision = max(from_revision, self._place.revision + 1)
         return walked
@@ -203,6 +209,15 @@ class PastBuilder:
             return False
         return place.revision == revision or not place.is_partial
 
+    async def _begin_near(self, revision: int) -> None:
+        """Begin anew, unless the state can go on to a revision and no snapshot is nearer."""
+        if not self._may_go_on(revision):
+            await self._begin(await self._base_of(revision))
+        elif self._place.revision < revision:
+            base = (await self._ports.bases()).best_for(revision)
+            if base is not None and base.revision > self._place.revision:
+                await self._begin(base)
+
     async def _base_of(self, revision: int) -> StateBase:
         bases = await self._ports.bases()
         base = bases.best_for(revision)
@@ -227,11 +242,14 @@ class PastBuilder:
             await self.ask(BeginState(None))
             return
         try:
-            loaded = await asyncio.to_thread(self._ports.load, base.generation)
+            await self._load(base.generation)
         except (NoIntactCopy, GenerationDamaged, FormatError) as error:
             raise Refusal(
                 Reason.REASON_SNAPSHOT_DAMAGED, str(error), generation=base.generation
             ) from error
+
+    async def _load(self, generation: int) -> None:
+        loaded = await asyncio.to_thread(self._ports.load, generation)
         try:
             await self._send(loaded)
         finally:

@@ -55,14 +55,15 @@ def sealed(trial: CompositeTrial) -> list[SealedPrepare]:
     return entries
 
 
-def manifest_of(cuts: Cuts, generation: int) -> SnapshotManifest:
-    """Return the manifest of a cut, whose sections have one layer each."""
+def manifest_of(cuts: Cuts, generation: int, checksum: bytes) -> SnapshotManifest:
+    """Return the manifest of a cut behind an entry, whose sections have one layer each."""
     cut = cuts.taken[generation]
     manifest = SnapshotManifest(
         generation=generation,
         cut_op=cut.op,
         cut_revision=cut.revision,
         feature_level=cut.feature_level,
+        cut_checksum=checksum,
     )
     for stage in cut_stages(cut.feature_level):
         tally = SectionTally()
@@ -87,9 +88,10 @@ def blocks_of(cuts: Cuts, generation: int, stage: Stage) -> Iterator[bytes]:
         yield compress(raw).data
 
 
-def state_of_cut(cuts: Cuts, generation: int) -> PastState:
+def state_of_cut(cuts: Cuts, generation: int, entries: list[SealedPrepare]) -> PastState:
     """Return the state of a cut, by way of its manifest and blocks."""
-    manifest = manifest_of(cuts, generation)
+    checksum = entries[cuts.taken[generation].op - 1].checksum
+    manifest = manifest_of(cuts, generation, checksum)
     arriving = ArrivingSnapshot(manifest)
     for stage in cut_stages(manifest.feature_level):
         for block in blocks_of(cuts, generation, stage):

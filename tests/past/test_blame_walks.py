@@ -27,6 +27,11 @@ from viewstamp.format.prepare import SealedPrepare
 from viewstamp.limits import SYSTEM_USER_ID
 
 ROOM = 10_000
+ALL_GROUPS = SoughtEntity(
+    int(Stage.CONSUMER_GROUPS),
+    consumer_groups_pb2.ConsumerGroup.DESCRIPTOR.full_name,
+    frozenset(range(40)),
+)
 KINDS: tuple[tuple[Stage, Any, set[str]], ...] = (
     (Stage.USERS, users_pb2.User, {"Found", "CreateUser", "UpdateUser", "DeleteUser",
      "UpdatePermissions", "ChangePassword", "DeleteStream", "DeleteTopic"}),
@@ -164,3 +169,15 @@ def test_groups_are_found_in_their_topic() -> None:
         assert {
             consumer_groups_pb2.ConsumerGroup.FromString(entity).stream_id for entity in entities
         } <= {stream_id}
+
+
+def test_one_command_that_changes_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one command did is told on one page; behind the page's bytes, without the entities."""
+    entries = sealed(history(Random(2), 10))
+    monkeypatch.setattr(blame, "BLAME_PAGE_BYTES_MAX", 1)
+    changes: dict[int, list[bool]] = {}
+    for found in walk(entries, ALL_GROUPS):
+        changes.setdefault(found.change.revision, []).append(found.change.is_left_out)
+    assert max(map(len, changes.values())) > 1
+    for left_out in changes.values():
+        assert left_out == [False, *[True] * (len(left_out) - 1)]

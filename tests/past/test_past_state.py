@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from coordinator.history.messages import ApplyEntries, StateFailed, StatePlace
 from coordinator.mux.types import Read, ReadAnswered, ReadSpan
+from past.conversation import PastConversation
 from past.state import PastState
 from testkit.composite.model import METHODS
 from tests.composite.trial import CompositeTrial
@@ -43,7 +46,7 @@ def check_whole_history(trial: CompositeTrial) -> None:
     entries = sealed(trial)
     origins = [
         PastState(),
-        *(state_of_cut(trial.replica.cuts, g) for g in trial.replica.cuts.taken),
+        *(state_of_cut(trial.replica.cuts, g, entries) for g in trial.replica.cuts.taken),
     ]
     for state in origins:
         check_reads(trial, state)
@@ -116,6 +119,20 @@ def test_a_read_changes_nothing() -> None:
         ]
     assert answers
     assert read.digests() == quiet.digests()
+
+
+def test_an_entry_of_another_log_is_refused() -> None:
+    """An entry whose parent is not the last one, as a discarded view left it, changes nothing."""
+    first, second, *_ = sealed(history(Random(1), 4))
+    conversation = PastConversation()
+    conversation.answer(ApplyEntries([first], first.last_revision))
+    foreign = replace(second, header=replace(second.header, parent=bytes(16)))
+    failed = conversation.answer(ApplyEntries([foreign], second.last_revision))
+    assert isinstance(failed, StateFailed)
+    assert "op 2 of view 1 follows another entry" in failed.problem
+    assert conversation.answer(ApplyEntries([], 0)) == StatePlace(
+        1, first.last_revision, False, at([first], first.last_revision).digest()
+    )
 
 
 def test_a_method_of_a_later_build_is_refused() -> None:

@@ -153,6 +153,20 @@ def test_who_may_read_the_past(root: Caller) -> None:
     assert stream_at(root, name, before).header.revision == before
 
 
+def test_who_has_no_permission(root: Caller) -> None:
+    """Whoever may do nothing starts no build, not even for what everybody may read of itself."""
+    username = unique("nobody")
+    root.create_user(username, PASSWORD)
+    caller = root.logged_in(username, PASSWORD)
+    revision = root.create_stream(unique("stream")).header.revision
+    request = users.GetUserRequest(user=named(username))
+    assert caller.call(caller.users.GetUser, request).user.username == username
+    with refused() as failure:
+        caller.call(caller.users.GetUser, request, consistency=f"at={revision}")
+    assert failure.it.reason == "PERMISSION_DENIED"
+    assert "needs some permission" in failure.it.message
+
+
 def test_ended_credentials_read_nothing(root: Caller) -> None:
     """Whoever may not read the present may not read the past, at which the token was good."""
     username = unique("leaver")

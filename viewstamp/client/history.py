@@ -30,6 +30,7 @@ async def blame_pages(
         if not page.next_revision:
             return
         request.from_revision = page.next_revision
+        request.ids[:] = page.ids
 
 
 def entities_of(change: history_pb2.EntityChange) -> tuple[Any, Any]:

@@ -7,11 +7,14 @@ from collections.abc import Coroutine
 from typing import Any
 
 from coordinator.history.bases import PastBases
-from coordinator.history.builder import BuilderPorts, PastBuilder
-from coordinator.history.messages import ApplyEntries, PastAnswer, PastMessage
+from coordinator.history.builder import BuilderPorts, PastBuilder, WalkedLog
+from coordinator.history.messages import ApplyEntries, PastAnswer, PastMessage, SoughtEntity
 from coordinator.history.process import PastEndedError, PastLink
-from coordinator.history.turns import PastQuestion, PastTurns
+from coordinator.history.turns import IsWanted, PastQuestion, PastTurns
+from coordinator.mux.catalog_types import Snapshot, SnapshotState
 from coordinator.replica.writer import Gone, HeldEntries, Reading
+from coordinator.snapshot.errors import NoIntactCopy
+from coordinator.snapshot.restore import Loaded
 from past.conversation import PastConversation
 from viewstamp.format.prepare import SealedPrepare
 
@@ -50,6 +53,9 @@ class PastTrial:
     def __init__(self, entries: list[SealedPrepare], idle_ms: int = 60_000) -> None:
         self.entries = entries
         self.first_op = 1
+        self.snapshots: list[Snapshot] = []
+        self.loads: list[int] = []
+        self.loaded: Loaded | None = None
         self.links: list[FakeLink] = []
         self.is_launched = asyncio.Event()
         self.live: dict[int, bytes] = {}
@@ -73,9 +79,25 @@ class PastTrial:
         """The last process."""
         return self.links[-1]
 
+    def add_snapshot(self, entry: SealedPrepare) -> None:
+        """Have a snapshot of the state behind an entry."""
+        generation = len(self.snapshots) + 1
+        state = SnapshotState.COMPLETED
+        self.snapshots.append(Snapshot(generation, state, entry.op, entry.last_revision))
+
     def ask(self, revision: int, user_id: int = USER) -> asyncio.Future[Any]:
         """Ask for the place of the state at a revision."""
         return self.turns.ask(PastQuestion(user_id, revision, len(self.entries), self._place_of))
+
+    def walk(
+        self, sought: SoughtEntity, from_revision: int = 1, room: int = 10
+    ) -> asyncio.Future[WalkedLog]:
+        """Ask for the changes of an entity."""
+
+        async def walk(builder: PastBuilder, is_wanted: IsWanted) -> WalkedLog:
+            return await builder.walk(sought, from_revision, len(self.entries), room, is_wanted)
+
+        return self.turns.ask(PastQuestion(USER, 0, len(self.entries), walk))
 
     async def _place_of(self, builder: PastBuilder, _: object) -> int:
         assert builder.place is not None
@@ -87,10 +109,14 @@ class PastTrial:
         return self.links[-1]
 
     async def _bases(self) -> PastBases:
-        return PastBases([], [], self.first_op)
+        stored = [snapshot.generation for snapshot in self.snapshots]
+        return PastBases(self.snapshots, stored, self.first_op)
 
-    def _load(self, generation: int) -> Any:
-        raise AssertionError(f"generation {generation} is not here")
+    def _load(self, generation: int) -> Loaded:
+        self.loads.append(generation)
+        if self.loaded is None:
+            raise NoIntactCopy(f"generation {generation}", ())
+        return self.loaded
 
     async def _read(self, first_op: int, last_op: int) -> Reading:
         if first_op < self.first_op:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 import pytest
 
-from coordinator.history import turns
-from coordinator.history.builder import PastBuilder, WalkedLog
+from coordinator.history import builder, turns
+from coordinator.history.builder import PastBuilder
 from coordinator.history.messages import ApplyEntries, BeginState, SoughtEntity
-from coordinator.history.turns import IsWanted, PastQuestion
+from coordinator.history.turns import PastQuestion
 from coordinator.mux.stage import Stage
 from tests.coordinator.history.past_trial import OTHER, USER, PastTrial
 from tests.past.past_histories import history, sealed
@@ -18,6 +19,8 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.users.v1.users_pb2 import User
 from viewstamp.errors import Refusal
 from viewstamp.format.prepare import SealedPrepare
+
+ROOT = SoughtEntity(int(Stage.USERS), User.DESCRIPTOR.full_name, frozenset({0}))
 
 
 @pytest.fixture(scope="module")
@@ -188,16 +191,49 @@ async def test_a_walk_that_nobody_waits_for(entries: list[SealedPrepare]) -> Non
     """A walk that waits for an entry, and whose caller is gone, lets the next question go on."""
     trial = PastTrial(entries)
     trial.is_torn = True
-    user = SoughtEntity(int(Stage.USERS), User.DESCRIPTOR.full_name, frozenset({0}))
-
-    async def walk(builder: PastBuilder, is_wanted: IsWanted) -> WalkedLog:
-        return await builder.walk(user, 1, len(entries), 10, is_wanted)
-
-    walking = trial.turns.ask(PastQuestion(USER, 0, len(entries), walk))
+    walking = trial.walk(ROOT)
     await trial.is_launched.wait()
     walking.cancel()
     trial.is_torn = False
     assert await trial.ask(2) == 2
-    walked = await trial.turns.ask(PastQuestion(USER, 0, len(entries), walk))
+    walked = await trial.walk(ROOT)
     assert walked.found[0].change.revision == 1
     assert walked.next_revision == 0
+
+
+async def test_a_walk_over_a_state_that_differs(entries: list[SealedPrepare]) -> None:
+    """What a walk has found in a state that is not what this replica came to is given to nobody."""
+    trial = PastTrial(entries)
+    trial.live[entries[-1].op] = bytes(16)
+    with pytest.raises(Refusal, match="please report") as refused:
+        await trial.walk(ROOT)
+    assert refused.value.reason == Reason.REASON_INTERNAL
+    assert trial.link.is_ended
+
+
+async def test_a_foreign_entry(entries: list[SealedPrepare]) -> None:
+    """An entry that a new view has discarded is in no answer, and the next build has another."""
+    trial = PastTrial(entries)
+    second = entries[1]
+    foreign = replace(second, header=replace(second.header, parent=bytes(16)))
+    trial.entries = [entries[0], foreign, *entries[2:]]
+    with pytest.raises(Refusal, match="follows another entry") as refused:
+        await trial.ask(second.last_revision)
+    assert refused.value.reason == Reason.REASON_SNAPSHOT_DAMAGED
+    trial.entries = entries
+    assert await trial.ask(second.last_revision) == second.last_revision
+
+
+async def test_a_page_ends_at_its_bytes(
+    entries: list[SealedPrepare], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All pieces of the log together fill a page, and the next page goes on behind it."""
+    trial = PastTrial(entries)
+    users = replace(ROOT, ids=frozenset(range(6)))
+    whole = (await trial.walk(users, room=1000)).found
+    assert len({each.change.revision for each in whole}) > 2
+    monkeypatch.setattr(builder, "BLAME_PAGE_BYTES_MAX", 1)
+    page = await trial.walk(users, room=1000)
+    assert 0 < len(page.found) < len(whole)
+    assert page.found == whole[: len(page.found)]
+    assert page.found[-1].change.revision < page.next_revision <= whole[-1].change.revision

@@ -35,6 +35,7 @@ class BlameEntityRequest(_message.Message):
     BROKER_FIELD_NUMBER: _builtins.int
     FROM_REVISION_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
     from_revision: _builtins.int
     """The first revision wanted; 0 for the oldest that is kept."""
     page_size: _builtins.int
@@ -59,6 +60,12 @@ class BlameEntityRequest(_message.Message):
     def broker(self) -> _common_pb2.Identifier:
         """The broker."""
 
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The ids of the answer before, to go on from there; none for the first page. At most 1000. Whoever
+        may not list the kind of the entity may name its present id alone.
+        """
+
     def __init__(
         self,
         *,
@@ -69,10 +76,11 @@ class BlameEntityRequest(_message.Message):
         broker: _common_pb2.Identifier | None = ...,
         from_revision: _builtins.int = ...,
         page_size: _builtins.int = ...,
+        ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "group", b"group", "stream", b"stream", "topic", b"topic", "user", b"user"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "from_revision", b"from_revision", "group", b"group", "page_size", b"page_size", "stream", b"stream", "topic", b"topic", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "from_revision", b"from_revision", "group", b"group", "ids", b"ids", "page_size", b"page_size", "stream", b"stream", "topic", b"topic", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -123,7 +131,7 @@ class EntityChange(_message.Message):
     after: _builtins.bytes
     """The entity after the change; empty if it is gone."""
     is_left_out: _builtins.bool
-    """Whether the entity was too large, so that `before` and `after` are empty."""
+    """Whether the entity, or what its command did to all of that name, was too large, so that `before` and `after` are empty."""
     def __init__(
         self,
         *,
@@ -158,6 +166,7 @@ class BlameEntityResponse(_message.Message):
     CHANGES_FIELD_NUMBER: _builtins.int
     OLDEST_REVISION_FIELD_NUMBER: _builtins.int
     NEXT_REVISION_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
     oldest_revision: _builtins.int
     """Changes from this revision on are known. What was before is not kept, or not shown to the caller."""
     next_revision: _builtins.int
@@ -170,6 +179,10 @@ class BlameEntityResponse(_message.Message):
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___EntityChange]:
         """In revision order."""
 
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Which entities had the name by now: send them with the request that goes on."""
+
     def __init__(
         self,
         *,
@@ -177,10 +190,11 @@ class BlameEntityResponse(_message.Message):
         changes: _abc.Iterable[Global___EntityChange] | None = ...,
         oldest_revision: _builtins.int = ...,
         next_revision: _builtins.int = ...,
+        ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "header", b"header", "next_revision", b"next_revision", "oldest_revision", b"oldest_revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "header", b"header", "ids", b"ids", "next_revision", b"next_revision", "oldest_revision", b"oldest_revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,121 @@
+"""BlameEntity page by page, as callers see it: nothing is lost between two answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from coordinator.gateway.blame_targets import BlamedTarget
+from coordinator.gateway.blames import BLAME_PATH, Blames
+from coordinator.gateway.past_access import PastAccess, PresentAnswers, PresentQuestion
+from coordinator.gateway.principal import Authenticator
+from coordinator.gateway.routes import Routes
+from coordinator.replica.batcher import Reply
+from tests.coordinator.history.past_trial import PastTrial
+from tests.past.past_histories import history, sealed
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.history.v1.history_service_pb2 import BlameEntityRequest, BlameEntityResponse
+from viewstamp.api.streams.v1 import streams_service_pb2 as streams_api
+from viewstamp.client.history import blame_pages, blame_request
+from viewstamp.errors import Refusal
+from viewstamp.limits import BLAME_IDS_MAX
+from viewstamp.tokens import AccessToken
+
+GONE = Refusal(Reason.REASON_TOPIC_NOT_FOUND, "gone")
+DENIED = Refusal(Reason.REASON_PERMISSION_DENIED, "no")
+TOPIC = streams_api.GetTopicResponse()
+TOPIC.topic.id = 5
+FOUND = TOPIC.SerializeToString()
+MAY = b""
+
+
+class Root(Authenticator):
+    """Takes everybody for root."""
+
+    def __init__(self) -> None:
+        super().__init__(bytes(32), bytes(16), lambda: 0)
+
+    def principal(self, metadata: Any) -> AccessToken:
+        """Return root."""
+        return AccessToken(user_id=0, credential_revision=1, expires_at_us=0)
+
+
+class GoneAtPresent(PastAccess):
+    """A present at which root may list all, and no topic is left."""
+
+    def __init__(self, op: int) -> None:
+        self.routes = Routes()
+        self._reply = Reply(1, op, 1000, ())
+
+    async def ask(
+        self, user_id: int, stamp: int, revision: int, questions: Sequence[PresentQuestion]
+    ) -> PresentAnswers:
+        """Answer."""
+        return PresentAnswers(self._reply, (GONE, MAY, MAY, GONE), 0)
+
+
+class Call:
+    """What gRPC gives a handler."""
+
+    def invocation_metadata(self) -> tuple[()]:
+        """Return nothing."""
+        return ()
+
+
+async def changes(page_size: int) -> list[int]:
+    """Return the revisions at which topics of one name changed, from all pages."""
+    trial = PastTrial(sealed(history(Random(9), 10)))
+    access = GoneAtPresent(len(trial.entries))
+    blames = Blames(bytes(16), Root(), access, trial.turns, lambda: None)
+    handler = blames.handlers()[BLAME_PATH].unary_unary
+
+    async def ask(request: BlameEntityRequest) -> BlameEntityResponse:
+        answer = await handler(request.SerializeToString(), Call())
+        return BlameEntityResponse.FromString(answer)
+
+    request = blame_request({"stream": 2, "topic": "a"}, 1, page_size)
+    return [c.revision async for page in blame_pages(ask, request) for c in page.changes]
+
+
+async def test_pages_follow_an_entity_that_had_the_name() -> None:
+    """What had a name is followed over all pages, also once it has another one."""
+    whole = await changes(100)
+    assert len(whole) > 2
+    assert await changes(1) == whole
+
+
+@pytest.mark.parametrize(
+    ("answers", "ids", "sought"),
+    [
+        ((FOUND, MAY, MAY), {7, 8}, {5, 7, 8}),
+        ((FOUND, DENIED, MAY), {5}, {5}),
+        ((GONE, MAY, MAY), {7}, {7}),
+        ((FOUND, MAY, MAY), set(range(10, 10 + BLAME_IDS_MAX)), set(range(10, 10 + BLAME_IDS_MAX))),
+    ],
+)
+def test_ids_of_the_page_before(
+    answers: tuple[bytes | Refusal, ...], ids: set[int], sought: set[int]
+) -> None:
+    """Ids that a caller sends are sought too, in what the entity is in."""
+    found = target(ids).sought((*answers, GONE))
+    assert (found.ids, found.stream_id) == (sought, 0 if answers[0] == FOUND else 3)
+
+
+def test_ids_that_lead_elsewhere() -> None:
+    """Whoever may not list the kind gets nowhere with ids of others, nor with too many."""
+    with pytest.raises(Refusal) as refused:
+        target({5, 6}).sought((FOUND, DENIED, MAY, GONE))
+    assert refused.value is DENIED
+    with pytest.raises(Refusal, match="1001 ids") as refused:
+        target(set(range(BLAME_IDS_MAX + 1)))
+    assert refused.value.reason == Reason.REASON_MALFORMED_REQUEST
+
+
+def target(ids: set[int]) -> BlamedTarget:
+    """Return what a request with ids asks about."""
+    request = blame_request({"stream": 3, "topic": "paid"}, 1, 0)
+    request.ids.extend(ids)
+    return BlamedTarget(request)
