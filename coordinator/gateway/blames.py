@@ -10,7 +10,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from coordinator.base.refused_calls import abort
-from coordinator.gateway.blame_targets import BlamedTarget
+from coordinator.gateway.blame_targets import LIST_USERS, BlamedTarget
 from coordinator.gateway.past_access import PastAccess
 from coordinator.gateway.past_reads import check_visible
 from coordinator.gateway.principal import Authenticator
@@ -23,6 +23,7 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.history.v1 import history_service_pb2 as history_api
 from viewstamp.errors import Refusal
 from viewstamp.limits import BLAME_PAGE_MAX, PAST_READ_DEADLINE_MS
+from viewstamp.tokens import AccessToken
 
 BLAME_PATH: Final = "/viewstamp.api.history.v1.HistoryService/BlameEntity"
 
@@ -60,9 +61,9 @@ class Blames:
 
     async def _answer(self, payload: bytes, context: Context) -> history_api.BlameEntityResponse:
         request = _parsed(payload)
-        target = BlamedTarget(request)
         self._check_reading()
         principal = self._authenticator.principal(context.invocation_metadata() or ())
+        target = await self._target(request, principal)
         user_id, stamp = principal.user_id, principal.credential_revision
         wanted = request.from_revision
         now = await self._access.ask(user_id, stamp, max(0, wanted - 1), target.questions)
@@ -85,6 +86,17 @@ class Blames:
             next_revision=walked.next_revision,
             ids=sorted(walked.ids),
         )
+
+    async def _target(
+        self, request: history_api.BlameEntityRequest, principal: AccessToken
+    ) -> BlamedTarget:
+        """Return what is asked for. Who may not call hears that, whatever the request says."""
+        user_id, stamp = principal.user_id, principal.credential_revision
+        try:
+            return BlamedTarget(request)
+        except Refusal:
+            await self._access.ask(user_id, stamp, 0, [LIST_USERS])
+            raise
 
     async def _walked(self, question: PastQuestion) -> WalkedLog:
         try:
