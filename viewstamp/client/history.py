@@ -15,8 +15,11 @@ def blame_request(
     names: dict[str, int | str | None], from_revision: int, page_size: int
 ) -> history_pb2.BlameEntityRequest:
     """Return the request for an entity. Raises ValueError for a negative revision or size."""
-    given = {name: identifier(value) for name, value in names.items() if value is not None}
-    return history_pb2.BlameEntityRequest(from_revision=from_revision, page_size=page_size, **given)
+    request = history_pb2.BlameEntityRequest(from_revision=from_revision, page_size=page_size)
+    for name, value in names.items():
+        if value is not None:
+            getattr(request, name).CopyFrom(identifier(value))
+    return request
 
 
 async def blame_pages(
