@@ -20,7 +20,7 @@ GUARDED = users_service_pb2.DeletePersonalAccessTokenRequest(name="a", expected_
 PLAIN = users_service_pb2.DeletePersonalAccessTokenRequest(name="a")
 
 
-class Primary:
+class NotedPrimary:
     """What was passed on to it."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ async def test_guards_are_passed_on_from_their_level_on(
 ) -> None:
     """Below its level a guard is refused by the backup, and a call without one is passed on."""
     routes = Routes(lambda: level)
-    primary: Any = Primary()
+    primary: Any = NotedPrimary()
     unused: Any = SimpleNamespace()
     for method in methods_of_file(users_service_pb2.DESCRIPTOR):
         routes.add(method)
