@@ -57,7 +57,7 @@ class GoneAtPresent(PastAccess):
         return PresentAnswers(self._reply, (GONE, MAY, MAY, GONE), 0)
 
 
-class Call:
+class BlameCall:
     """What gRPC gives a handler."""
 
     def invocation_metadata(self) -> tuple[()]:
@@ -73,7 +73,7 @@ async def changes(page_size: int) -> list[int]:
     handler = blames.handlers()[BLAME_PATH].unary_unary
 
     async def ask(request: BlameEntityRequest) -> BlameEntityResponse:
-        answer = await handler(request.SerializeToString(), Call())
+        answer = await handler(request.SerializeToString(), BlameCall())
         return BlameEntityResponse.FromString(answer)
 
     request = blame_request({"stream": 2, "topic": "a"}, 1, page_size)
