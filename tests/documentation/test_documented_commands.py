@@ -65,15 +65,18 @@ LONG: Final = [
     ("docs/analytics.md", ""),
     ("docs/brokers.md", ""),
     ("docs/command-line.md", ""),
+    ("docs/consumer-groups.md", ""),
     ("docs/examples.md", ""),
     ("docs/export.md", ""),
     ("docs/history.md", ""),
     ("docs/offsets.md", ""),
     ("docs/operations.md", ""),
+    ("docs/quick-start.md", ""),
     ("docs/simulation.md", ""),
     ("docs/snapshots.md", ""),
     ("docs/telemetry.md", ""),
     ("docs/topology.md", ""),
+    ("docs/watch.md", ""),
 ]
 # The command goes on until somebody ends it, which is no failure.
 FOLLOW: Final = (

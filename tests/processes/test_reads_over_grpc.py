@@ -72,6 +72,7 @@ def _get_item(name: str) -> bytes:
     return bytes((0x0A, len(encoded))) + encoded
 
 
+@pytest.mark.long
 def test_future_revision_ends_at_the_deadline(root: Caller) -> None:
     """A read of a revision that never comes is refused after 5 seconds, with a reason."""
     with refused() as failure:

@@ -246,6 +246,7 @@ async def test_a_primary_whose_machine_vanished_is_noticed(monkeypatch: pytest.M
     assert caught.value.details == {"outcome": "unknown"}
 
 
+@pytest.mark.long
 async def test_the_gateway_allows_these_pings(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long call survives, because the backup does not ping too often."""
     options = sooner(CHANNEL_OPTIONS, (PINGING,))

@@ -35,6 +35,7 @@ async def test_an_unknown_name_is_said_from_the_start_on(caplog: pytest.LogCaptu
     assert states == [("connecting", True), ("connected", False)]
 
 
+@pytest.mark.long
 async def test_a_name_server_that_answers_late() -> None:
     """A lookup may take longer than a hello: with a dead first name server each does."""
     addresses = free_addresses()

@@ -97,6 +97,7 @@ def test_members_commit_and_are_told() -> None:
     assert outcome.marks[COMMITTED] > 10 and outcome.marks[ASKED] and outcome.marks[TOO_LATE]
 
 
+@pytest.mark.long
 def test_a_run_with_members_is_one_run() -> None:
     """The same seed gives the same digest: no clock of the machine gets in."""
     first, second = (WorldRun(3, OPTIONS).run() for _ in range(2))
