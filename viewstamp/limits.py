@@ -42,8 +42,7 @@ MARK_INTERVAL_US: Final = 10_000_000
 LOWERED_MARKS_MAX: Final = 4
 # A report whose time is so far ahead of log time leaves no time behind.
 REPORT_AHEAD_US_MAX: Final = 60_000_000
-# Partitions on one page of FetchOffsets, FindOffsets or ListWatermarks, and ranges of them on one
-# of ListPartitions.
+# Partitions on a page of FetchOffsets, FindOffsets, ListWatermarks; ranges of ListPartitions.
 OFFSETS_PAGE_MAX: Final = 16_384
 REPLICATION_FACTOR_MAX: Final = 255
 SEGMENT_SIZE_BYTES_MIN: Final = 1 * MIB
@@ -452,8 +451,7 @@ CATCH_UPS_MAX: Final = 16
 CATCH_UPS_PER_USER_MAX: Final = 4
 # What a replica keeps of the joined feed for its watches; who falls behind reads the services.
 FEED_BYTES_MAX: Final = 8 * MIB
-# The feed reads the services at most this often, and at least, while the log goes on and nothing in
-# it concerns anybody.
+# The feed reads the services at most this often, and at least if nothing concerns anybody.
 FEED_INTERVAL_MS: Final = 5
 FEED_INTERVAL_MAX_MS: Final = 20
 FEED_RETRY_MS: Final = 100
