@@ -41,8 +41,10 @@ def main() -> None:
     # The coordinator may die at any time.
     with connection, connection.makefile("rb") as incoming, contextlib.suppress(ConnectionError):
         while length := int.from_bytes(incoming.read(LENGTH_BYTES)):
-            answer = conversation.answer(pickle.loads(incoming.read(length)))
-            connection.sendall(encode_message(answer))
+            message = incoming.read(length)
+            if len(message) < length:
+                break
+            connection.sendall(encode_message(conversation.answer(pickle.loads(message))))
 
 
 if __name__ == "__main__":

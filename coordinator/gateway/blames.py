@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import grpc.aio
-from google.protobuf.message import DecodeError
 
 from coordinator.base.refused_calls import abort
 from coordinator.gateway.blame_targets import LIST_USERS, BlamedTarget
+from coordinator.gateway.decoded_requests import decoded_request
 from coordinator.gateway.past_access import PastAccess
 from coordinator.gateway.past_reads import check_visible
 from coordinator.gateway.principal import Authenticator
@@ -60,7 +60,7 @@ class Blames:
         return {BLAME_PATH: grpc.unary_unary_rpc_method_handler(serve)}
 
     async def _answer(self, payload: bytes, context: Context) -> history_api.BlameEntityResponse:
-        request = _parsed(payload)
+        request = decoded_request(history_api.BlameEntityRequest, payload)
         self._check_reading()
         principal = self._authenticator.principal(context.invocation_metadata() or ())
         target = await self._target(request, principal)
@@ -117,13 +117,3 @@ def _told(routes: Routes, found: FoundChange) -> history_api.EntityChange:
     method = routes.find(found.code)
     found.change.method = f"code {found.code}" if method is None else method.full_name
     return found.change
-
-
-def _parsed(payload: bytes) -> history_api.BlameEntityRequest:
-    try:
-        return history_api.BlameEntityRequest.FromString(payload)
-    except DecodeError as error:
-        raise Refusal(
-            Reason.REASON_MALFORMED_REQUEST,
-            "its bytes are not a BlameEntityRequest: send its protobuf encoding",
-        ) from error

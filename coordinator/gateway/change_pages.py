@@ -18,10 +18,12 @@ from coordinator.gateway.replies import result_of
 from coordinator.mux import types as mux
 from coordinator.replica.batcher import Reply
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.watch.v1.watch_service_pb2 import Change
 from viewstamp.cancellation import end_if_cancelled
+from viewstamp.errors import Refusal
 from viewstamp.framing import frame
-from viewstamp.limits import CHANGES_PAGE_MAX, GATEWAY_SESSION_ID
+from viewstamp.limits import CHANGES_PAGE_MAX, GATEWAY_SESSION_ID, READ_DEADLINE_MS
 
 # Users are in no stream.
 _OF_STREAMS: Final = tuple(stage for stage in mux.SERVICE_STAGES if stage is not mux.Stage.USERS)
@@ -199,3 +201,20 @@ def _taken(place: _Place, behind: int) -> list[Change]:
     count = bisect_left(place.waiting, behind, key=lambda change: change.revision)
     taken, place.waiting = place.waiting[:count], place.waiting[count:]
     return taken
+
+
+async def confirmed(reads: ChangeReads, read: mux.Read, revision: int, advice: str) -> Reply:
+    """Return the answer to a read of the present, not before a revision.
+
+    Raises Refusal READ_DEADLINE, which ends with `advice`, and that of the read.
+    """
+    try:
+        async with asyncio.timeout(READ_DEADLINE_MS / 1000):
+            return await reads.start(read, linearizable=True, revision=revision)
+    except TimeoutError as error:
+        raise Refusal(
+            Reason.REASON_READ_DEADLINE,
+            f"the cluster did not come to revision {revision}, or confirm it, within"
+            f" {READ_DEADLINE_MS} ms: {advice}",
+            deadline_ms=READ_DEADLINE_MS,
+        ) from error

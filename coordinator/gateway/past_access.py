@@ -7,11 +7,10 @@ not known any more; root is an exception, because it was always allowed everythi
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from coordinator.gateway.change_pages import ChangeReads, changes_span, page_of
+from coordinator.gateway.change_pages import ChangeReads, changes_span, confirmed, page_of
 from coordinator.gateway.replies import result_of
 from coordinator.gateway.routes import Routes
 from coordinator.mux import types as mux
@@ -20,7 +19,7 @@ from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame
-from viewstamp.limits import READ_DEADLINE_MS, ROOT_USER_ID
+from viewstamp.limits import ROOT_USER_ID
 from viewstamp.routing import Method
 
 
@@ -88,7 +87,9 @@ class PastAccess:
             user_id,
             credential_revision,
         )
-        reply = await self._answered(read, revision)
+        reply = await confirmed(
+            self._reads, read, revision, "name a revision that the cluster has reached"
+        )
         answers = [_answer(reply, index) for index in range(len(questions))]
         page = page_of(reply, len(questions))
         is_root = user_id == ROOT_USER_ID
@@ -98,18 +99,6 @@ class PastAccess:
     def _span(self, question: PresentQuestion) -> mux.ReadSpan:
         method: Method = self.routes.public(question.path)
         return mux.ReadSpan(method.code, 1, frame(question.request))
-
-    async def _answered(self, read: mux.Read, revision: int) -> Reply:
-        try:
-            async with asyncio.timeout(READ_DEADLINE_MS / 1000):
-                return await self._reads.start(read, linearizable=True, revision=revision)
-        except TimeoutError as error:
-            raise Refusal(
-                Reason.REASON_READ_DEADLINE,
-                f"the cluster did not come to revision {revision}, or confirm it, within"
-                f" {READ_DEADLINE_MS} ms: name a revision that the cluster has reached",
-                deadline_ms=READ_DEADLINE_MS,
-            ) from error
 
 
 def _answer(reply: Reply, index: int) -> bytes | Refusal:

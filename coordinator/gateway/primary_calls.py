@@ -15,13 +15,13 @@ says why.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import grpc.aio
-from google.protobuf.message import DecodeError, Message
 
 from coordinator.base.refused_calls import abort
 from coordinator.gateway.caller_calls import CallerCalls, Callers
+from coordinator.gateway.decoded_requests import decoded_request
 from coordinator.gateway.forwarding import Forwarding
 from coordinator.gateway.replies import header_of, with_header
 from coordinator.stages.catalog_codec import RAISE_FEATURE_LEVEL_CODE
@@ -35,7 +35,6 @@ RAISE_PATH: Final = SERVICE + "RaiseFeatureLevel"
 REASON: Final = "an operator asked it to step down"
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Parsed = TypeVar("Parsed", bound=Message)
 # Returns the response to a request's bytes. Raises Refusal.
 Answer = Callable[[CallerCalls, bytes], Awaitable[bytes]]
 
@@ -92,7 +91,7 @@ class PrimaryCalls:
         return with_header(header_of(calls.newest, self._cluster_id), response)
 
     async def _step_down(self, calls: CallerCalls, payload: bytes) -> bytes:
-        request = _parsed(cluster_pb2.StepDownRequest, payload)
+        request = decoded_request(cluster_pb2.StepDownRequest, payload)
         await calls.check_manages_servers()
         self._check_abdication()
         if not request.validate_only:
@@ -100,7 +99,7 @@ class PrimaryCalls:
         return b""
 
     async def _raise(self, calls: CallerCalls, payload: bytes) -> bytes:
-        level = _parsed(cluster_pb2.RaiseFeatureLevelRequest, payload).level
+        level = decoded_request(cluster_pb2.RaiseFeatureLevelRequest, payload).level
         # A caller who may not raise the level must not learn which builds run.
         await calls.check_manages_servers()
         check_supported(level, self._supported())
@@ -124,13 +123,3 @@ def check_supported(level: int, supported: Mapping[int, int]) -> None:
         level=level,
         replicas=",".join(map(str, lacking)),
     )
-
-
-def _parsed(request: type[Parsed], payload: bytes) -> Parsed:
-    try:
-        return request.FromString(payload)
-    except DecodeError as error:
-        raise Refusal(
-            Reason.REASON_MALFORMED_REQUEST,
-            f"its bytes are not a {request.DESCRIPTOR.name}: send its protobuf encoding",
-        ) from error

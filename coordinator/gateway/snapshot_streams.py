@@ -10,12 +10,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import grpc.aio
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from coordinator.gateway.caller_calls import CallerCalls, Callers
+from coordinator.gateway.decoded_requests import decoded_request
 from coordinator.gateway.replies import header_of
 from coordinator.gateway.slow_readers import end_in_time, write_in_time
 from coordinator.gateway.telemetry import GatewayWatch, trace_parent_of
@@ -45,7 +46,6 @@ SNAPSHOT_STREAMS_MAX: Final = 4
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler = Callable[[bytes, Context], Awaitable[None]]
-M = TypeVar("M", bound=Message)
 
 
 class SnapshotStreams:
@@ -96,7 +96,7 @@ class SnapshotStreams:
         return watched
 
     async def _verify(self, payload: bytes, context: Context) -> None:
-        request = _parsed(snapshots_pb2.VerifySnapshotRequest, payload)
+        request = decoded_request(snapshots_pb2.VerifySnapshotRequest, payload)
         calls = self._caller(context)
         generation, header = await self._admit(request.generation, calls)
         with self._place(calls.user_id):
@@ -104,7 +104,7 @@ class SnapshotStreams:
                 await _send_verdicts(pinned, header, context)
 
     async def _download(self, payload: bytes, context: Context) -> None:
-        request = _parsed(snapshots_pb2.DownloadSnapshotRequest, payload)
+        request = decoded_request(snapshots_pb2.DownloadSnapshotRequest, payload)
         calls = self._caller(context)
         generation, header = await self._admit(request.generation, calls)
         with self._place(calls.user_id):
@@ -234,13 +234,3 @@ def _handler(serve: Handler, response: type[Message]) -> Any:
     return grpc.unary_stream_rpc_method_handler(
         served, response_serializer=response.SerializeToString
     )
-
-
-def _parsed(message: type[M], payload: bytes) -> M:
-    try:
-        return message.FromString(payload)
-    except DecodeError as error:
-        name = message.DESCRIPTOR.name
-        raise Refusal(
-            Reason.REASON_MALFORMED_REQUEST, f"the request is malformed: send an encoded {name}"
-        ) from error

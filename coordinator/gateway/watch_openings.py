@@ -8,14 +8,13 @@ out, since the access of that time is not known any more.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from google.protobuf.message import Message
 
-from coordinator.gateway.change_pages import ChangeReads, changes_span, page_of
+from coordinator.gateway.change_pages import ChangeReads, changes_span, confirmed, page_of
 from coordinator.gateway.replies import result_of
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.watch_filters import WatchFilter, check_shape, wanted_types
@@ -29,7 +28,7 @@ from viewstamp.api.users.v1 import users_service_pb2 as users_api
 from viewstamp.api.watch.v1 import watch_service_pb2 as watch_pb2
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame
-from viewstamp.limits import READ_DEADLINE_MS, ROOT_USER_ID
+from viewstamp.limits import ROOT_USER_ID
 from viewstamp.tokens import AccessToken
 
 _STREAMS: Final = "/viewstamp.api.streams.v1.StreamsService/"
@@ -127,16 +126,8 @@ class WatchOpenings:
             principal.credential_revision,
         )
         revision = max(0, request.from_revision - 1)
-        try:
-            async with asyncio.timeout(READ_DEADLINE_MS / 1000):
-                return await ports.reads.start(read, linearizable=True, revision=revision)
-        except TimeoutError as error:
-            raise Refusal(
-                Reason.REASON_READ_DEADLINE,
-                f"the cluster did not come to revision {revision}, or confirm it, within"
-                f" {READ_DEADLINE_MS} ms: try again, or watch from an earlier revision",
-                deadline_ms=READ_DEADLINE_MS,
-            ) from error
+        advice = "try again, or watch from an earlier revision"
+        return await confirmed(ports.reads, read, revision, advice)
 
     def _check_kept(
         self, request: watch_pb2.WatchRequest, from_revision: int, access_revision: int

@@ -22,7 +22,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from typing import Any, Final
 
 import grpc.aio
-from google.protobuf.message import DecodeError
 
 from coordinator.gateway.audit import Audit
 from coordinator.gateway.change_feed import (
@@ -38,6 +37,7 @@ from coordinator.gateway.change_pages import (
     ChangesLostError,
     followed_streams,
 )
+from coordinator.gateway.decoded_requests import decoded_request
 from coordinator.gateway.principal import Authenticator, expired
 from coordinator.gateway.shares import full, too_much
 from coordinator.gateway.slow_readers import end_in_time, write_in_time
@@ -111,7 +111,7 @@ class Watches:
         return {WATCH_PATH: grpc.unary_stream_rpc_method_handler(behavior)}
 
     async def _serve(self, payload: bytes, context: Context) -> None:
-        request = _parsed(payload)
+        request = decoded_request(watch_pb2.WatchRequest, payload)
         self._check_reading()
         principal = self._authenticator.principal(context.invocation_metadata() or ())
         with self._place(principal.user_id):
@@ -338,13 +338,3 @@ def _access_changed(user_id: int, revision: int) -> Refusal:
         f" {revision + 1} on",
         revision=revision,
     )
-
-
-def _parsed(payload: bytes) -> watch_pb2.WatchRequest:
-    try:
-        return watch_pb2.WatchRequest.FromString(payload)
-    except DecodeError as error:
-        raise Refusal(
-            Reason.REASON_MALFORMED_REQUEST,
-            "the request is malformed: send an encoded WatchRequest",
-        ) from error
