@@ -49,7 +49,7 @@ def outcomes(kind: str, letter: Letter, times: int = 400, seed: int = 7) -> list
 )
 def test_troubles_happen_and_are_borne(kinds: Sequence[str], counted: Sequence[str]) -> None:
     """Each trouble strikes in few runs with deaths beside it, and all promises hold."""
-    counts = good_until(range(1, 5), replace(SMALL, faults=(*kinds, "kill")), *counted)
+    counts = good_until(range(1, 31), replace(SMALL, faults=(*kinds, "kill")), *counted)
     assert set(counted) <= counts.keys()
 
 

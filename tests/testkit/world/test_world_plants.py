@@ -26,15 +26,19 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 pytestmark = pytest.mark.long
 
+# The rarest defect shows in one of ten seeds: 80 miss it once in 5,000 changes of the product.
+SEEDS_MAX = 80
+
 
 @dataclass(frozen=True)
 class Planted:
-    """A defect, under which faults it shows, what the judges say, and how many seeds that needs."""
+    """A defect, under which faults and what load it shows, and what the judges say."""
 
     plant: Plant
     faults: tuple[str, ...]
     complaint: str
-    seeds: int
+    keys: int = WorldOptions.keys
+    callers: int = WorldOptions.callers
     every_ms: tuple[int, int] = EVERY_MS
 
 
@@ -74,14 +78,15 @@ def writes_are_not_awaited(patch: pytest.MonkeyPatch) -> None:
 PLANTED = (
     Planted(
         reads_do_not_wait,
-        ("pause_service", "slow_service", "isolate"),
+        ("pause_service", "step_down"),
         "linearizable",
-        seeds=30,
-        every_ms=(100, 800),
+        keys=2,
+        callers=6,
+        every_ms=(50, 400),
     ),
-    Planted(commands_are_numbered_anew, ("kill", "lose"), "linearizable", seeds=30),
-    Planted(writes_are_not_awaited, ("blackout",), "linearizable", seeds=8),
-    Planted(disks_lie, ("blackout",), "agree", seeds=2),
+    Planted(commands_are_numbered_anew, ("kill", "lose"), "linearizable"),
+    Planted(writes_are_not_awaited, ("blackout",), "linearizable"),
+    Planted(disks_lie, ("blackout",), "agree"),
 )
 
 
@@ -90,6 +95,12 @@ def test_a_planted_defect_is_seen(planted: Planted, monkeypatch: pytest.MonkeyPa
     """One of a few seeds fails, with the complaint that belongs to the defect. Checkers are off."""
     monkeypatch.setattr(observer, "CHECKERS", ())
     planted.plant(monkeypatch)
-    options = WorldOptions(seconds=5, faults=planted.faults, every_ms=planted.every_ms)
-    found = (WorldRun(seed, options).run().violations for seed in range(1, planted.seeds + 1))
+    options = WorldOptions(
+        seconds=5,
+        faults=planted.faults,
+        every_ms=planted.every_ms,
+        keys=planted.keys,
+        callers=planted.callers,
+    )
+    found = (WorldRun(seed, options).run().violations for seed in range(1, SEEDS_MAX + 1))
     assert any(planted.complaint in each for violations in found for each in violations)
