@@ -55,7 +55,9 @@ class Pod:
         """Return the line with which the process that was started last says that it serves."""
         process = self._processes[-1]
         assert process.stdout is not None
-        ready: dict[str, object] = json.loads(process.stdout.readline())
+        ready: dict[str, object] = {}
+        while "ready" not in ready:  # a coordinator first says how far it has come
+            ready = json.loads(process.stdout.readline())
         self._address = str(ready.get("address", ""))
         return ready
 

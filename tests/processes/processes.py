@@ -48,7 +48,7 @@ class ReplicaProcesses:
         self.sockets = directory / "run"
         self.data.mkdir(exist_ok=True)
         self.sockets.mkdir(exist_ok=True)
-        self.processes: dict[str, subprocess.Popen[str]] = {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.ready: dict[str, dict[str, Any]] = {}
         self._flags = tuple(flags)
         self._modules = {name: f"services.{name}" for name in SERVICE_NAMES} | (modules or {})
@@ -87,18 +87,24 @@ class ReplicaProcesses:
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                text=True,
+                bufsize=0,  # nothing of a later line is taken with an earlier one
             )
 
     def wait_ready(self, name: str) -> None:
-        """Wait until a process says that it serves; a coordinator needs its services for that."""
+        """Wait until a process says that it serves; a coordinator needs its services for that.
+
+        A coordinator with a long log first says how far it has come, from time to time.
+        """
         stdout = self.processes[name].stdout
         assert stdout is not None
-        said, _, _ = select.select([stdout], [], [], START_TIMEOUT_S)
-        assert said, f"{name} is not ready: {self.errors(name)}"
-        line = stdout.readline()
-        assert line, f"{name} ended before it was ready: {self.errors(name)}"
-        self.ready[name] = json.loads(line)
+        said: dict[str, Any] = {}
+        while "ready" not in said:
+            is_heard, _, _ = select.select([stdout], [], [], START_TIMEOUT_S)
+            assert is_heard, f"{name} is not ready: {self.errors(name)}"
+            line = stdout.readline()
+            assert line, f"{name} ended before it was ready: {self.errors(name)}"
+            said = json.loads(line)
+        self.ready[name] = said
 
     def start(self, *names: str) -> None:
         """Start processes, all by default, and wait until each serves."""
