@@ -277,7 +277,7 @@ def parse() -> argparse.Namespace:
         metavar="WORKLOAD",
     )
     add("--with-go", action="store_true", help="etcd's own client in Go, too, which needs Go")
-    transports.add_argument(parser)
+    transports.add_argument(parser, transports.chosen())
     add("--without-etcd", action="store_true", help="Viewstamp alone, without its comparisons")
     parser.set_defaults(leave=False)
     options = parser.parse_args()

@@ -260,7 +260,7 @@ def main() -> int:
         "--request-bytes", type=int, default=0, help="size of a CreateTopic, from 160"
     )
     parser.add_argument("--leave", action="store_true", help="delete nothing in the end")
-    transports.add_argument(parser)
+    transports.add_argument(parser, transports.chosen())
     settings.add_arguments(parser)
     options = parser.parse_args()
     transports.use(options.transport)

@@ -185,7 +185,7 @@ def parse() -> argparse.Namespace:
     add("--rounds", type=int, default=ROUNDS, help="default: %(default)s")
     add("--seconds", type=float, default=SECONDS, help="of each measurement, default: %(default)s")
     add("--without-etcd", action="store_true", help="Viewstamp alone, without its comparisons")
-    transports.add_argument(parser)
+    transports.add_argument(parser, transports.chosen())
     # A few deletions of thousands of topics would be more than a service keeps for watches.
     parser.set_defaults(request_bytes=0, leave=True)
     options = parser.parse_args()

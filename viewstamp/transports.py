@@ -35,14 +35,13 @@ _MAKERS: Final[Mapping[str, Callable[[], Transport]]] = {WIRE: _wire, GRPCIO: Gr
 DEFAULT: Final = WIRE
 
 
-def add_argument(parser: argparse.ArgumentParser) -> None:
+def add_argument(parser: argparse.ArgumentParser, default: str = DEFAULT) -> None:
     """Add the flag `--transport`."""
     parser.add_argument(
         "--transport",
-        default=chosen(),
+        default=default,
         metavar=f"{{{','.join(_MAKERS)}}}",
-        help=f"what carries calls: our own HTTP/2, or the gRPC library (default: {VARIABLE}, or"
-        f" {DEFAULT})",
+        help=f"what carries calls: our own HTTP/2 (`{WIRE}`), or the gRPC library (`{GRPCIO}`)",
     )
 
 
@@ -53,9 +52,14 @@ def chosen() -> str:
 
 def use(name: str) -> None:
     """Have this process use a transport from now on. Raises UnknownTransport."""
+    check(name)
+    grpc_transport.transport = _MAKERS[name]()
+
+
+def check(name: str) -> None:
+    """Raise UnknownTransport if no transport has this name."""
     if name not in _MAKERS:
         raise UnknownTransport(
             f"there is no transport {name!r}: give --transport or {VARIABLE} one of"
             f" {', '.join(_MAKERS)}"
         )
-    grpc_transport.transport = _MAKERS[name]()

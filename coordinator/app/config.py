@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
@@ -14,6 +16,14 @@ from coordinator.peers import settings as peers
 from coordinator.peers.settings import PeerSettings
 from coordinator.replica.space import MARGIN_RECORDS, RECORD_BYTES_MAX
 from viewstamp import limits, transports
+from viewstamp.configuration import (
+    ConfigurationError,
+    ConfiguredProgram,
+    Layered,
+    prepare,
+    settings_table,
+)
+from viewstamp.configuration.program import COORDINATOR_SECTION
 from viewstamp.format.record import SECTOR_BYTES
 from viewstamp.limits import CLUSTER_ID_BYTES, MIB, REPLICAS_MAX, RETAIN_FOR_BACKUP_MS
 from viewstamp.routing import SERVICE_NAMES
@@ -96,7 +106,10 @@ def parser() -> argparse.ArgumentParser:
     add = result.add_argument
     add("--data-directory", type=Path, required=True, help="journal, superblock, secrets")
     add(
-        "--listen", default=DEFAULT_LISTEN, help="host:port for clients; port 0 chooses a free port"
+        "--listen",
+        default=DEFAULT_LISTEN,
+        help="HOST:PORT for clients; port 0 takes a free one. `0.0.0.0` and `[::]` are all"
+        " addresses of the machine, of both versions of the protocol",
     )
     add(
         "--advertise",
@@ -110,8 +123,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME=TARGET",
         help=f"address of a domain service; give it once for each of {', '.join(SERVICE_NAMES)}",
     )
-    add("--cluster-key", type=Path, help="default: cluster.key in the data directory")
-    add("--replica-id", type=int, default=0)
+    add(
+        "--cluster-key",
+        type=Path,
+        help="file of the cluster's secret; default: cluster.key in the data directory",
+    )
+    add("--replica-id", type=int, default=0, help="number of this replica; never changes")
     add(
         "--replica-count",
         type=int,
@@ -119,18 +136,7 @@ def parser() -> argparse.ArgumentParser:
         help="number of replicas that vote; fixed at bootstrap",
     )
     add("--cluster-id", help="32 hexadecimal digits; a directory of another cluster is refused")
-    add("--journal-segment-bytes", type=int, default=SEGMENT_BYTES)
-    add(
-        "--journal-archive",
-        type=Path,
-        help="directory that keeps journal segments which are dropped",
-    )
-    add(
-        "--journal-retain-ms",
-        type=int,
-        default=RETAIN_FOR_BACKUP_MS,
-        help="keep log that a snapshot covers for replicas heard from within this time",
-    )
+    _add_journal(result)
     _add_snapshots(result)
     _add_quotas(result)
     _add_disclosure(result)
@@ -143,11 +149,40 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--tls-certificate", type=Path, help="PEM chain; needs --tls-key")
     add("--tls-key", type=Path, help="PEM private key; needs --tls-certificate")
-    add("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    add(
+        "--log-level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="the least level that is logged",
+    )
     transports.add_argument(result)
     peers.add_arguments(result)
     telemetry.add_arguments(result)
+    settings_table.add_arguments(result)
     return result
+
+
+def _add_journal(result: argparse.ArgumentParser) -> None:
+    add = result.add_argument
+    add(
+        "--journal-segment-bytes",
+        type=int,
+        default=SEGMENT_BYTES,
+        help=f"size of a segment: a multiple of {SECTOR_BYTES}, at least {SEGMENT_BYTES_MIN}",
+    )
+    add(
+        "--journal-archive",
+        type=Path,
+        help="directory that keeps dropped journal segments, on the file system of the data"
+        " directory; made if its parent exists",
+    )
+    add(
+        "--journal-retain-ms",
+        type=int,
+        default=RETAIN_FOR_BACKUP_MS,
+        help="keep log that a snapshot covers for replicas heard from within this time; a replica"
+        " that needs dropped log gets a snapshot",
+    )
 
 
 def _add_snapshots(result: argparse.ArgumentParser) -> None:
@@ -183,19 +218,20 @@ def _add_snapshots(result: argparse.ArgumentParser) -> None:
         "--snapshot-keep-last",
         type=int,
         default=limits.SNAPSHOT_KEEP_LAST,
-        help="number of the newest that are kept; at least 1",
+        help="number of completed snapshots that are kept; at least 1",
     )
     add(
         "--snapshot-keep-daily",
         type=int,
         default=limits.SNAPSHOT_KEEP_DAILY,
-        help="number of days of which the newest is kept",
+        help="number of days of each of which the newest snapshot is kept",
     )
     add(
         "--snapshot-reserve-bytes",
         type=int,
         default=limits.SNAPSHOT_RESERVE_BYTES_MIN,
-        help="space reserved in each directory, so that a full disk does not stop a snapshot",
+        help="space reserved in each directory of copies, so that a full disk does not stop a"
+        " snapshot",
     )
     add(
         "--snapshot-deadline-ms",
@@ -281,9 +317,44 @@ def _quotas(options: argparse.Namespace) -> QuotaConfig:
     return QuotaConfig(**values)
 
 
-def parse(arguments: list[str]) -> Config:
-    """Return the configuration. Raises ConfigError; exits with 2 on unknown flags."""
-    options = parser().parse_args(arguments)
+def program() -> ConfiguredProgram:
+    """Return the coordinator as a program with settings."""
+    services = tuple(f"--service={name}=unix:{name}.sock" for name in SERVICE_NAMES)
+    return ConfiguredProgram(
+        (COORDINATOR_SECTION,),
+        parser(),
+        _validate,
+        {"--data-directory": ("--data-directory=data",), "--service": services},
+    )
+
+
+def _validate(options: argparse.Namespace) -> None:
+    """Raise ValueError where a start would raise ConfigError or UnknownTransport."""
+    try:
+        _config_of(options)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    transports.check(options.transport)
+
+
+def parse(arguments: list[str], environment: Mapping[str, str] = os.environ) -> Config:
+    """Return the configuration of flags, variables and the file that one of them names.
+
+    Raises ConfigError, OSError; exits with 2 on unknown flags.
+    """
+    configured = program()
+    try:
+        found: Layered = prepare(configured, arguments, environment)
+    except ConfigurationError as error:
+        raise ConfigError(str(error)) from error
+    try:
+        return _config_of(configured.parser.parse_args(found.arguments))
+    except ConfigError as error:
+        raise ConfigError(found.explained(str(error))) from error
+
+
+def _config_of(options: argparse.Namespace) -> Config:
+    """Return what the options say. Raises ConfigError."""
     standby_count = _check_replicas(options)
     if (options.tls_certificate is None) != (options.tls_key is None):
         raise ConfigError("--tls-certificate and --tls-key go together: give both or neither")

@@ -31,6 +31,14 @@ from services.runtime.domain import Domain
 from services.runtime.server import DomainServer, new_server
 from services.runtime.watch import ApplyWatch
 from viewstamp import event_loop, grpc_transport, transports
+from viewstamp.configuration import (
+    ConfigurationError,
+    ConfiguredProgram,
+    prepare,
+    settings_of_parser,
+    settings_table,
+)
+from viewstamp.configuration.config_file import SERVICES_SECTION
 from viewstamp.garbage import collect_when_quiet
 from viewstamp.limits import UNIX_SOCKET_PATH_BYTES_MAX
 from viewstamp.telemetry import LOG_LEVELS, configure_logging, fields, settings
@@ -63,9 +71,11 @@ def run(
     command line.
     """
     begun_ns = time.time_ns()
-    parser = _parser(service)
-    add_arguments(parser)
-    options = parser.parse_args(arguments)
+    program = program_of(service, add_arguments)
+    try:
+        options = _options(program, sys.argv[1:] if arguments is None else arguments)
+    except CannotStart as error:
+        return _refuse(service, error)
     configure_logging(service, options.log_level)
     os.umask(0o077)  # the socket is for this user alone
     try:
@@ -75,8 +85,44 @@ def run(
             start = begun("start", {"viewstamp.stage": service}, begun_ns)
             return event_loop.run(_serve(service, domain, options.listen, telemetry, start))
     except CannotStart as error:
-        print(f"{service}: {error}", file=sys.stderr)  # noqa: T201 - for the operator
-        return EXIT_CANNOT_START
+        return _refuse(service, error)
+
+
+def program_of(
+    service: str, add_arguments: Callable[[argparse.ArgumentParser], None]
+) -> ConfiguredProgram:
+    """Return a service as a program with settings."""
+    parser = _parser(service)
+    add_arguments(parser)
+    missing = {"--listen": "unix:service.sock", "--cluster-key": "cluster.key"}
+    known = {setting.flag for setting in settings_of_parser(service, parser)}
+    stand_ins = {flag: (f"{flag}={word}",) for flag, word in missing.items() if flag in known}
+    return ConfiguredProgram((service, SERVICES_SECTION), parser, _validate, stand_ins)
+
+
+def _validate(options: argparse.Namespace) -> None:
+    """Raise ValueError for options that cannot work."""
+    settings.settings_of(options)
+    transports.check(options.transport)
+
+
+def _options(program: ConfiguredProgram, arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of flags, variables and file. Raises CannotStart."""
+    try:
+        found = prepare(program, arguments, os.environ)
+    except (ConfigurationError, OSError) as error:
+        raise CannotStart(str(error)) from error
+    options = program.parser.parse_args(found.arguments)
+    try:
+        program.validate(options)
+    except ValueError as error:
+        raise CannotStart(found.explained(str(error))) from error
+    return options
+
+
+def _refuse(service: str, error: CannotStart) -> int:
+    print(f"{service}: {error}", file=sys.stderr)  # noqa: T201 - for the operator
+    return EXIT_CANNOT_START
 
 
 def _use_transport(name: str) -> None:
@@ -121,14 +167,18 @@ def _watch(service: str, telemetry: Telemetry) -> ApplyWatch | None:
 def _parser(service: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"python -m services.{service}",
+        allow_abbrev=False,
         description=f"The {service} domain service of one Viewstamp replica.",
     )
     parser.add_argument(
         "--listen", required=True, metavar="unix:PATH|HOST:PORT", help="address to serve at"
     )
-    parser.add_argument("--log-level", default="info", choices=LOG_LEVELS, help="default: info")
+    parser.add_argument(
+        "--log-level", default="info", choices=LOG_LEVELS, help="the least level that is logged"
+    )
     transports.add_argument(parser)
     settings.add_arguments(parser)
+    settings_table.add_arguments(parser)
     return parser
 
 

@@ -16,10 +16,11 @@ from viewstamp.tokens import read_cluster_key
 
 def main() -> int:
     """Run the service until it is told to stop; return the exit code of the process."""
-    return run("users", _build, _add_arguments)
+    return run("users", _build, add_arguments)
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that only this service has."""
     parser.add_argument(
         "--cluster-key",
         required=True,

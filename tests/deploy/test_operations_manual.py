@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 
 import pytest
 
 import coordinator.app.main as coordinator_process
-from coordinator.app.config import parser
 from coordinator.journal.journal import SEGMENT_BYTES, SPARE_SEGMENTS
 from services.runtime import probe
 from services.runtime import process as service_process
@@ -50,27 +48,6 @@ def test_links_lead_somewhere() -> None:
             assert (ROOT / "docs" / path).exists(), target
         else:
             assert anchor in anchors, target
-
-
-def test_flags_are_those_of_the_coordinator() -> None:
-    """The table of flags has each flag of the coordinator once, with its default, and no other."""
-    section = MANUAL.partition("\n### Flags of the coordinator\n")[2].partition("\n#")[0]
-    rows = re.findall(r"^\| `(--[a-z-]+)` \| ([^|]*) \|", section, re.MULTILINE)
-
-    assert sorted(rows) == sorted(
-        (option, _shown(action))
-        for action in parser()._actions
-        for option in action.option_strings
-        if option not in ("-h", "--help")
-    )
-
-
-def _shown(action: argparse.Action) -> str:
-    if action.required or action.dest == "service":
-        return "must be given"
-    if action.default is False:
-        return "off"
-    return "none" if action.default in (None, []) else f"`{action.default}`"
 
 
 @pytest.mark.parametrize("name", OVERLAYS)

@@ -28,6 +28,8 @@ ARROWS = (
     ),
     ("testkit", ("testkit", "viewstamp", "coordinator", "services", "past", "analytics")),
     ("examples", ("examples", "testkit", "viewstamp")),
+    # It asks every program for its flags.
+    ("tools/configuration_reference.py", ("tools", "viewstamp", "coordinator", "services")),
     ("tools", ("tools", "viewstamp")),
 )
 FIRST_PARTY = frozenset(

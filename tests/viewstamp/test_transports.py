@@ -11,6 +11,8 @@ from typing import Final
 import pytest
 
 from viewstamp import grpc_transport, transports
+from viewstamp.configuration import layered
+from viewstamp.configuration.program import SECTIONS
 from viewstamp.grpc_transport import GrpcTransport
 from viewstamp.routing import SERVICE_NAMES
 from viewstamp.wire.transport import WireTransport
@@ -38,16 +40,15 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
 )
 def test_a_flag_decides_before_the_environment(
-    monkeypatch: pytest.MonkeyPatch, variable: str | None, arguments: list[str], kind: type
+    variable: str | None, arguments: list[str], kind: type
 ) -> None:
     """Without a flag the environment decides, and without either ours carries calls."""
-    monkeypatch.delenv(transports.VARIABLE, raising=False)
-    if variable is not None:
-        monkeypatch.setenv(transports.VARIABLE, variable)
     parser = argparse.ArgumentParser()
     transports.add_argument(parser)
+    environment = {} if variable is None else {transports.VARIABLE: variable}
+    found = layered(parser, ("users",), SECTIONS, arguments, environment)
 
-    transports.use(parser.parse_args(arguments).transport)
+    transports.use(parser.parse_args(found.arguments).transport)
 
     assert type(grpc_transport.transport) is kind
 

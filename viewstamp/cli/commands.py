@@ -37,6 +37,9 @@ PLACES: Final = {
         "keygen",
         "Write a new cluster key: 64 hexadecimal digits, the same file for every replica.",
     ),
+    "config": CommandPlace(
+        "config_commands", GROUP, "Check a configuration file, and print its schema."
+    ),
     "login": CommandPlace("access", "login", "Log in and keep the access token for this cluster."),
     "logout": CommandPlace(
         "access", "logout", "End the access token kept for this cluster, and forget it."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import signal
 import ssl
@@ -14,8 +15,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from viewstamp import limits
+from viewstamp.cli import up_options
 from viewstamp.cli.output import printed
 from viewstamp.cli.settings import EXIT_REFUSED, EXIT_USAGE, Settings, fail, settings_of
+from viewstamp.cli.up_configuration import check_elsewhere
 from viewstamp.cluster import (
     ClusterFailed,
     LocalCluster,
@@ -26,6 +29,7 @@ from viewstamp.cluster import (
 )
 from viewstamp.cluster.local import DEFAULT_LISTEN
 from viewstamp.cluster.preflight import write_secret
+from viewstamp.configuration.settings_table import CONFIG_FLAG
 from viewstamp.telemetry.settings import TELEMETRY_DIRECTORY, TRACE_RATIO, TelemetrySettings
 
 # Hosts that stand for all interfaces of a machine.
@@ -43,32 +47,14 @@ def up(
             show_default=False,
         ),
     ] = None,
-    data_directory: Annotated[
-        Path, typer.Option(help="Directory of journal, secrets and logs; created if missing.")
-    ] = Path("data"),
-    listen: Annotated[
-        str, typer.Option(help="HOST:PORT for clients; port 0 chooses a free port.")
-    ] = DEFAULT_LISTEN,
-    trace_ratio: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Share of commands that are traced: 0 to 1.")
-    ] = TRACE_RATIO,
-    otlp_endpoint: Annotated[
-        str | None, typer.Option(help="Send traces to a collector too: http://HOST:PORT.")
-    ] = None,
-    metrics_listen: Annotated[
-        str | None, typer.Option(help="HOST:PORT where the coordinator serves Prometheus metrics.")
-    ] = None,
-    replicas: Annotated[
-        int, typer.Option(min=1, max=limits.REPLICAS_MAX, help="Each is several processes.")
-    ] = 1,
-    standbys: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=limits.STANDBYS_MAX,
-            help="Replicas without a vote, beside at least 2 that vote.",
-        ),
-    ] = 0,
+    data_directory: up_options.DataDirectory = Path("data"),
+    listen: up_options.Listen = DEFAULT_LISTEN,
+    trace_ratio: up_options.TraceRatio = TRACE_RATIO,
+    otlp_endpoint: up_options.OtlpEndpoint = None,
+    metrics_listen: up_options.MetricsListen = None,
+    replicas: up_options.Replicas = 1,
+    standbys: up_options.Standbys = 0,
+    config: up_options.Config = None,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C.
 
@@ -88,7 +74,13 @@ def up(
     )
     try:
         check_passed_on(flags or [], replicas + standbys)
-        shared: Any = {"telemetry": telemetry, "coordinator_arguments": flags or []}
+        check_elsewhere(config, os.environ, replicas + standbys)
+        file = [] if config is None else [f"{CONFIG_FLAG}={config.resolve()}"]
+        shared: Any = {
+            "telemetry": telemetry,
+            "coordinator_arguments": [*file, *(flags or [])],
+            "service_arguments": file,
+        }
         cluster: LocalCluster | LocalReplicas = (
             LocalCluster(data_directory, listen, **shared)
             if replicas == 1 and standbys == 0

@@ -48,6 +48,7 @@ class LocalCluster(Lifecycle):
         listen: str = DEFAULT_LISTEN,
         *,
         coordinator_arguments: Sequence[str] = (),
+        service_arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         programs: Sequence[Program] | None = None,
         stop_grace_s: float = STOP_GRACE_S,
@@ -57,6 +58,7 @@ class LocalCluster(Lifecycle):
         self.data_directory = Path(data_directory)
         self._listen = listen
         self._coordinator_arguments = tuple(coordinator_arguments)
+        self._service_arguments = tuple(service_arguments)
         self._environment = environment
         self._programs = programs
         self._adapt = adapt
@@ -117,7 +119,10 @@ class LocalCluster(Lifecycle):
         programs = self._programs if self._programs is not None else self.real_programs()
         for program in map(self._adapt, programs):
             supervised = Supervised(
-                program, self.data_directory / "log", self._child_environment(), self._changed.set
+                program,
+                self.data_directory / "log",
+                child_environment(self._environment),
+                self._changed.set,
             )
             self.supervised[program.name] = supervised
             supervised.start()
@@ -166,8 +171,9 @@ class LocalCluster(Lifecycle):
         key = str((self.data_directory / KEY_FILE).resolve())
         targets = {name: f"unix:{self._sockets / name}.sock" for name in SERVICE_NAMES}
         traced = arguments_of(replace(self._telemetry, metrics_listen=None))
+        shared = *traced, *self._service_arguments
         programs = [
-            Program(name, (sys.executable, "-m", f"services.{name}", "--listen", target, *traced))
+            Program(name, (sys.executable, "-m", f"services.{name}", "--listen", target, *shared))
             for name, target in targets.items()
         ]
         users = programs[0]
@@ -179,15 +185,6 @@ class LocalCluster(Lifecycle):
         command += [*arguments_of(self._telemetry), *self._coordinator_arguments]
         programs.append(Program(COORDINATOR, tuple(command)))
         return programs
-
-    def _child_environment(self) -> dict[str, str]:
-        environment = dict(os.environ if self._environment is None else self._environment)
-        # The programs come from the same place as this package, installed or not.
-        paths = [str(_PACKAGES), environment.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-        # They come from nowhere else: the current directory may have a `services`, or a `json.py`.
-        environment["PYTHONSAFEPATH"] = "1"
-        return environment
 
     async def _until_ready(self, limit: asyncio.Timeout, timeout_s: float) -> None:
         applied = self._applied()
@@ -225,3 +222,14 @@ class LocalCluster(Lifecycle):
         if self._sockets is not None and self._sockets.parent != self.data_directory.resolve():
             shutil.rmtree(self._sockets, ignore_errors=True)
         self._sockets = None
+
+
+def child_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of our programs; `base` is by default that of this process."""
+    environment = dict(os.environ if base is None else base)
+    # The programs come from the same place as this package, installed or not.
+    paths = [str(_PACKAGES), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    # They come from nowhere else: the current directory may have a `services`, or a `json.py`.
+    environment["PYTHONSAFEPATH"] = "1"
+    return environment

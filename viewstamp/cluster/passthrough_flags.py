@@ -9,7 +9,10 @@ from viewstamp.cluster.errors import PreflightError
 
 # `viewstamp up` has options of these names, for all of its processes.
 OWN_OPTIONS: Final = frozenset(
-    {"--data-directory", "--listen", "--trace-ratio", "--otlp-endpoint", "--metrics-listen"}
+    {
+        *("--data-directory", "--listen", "--trace-ratio", "--otlp-endpoint", "--metrics-listen"),
+        "--config",
+    }
 )
 # The supervisor chooses these itself.
 CHOSEN: Final = frozenset(
@@ -27,9 +30,13 @@ OF_ONE_REPLICA: Final = frozenset(
 )
 # Flags without a value.
 SWITCHES: Final = frozenset(
-    {"--telemetry-compress", "--no-reflection", "--no-history", "--channelz"}
+    {"--telemetry-compress", "--no-reflection", "--no-history", "--channelz", "--check-config"}
 )
-_HELP: Final = frozenset({"-h", "--help"})
+_STARTS_NOTHING: Final = frozenset({"-h", "--help", "--check-config"})
+# `viewstamp up` gives these to services, and chooses or has an option for each.
+GIVEN_TO_SERVICES: Final = frozenset(
+    {"--listen", "--cluster-key", "--telemetry-directory", "--trace-ratio", "--otlp-endpoint"}
+)
 
 
 def check_passed_on(arguments: Sequence[str], replica_count: int) -> None:
@@ -40,7 +47,7 @@ def check_passed_on(arguments: Sequence[str], replica_count: int) -> None:
     takes_value = False
     for argument in arguments:
         flag, has_value, _ = argument.partition("=")
-        if flag in _HELP:
+        if flag in _STARTS_NOTHING:
             raise PreflightError(
                 f"{flag} starts no coordinator: `python -m coordinator --help` shows its flags"
             )
@@ -55,10 +62,11 @@ def check_passed_on(arguments: Sequence[str], replica_count: int) -> None:
             takes_value = False
             continue
         takes_value = not has_value and flag not in SWITCHES
-        _check_flag(flag, replica_count)
+        check_flag(flag, replica_count)
 
 
-def _check_flag(flag: str, replica_count: int) -> None:
+def check_flag(flag: str, replica_count: int) -> None:
+    """Check that a coordinator may have a flag from elsewhere. Raises PreflightError."""
     if flag in OWN_OPTIONS:
         raise PreflightError(f"{flag} is an option of `viewstamp up`: write it before `--`")
     if flag in CHOSEN:

@@ -49,6 +49,7 @@ class LocalReplicas(Lifecycle):
         listen: str = DEFAULT_LISTEN,
         *,
         coordinator_arguments: Sequence[str] = (),
+        service_arguments: Sequence[str] = (),
         telemetry: TelemetrySettings | None = None,
         adapt: Callable[[int, Program], Program] = lambda _, program: program,
         standbys: int = 0,
@@ -68,6 +69,7 @@ class LocalReplicas(Lifecycle):
         self._standbys = standbys
         self._listen = listen
         self._arguments = tuple(coordinator_arguments)
+        self._service_arguments = tuple(service_arguments)
         self._adapt = adapt
         self._telemetry = telemetry or TelemetrySettings()
 
@@ -142,6 +144,7 @@ class LocalReplicas(Lifecycle):
             directory,
             listen,
             coordinator_arguments=(*arguments, *self._arguments),
+            service_arguments=self._service_arguments,
             telemetry=self._telemetry_of(replica_id),
             adapt=partial(self._adapt, replica_id),
         )

@@ -12,13 +12,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from viewstamp.document_tree import FILE_BYTES_MAX, ListNode, MapNode, Node, ScalarKind, trees
 from viewstamp.importer.plan import CatalogueError, Skipped
 from viewstamp.importer.strimzi_topics import topic_of
 from viewstamp.importer.strimzi_users import StrimziUser, user_of
 from viewstamp.topology import DocumentError, Topology
 from viewstamp.topology.model import DeclaredStream, DeclaredTopic, DeclaredUser
 from viewstamp.topology.shapes import number_of
-from viewstamp.topology.tree import FILE_BYTES_MAX, ListNode, MapNode, Node, ScalarKind, trees
 
 API_GROUP: Final = "kafka.strimzi.io/"
 CLUSTER_LABEL: Final = "strimzi.io/cluster"

@@ -91,7 +91,8 @@ def arguments_of(settings: TelemetrySettings) -> list[str]:
     flags = {
         "telemetry-directory": settings.directory and settings.directory.resolve(),
         "trace-ratio": settings.trace_ratio,
-        "prepare-trace-ratio": settings.prepare_ratio,
+        # Where it is the default, a file or a variable may still say otherwise.
+        "prepare-trace-ratio": None if settings.prepare_ratio == 1.0 else settings.prepare_ratio,
         "otlp-endpoint": settings.otlp_endpoint,
         "metrics-listen": settings.metrics_listen,
     }

@@ -11,14 +11,13 @@ What a document does not list is left alone. `docs/topology.md` has the format a
 
 from __future__ import annotations
 
+from viewstamp.complaints import Complaint, DocumentError
 from viewstamp.topology.applying import AppliedPlan, apply, check, diff, export, plan
 from viewstamp.topology.changes import ChangeVerb, DeclaredKind, Plan, PlannedChange, PlanRules
 from viewstamp.topology.compare import compare
 from viewstamp.topology.documents import dumped, merged, parsed, read_document
 from viewstamp.topology.errors import (
     ClusterUnsettled,
-    Complaint,
-    DocumentError,
     NotAtomic,
     PasswordsNeeded,
     PlanChanged,

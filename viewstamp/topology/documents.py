@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import yaml
 
-from viewstamp.topology.errors import Complaint, DocumentError
+from viewstamp.complaints import Complaint, DocumentError
+from viewstamp.document_tree import FILE_BYTES_MAX, trees
 from viewstamp.topology.layout import TOPOLOGY
 from viewstamp.topology.model import DeclaredStream, PruneScope, Topology
 from viewstamp.topology.shapes import Json, Place
-from viewstamp.topology.tree import FILE_BYTES_MAX, trees
 
 # What a file on the standard input is called in complaints.
 STANDARD_INPUT: Final = "<stdin>"

@@ -14,9 +14,9 @@ from difflib import get_close_matches
 from typing import Any, Final, TypeAlias
 
 from viewstamp import quantities
+from viewstamp.complaints import Complaint
+from viewstamp.document_tree import ListNode, MapNode, Node, ScalarKind, ScalarNode
 from viewstamp.errors import Refusal
-from viewstamp.topology.errors import Complaint
-from viewstamp.topology.tree import ListNode, MapNode, Node, ScalarKind, ScalarNode
 
 Json: TypeAlias = Any
 # A value in a complaint is cut behind so many characters.

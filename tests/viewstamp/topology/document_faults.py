@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from viewstamp.topology.tree import FILE_BYTES_MAX
+from viewstamp.document_tree import FILE_BYTES_MAX
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "topology.yaml"
 TOPIC = "version: 1\nstreams:\n- name: s\n  topics:\n  - name: t\n    "

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import yaml
 
-from viewstamp.topology.errors import Complaint, DocumentError
+from viewstamp.complaints import Complaint, DocumentError
 
 # The text of all documents of one file: some 15,000 topics with all of their options. The nodes of
 # a hostile text take a hundred times as much memory.
