@@ -45,6 +45,8 @@ class ClusterTime:
         self._clock = clock
         self.driver = DriverClock(clock.stamp_us, clock.now_us)
         self._alarms = alarms
+        # How the clocks stood at the last look; other threads may read it.
+        self.seen: ClockView | None = None
         self._known = asyncio.Event()
         self._note_known()
         # By alarm: since when its reason has held, on the monotonic clock.
@@ -73,7 +75,7 @@ class ClusterTime:
         The own clock speaks against leading if a majority agrees that it is wrong. Entries still
         get the right time, but if one more replica fails, the wrong clock is one of two.
         """
-        view = self._clock.view()
+        view = self.seen = self._clock.view()
         wrong = self._lasting(cluster_pb2.ALARM_KIND_CLOCK_DISAGREES, self._disagreement(view))
         self._lasting(cluster_pb2.ALARM_KIND_LOG_TIME_AHEAD, _lead_of_the_log(view, log_time_us))
         is_own = view.is_backed and self._clock.replica in view.wrong_us

@@ -18,13 +18,14 @@ from coordinator.app.cluster_time import real_time
 from coordinator.app.config import Config
 from coordinator.app.core import make_core
 from coordinator.app.face import FacePorts, PublicFace
+from coordinator.app.gauges import Sources
 from coordinator.app.journal_findings import log_findings
 from coordinator.app.leadership import Leadership, LeadershipPorts
 from coordinator.app.members import MemberPorts, Members
 from coordinator.app.outside import OPERATING_SYSTEM, Outside
 from coordinator.app.services import LinkPorts, ServiceLinks
 from coordinator.app.snapshots import SnapshotAssembly, Surroundings
-from coordinator.app.telemetry import ReplicaTelemetry, Sources
+from coordinator.app.telemetry import ReplicaTelemetry
 from coordinator.base.alarms import Alarms
 from coordinator.base.clock import monotonic_ms, wall_clock_us
 from coordinator.base.errors import HaltedError
@@ -133,6 +134,10 @@ class Coordinator:
                 dict if self.members is None else self.members.peers.refused_hellos,
                 self._certificates,
                 lambda: self._face.feed.followers,
+                config.replica_id,
+                lambda: time.seen,
+                list if self.members is None else self.members.status,
+                config.written_directories,
             )
         )
 

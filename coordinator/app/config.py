@@ -92,6 +92,12 @@ class Config:
     """The largest record for which the journal keeps room. No flag sets it: a smaller one fits only
     a composition whose commands are all small."""
 
+    @property
+    def written_directories(self) -> dict[str, Path]:
+        """The data directory, and those of snapshot copies where they are elsewhere, by name."""
+        copies = {f"copy-{number}": path for number, path in enumerate(self.snapshots.directories)}
+        return {"data": self.data_directory, **copies}
+
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of `python -m coordinator`."""

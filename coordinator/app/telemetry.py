@@ -4,50 +4,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from opentelemetry.context import Context
 from opentelemetry.trace import NoOpTracer
 
 from coordinator import vsr
-from coordinator.app.certificates import CertificateWatch
-from coordinator.base.alarms import Alarms
+from coordinator.app.gauges import Sources, gauges
 from coordinator.base.errors import ConfigError
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.telemetry import GatewayWatch
 from coordinator.mux import types as mux_types
-from coordinator.mux.mux import Mux
 from coordinator.replica.batcher import PrepareBatch
-from coordinator.replica.driver import Driver
-from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator
 from coordinator.stages.client import StageClient
-from coordinator.telemetry.metrics import Gauge, ReplicaMetrics, gauge_families
+from coordinator.telemetry.metrics import ReplicaMetrics, gauge_families
 from coordinator.telemetry.snapshots import SnapshotWatch
 from coordinator.telemetry.start import StartWatch
 from coordinator.telemetry.watch import ReplicaWatch, WatchedLink
-from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.format.prepare import SealedPrepare
 from viewstamp.telemetry import fields
 from viewstamp.telemetry.sampling import Sampler
 from viewstamp.telemetry.settings import Telemetry
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """The sources of the numbers that are read when the page is requested."""
-
-    driver: Driver
-    clients: Mapping[mux_types.Stage, StageClient]
-    alarms: Alarms
-    mux: Mux
-    orchestrator: LocalSnapshotOrchestrator
-    refused_hellos: Callable[[], Mapping[str, int]]
-    certificates: CertificateWatch
-    watches: Callable[[], int]
 
 
 class ReplicaTelemetry:
@@ -156,72 +136,3 @@ class _Nobody:
 
     def applied(self, applied: mux_types.Applied) -> None:
         pass
-
-
-def gauges(sources: Sources) -> tuple[Gauge, ...]:
-    """Return the gauges that are read when the page is requested."""
-    progress = sources.driver.progress
-
-    def plain(name: str, text: str, value: Callable[[], float]) -> Gauge:
-        return Gauge(f"viewstamp_{name}", text, "", lambda: [("", value())])
-
-    def by_stage(name: str, text: str, value: Callable[[StageClient], float]) -> Gauge:
-        def values() -> Iterable[tuple[str, float]]:
-            return [(stage.name.lower(), value(one)) for stage, one in sources.clients.items()]
-
-        return Gauge(f"viewstamp_{name}", text, "stage", values)
-
-    return (
-        plain("op", "The last op of the log.", lambda: progress.op),
-        plain("committed_op", "The last op that a quorum has.", lambda: progress.committed_op),
-        plain("applied_op", "The last op that has been applied.", lambda: progress.applied_op),
-        plain(
-            "revision",
-            "The last revision that has been applied.",
-            lambda: progress.applied_revision,
-        ),
-        plain("view", "The view.", lambda: progress.view),
-        plain(
-            "serving",
-            "1 while the replica serves.",
-            lambda: progress.status is vsr.ReplicaStatus.NORMAL,
-        ),
-        plain(
-            "queue_depth",
-            "Requests that wait for a prepare.",
-            lambda: len(sources.driver.intake.batcher),
-        ),
-        plain("watches", "Watches that are open.", sources.watches),
-        plain("sessions", "Live sessions.", lambda: len(sources.mux.sessions)),
-        plain(
-            "snapshot_generation",
-            "The generation to restart from.",
-            lambda: sources.orchestrator.adopted_generation,
-        ),
-        plain(
-            "snapshot_generation_newest",
-            "The newest generation that was asked for, whatever became of it.",
-            sources.orchestrator.current_generation,
-        ),
-        by_stage("item_log_bytes", "Kept to restart a service.", lambda one: one.item_log_bytes),
-        by_stage("service_connected", "1 while its stream is open.", lambda one: one.connected),
-        by_stage("service_restarts", "Streams lost since the start.", lambda one: one.restarts),
-        Gauge(
-            "viewstamp_refused_hellos",
-            "Connections of replicas that were refused here since the start.",
-            "reason",
-            lambda: sources.refused_hellos().items(),
-        ),
-        Gauge(
-            "viewstamp_certificate_expiry_timestamp_seconds",
-            "When a certificate or its authority expires, in seconds since 1970.",
-            "flag",
-            lambda: [(one.flag, one.ends_s) for one in sources.certificates.expiries],
-        ),
-        Gauge("viewstamp_alarms", "Alarms that are raised.", "kind", lambda: _alarms(sources)),
-    )
-
-
-def _alarms(sources: Sources) -> list[tuple[str, float]]:
-    kinds = [cluster_pb2.AlarmKind.Name(alarm.kind) for alarm in sources.alarms.all()]
-    return [(kind, kinds.count(kind)) for kind in sorted(set(kinds))]

@@ -32,13 +32,15 @@ UNCOUNTED_BYTES_MAX: Final = MIB
 class Gauge(NamedTuple):
     """A number that is looked up when the page is asked for.
 
-    `values` yields the value of `label` (empty where there is no label) and the number.
+    `values` yields the value of `label` (empty where there is no label) and the number. One that
+    counts since the start of the process `is_counter`; its name on the page ends in `_total`.
     """
 
     name: str
     help: str
     label: str
     values: Callable[[], Iterable[tuple[str, float]]]
+    is_counter: bool = False
 
 
 class Answered(Protocol):
@@ -66,7 +68,8 @@ def gauge_families(gauges: Sequence[Gauge]) -> Iterable[Metric]:
     """Yield what is so now, for the page."""
     for gauge in gauges:
         labels = [gauge.label] if gauge.label else []
-        family = GaugeMetricFamily(gauge.name, gauge.help, labels=labels)
+        kind = CounterMetricFamily if gauge.is_counter else GaugeMetricFamily
+        family = kind(gauge.name, gauge.help, labels=labels)
         for label, value in gauge.values():
             family.add_metric([label] if gauge.label else [], value)
         yield family
@@ -120,11 +123,13 @@ class ReplicaMetrics:
                 batch, applied, duration_ns, sync_ns, visits = self._uncounted.popleft()
                 self._prepares += 1
                 self._prepare_bytes += len(batch.body)
-                self._prepare_latency.observe(duration_ns)
+                # The first sampled call stands for the prepare.
+                trace_id = batch.traces[0].trace_ids[0] if batch.traces else ""
+                self._prepare_latency.observe(duration_ns, trace_id)
                 if sync_ns:
-                    self.journal_sync.observe(sync_ns)
+                    self.journal_sync.observe(sync_ns, trace_id)
                 for visit in visits:
-                    self.stages[visit.stage].observe(visit.answered_ns - visit.sent_ns)
+                    self.stages[visit.stage].observe(visit.answered_ns - visit.sent_ns, trace_id)
                 self._count_commands_of(batch, applied)
 
     def _count_commands_of(self, batch: PrepareBatch, applied: mux_types.Applied) -> None:
@@ -153,7 +158,7 @@ class ReplicaMetrics:
 
     def _counters(self) -> Iterable[Metric]:
         requests = CounterMetricFamily(
-            "viewstamp_requests", "Requests that came in, reads too.", labels=["face"]
+            "viewstamp_requests", "Requests that came in, reads included.", labels=["face"]
         )
         requests.add_metric(["unary"], self.unary_requests)
         requests.add_metric(["submit"], self.packed_requests)
@@ -171,9 +176,13 @@ class ReplicaMetrics:
         for reason, count in list(self._refusals.items()):
             refusals.add_metric([reason], count)
         yield refusals
-        yield CounterMetricFamily("viewstamp_prepares", "Prepares applied.", self._prepares)
         yield CounterMetricFamily(
-            "viewstamp_prepare_bytes", "Bytes of their bodies.", self._prepare_bytes
+            "viewstamp_prepares", "Prepares that were applied.", self._prepares
+        )
+        yield CounterMetricFamily(
+            "viewstamp_prepare_bytes",
+            "Bytes of the bodies of applied prepares.",
+            self._prepare_bytes,
         )
         snapshots = CounterMetricFamily(
             "viewstamp_snapshots", "Snapshots decided while serving.", labels=["outcome"]
@@ -186,12 +195,12 @@ class ReplicaMetrics:
         for name, text, histogram in (
             (
                 "viewstamp_prepare_seconds",
-                "From admission until it is applied of a prepare.",
+                "From the admission of a prepare until it is applied.",
                 self._prepare_latency,
             ),
             (
                 "viewstamp_journal_sync_seconds",
-                "From admission until a prepare is durable here.",
+                "From the admission of a prepare until it is durable here.",
                 self.journal_sync,
             ),
         ):
@@ -199,7 +208,9 @@ class ReplicaMetrics:
             histogram.add_to(family)
             yield family
         stages = HistogramMetricFamily(
-            "viewstamp_stage_seconds", "From a batch to its stage's answer.", labels=["stage"]
+            "viewstamp_stage_seconds",
+            "From sending a batch to a stage until its answer.",
+            labels=["stage"],
         )
         for stage, histogram in self.stages.items():
             histogram.add_to(stages, [stage.name.lower()])

@@ -59,7 +59,7 @@ class ApplyWatch:
         if self._telemetry.is_metered:
             self._batches += 1
             self._commands += sum(item.command.count for item in batch.items)
-            self._latency.observe(now_ns - begun_ns)
+            self._latency.observe(now_ns - begun_ns, self._trace_id())
         if not (parents := self._trace_parents):
             return
         self._trace_parents = ()
@@ -68,11 +68,20 @@ class ApplyWatch:
             place = self._stage, batch.op, len(batch.items)
             self._recorder.record(_Applied(*place, parents, new_id_base(), begun_ns, now_ns))
 
+    def _trace_id(self) -> str:
+        """Return the trace of the first sampled command of the batch, empty for none."""
+        parent = sampled_parent(self._trace_parents[0]) if self._trace_parents else None
+        return "" if parent is None else parent.trace_id
+
     def families(self) -> Iterable[Metric]:
         """Yield the counters, for the page."""
-        yield CounterMetricFamily("viewstamp_batches", "Batches applied, reads too.", self._batches)
         yield CounterMetricFamily(
-            "viewstamp_applied_commands", "Commands applied, replays too.", self._commands
+            "viewstamp_batches", "Batches that were applied, reads included.", self._batches
+        )
+        yield CounterMetricFamily(
+            "viewstamp_applied_commands",
+            "Commands that were applied, replays included.",
+            self._commands,
         )
         latency = HistogramMetricFamily("viewstamp_apply_seconds", "Time to apply a batch.")
         self._latency.add_to(latency)

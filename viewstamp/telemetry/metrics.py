@@ -6,14 +6,16 @@ requested. Reading a number there needs no lock.
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Final, TypeAlias
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar, Timestamp
 
 # 50 us to 10 s, three steps per decade: from one apply to a stage that is nearly given up.
 LATENCY_BOUNDS_NS: Final = (
@@ -22,29 +24,53 @@ LATENCY_BOUNDS_NS: Final = (
 )
 NANOSECONDS_PER_SECOND: Final = 1_000_000_000
 
+# What tools expect that lead from an exemplar to its trace.
+TRACE_ID_LABEL: Final = "trace_id"
+# A trace, its duration, and when it was noted; times in nanoseconds.
+_NotedTrace: TypeAlias = tuple[str, int, int]
+
 Families: TypeAlias = Callable[[], Iterable[Metric]]
 
 
 class LatencyHistogram:
-    """Counts durations by bucket. One thread observes, another may read."""
+    """Counts durations by bucket. One thread observes, another may read.
 
-    __slots__ = ("_counts", "_sum_ns")
+    Of each bucket it keeps the last duration of a sampled trace, as an exemplar. A page in the
+    format of OpenMetrics has these; the classic format has no place for them.
+    """
+
+    __slots__ = ("_counts", "_exemplars", "_sum_ns")
 
     def __init__(self) -> None:
         """Begin with nothing counted."""
         self._counts = [0] * (len(LATENCY_BOUNDS_NS) + 1)
+        self._exemplars: list[_NotedTrace | None] = [None] * len(self._counts)
         self._sum_ns = 0
 
-    def observe(self, duration_ns: int) -> None:
-        """Count a duration."""
-        self._counts[bisect_left(LATENCY_BOUNDS_NS, duration_ns)] += 1
+    def observe(self, duration_ns: int, trace_id: str = "") -> None:
+        """Count a duration; `trace_id`, 32 hexadecimal digits, if it is of a sampled trace."""
+        bucket = bisect_left(LATENCY_BOUNDS_NS, duration_ns)
+        self._counts[bucket] += 1
         self._sum_ns += duration_ns
+        if trace_id:
+            self._exemplars[bucket] = trace_id, duration_ns, time.time_ns()
 
     def add_to(self, family: HistogramMetricFamily, labels: Sequence[str] = ()) -> None:
         """Add the buckets to a family of seconds."""
         bounds = [*(str(bound / NANOSECONDS_PER_SECOND) for bound in LATENCY_BOUNDS_NS), "+Inf"]
-        buckets = list(zip(bounds, accumulate(self._counts), strict=True))
+        counted = zip(bounds, accumulate(self._counts), self._exemplars, strict=True)
+        buckets = [
+            (bound, float(count)) if noted is None else (bound, float(count), _exemplar(noted))
+            for bound, count, noted in counted
+        ]
         family.add_metric(labels, buckets, self._sum_ns / NANOSECONDS_PER_SECOND)
+
+
+def _exemplar(noted: _NotedTrace) -> Exemplar:
+    trace_id, duration_ns, noted_ns = noted
+    seconds = duration_ns / NANOSECONDS_PER_SECOND
+    at = Timestamp(*divmod(noted_ns, NANOSECONDS_PER_SECOND))
+    return Exemplar({TRACE_ID_LABEL: trace_id}, seconds, at)
 
 
 class MetricsPage:
@@ -56,6 +82,7 @@ class MetricsPage:
         if not (separator and host and port.isdecimal()):
             raise ValueError(f"--metrics-listen is {listen!r}: give HOST:PORT; port 0 takes any")
         registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
         for each in families:
             registry.register(_Page(each))
         try:

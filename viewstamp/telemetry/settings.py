@@ -6,12 +6,13 @@ import argparse
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import trace
 from opentelemetry.trace import NoOpTracer, Tracer
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from viewstamp.telemetry.files import TraceFiles
 from viewstamp.telemetry.metrics import Families, MetricsPage
@@ -109,6 +110,7 @@ class Telemetry:
     def __init__(self, service: str, settings: TelemetrySettings) -> None:
         """Open what the settings ask for. Raises OSError or ValueError, meant for the operator."""
         self.settings = settings
+        self._service = service
         self.sampler = Sampler(settings.trace_ratio)
         self.recorder: Recorder | None = None
         self.tracer: Tracer = NoOpTracer()
@@ -186,6 +188,11 @@ class Telemetry:
         return sinks
 
     def _own_families(self) -> Iterable[Metric]:
+        build = GaugeMetricFamily(
+            "viewstamp_build_info", "1; the labels say what runs.", labels=["service", "version"]
+        )
+        build.add_metric([self._service, metadata.version("viewstamp")], 1)
+        yield build
         written = CounterMetricFamily(
             "viewstamp_spans_written", "Spans that were written or exported.", labels=["to"]
         )

@@ -15,14 +15,16 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.app.telemetry import gauges
+from coordinator.app.gauges import gauges
 from coordinator.base.certificates import Expiry
 from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import PrepareBatch
+from coordinator.replica.cluster_clock import ClockView
 from coordinator.telemetry.metrics import ReplicaMetrics, gauge_families
 from coordinator.telemetry.watch import ReplicaWatch
 from services.runtime.watch import ApplyWatch
 from tests.viewstamp.telemetry.spans_for_tests import Kept
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -44,7 +46,7 @@ def replica_metrics() -> ReplicaMetrics:
 def replica_gauges() -> Iterable[Any]:
     """Return a replica's gauges, with stand-ins for their sources."""
     progress = SimpleNamespace(
-        op=7, committed_op=7, applied_op=6, applied_revision=9, view=1, status=None
+        op=7, committed_op=7, applied_op=6, applied_revision=9, view=1, status=None, primary=0
     )
     client = SimpleNamespace(item_log_bytes=5, connected=True, restarts=2)
     stages: dict[Any, Any] = dict.fromkeys(mux_types.SERVICE_STAGES, client)
@@ -53,12 +55,18 @@ def replica_gauges() -> Iterable[Any]:
         clients=stages,
         alarms=SimpleNamespace(all=lambda: [SimpleNamespace(kind=1)]),
         mux=SimpleNamespace(sessions=[1]),
-        orchestrator=SimpleNamespace(adopted_generation=4, current_generation=lambda: 5),
+        orchestrator=SimpleNamespace(
+            adopted_generation=4, current_generation=lambda: 5, newest_completed_us=8_000_000
+        ),
         refused_hellos=lambda: {"other_cluster": 3},
         certificates=SimpleNamespace(
             expiries=[Expiry("--tls-certificate", Path("tls.crt"), 1, 86_400, 86_400)]
         ),
         watches=lambda: 2,
+        replica_id=0,
+        clock=lambda: ClockView(0, {0: 0, 1: -2_500_000}, True),
+        peers=lambda: [cluster_pb2.Replica(replica_id=1, commit=9, applied=5, heard_ms=250)],
+        directories={"data": Path("/")},
     )
     return gauge_families(gauges(sources))
 
@@ -84,7 +92,7 @@ def metered() -> Telemetry:
 def documented(heading: str) -> set[str]:
     """Return the metrics in the table under a heading of docs/telemetry.md."""
     section = DOCUMENTATION.read_text().split(f"### {heading}\n")[1].split("\n#")[0]
-    return set(re.findall(r"^\| `(viewstamp_\w+)", section, re.MULTILINE))
+    return set(re.findall(r"^\| `((?:viewstamp|process)_\w+)", section, re.MULTILINE))
 
 
 def told(families: dict[str, Any]) -> set[str]:
@@ -111,6 +119,14 @@ def test_numbers_are_looked_up_when_asked() -> None:
     assert families["viewstamp_queue_depth"].samples[0].value == 3
     assert families["viewstamp_watches"].samples[0].value == 2
     assert families["viewstamp_snapshot_generation"].samples[0].value == 4
+    assert families["viewstamp_snapshot_completed_timestamp_seconds"].samples[0].value == 8
+    (lag,) = families["viewstamp_peer_lag_ops"].samples
+    assert (lag.labels["replica"], lag.value) == ("1", 4)
+    assert families["viewstamp_peer_silence_seconds"].samples[0].value == 0.25
+    offsets = families["viewstamp_clock_offset_seconds"].samples
+    assert {one.labels["replica"]: one.value for one in offsets} == {"0": 0, "1": -2.5}
+    free, size = (families[f"viewstamp_filesystem_{name}_bytes"] for name in ("free", "size"))
+    assert 0 < free.samples[0].value <= size.samples[0].value
     (refused,) = families["viewstamp_refused_hellos"].samples
     assert (refused.labels["reason"], refused.value) == ("other_cluster", 3)
     assert families["viewstamp_snapshot_generation_newest"].samples[0].value == 5

@@ -1,0 +1,204 @@
+"""What the coordinator's page looks up when it is requested, by the page's thread."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from coordinator import vsr
+from coordinator.app.certificates import CertificateWatch
+from coordinator.base.alarms import Alarms
+from coordinator.mux import types as mux_types
+from coordinator.mux.mux import Mux
+from coordinator.replica.cluster_clock import ClockView
+from coordinator.replica.driver import Driver
+from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator
+from coordinator.stages.client import StageClient
+from coordinator.telemetry.metrics import Gauge
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+
+US_PER_SECOND: Final = 1_000_000
+MS_PER_SECOND: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The sources of the numbers that are read when the page is requested."""
+
+    driver: Driver
+    clients: Mapping[mux_types.Stage, StageClient]
+    alarms: Alarms
+    mux: Mux
+    orchestrator: LocalSnapshotOrchestrator
+    refused_hellos: Callable[[], Mapping[str, int]]
+    certificates: CertificateWatch
+    watches: Callable[[], int]
+    replica_id: int
+    clock: Callable[[], ClockView | None]
+    peers: Callable[[], Sequence[cluster_pb2.Replica]]
+    """What is known of the other replicas."""
+    directories: Mapping[str, Path]
+    """What this replica writes to: `data`, and each directory of copies by its number."""
+
+
+def gauges(sources: Sources) -> tuple[Gauge, ...]:
+    """Return the gauges that are read when the page is requested."""
+    progress = sources.driver.progress
+
+    def plain(name: str, text: str, value: Callable[[], float]) -> Gauge:
+        return Gauge(f"viewstamp_{name}", text, "", lambda: [("", value())])
+
+    def by_stage(
+        name: str, text: str, value: Callable[[StageClient], float], *, is_counter: bool = False
+    ) -> Gauge:
+        def values() -> Iterable[tuple[str, float]]:
+            return [(stage.name.lower(), value(one)) for stage, one in sources.clients.items()]
+
+        return Gauge(f"viewstamp_{name}", text, "stage", values, is_counter)
+
+    return (
+        plain("op", "The last op of the log.", lambda: progress.op),
+        plain("committed_op", "The last op that a quorum has.", lambda: progress.committed_op),
+        plain("applied_op", "The last op that has been applied.", lambda: progress.applied_op),
+        plain(
+            "revision",
+            "The last revision that has been applied.",
+            lambda: progress.applied_revision,
+        ),
+        plain("view", "The view.", lambda: progress.view),
+        plain(
+            "serving",
+            "1 while the replica serves.",
+            lambda: progress.status is vsr.ReplicaStatus.NORMAL,
+        ),
+        plain(
+            "primary",
+            "1 while this replica is the primary and serves.",
+            lambda: _is_primary(sources),
+        ),
+        plain(
+            "snapshot_completed_timestamp_seconds",
+            "When the newest completed snapshot was decided, by log time; 0 before the first.",
+            lambda: sources.orchestrator.newest_completed_us / US_PER_SECOND,
+        ),
+        plain(
+            "queue_depth",
+            "Requests that wait for a prepare.",
+            lambda: len(sources.driver.intake.batcher),
+        ),
+        plain("watches", "Watches that are open.", sources.watches),
+        plain("sessions", "Live sessions.", lambda: len(sources.mux.sessions)),
+        plain(
+            "snapshot_generation",
+            "The generation to restart from.",
+            lambda: sources.orchestrator.adopted_generation,
+        ),
+        plain(
+            "snapshot_generation_newest",
+            "The newest generation that was asked for, whatever became of it.",
+            sources.orchestrator.current_generation,
+        ),
+        by_stage("item_log_bytes", "Kept to restart a service.", lambda one: one.item_log_bytes),
+        by_stage("service_connected", "1 while its stream is open.", lambda one: one.connected),
+        by_stage(
+            "service_restarts",
+            "Streams to a service that were lost.",
+            lambda one: one.restarts,
+            is_counter=True,
+        ),
+        Gauge(
+            "viewstamp_refused_hellos",
+            "Connections of replicas that were refused here.",
+            "reason",
+            lambda: sources.refused_hellos().items(),
+            is_counter=True,
+        ),
+        *_of_peers(sources),
+        *_of_disks(sources.directories),
+        Gauge(
+            "viewstamp_certificate_expiry_timestamp_seconds",
+            "When a certificate or its authority expires, in seconds since 1970.",
+            "flag",
+            lambda: [(one.flag, one.ends_s) for one in sources.certificates.expiries],
+        ),
+        Gauge("viewstamp_alarms", "Alarms that are raised.", "kind", lambda: _alarms(sources)),
+    )
+
+
+def _alarms(sources: Sources) -> list[tuple[str, float]]:
+    kinds = [cluster_pb2.AlarmKind.Name(alarm.kind) for alarm in sources.alarms.all()]
+    return [(kind, kinds.count(kind)) for kind in sorted(set(kinds))]
+
+
+def _is_primary(sources: Sources) -> bool:
+    progress = sources.driver.progress
+    is_named = progress.primary == sources.replica_id
+    return is_named and progress.status is vsr.ReplicaStatus.NORMAL
+
+
+def _of_peers(sources: Sources) -> tuple[Gauge, ...]:
+    """Return what this replica knows of the others, by their ids."""
+    progress = sources.driver.progress
+
+    def lags() -> Iterable[tuple[str, float]]:
+        peers = sources.peers()
+        committed_op = max((progress.committed_op, *(peer.commit for peer in peers)))
+        return [(str(peer.replica_id), committed_op - peer.applied) for peer in peers]
+
+    def silences() -> Iterable[tuple[str, float]]:
+        return [(str(peer.replica_id), peer.heard_ms / MS_PER_SECOND) for peer in sources.peers()]
+
+    def offsets() -> Iterable[tuple[str, float]]:
+        view = sources.clock()
+        ahead_us = {} if view is None else view.ahead_us
+        return [(str(who), each / US_PER_SECOND) for who, each in sorted(ahead_us.items())]
+
+    return (
+        Gauge("viewstamp_peer_lag_ops", "Ops that a replica is behind.", "replica", lags),
+        Gauge(
+            "viewstamp_peer_silence_seconds",
+            "Time since a replica was heard; 0 if it never was.",
+            "replica",
+            silences,
+        ),
+        Gauge(
+            "viewstamp_clock_offset_seconds",
+            "How far a replica's clock is ahead of the time by all clocks.",
+            "replica",
+            offsets,
+        ),
+    )
+
+
+def _of_disks(directories: Mapping[str, Path]) -> tuple[Gauge, ...]:
+    """Return the room on the file system of each directory."""
+
+    def rooms(name: str) -> Callable[[], Iterable[tuple[str, float]]]:
+        return lambda: [(label, _room(path, name)) for label, path in directories.items()]
+
+    return (
+        Gauge(
+            "viewstamp_filesystem_free_bytes",
+            "Room that is left on the file system of a directory.",
+            "directory",
+            rooms("free"),
+        ),
+        Gauge(
+            "viewstamp_filesystem_size_bytes",
+            "Size of the file system of a directory.",
+            "directory",
+            rooms("total"),
+        ),
+    )
+
+
+def _room(path: Path, name: str) -> float:
+    """Return a number about a file system; NaN, so that the page stays, where it is not there."""
+    try:
+        return float(getattr(shutil.disk_usage(path), name))
+    except OSError:
+        return math.nan
