@@ -55,6 +55,9 @@ PLACES: Final = {
         "top",
         "Show replicas, rates, snapshots, alarms and the lag of groups, refreshed until Ctrl-C.",
     ),
+    "doctor": CommandPlace(
+        "doctor", "doctor", "Say what is wrong with a cluster, and what to do about each of it."
+    ),
     "audit": CommandPlace(
         "audit",
         "audit",

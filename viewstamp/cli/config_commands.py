@@ -62,16 +62,24 @@ def check(
     except OSError as error:
         fail(settings, "CANNOT_READ", f"{file}: {error.strerror}", "give the path of a file")
     else:
-        reports = _reports(read)
-        told = [each for report in reports for each in _rows(report)]
-        problems = dict.fromkeys(each for report in reports for each in report["problems"])
-        _report(settings, told, list(problems), every)
+        found = checked_file(read)
+        _report(settings, found["settings"], found["problems"], every)
 
 
 @app.command("schema")
 def schema() -> None:
     """Print the JSON schema of configuration files, which editors understand."""
     typer.echo(SCHEMA_FILE.read_text(), nl=False)
+
+
+def checked_file(file: ConfigFile) -> dict[str, Any]:
+    """Return the settings of all programs of a file with their origins, and the problems."""
+    reports = _reports(file)
+    problems = dict.fromkeys(each for report in reports for each in report["problems"])
+    settings = [
+        {"section": report["section"], **each} for report in reports for each in report["settings"]
+    ]
+    return {"settings": settings, "problems": list(problems)}
 
 
 def _reports(file: ConfigFile) -> list[dict[str, Any]]:
@@ -118,10 +126,6 @@ def _report_of_up(file: ConfigFile) -> dict[str, Any]:
     values = {row["name"]: row["value"] for row in rows}
     problems += found_elsewhere(file, os.environ, values["replicas"] + values["standbys"])
     return {"section": UP_SECTION, "settings": rows, "problems": problems}
-
-
-def _rows(report: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"section": report["section"], **each} for each in report["settings"]]
 
 
 def _report(
