@@ -124,22 +124,7 @@ class Coordinator:
         self._certificates = CertificateWatch(
             certificates, self.alarms, wall_clock_us, make_thread=outside.make_thread
         )
-        self._telemetry.serve(
-            Sources(
-                self.driver,
-                self._clients,
-                self.alarms,
-                self._mux,
-                self._snapshots.orchestrator,
-                dict if self.members is None else self.members.peers.refused_hellos,
-                self._certificates,
-                lambda: self._face.feed.followers,
-                config.replica_id,
-                lambda: time.seen,
-                list if self.members is None else self.members.status,
-                config.written_directories,
-            )
-        )
+        self._telemetry.serve(self._telemetry_sources())
 
     # --- Life ---
 
@@ -273,6 +258,22 @@ class Coordinator:
 
     def _noticed(self, notices: Iterable[domain_pb2.Notice]) -> None:
         self._face.notices.add(notices)
+
+    def _telemetry_sources(self) -> Sources:
+        return Sources(
+            self.driver,
+            self._clients,
+            self.alarms,
+            self._mux,
+            self._snapshots.orchestrator,
+            dict if self.members is None else self.members.peers.refused_hellos,
+            self._certificates,
+            lambda: self._face.feed.followers,
+            self._config.replica_id,
+            lambda: self._time.seen,
+            list if self.members is None else self.members.status,
+            self._config.written_directories,
+        )
 
     def _make_cluster(self) -> ClusterStage:
         sources = StatusSources(

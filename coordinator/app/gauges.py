@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import shutil
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,68 +47,75 @@ class Sources:
 
 def gauges(sources: Sources) -> tuple[Gauge, ...]:
     """Return the gauges that are read when the page is requested."""
-    progress = sources.driver.progress
-
-    def plain(name: str, text: str, value: Callable[[], float]) -> Gauge:
-        return Gauge(f"viewstamp_{name}", text, "", lambda: [("", value())])
-
-    def by_stage(
-        name: str, text: str, value: Callable[[StageClient], float], *, is_counter: bool = False
-    ) -> Gauge:
-        def values() -> Iterable[tuple[str, float]]:
-            return [(stage.name.lower(), value(one)) for stage, one in sources.clients.items()]
-
-        return Gauge(f"viewstamp_{name}", text, "stage", values, is_counter)
-
     return (
-        plain("op", "The last op of the log.", lambda: progress.op),
-        plain("committed_op", "The last op that a quorum has.", lambda: progress.committed_op),
-        plain("applied_op", "The last op that has been applied.", lambda: progress.applied_op),
-        plain(
+        *_of_the_log(sources),
+        *_of_the_replica(sources),
+        *_of_services(sources.clients),
+        *_of_peers(sources),
+        *gauges_of_disks(sources.directories),
+        Gauge(
+            "viewstamp_certificate_expiry_timestamp_seconds",
+            "When a certificate or its authority expires, in seconds since 1970.",
+            "flag",
+            lambda: [(one.flag, one.ends_s) for one in sources.certificates.expiries],
+        ),
+        Gauge("viewstamp_alarms", "Alarms that are raised.", "kind", lambda: _alarms(sources)),
+    )
+
+
+def _plain(name: str, text: str, value: Callable[[], float]) -> Gauge:
+    """Return a gauge without labels."""
+    return Gauge(f"viewstamp_{name}", text, "", lambda: [("", value())])
+
+
+def _of_the_log(sources: Sources) -> tuple[Gauge, ...]:
+    progress = sources.driver.progress
+    return (
+        _plain("op", "The last op of the log.", lambda: progress.op),
+        _plain("committed_op", "The last op that a quorum has.", lambda: progress.committed_op),
+        _plain("applied_op", "The last op that has been applied.", lambda: progress.applied_op),
+        _plain(
             "revision",
             "The last revision that has been applied.",
             lambda: progress.applied_revision,
         ),
-        plain("view", "The view.", lambda: progress.view),
-        plain(
+        _plain("view", "The view.", lambda: progress.view),
+        _plain(
             "serving",
             "1 while the replica serves.",
             lambda: progress.status is vsr.ReplicaStatus.NORMAL,
         ),
-        plain(
+        _plain(
             "primary",
             "1 while this replica is the primary and serves.",
             lambda: _is_primary(sources),
         ),
-        plain(
-            "snapshot_completed_timestamp_seconds",
-            "When the newest completed snapshot was decided, by log time; 0 before the first.",
-            lambda: sources.orchestrator.newest_completed_us / US_PER_SECOND,
-        ),
-        plain(
+    )
+
+
+def _of_the_replica(sources: Sources) -> tuple[Gauge, ...]:
+    return (
+        _plain(
             "queue_depth",
             "Requests that wait for a prepare.",
             lambda: len(sources.driver.intake.batcher),
         ),
-        plain("watches", "Watches that are open.", sources.watches),
-        plain("sessions", "Live sessions.", lambda: len(sources.mux.sessions)),
-        plain(
+        _plain("watches", "Watches that are open.", sources.watches),
+        _plain("sessions", "Live sessions.", lambda: len(sources.mux.sessions)),
+        _plain(
             "snapshot_generation",
             "The generation to restart from.",
             lambda: sources.orchestrator.adopted_generation,
         ),
-        plain(
+        _plain(
             "snapshot_generation_newest",
             "The newest generation that was asked for, whatever became of it.",
             sources.orchestrator.current_generation,
         ),
-        by_stage("item_log_bytes", "Kept to restart a service.", lambda one: one.item_log_bytes),
-        by_stage("service_connected", "1 while its stream is open.", lambda one: one.connected),
-        by_stage(
-            "service_restarts",
-            "Streams to a service that were lost.",
-            lambda one: one.restarts,
-            is_counter=True,
+        _plain(
+            "snapshot_completed_timestamp_seconds",
+            "When the newest completed snapshot was decided, by log time; 0 before the first.",
+            lambda: sources.mux.catalog.latest_completed().decided_at / US_PER_SECOND,
         ),
         Gauge(
             "viewstamp_refused_hellos",
@@ -117,15 +124,27 @@ def gauges(sources: Sources) -> tuple[Gauge, ...]:
             lambda: sources.refused_hellos().items(),
             is_counter=True,
         ),
-        *_of_peers(sources),
-        *_of_disks(sources.directories),
-        Gauge(
-            "viewstamp_certificate_expiry_timestamp_seconds",
-            "When a certificate or its authority expires, in seconds since 1970.",
-            "flag",
-            lambda: [(one.flag, one.ends_s) for one in sources.certificates.expiries],
+    )
+
+
+def _of_services(clients: Mapping[mux_types.Stage, StageClient]) -> tuple[Gauge, ...]:
+    def by_stage(
+        name: str, text: str, value: Callable[[StageClient], float], *, is_counter: bool = False
+    ) -> Gauge:
+        def values() -> Iterable[tuple[str, float]]:
+            return [(stage.name.lower(), value(one)) for stage, one in clients.items()]
+
+        return Gauge(f"viewstamp_{name}", text, "stage", values, is_counter)
+
+    return (
+        by_stage("item_log_bytes", "Kept to restart a service.", lambda one: one.item_log_bytes),
+        by_stage("service_connected", "1 while its stream is open.", lambda one: one.connected),
+        by_stage(
+            "service_restarts",
+            "Streams to a service that were lost.",
+            lambda one: one.restarts,
+            is_counter=True,
         ),
-        Gauge("viewstamp_alarms", "Alarms that are raised.", "kind", lambda: _alarms(sources)),
     )
 
 
@@ -174,31 +193,35 @@ def _of_peers(sources: Sources) -> tuple[Gauge, ...]:
     )
 
 
-def _of_disks(directories: Mapping[str, Path]) -> tuple[Gauge, ...]:
+def gauges_of_disks(directories: Mapping[str, Path]) -> tuple[Gauge, ...]:
     """Return the room on the file system of each directory."""
 
-    def rooms(name: str) -> Callable[[], Iterable[tuple[str, float]]]:
-        return lambda: [(label, _room(path, name)) for label, path in directories.items()]
+    def free() -> Iterable[tuple[str, float]]:
+        return [(label, _room(path)[0]) for label, path in directories.items()]
+
+    def size() -> Iterable[tuple[str, float]]:
+        return [(label, _room(path)[1]) for label, path in directories.items()]
 
     return (
         Gauge(
             "viewstamp_filesystem_free_bytes",
             "Room that is left on the file system of a directory.",
             "directory",
-            rooms("free"),
+            free,
         ),
         Gauge(
             "viewstamp_filesystem_size_bytes",
             "Size of the file system of a directory.",
             "directory",
-            rooms("total"),
+            size,
         ),
     )
 
 
-def _room(path: Path, name: str) -> float:
-    """Return a number about a file system; NaN, so that the page stays, where it is not there."""
+def _room(path: Path) -> tuple[float, float]:
+    """Return free bytes and size of a file system; NaN, so that the page stays, without one."""
     try:
-        return float(getattr(shutil.disk_usage(path), name))
+        found = os.statvfs(path)
     except OSError:
-        return math.nan
+        return math.nan, math.nan
+    return float(found.f_bavail * found.f_frsize), float(found.f_blocks * found.f_frsize)

@@ -360,8 +360,8 @@ class CatalogMachine:
         self._snapshots.delete(generation)
 
     def _all(self) -> Iterator[Snapshot]:
-        """Yield all generations, in no order that means anything."""
-        return iter(self._snapshots.rows.values())
+        """Yield all generations, in no order that means anything; another thread may look, too."""
+        return iter([*self._snapshots.rows.values()])
 
     def _existing(self, generation: int) -> Snapshot:
         """Return an existing generation."""

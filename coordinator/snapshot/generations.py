@@ -51,7 +51,7 @@ class Generations:
 
     def latest_completed(self) -> Snapshot:
         """Return the newest completed generation, generation 0 before the first."""
-        completed = (s for s in [*self.catalog.values()] if s.state is SnapshotState.COMPLETED)
+        completed = (s for s in self.catalog.values() if s.state is SnapshotState.COMPLETED)
         return max(completed, key=lambda s: s.generation, default=values.initial())
 
     def undecided(self) -> list[int]:

@@ -246,14 +246,6 @@ class LocalSnapshotOrchestrator:
         """The generation that this replica restarts from; 0 for the empty state."""
         return self._generations.adopted_generation
 
-    @property
-    def newest_completed_us(self) -> int:
-        """When the newest completed generation was decided, in log time; 0 before the first.
-
-        Any thread may ask.
-        """
-        return self._generations.latest_completed().decided_at
-
     def local_state(self, generation: int) -> LocalState:
         """Return what this replica holds of a generation."""
         return self._generations.local_state(generation)

@@ -14,7 +14,7 @@ from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.cli.output import plain
 from viewstamp.client import ClientError, Endpoint, unary
 from viewstamp.client.transport import AccessTokenSource
-from viewstamp.doctor.evidence import Evidence
+from viewstamp.doctor.evidence import DoctorEvidence
 from viewstamp.errors import Refusal
 
 # More than a cluster has, standbys included.
@@ -28,7 +28,7 @@ class ClusterAnswers:
 
     def __init__(
         self,
-        evidence: Evidence,
+        evidence: DoctorEvidence,
         identity: AccessTokenSource,
         tls_ca: Path | None,
         timeout_s: float,

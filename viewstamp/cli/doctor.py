@@ -19,7 +19,7 @@ from viewstamp.configuration.program import SECTIONS
 
 if TYPE_CHECKING:
     from viewstamp.doctor.checks import Finding
-    from viewstamp.doctor.evidence import Evidence
+    from viewstamp.doctor.evidence import DoctorEvidence
 
 CLUSTER: Final = "cluster"
 
@@ -79,7 +79,7 @@ def doctor(
     _tell(settings, evidence, found, bundle)
 
 
-def _look_at_config(evidence: Evidence, path: Path) -> None:
+def _look_at_config(evidence: DoctorEvidence, path: Path) -> None:
     """Check a configuration file. Raises OSError."""
     from viewstamp.cli.config_commands import checked_file
 
@@ -90,7 +90,7 @@ def _look_at_config(evidence: Evidence, path: Path) -> None:
     evidence.configurations[str(path)] = report
 
 
-def _ask_cluster(evidence: Evidence, settings: Settings) -> None:
+def _ask_cluster(evidence: DoctorEvidence, settings: Settings) -> None:
     """Ask the replicas. Raises ValueError without a login."""
     from viewstamp.cli.cluster_answers import ClusterAnswers
     from viewstamp.cli.session import kept_credentials
@@ -112,7 +112,9 @@ def _ask_cluster(evidence: Evidence, settings: Settings) -> None:
     asyncio.run(asked())
 
 
-def _write(settings: Settings, evidence: Evidence, found: Sequence[Finding], bundle: Path) -> None:
+def _write(
+    settings: Settings, evidence: DoctorEvidence, found: Sequence[Finding], bundle: Path
+) -> None:
     from viewstamp.doctor.bundle import bundle_files, write_bundle
 
     try:
@@ -123,7 +125,7 @@ def _write(settings: Settings, evidence: Evidence, found: Sequence[Finding], bun
 
 
 def _tell(
-    settings: Settings, evidence: Evidence, found: Sequence[Finding], bundle: Path | None
+    settings: Settings, evidence: DoctorEvidence, found: Sequence[Finding], bundle: Path | None
 ) -> None:
     """Print findings without secrets; exit with 5 if one of them is more than a hint."""
     from viewstamp.doctor.checks import Severity

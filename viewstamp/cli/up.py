@@ -18,7 +18,7 @@ from viewstamp import limits
 from viewstamp.cli import up_options
 from viewstamp.cli.output import printed
 from viewstamp.cli.settings import EXIT_REFUSED, EXIT_USAGE, Settings, fail, settings_of
-from viewstamp.cli.up_configuration import check_elsewhere
+from viewstamp.cli.up_configuration import certificate_elsewhere, check_elsewhere
 from viewstamp.cluster import (
     ClusterFailed,
     LocalCluster,
@@ -86,7 +86,8 @@ def up(
             if replicas == 1 and standbys == 0
             else LocalReplicas(data_directory, replicas, listen, standbys=standbys, **shared)
         )
-        asyncio.run(_serve(settings, cluster, _certificate_in(flags or [])))
+        certificate = _certificate_in(flags or []) or certificate_elsewhere(config, os.environ)
+        asyncio.run(_serve(settings, cluster, certificate))
     except (PreflightError, StartRefused) as error:
         fail(settings, "CANNOT_START", str(error))
     except ClusterFailed as error:

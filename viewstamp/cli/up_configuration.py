@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -17,9 +18,11 @@ from viewstamp.configuration.config_file import (
     read_config_file,
     read_section,
 )
+from viewstamp.configuration.layers import unknown_variables
 from viewstamp.configuration.program import COORDINATOR_SECTION, SECTIONS, UP_SECTION
 from viewstamp.configuration.settings_table import PREFIX, ProgramSetting, SettingKind
 from viewstamp.configuration.values import RawValue, WrongValue, json_of, words_of_text
+from viewstamp.document_tree import ScalarNode
 from viewstamp.routing import SERVICE_NAMES
 
 # The names that Click gives to types of values.
@@ -60,6 +63,7 @@ def checked_up_section(
     read = read_section(file, UP_SECTION, table)
     found, problems = dict(read.values), [str(each) for each in read.complaints]
     options = {option.opts[0].removeprefix("--"): option for option in command.params}
+    problems += unknown_variables(environment, table)
     for setting in table:
         try:
             if text := environment.get(setting.variable):
@@ -74,14 +78,17 @@ def checked_up_section(
 
 
 def read_up_section(context: typer.Context, path: Path | None) -> Path | None:
-    """Take the options that are not given from a file: a callback. Raises BadParameter."""
-    if path is None or context.resilient_parsing:
+    """Take the options that are not given from variables and a file: a callback.
+
+    Raises BadParameter.
+    """
+    if context.resilient_parsing:
         return path
     try:
-        file = read_config_file(path, SECTIONS)
-    except (DocumentError, OSError) as error:
+        file = _file(path)
+    except PreflightError as error:
         raise typer.BadParameter(str(error)) from error
-    found, problems = checked_up_section(context.command, file, {})
+    found, problems = checked_up_section(context.command, file, os.environ)
     if problems:
         raise typer.BadParameter("\n".join(problems))
     context.default_map = {
@@ -94,10 +101,33 @@ def read_up_section(context: typer.Context, path: Path | None) -> Path | None:
 
 def check_elsewhere(path: Path | None, environment: Mapping[str, str], replica_count: int) -> None:
     """Check that no file and no variable sets what `viewstamp up` does. Raises PreflightError."""
-    file = ConfigFile(Path(), {}) if path is None else read_config_file(path, SECTIONS)
-    problems = found_elsewhere(file, environment, replica_count)
+    problems = found_elsewhere(_file(path), environment, replica_count)
     if problems:
         raise PreflightError("\n".join(problems))
+
+
+def certificate_elsewhere(path: Path | None, environment: Mapping[str, str]) -> Path | None:
+    """Return the certificate of coordinators by a variable or the file. Raises PreflightError."""
+    setting = ProgramSetting(COORDINATOR_SECTION, "tls-certificate", SettingKind.PATH, "", None)
+    node = _file(path).sections.get(COORDINATOR_SECTION)
+    entries = () if node is None else node.entries
+    named = [
+        value.text
+        for key, value in entries
+        if key.text == setting.name and isinstance(value, ScalarNode)
+    ]
+    text = environment.get(setting.variable) or (named[0] if named else "")
+    return Path(text) if text else None
+
+
+def _file(path: Path | None) -> ConfigFile:
+    """Return a file, or an empty one without a path. Raises PreflightError."""
+    if path is None:
+        return ConfigFile(Path(), {})
+    try:
+        return read_config_file(path, SECTIONS)
+    except (DocumentError, OSError) as error:
+        raise PreflightError(str(error)) from error
 
 
 def found_elsewhere(

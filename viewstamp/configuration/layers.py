@@ -141,12 +141,11 @@ def _values_of_environment(
             complaints.append(f"{setting.variable}: {error}")
         else:
             found[setting.name] = RawValue(words, setting.variable)
-    return found, complaints + _unknown_variables(environment, table)
+    return found, complaints + unknown_variables(environment, table)
 
 
-def _unknown_variables(
-    environment: Mapping[str, str], table: Sequence[ProgramSetting]
-) -> list[str]:
+def unknown_variables(environment: Mapping[str, str], table: Sequence[ProgramSetting]) -> list[str]:
+    """Return a complaint for each variable of the section of a table that names no setting."""
     prefix = f"{PREFIX}{table[0].section.upper()}_"
     known = [setting.variable for setting in table]
     return [

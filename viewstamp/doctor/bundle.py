@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from viewstamp.doctor.checks import Finding
-from viewstamp.doctor.evidence import Evidence
+from viewstamp.doctor.evidence import DoctorEvidence
 from viewstamp.doctor.redaction import redacted_values, redactor
 
 ARCHIVE_SUFFIX: Final = ".tar.gz"
@@ -21,7 +21,7 @@ _FILE_MODE: Final = 0o600
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-def bundle_files(evidence: Evidence, findings: Sequence[Finding]) -> dict[str, str]:
+def bundle_files(evidence: DoctorEvidence, findings: Sequence[Finding]) -> dict[str, str]:
     """Return the text of each file of a bundle by its name, without secrets."""
     documents: dict[str, Any] = {
         "findings.json": [finding.as_json() for finding in findings],

@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Final, NamedTuple
 
-from viewstamp.doctor.evidence import Evidence, Json
+from viewstamp.doctor.evidence import DoctorEvidence, Json
 
 LAG_OPS_MAX: Final = 50_000
 CLOCK_OFFSET_MAX_S: Final = 5.0
@@ -35,7 +35,7 @@ class Check(NamedTuple):
 
     name: str
     severity: Severity
-    found: Callable[[Evidence], Iterable[tuple[str, str]]]
+    found: Callable[[DoctorEvidence], Iterable[tuple[str, str]]]
     next_step: str
 
 
@@ -55,7 +55,7 @@ class Finding:
         return {"severity": self.severity.value, **{name: getattr(self, name) for name in names}}
 
 
-def findings(evidence: Evidence) -> list[Finding]:
+def findings(evidence: DoctorEvidence) -> list[Finding]:
     """Return everything that is wrong, the worst first."""
     order = list(Severity)
     found = [
@@ -69,23 +69,23 @@ def findings(evidence: Evidence) -> list[Finding]:
 Found = Iterator[tuple[str, str]]
 
 
-def _replicas(evidence: Evidence) -> Iterator[tuple[str, Json]]:
+def _replicas(evidence: DoctorEvidence) -> Iterator[tuple[str, Json]]:
     """Yield each replica as the others, or it itself, see it."""
     for address, status in evidence.statuses.items():
         for replica in status["replicas"]:
             yield address, replica
 
 
-def _own(evidence: Evidence) -> Iterator[tuple[str, Json]]:
+def _own(evidence: DoctorEvidence) -> Iterator[tuple[str, Json]]:
     """Yield each replica that answered, as it sees itself: it has no link to itself."""
     return (each for each in _replicas(evidence) if not each[1]["link"])
 
 
-def _no_answer(evidence: Evidence) -> Found:
+def _no_answer(evidence: DoctorEvidence) -> Found:
     yield from evidence.failures.items()
 
 
-def _no_primary(evidence: Evidence) -> Found:
+def _no_primary(evidence: DoctorEvidence) -> Found:
     own = [replica for _, replica in _own(evidence)]
     leads = any(each["role"] == "primary" and each["status"] == "normal" for each in own)
     everybody = {replica["replica_id"] for _, replica in _replicas(evidence)}
@@ -93,50 +93,50 @@ def _no_primary(evidence: Evidence) -> Found:
         yield "cluster", "no replica leads: writes are refused"
 
 
-def _not_normal(evidence: Evidence) -> Found:
+def _not_normal(evidence: DoctorEvidence) -> Found:
     for address, replica in _own(evidence):
         if replica["status"] != "normal":
             yield address, f"replica {replica['replica_id']} is in the status {replica['status']}"
 
 
-def _unfit(evidence: Evidence) -> Found:
+def _unfit(evidence: DoctorEvidence) -> Found:
     for address, replica in _own(evidence):
         if replica["unfit"]:
             yield address, f"replica {replica['replica_id']} is unfit to lead: {replica['unfit']}"
 
 
-def _behind(evidence: Evidence) -> Found:
+def _behind(evidence: DoctorEvidence) -> Found:
     for address, replica in _replicas(evidence):
         if replica["lag"] > LAG_OPS_MAX:
             yield address, f"replica {replica['replica_id']} is {replica['lag']} ops behind"
 
 
-def _link(evidence: Evidence) -> Found:
+def _link(evidence: DoctorEvidence) -> Found:
     for address, replica in _replicas(evidence):
         if replica["link"] not in ("", "connected"):
             yield address, f"the link to replica {replica['replica_id']} is {replica['link']}"
 
 
-def _service_away(evidence: Evidence) -> Found:
+def _service_away(evidence: DoctorEvidence) -> Found:
     for address, status in evidence.statuses.items():
         for service in status["services"]:
             if not service["connected"]:
                 yield address, f"the service {service['stage']} does not answer"
 
 
-def _alarms(evidence: Evidence) -> Found:
+def _alarms(evidence: DoctorEvidence) -> Found:
     for address, status in evidence.statuses.items():
         for alarm in status["alarms"]:
             yield address, f"alarm {alarm['kind'].upper()}: {alarm['message']}"
 
 
-def _clusters(evidence: Evidence) -> Found:
+def _clusters(evidence: DoctorEvidence) -> Found:
     named = {status["cluster"] for status in evidence.statuses.values()}
     if len(named) > 1:
         yield "cluster", f"the addresses are of {len(named)} clusters: {', '.join(sorted(named))}"
 
 
-def _level_behind(evidence: Evidence) -> Found:
+def _level_behind(evidence: DoctorEvidence) -> Found:
     own = {replica["replica_id"]: replica["feature_level_max"] for _, replica in _own(evidence)}
     in_force = max((each["feature_level"] for each in evidence.statuses.values()), default=0)
     everybody = {replica["replica_id"] for _, replica in _replicas(evidence)}
@@ -147,7 +147,7 @@ def _level_behind(evidence: Evidence) -> Found:
         )
 
 
-def _builds(evidence: Evidence) -> Found:
+def _builds(evidence: DoctorEvidence) -> Found:
     samples = evidence.samples("viewstamp_build_info")
     versions = {sample.labels["version"] for _, sample in samples}
     versions |= {evidence.versions["libraries"]["viewstamp"]} if evidence.versions else set()
@@ -155,7 +155,7 @@ def _builds(evidence: Evidence) -> Found:
         yield "builds", f"several builds are in use: {', '.join(sorted(versions))}"
 
 
-def _even(evidence: Evidence) -> Found:
+def _even(evidence: DoctorEvidence) -> Found:
     for address, status in evidence.statuses.items():
         voters = sum(replica["role"] != "standby" for replica in status["replicas"])
         if voters % 2 == 0:
@@ -167,7 +167,7 @@ def _seconds(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def _no_snapshot(evidence: Evidence) -> Found:
+def _no_snapshot(evidence: DoctorEvidence) -> Found:
     if evidence.snapshots is None:
         return
     done = [each for each in evidence.snapshots if each["state"] == "completed"]
@@ -182,13 +182,13 @@ def _no_snapshot(evidence: Evidence) -> Found:
         yield "snapshots", f"the newest is {hours:.1f} hours old, and something changed since"
 
 
-def _failed_snapshot(evidence: Evidence) -> Found:
+def _failed_snapshot(evidence: DoctorEvidence) -> Found:
     newest = max(evidence.snapshots or (), key=lambda each: int(each["generation"]), default=None)
     if newest is not None and newest["state"] == "failed":
         yield "snapshots", f"generation {newest['generation']} failed: {newest['failure']}"
 
 
-def _clock(evidence: Evidence) -> Found:
+def _clock(evidence: DoctorEvidence) -> Found:
     for page, sample in evidence.samples("viewstamp_clock_offset_seconds"):
         if abs(sample.value) > CLOCK_OFFSET_MAX_S:
             yield (
@@ -197,7 +197,7 @@ def _clock(evidence: Evidence) -> Found:
             )
 
 
-def _certificates(evidence: Evidence) -> Found:
+def _certificates(evidence: DoctorEvidence) -> Found:
     ends = [*evidence.certificate_ends_s.items()]
     for page, sample in evidence.samples("viewstamp_certificate_expiry_timestamp_seconds"):
         ends.append((f"{page} {sample.labels['flag']}", sample.value))
@@ -209,7 +209,7 @@ def _certificates(evidence: Evidence) -> Found:
             yield place, f"the certificate expires in {left_s / 86_400:.1f} days"
 
 
-def _disk(evidence: Evidence) -> Found:
+def _disk(evidence: DoctorEvidence) -> Found:
     rooms = {
         place: (facts["free_bytes"], facts["size_bytes"])
         for place, facts in evidence.directories.items()
@@ -226,26 +226,26 @@ def _disk(evidence: Evidence) -> Found:
             yield place, f"{free_bytes:,} of {size_bytes:,} bytes are free"
 
 
-def _open_files(evidence: Evidence) -> Found:
+def _open_files(evidence: DoctorEvidence) -> Found:
     most = {page: sample.value for page, sample in evidence.samples("process_max_fds")}
     for page, sample in evidence.samples("process_open_fds"):
         if sample.value > OPEN_FILES_SHARE_MAX * most[page]:
             yield page, f"{sample.value:.0f} of {most[page]:.0f} files are open"
 
 
-def _no_directory(evidence: Evidence) -> Found:
+def _no_directory(evidence: DoctorEvidence) -> Found:
     for place, facts in evidence.directories.items():
         if not facts["is_replica"]:
             yield place, "no replica has its data there: there is no superblock"
 
 
-def _no_process(evidence: Evidence) -> Found:
+def _no_process(evidence: DoctorEvidence) -> Found:
     for place, facts in evidence.directories.items():
         if facts["is_replica"] and facts["process"] is None:
             yield place, "no coordinator runs on the directory"
 
 
-def _open_secrets(evidence: Evidence) -> Found:
+def _open_secrets(evidence: DoctorEvidence) -> Found:
     for place, facts in evidence.directories.items():
         for name in ("cluster.key", "root_password"):
             mode = facts["files"].get(name, {}).get("mode", "----------")
@@ -253,13 +253,13 @@ def _open_secrets(evidence: Evidence) -> Found:
                 yield f"{place}/{name}", f"every account of the machine can read it ({mode})"
 
 
-def _configuration(evidence: Evidence) -> Found:
+def _configuration(evidence: DoctorEvidence) -> Found:
     for place, report in evidence.configurations.items():
         for problem in report["problems"]:
             yield place, problem
 
 
-def _errors(evidence: Evidence) -> Found:
+def _errors(evidence: DoctorEvidence) -> Found:
     for path, text in evidence.logs.items():
         bad = [line for line in map(_read_line, text.splitlines()) if line["level"] in _BAD_LEVELS]
         if bad:

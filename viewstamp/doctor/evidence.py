@@ -18,7 +18,7 @@ class MetricSample(NamedTuple):
 
 
 @dataclass(slots=True)
-class Evidence:
+class DoctorEvidence:
     """Everything that was collected. Keys name the source: an address, a directory, a file.
 
     `failures` has for each source that gave nothing why. `snapshots` is None if nobody was asked.

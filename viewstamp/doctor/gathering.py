@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from viewstamp import limits
-from viewstamp.doctor.evidence import Evidence, Json, MetricSample
+from viewstamp.doctor.evidence import DoctorEvidence, Json, MetricSample
 
 # Of each log the end is kept.
 LOG_BYTES_MAX: Final = 256 * 1024
@@ -30,9 +30,9 @@ _PROCESSES: Final = Path("/proc")
 _OWN_VARIABLE: Final = re.compile(r"VIEWSTAMP_\w+=")
 
 
-def begin(environment: Iterable[tuple[str, str]]) -> Evidence:
+def begin(environment: Iterable[tuple[str, str]]) -> DoctorEvidence:
     """Return the evidence about this program itself; tokens of the environment are secrets."""
-    evidence = Evidence(time.time())
+    evidence = DoctorEvidence(time.time())
     evidence.versions = {
         "libraries": {name: metadata.version(name) for name in _LIBRARIES},
         "python": platform.python_version(),
@@ -43,7 +43,7 @@ def begin(environment: Iterable[tuple[str, str]]) -> Evidence:
     return evidence
 
 
-def tried(evidence: Evidence, source: str, gather: Callable[[], None]) -> None:
+def tried(evidence: DoctorEvidence, source: str, gather: Callable[[], None]) -> None:
     """Gather from a source; note why, if that fails."""
     try:
         gather()
@@ -57,7 +57,7 @@ def replica_directories(directory: Path) -> list[Path]:
     return below or [directory]
 
 
-def look_at_directory(evidence: Evidence, directory: Path) -> None:
+def look_at_directory(evidence: DoctorEvidence, directory: Path) -> None:
     """Note files, room, process and logs of a data directory. Raises OSError."""
     usage = shutil.disk_usage(directory)
     files = {path.name: _file_facts(path) for path in sorted(directory.iterdir())}
@@ -76,7 +76,7 @@ def look_at_directory(evidence: Evidence, directory: Path) -> None:
         look_at_log(evidence, log)
 
 
-def look_at_log(evidence: Evidence, path: Path) -> None:
+def look_at_log(evidence: DoctorEvidence, path: Path) -> None:
     """Keep the end of a log. Raises OSError, ValueError beyond LOGS_MAX."""
     if len(evidence.logs) >= LOGS_MAX:
         raise ValueError(f"{LOGS_MAX} logs are enough: leave some out")
@@ -86,7 +86,7 @@ def look_at_log(evidence: Evidence, path: Path) -> None:
         evidence.logs[str(path)] = file.read(LOG_BYTES_MAX).decode("utf-8", "replace")
 
 
-def look_at_page(evidence: Evidence, address: str) -> None:
+def look_at_page(evidence: DoctorEvidence, address: str) -> None:
     """Read a metrics page at HOST:PORT. Raises OSError, ValueError."""
     # Imported late: the client alone does not need it.
     from prometheus_client.parser import text_string_to_metric_families

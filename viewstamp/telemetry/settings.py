@@ -111,6 +111,7 @@ class Telemetry:
         """Open what the settings ask for. Raises OSError or ValueError, meant for the operator."""
         self.settings = settings
         self._service = service
+        self._version = ""
         self.sampler = Sampler(settings.trace_ratio)
         self.recorder: Recorder | None = None
         self.tracer: Tracer = NoOpTracer()
@@ -133,6 +134,8 @@ class Telemetry:
         listen = self.settings.metrics_listen
         if listen is None:
             return None
+        # Now, because another build may be installed while this process runs.
+        self._version = metadata.version("viewstamp")
         self._page = MetricsPage(listen, [self._own_families, *families])
         return self._page.address
 
@@ -191,7 +194,7 @@ class Telemetry:
         build = GaugeMetricFamily(
             "viewstamp_build_info", "1; the labels say what runs.", labels=["service", "version"]
         )
-        build.add_metric([self._service, metadata.version("viewstamp")], 1)
+        build.add_metric([self._service, self._version], 1)
         yield build
         written = CounterMetricFamily(
             "viewstamp_spans_written", "Spans that were written or exported.", labels=["to"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 import urllib.request
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.app.gauges import gauges
+from coordinator.app.gauges import gauges, gauges_of_disks
 from coordinator.base.certificates import Expiry
 from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import PrepareBatch
@@ -54,10 +55,11 @@ def replica_gauges() -> Iterable[Any]:
         driver=SimpleNamespace(progress=progress, intake=SimpleNamespace(batcher=[1, 2, 3])),
         clients=stages,
         alarms=SimpleNamespace(all=lambda: [SimpleNamespace(kind=1)]),
-        mux=SimpleNamespace(sessions=[1]),
-        orchestrator=SimpleNamespace(
-            adopted_generation=4, current_generation=lambda: 5, newest_completed_us=8_000_000
+        mux=SimpleNamespace(
+            sessions=[1],
+            catalog=SimpleNamespace(latest_completed=lambda: SimpleNamespace(decided_at=8_000_000)),
         ),
+        orchestrator=SimpleNamespace(adopted_generation=4, current_generation=lambda: 5),
         refused_hellos=lambda: {"other_cluster": 3},
         certificates=SimpleNamespace(
             expiries=[Expiry("--tls-certificate", Path("tls.crt"), 1, 86_400, 86_400)]
@@ -138,6 +140,15 @@ def test_numbers_are_looked_up_when_asked() -> None:
     assert (alarm.labels["kind"], alarm.value) == ("ALARM_KIND_NO_SPACE", 1.0)
     (expiry,) = families["viewstamp_certificate_expiry_timestamp_seconds"].samples
     assert (expiry.labels["flag"], expiry.value) == ("--tls-certificate", 86_400.0)
+
+
+def test_a_directory_that_cannot_be_asked(tmp_path: Path) -> None:
+    """A file system that is away costs its two numbers, and not the page."""
+    directories = {"data": tmp_path / "none", "copy-0": tmp_path}
+    for family in gauge_families(gauges_of_disks(directories)):
+        values = {sample.labels["directory"]: sample.value for sample in family.samples}
+        assert math.isnan(values["data"])
+        assert values["copy-0"] > 0
 
 
 def test_a_repeated_reply_with_fewer_spans_is_counted() -> None:

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from viewstamp.cli.app import app
-from viewstamp.cli.up_configuration import check_elsewhere
+from viewstamp.cli.up_configuration import certificate_elsewhere, check_elsewhere
 from viewstamp.cluster import LocalCluster, PreflightError
 
 GOOD: Final = """\
@@ -92,6 +92,33 @@ def test_up_refuses_a_wrong_file(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
+def test_up_refuses_variables_that_do_not_exist(tmp_path: Path) -> None:
+    """A variable of `viewstamp up` that names no option is refused, with the nearest name."""
+    directory = str(tmp_path / "data")
+    result = run("up", "--data-directory", directory, VIEWSTAMP_UP_REPLICA="3")
+    assert (result.exit_code, "did you mean 'VIEWSTAMP_UP_REPLICAS'?" in result.stderr) == (2, True)
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "variables", "certificate"),
+    [
+        ("coordinator: {tls-certificate: a.pem}", {}, Path("a.pem")),
+        (
+            "coordinator: {tls-certificate: a.pem}",
+            {"VIEWSTAMP_COORDINATOR_TLS_CERTIFICATE": "b.pem"},
+            Path("b.pem"),
+        ),
+        ("coordinator: {}", {}, None),
+    ],
+)
+def test_up_knows_the_certificate(
+    tmp_path: Path, text: str, variables: dict[str, str], certificate: Path | None
+) -> None:
+    """The line that says how to log in knows of TLS wherever it was configured."""
+    assert certificate_elsewhere(written(tmp_path, text), variables) == certificate
+
+
 def test_up_refuses_variables_of_what_it_chooses() -> None:
     """A variable cannot set for all coordinators what the supervisor chooses for each."""
     with pytest.raises(PreflightError, match="VIEWSTAMP_COORDINATOR_REPLICA_ID: --replica-id"):
@@ -103,6 +130,7 @@ def test_schema_is_one() -> None:
     jsonschema.Draft202012Validator.check_schema(json.loads(run("config", "schema").stdout))
 
 
+@pytest.mark.long
 async def test_processes_read_the_file(tmp_path: Path) -> None:
     """Coordinator and services of a cluster take their sections of the file."""
     path = written(tmp_path, "coordinator: {log-level: debug}\nservices: {log-level: debug}\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from viewstamp.doctor.evidence import Evidence, MetricSample
+from viewstamp.doctor.evidence import DoctorEvidence, MetricSample
 
 NOW_S: Final = 1_800_000_000.0
 PAGE: Final = "a:9464"
@@ -68,10 +68,10 @@ def samples() -> list[MetricSample]:
     return [MetricSample(name, labels, value) for name, (labels, value) in plain.items()]
 
 
-def healthy() -> Evidence:
+def healthy() -> DoctorEvidence:
     """Return such evidence."""
     files = {"cluster.key": "-rw-------", "root_password": "-rw-------", "superblock": "-rw-------"}
-    evidence = Evidence(NOW_S, {"libraries": {"viewstamp": "0.1.0"}})
+    evidence = DoctorEvidence(NOW_S, {"libraries": {"viewstamp": "0.1.0"}})
     evidence.statuses = {f"{'abc'[own]}:7400": status(own) for own in range(3)}
     evidence.snapshots = [snapshot(1)]
     evidence.certificate_ends_s = {"a:7400": NOW_S + 30 * 86_400}

@@ -12,7 +12,7 @@ import pytest
 from tests.viewstamp.doctor.healthy import DIRECTORY, healthy
 from viewstamp.doctor.bundle import bundle_files, write_bundle
 from viewstamp.doctor.checks import findings
-from viewstamp.doctor.evidence import Evidence
+from viewstamp.doctor.evidence import DoctorEvidence
 from viewstamp.doctor.gathering import LOG_BYTES_MAX, LOGS_MAX, look_at_log, tried
 from viewstamp.doctor.redaction import REDACTED, redactor
 
@@ -60,7 +60,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
     assert redactor(set())(text) == text
 
 
-def planted() -> Evidence:
+def planted() -> DoctorEvidence:
     """Return evidence with a secret at each place."""
     evidence = healthy()
     evidence.secrets = {"correct-horse!", "a/b"}
@@ -116,7 +116,7 @@ def test_sources_with_like_names_are_kept_apart() -> None:
 
 def test_logs_are_bounded(tmp_path: Path) -> None:
     """Of a large log the end is kept; one log too many is a failure of that source alone."""
-    evidence = Evidence(0.0)
+    evidence = DoctorEvidence(0.0)
     path = tmp_path / "large.log"
     path.write_text("x" * LOG_BYTES_MAX + "end")
     look_at_log(evidence, path)

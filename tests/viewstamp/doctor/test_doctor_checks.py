@@ -11,15 +11,15 @@ import pytest
 from tests.tidy.tree import ROOT
 from tests.viewstamp.doctor.healthy import DIRECTORY, NOW_S, PAGE, healthy, moment, snapshot
 from viewstamp.doctor.checks import CHECKS, Severity, findings
-from viewstamp.doctor.evidence import Evidence, MetricSample
+from viewstamp.doctor.evidence import DoctorEvidence, MetricSample
 
-Change = Callable[[Evidence], object]
+Change = Callable[[DoctorEvidence], object]
 
 
 def of_replica(name: str, value: Any, number: int = 1) -> Change:
     """Change what replica 1 tells of a replica."""
 
-    def change(evidence: Evidence) -> None:
+    def change(evidence: DoctorEvidence) -> None:
         evidence.statuses["b:7400"]["replicas"][number][name] = value
 
     return change
@@ -28,7 +28,7 @@ def of_replica(name: str, value: Any, number: int = 1) -> Change:
 def of_all(name: str, value: Any) -> Change:
     """Change what each replica tells of each."""
 
-    def change(evidence: Evidence) -> None:
+    def change(evidence: DoctorEvidence) -> None:
         for status in evidence.statuses.values():
             for replica in status["replicas"]:
                 replica[name] = value
@@ -39,7 +39,7 @@ def of_all(name: str, value: Any) -> Change:
 def measured(name: str, value: float, **labels: str) -> Change:
     """Change a number of the page; labels stand for those that it has."""
 
-    def change(evidence: Evidence) -> None:
+    def change(evidence: DoctorEvidence) -> None:
         (old,) = (sample for _, sample in evidence.samples(name))
         others = [sample for sample in evidence.metrics[PAGE] if sample != old]
         changed = MetricSample(name, {**old.labels, **labels}, value)
