@@ -97,21 +97,28 @@ def _reports(file: ConfigFile) -> list[dict[str, Any]]:
 def _asked(path: Path, module: str) -> dict[str, Any]:
     """Return what a program says about a file."""
     command = [sys.executable, "-m", module, f"{CONFIG_FLAG}={path}", CHECK_FLAG]
-    ended = subprocess.run(
-        command,
-        env=child_environment(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=CHECK_TIMEOUT_S,
-        check=False,
-    )
+    try:
+        ended = subprocess.run(
+            command,
+            env=child_environment(os.environ),
+            capture_output=True,
+            text=True,
+            timeout=CHECK_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return _no_report(module, f"it gave no answer within {CHECK_TIMEOUT_S:g} s")
     try:
         report: dict[str, Any] = json.loads(ended.stdout)
     except ValueError:
         lines = ended.stderr.strip().splitlines() or [f"it ended with {ended.returncode}"]
-        problem = f"{module} could not check the file: {lines[-1]}"
-        return {"section": module, "settings": [], "problems": [problem]}
+        return _no_report(module, lines[-1])
     return report
+
+
+def _no_report(module: str, why: str) -> dict[str, Any]:
+    problem = f"{module} could not check the file: {why}"
+    return {"section": module, "settings": [], "problems": [problem]}
 
 
 def _report_of_up(file: ConfigFile) -> dict[str, Any]:

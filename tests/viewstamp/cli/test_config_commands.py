@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 from typer.testing import CliRunner
 
+from viewstamp.cli import config_commands
 from viewstamp.cli.app import app
 from viewstamp.cli.up_configuration import certificate_elsewhere, check_elsewhere
 from viewstamp.cluster import LocalCluster, PreflightError
@@ -75,6 +76,14 @@ def test_check_tells_what_is_wrong(tmp_path: Path, case: str) -> None:
     result = run("config", "check", str(written(tmp_path, text)))
     assert result.exit_code == 2
     assert says in result.stderr
+
+
+def test_a_check_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that gives no answer in time is a problem of the check, which ends."""
+    monkeypatch.setattr(config_commands, "CHECK_TIMEOUT_S", 0.01)
+    result = run("config", "check", str(written(tmp_path, "users: {}\n")))
+    assert result.exit_code == 2
+    assert "services.users could not check the file: it gave no answer" in result.stderr
 
 
 def test_check_of_a_file_that_is_not_there(tmp_path: Path) -> None:
