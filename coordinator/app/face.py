@@ -251,6 +251,7 @@ class PublicFace:
         ports = self._ports
         return PrimaryCalls(
             ports.files.cluster_id,
+            ports.routes,
             self._callers,
             ports.driver.serving.check,
             self._forwarding,

@@ -20,7 +20,7 @@ from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.authorities import authority_problem
 from viewstamp.client.consistency import LINEARIZABLE, Consistency
 from viewstamp.client.errors import CannotConnect, ClientError, ProtocolError
-from viewstamp.client.field_levels import check_fields, check_step_down_trial
+from viewstamp.client.field_levels import check_fields, check_in_force
 from viewstamp.client.methods import METHODS, method_of
 from viewstamp.client.packing import (
     PackedBatch,
@@ -427,11 +427,11 @@ class Client:
         Raises Refusal (FEATURE_LEVEL_REQUIRED, ...), grpc.aio.AioRpcError.
         """
         timeout_s = self._timeout_s or CALL_TIMEOUT_S
+        request = cluster_pb2.StepDownRequest(validate_only=validate_only)
         if validate_only:
             # An older primary would step down. Nothing lowers the level that is found here.
             status = await self._submitter.call_alone(cluster_pb2.GetStatusRequest(), timeout_s)
-            check_step_down_trial(status.feature_level)
-        request = cluster_pb2.StepDownRequest(validate_only=validate_only)
+            check_in_force(method_of(request), request, status.feature_level)
         response: cluster_pb2.StepDownResponse = await self._submitter.call_alone(
             request, timeout_s
         )
