@@ -85,6 +85,7 @@ class Blames:
             oldest_revision=oldest,
             next_revision=walked.next_revision,
             ids=sorted(walked.ids),
+            part=request.part,
         )
 
     async def _target(

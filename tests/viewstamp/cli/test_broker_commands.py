@@ -143,6 +143,14 @@ def test_placements_are_changed_as_they_were_seen(
         late = line(*some, "one", "--expected-revision", seen, *dry)
         assert (late.code, "REVISION_MISMATCH" in late.err) == (1, True)
     assert replicas(line) == {0: [one, two], 1: [two]}
+    blamed = ("blame", "topic", "orders", "payments", "--placements", "--partition", "0")
+    (change,) = line(*blamed, "--json").data["changes"]
+    assert (change["method"].rpartition("/")[2], change["revision"]) == (
+        "PlacePartitions",
+        int(seen),
+    )
+    assert f"partition 0: replicas - -> [{one}, {two}]" in line(*blamed).out
+    assert "it goes with --placements" in line(*blamed[:4], "--partition", "0").err
     monkeypatch.setattr(limits, "PARTITIONS_PER_REQUEST_MAX", 2)
     wide = line(*place, "--all", "--expected-revision", "0")
     assert (wide.code, "at most 2, and these are 3: name fewer" in wide.err) == (2, True)
