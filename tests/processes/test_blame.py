@@ -162,10 +162,8 @@ def test_who_changed_what_belongs_to_an_entity(root: Caller) -> None:
     owner = root.logged_in(username, PASSWORD)
     token = users.CreatePersonalAccessTokenRequest(name="deploy")
     made = owner.call(owner.users.CreatePersonalAccessToken, token).header.revision
-    revoked = root.call(
-        root.users.DeleteUserToken,
-        users.DeleteUserTokenRequest(user=named(username), name="deploy"),
-    ).header.revision
+    deletion = users.DeleteUserTokenRequest(user=named(username), name="deploy")
+    revoked = root.call(root.users.DeleteUserToken, deletion).header.revision
     answer = blame(root, user=named(username), part=history.BLAMED_PART_TOKENS)
     assert in_short(answer) == [
         (made, username, "CreatePersonalAccessToken", CHANGE_KIND_CREATED),
