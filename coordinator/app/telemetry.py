@@ -24,6 +24,7 @@ from coordinator.replica.driver import Driver
 from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator
 from coordinator.stages.client import StageClient
 from coordinator.telemetry.metrics import Gauge, ReplicaMetrics, gauge_families
+from coordinator.telemetry.past import PastCounts, past_families
 from coordinator.telemetry.snapshots import SnapshotWatch
 from coordinator.telemetry.start import StartWatch
 from coordinator.telemetry.watch import ReplicaWatch, WatchedLink
@@ -48,6 +49,7 @@ class Sources:
     refused_hellos: Callable[[], Mapping[str, int]]
     certificates: CertificateWatch
     watches: Callable[[], int]
+    past: PastCounts
 
 
 class ReplicaTelemetry:
@@ -96,7 +98,11 @@ class ReplicaTelemetry:
         """Serve the page, if configured. Raises ConfigError."""
         if self._telemetry is None or self._metrics is None:
             return
-        families = (self._metrics.families, partial(gauge_families, gauges(sources)))
+        families = (
+            self._metrics.families,
+            partial(gauge_families, gauges(sources)),
+            partial(past_families, sources.past),
+        )
         try:
             address = self._telemetry.serve_metrics(families)
         except (OSError, ValueError) as error:
