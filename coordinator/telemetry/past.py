@@ -1,4 +1,4 @@
-"""Reads of the past on the Prometheus page: builds of earlier states, and those who ask for them."""
+"""Reads of the past on the Prometheus page: builds of earlier states, and who asks for them."""
 
 from __future__ import annotations
 
