@@ -269,6 +269,7 @@ class Coordinator:
             dict if self.members is None else self.members.peers.refused_hellos,
             self._certificates,
             lambda: self._face.feed.followers,
+            self._face.past_tally,
             self._config.replica_id,
             lambda: self._time.seen,
             list if self.members is None else self.members.status,

@@ -112,6 +112,7 @@ class PublicFace:
         past = past_turns(
             ports.launch_past, ports.files, ports.mux, ports.driver, ports.writer, ports.start
         )
+        self.past_tally: Final = past.tally
         access = PastAccess(
             ports.routes, ports.driver.reads, ports.watched_types, is_served=config.history
         )
@@ -251,6 +252,7 @@ class PublicFace:
         ports = self._ports
         return PrimaryCalls(
             ports.files.cluster_id,
+            ports.routes,
             self._callers,
             ports.driver.serving.check,
             self._forwarding,
