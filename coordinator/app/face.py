@@ -149,6 +149,8 @@ class PublicFace:
         self.certificates: Final = gateway_certificates(config.tls_certificate, config.tls_key)
         port = self.server.listen(config.listen, self.certificates)
         self.address: Final = f"{config.listen.rpartition(':')[0]}:{port}"
+        if config.health_listen is not None:
+            self.server.listen_for_probes(config.health_listen)
 
     async def stop(self, grace_ms: int) -> None:
         """Finish what is under way, at most for `grace_ms`."""
