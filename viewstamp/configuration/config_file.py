@@ -12,6 +12,7 @@ from viewstamp.complaints import Complaint, DocumentError
 from viewstamp.configuration.settings_table import ProgramSetting
 from viewstamp.configuration.values import RawValue, WrongValue, words_of_node
 from viewstamp.document_tree import FILE_BYTES_MAX, MapNode, Node, ScalarKind, ScalarNode, trees
+from viewstamp.regular_files import open_regular
 
 # Made by `python -m tools.configuration_reference`; a test compares it with the programs.
 SCHEMA_FILE: Final = Path(__file__).with_name("configuration.schema.json")
@@ -93,7 +94,7 @@ def _is_nothing(node: Node) -> bool:
 
 
 def _text(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         content = file.read(FILE_BYTES_MAX + 1)
     try:
         return content.decode("utf-8")
