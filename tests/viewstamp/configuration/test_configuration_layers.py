@@ -105,7 +105,7 @@ WRONG_FILES: Final = {
     ),
     "octal": ("coordinator: {replica-id: 010}\n", "'010': give a whole number, in decimal digits"),
     "underscore": ("coordinator: {replica-id: 1_0}\n", "it is '1_0': give a whole number"),
-    "foreign digits": ('coordinator: {replica-id: "١"}\n', "give a whole number"),
+    "foreign digits": ('coordinator: {replica-id: "\\u0661"}\n', "give a whole number"),
     "endless number": (f"coordinator: {{replica-id: {'9' * 4000}}}\n", "9…': give a whole number"),
     "no finite number": ('coordinator: {trace-ratio: "nan"}\n', "it is 'nan': give a number"),
     "too large a fraction": ("coordinator: {trace-ratio: 1e400}\n", "it is '1e400': give a number"),
