@@ -132,8 +132,17 @@ def test_a_lock_of_nobody(tmp_path: Path, lock: str) -> None:
 @contextmanager
 def coordinator_like(directory: Path, word: bytes = b"") -> Iterator[int]:
     """Run a process that looks like a coordinator on a directory."""
-    command: list[str | bytes] = [sys.executable, "-c", "input()", "coordinator", word]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    command: list[str | bytes] = [
+        sys.executable,
+        "-c",
+        "print(flush=True); input()",
+        "coordinator",
+        word,
+    ]
+    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+    with subprocess.Popen(command, **pipes) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # before that the system does not show its arguments
         (directory / "LOCK").write_text(str(process.pid))
         yield process.pid
         process.communicate()
