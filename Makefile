@@ -82,7 +82,7 @@ demo: $(DEMO) ## Run the guided demonstration, with a report at its end
 
 # Here and not in `preflight-dev`: to lint needs no browser.
 preflight-tests:
-	@$(PYTHON3) tools/preflight.py dev --tests
+	@$(PYTHON3) tools/preflight.py runtime --tests
 
 test: preflight-tests lint ## Lint, run the tests, hold the coverage gate
 	CI=true $(LIMIT) 10m $(PYTHON) -m pytest $(SPREAD) $(PURE_TESTS) --cov --cov-report=json:.coverage.json

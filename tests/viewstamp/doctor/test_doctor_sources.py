@@ -139,7 +139,7 @@ def coordinator_like(directory: Path, word: bytes = b"") -> Iterator[int]:
         "coordinator",
         word,
     ]
-    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(command, **pipes) as process:
         assert process.stdout is not None
         process.stdout.readline()  # before that the system does not show its arguments
