@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import re
 import threading
 import time
@@ -164,7 +165,7 @@ def test_a_file_system_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise OSError
 
     monkeypatch.setattr(gauges_module, "ROOM_TIMEOUT_S", 0.01)
-    monkeypatch.setattr(gauges_module.os, "statvfs", hang)
+    monkeypatch.setattr(os, "statvfs", hang)
     found = gauges_of_disks({"copy-0": tmp_path})
     first = threading.Thread(target=lambda: list(gauge_families(found)))
     first.start()

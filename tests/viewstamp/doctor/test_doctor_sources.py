@@ -139,8 +139,8 @@ def coordinator_like(directory: Path, word: bytes = b"") -> Iterator[int]:
         "coordinator",
         word,
     ]
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(command, **pipes) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         assert process.stdout is not None
         process.stdout.readline()  # before that the system does not show its arguments
         (directory / "LOCK").write_text(str(process.pid))
