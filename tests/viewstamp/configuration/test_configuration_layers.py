@@ -12,6 +12,8 @@ import yaml
 
 from coordinator.app.config import parse, program
 from coordinator.base.errors import ConfigError
+from viewstamp.complaints import COMPLAINTS_MAX
+from viewstamp.configuration.config_file import CONFIG_BYTES_MAX
 from viewstamp.configuration.program import checked
 
 KEY: Final = "ab" * 32
@@ -141,6 +143,30 @@ def test_blank_variables_are_refused() -> None:
     problem = "VIEWSTAMP_COORDINATOR_JOURNAL_ARCHIVE: it is empty: give a path, or leave it out"
     assert checked(program(), [], blank)["problems"] == [problem]
     assert checked(program(), [], dict.fromkeys(blank, ""))["problems"] == []
+
+
+def test_help_needs_no_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever is wrong with variables and the file, a program explains its flags."""
+    wrong = {"VIEWSTAMP_COORDINATOR_LISTN": "z", "VIEWSTAMP_CONFIG": "/none"}
+    with pytest.raises(SystemExit) as ended:
+        parse(["--help"], wrong)
+    assert ended.value.code == 0
+    assert "--data-directory" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["{}: 1\n", "  {}: 1\n"])
+def test_complaints_are_bounded(tmp_path: Path, text: str) -> None:
+    """A file full of what is wrong leads to as many complaints as somebody reads."""
+    lines = (text.format(f"liste{number}") for number in range(10_000))
+    path = written(tmp_path, "coordinator:\n  replica-id: 0\n" + "".join(lines))
+    assert len(checked(program(), [f"--config={path}"], {})["problems"]) == COMPLAINTS_MAX
+
+
+def test_a_file_that_is_too_large(tmp_path: Path) -> None:
+    """A file beyond every use is refused before it is parsed."""
+    path = written(tmp_path, "#" * CONFIG_BYTES_MAX + "\n")
+    (problem,) = checked(program(), [f"--config={path}"], {})["problems"]
+    assert problem == f"{path}: it is too large: at most 262,144 bytes"
 
 
 def test_a_pipe_is_no_file(tmp_path: Path) -> None:
