@@ -40,14 +40,14 @@ export DEMO_ANALYTICS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help preflight preflight-analytics preflight-dev up install-analytics demo test test-long test-exhaustive test-transports test-foreign test-deploy manifests lint format generate docs \
+.PHONY: help preflight preflight-analytics preflight-dev preflight-tests up install-analytics demo test test-long test-exhaustive test-transports test-foreign test-deploy manifests lint format generate docs \
         lock simulate simulate-coverage simulate-guards model model-long model-guards model-traces crash-test cluster-test torture abuse fuzz-frames limits benchmark benchmark-snapshots benchmark-failover \
         benchmark-analytics clean
 
 help: ## Explain the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
 
-preflight: ## Check this machine for what `up` and `demo` need
+preflight: ## Check this machine for what `up` and `demo` need; `preflight-tests` for what `test` needs
 	@$(PYTHON3) tools/preflight.py runtime
 
 preflight-analytics:
@@ -84,7 +84,11 @@ demo: $(DEMO) ## Run the guided demonstration, with a report at its end
 	$(PYTHON) examples/demo.py
 	$(PYTHON) -m examples.broker.run
 
-test: lint ## Lint, run the tests, hold the coverage gate
+# Here and not in `preflight-dev`: to lint needs no browser.
+preflight-tests:
+	@$(PYTHON3) tools/preflight.py runtime --tests
+
+test: preflight-tests lint ## Lint, run the tests, hold the coverage gate
 	CI=true $(LIMIT) 10m $(PYTHON) -m pytest $(SPREAD) $(PURE_TESTS) --cov --cov-report=json:.coverage.json
 	$(PYTHON) tools/coverage_gate.py .coverage.json
 	CI=true $(LIMIT) 15m $(PYTHON) -m pytest $(SPREAD) $(APART)

@@ -46,6 +46,8 @@ _NULL: Final = {"type": "null"}
 
 def _values(setting: ProgramSetting) -> list[dict[str, Json]]:
     one: dict[str, Json] = {"type": _TYPES[setting.kind]}
+    if one["type"] == "string":
+        one["minLength"] = 1
     if setting.choices:
         one["enum"] = list(setting.choices)
     if not setting.is_list:

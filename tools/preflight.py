@@ -13,6 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+# What the tests run, and the Debian package of each.
+TEST_PROGRAMS = {"chromium": "chromium", "promtool": "prometheus"}
 PYTHON_MIN = (3, 11)
 JAVA_MIN = 17
 
@@ -74,6 +76,20 @@ def java_version() -> str | None:
     return subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
 
 
+def check_programs(found: dict[str, str | None]) -> list[str]:
+    """Return a miss for each program of the tests without a path."""
+    return [
+        f"{program} is missing: install the Debian package `{package}`"
+        for program, package in TEST_PROGRAMS.items()
+        if found[program] is None
+    ]
+
+
+def programs() -> dict[str, str | None]:
+    """Return the path of each program that the tests run, None for one that is not there."""
+    return {program: shutil.which(program) for program in TEST_PROGRAMS}
+
+
 def missing_modules() -> list[str]:
     """Return the modules that creating an environment needs and this interpreter lacks."""
     return [name for name in ("venv", "ensurepip") if importlib.util.find_spec(name) is None]
@@ -85,14 +101,17 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("purpose", choices=sorted(DISK_FREE_MIN_BYTES))
     parser.add_argument("--port", type=int, action="append", default=[], help="must be free")
     parser.add_argument("--java", action="store_true", help="the target runs Spark")
+    parser.add_argument("--tests", action="store_true", help="the target runs all tests")
     options = parser.parse_args(arguments)
     here = Path.cwd()
     misses = check_python(sys.version_info[:2], missing_modules())
     misses += check_disk(shutil.disk_usage(here).free, DISK_FREE_MIN_BYTES[options.purpose], here)
     for port in options.port:
         misses += check_port(port)
-    if options.java:
+    if options.java or options.tests:
         misses += check_java(java_version())
+    if options.tests:
+        misses += check_programs(programs())
     for miss in misses:
         print(f"preflight: {miss}", file=sys.stderr)
     return 1 if misses else 0

@@ -277,6 +277,7 @@ class Coordinator:
             self._config.replica_id,
             lambda: self._time.seen,
             list if self.members is None else self.members.status,
+            dict if self.members is None else self.members.peers.silences_ms,
             self._config.written_directories,
         )
 

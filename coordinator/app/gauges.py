@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 
 US_PER_SECOND: Final = 1_000_000
 MS_PER_SECOND: Final = 1_000
+# While another request waits for the same file system.
+ROOM_TIMEOUT_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class Sources:
     clock: Callable[[], ClockView | None]
     peers: Callable[[], Sequence[cluster_pb2.Replica]]
     """What is known of the other replicas."""
+    silences_ms: Callable[[], Mapping[int, int]]
     directories: Mapping[str, Path]
     """What this replica writes to: `data`, and each directory of copies by its number."""
 
@@ -171,7 +175,7 @@ def _of_peers(sources: Sources) -> tuple[Gauge, ...]:
         return [(str(peer.replica_id), committed_op - peer.applied) for peer in peers]
 
     def silences() -> Iterable[tuple[str, float]]:
-        return [(str(peer.replica_id), peer.heard_ms / MS_PER_SECOND) for peer in sources.peers()]
+        return [(str(who), ms / MS_PER_SECOND) for who, ms in sources.silences_ms().items()]
 
     def offsets() -> Iterable[tuple[str, float]]:
         view = sources.clock()
@@ -182,7 +186,7 @@ def _of_peers(sources: Sources) -> tuple[Gauge, ...]:
         Gauge("viewstamp_peer_lag_ops", "Ops that a replica is behind.", "replica", lags),
         Gauge(
             "viewstamp_peer_silence_seconds",
-            "Time since a replica was heard; 0 if it never was.",
+            "Time since a replica was heard, or since this one listens if it never was.",
             "replica",
             silences,
         ),
@@ -198,11 +202,13 @@ def _of_peers(sources: Sources) -> tuple[Gauge, ...]:
 def gauges_of_disks(directories: Mapping[str, Path]) -> tuple[Gauge, ...]:
     """Return the room on the file system of each directory."""
 
+    disks = {label: _Disk(path) for label, path in directories.items()}
+
     def free() -> Iterable[tuple[str, float]]:
-        return [(label, _room(path)[0]) for label, path in directories.items()]
+        return [(label, disk.room()[0]) for label, disk in disks.items()]
 
     def size() -> Iterable[tuple[str, float]]:
-        return [(label, _room(path)[1]) for label, path in directories.items()]
+        return [(label, disk.room()[1]) for label, disk in disks.items()]
 
     return (
         Gauge(
@@ -220,10 +226,24 @@ def gauges_of_disks(directories: Mapping[str, Path]) -> tuple[Gauge, ...]:
     )
 
 
-def _room(path: Path) -> tuple[float, float]:
-    """Return free bytes and size of a file system; NaN, so that the page stays, without one."""
-    try:
-        found = os.statvfs(path)
-    except OSError:
-        return math.nan, math.nan
-    return float(found.f_bavail * found.f_frsize), float(found.f_blocks * found.f_frsize)
+class _Disk:
+    """Asks for the room of a file system, which may hang for ever, as one over a network does.
+
+    One request waits then. Those after it do not: each has a thread, and Prometheus goes on asking.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._asking = threading.Lock()
+
+    def room(self) -> tuple[float, float]:
+        """Return free bytes and size; NaN, so that the page stays, without an answer."""
+        if not self._asking.acquire(timeout=ROOM_TIMEOUT_S):
+            return math.nan, math.nan
+        try:
+            found = os.statvfs(self._path)
+        except OSError:
+            return math.nan, math.nan
+        finally:
+            self._asking.release()
+        return float(found.f_bavail * found.f_frsize), float(found.f_blocks * found.f_frsize)

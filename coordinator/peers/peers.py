@@ -112,6 +112,7 @@ class Peers:
         self._tasks: list[asyncio.Task[None]] = []
         self._server: grpc.aio.Server | None = None
         self._is_stopping = False
+        self._begun_ms: int | None = None
         self.fetcher = SnapshotFetcher(own, config.settings.addresses, self.certificates)
         """Reads snapshot files from peers."""
 
@@ -127,7 +128,7 @@ class Peers:
         server.add_generic_rpc_handlers(handlers)
         bind(server, self._config.settings.listen, self.certificates)
         await server.start()
-        self._server = server
+        self._server, self._begun_ms = server, self._clock_ms()
         for link in self.links.values():
             task = asyncio.get_running_loop().create_task(link.run())
             task.add_done_callback(self._link_ended)
@@ -152,6 +153,18 @@ class Peers:
     def status(self) -> tuple[PeerStatus, ...]:
         """Return what is known of every peer, by replica."""
         return tuple(self._status(replica) for replica in self.links)
+
+    def silences_ms(self) -> Mapping[int, int]:
+        """How long each peer was not heard, or since we listen; any thread may ask."""
+        begun_ms = self._begun_ms
+        if begun_ms is None:
+            return dict.fromkeys(self.links, 0)
+        heard = {replica: self.listener.heard[replica].last_ms for replica in self.links}
+        now_ms = self._clock_ms()
+        return {
+            replica: now_ms - (begun_ms if last_ms is None else last_ms)
+            for replica, last_ms in heard.items()
+        }
 
     def refused_hellos(self) -> Mapping[str, int]:
         """How many hellos were refused here, by reason."""

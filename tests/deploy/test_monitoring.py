@@ -29,21 +29,34 @@ DAY_S: Final = 86_400
 
 
 class Provoked(NamedTuple):
-    """Series that provoke an alert, series that do not, and the minute by which it fires."""
+    """Series that provoke an alert, series that do not, and the minute by which it fires.
+
+    `more_bad` and `more_good` are further kinds of both.
+    """
 
     bad: dict[str, str]
     good: dict[str, str]
     minute: int = 20
+    more_bad: tuple[dict[str, str], ...] = ()
+    more_good: tuple[dict[str, str], ...] = ()
 
     def expected(self) -> list[tuple[dict[str, str], int]]:
         """Return each kind of series, and how often the alert fires for it."""
-        return [(self.bad, 1), (self.good, 0)]
+        bad = [(series, 1) for series in (self.bad, *self.more_bad)]
+        return [*bad, *((series, 0) for series in (self.good, *self.more_good))]
 
 
 def one(metric: str, bad: str, good: str, labels: str = "", minute: int = 20) -> Provoked:
     """Return an alert about one series; `bad` and `good` are its values from minute to minute."""
     series = f"{metric}{{{ONE}{labels}}}"
     return Provoked({series: bad}, {series: good}, minute)
+
+
+def counted(metric: str, labels: str) -> Provoked:
+    """Return an alert about a counter that grows, or whose series begins with its first count."""
+    series = f"{metric}{{{ONE}{labels}}}"
+    begins = {series: "_x9 1x40"}
+    return Provoked({series: "0x9 1x40"}, {series: "7x40"}, 16, more_bad=(begins,))
 
 
 def buckets(metric: str) -> Provoked:
@@ -99,9 +112,7 @@ PROVOKED: Final = {
     "ViewstampReplicaSilent": one(
         "viewstamp_peer_silence_seconds", "0+60x40", "0x40", ',replica="1"'
     ),
-    "ViewstampReplicaRefused": one(
-        "viewstamp_refused_hellos_total", "0x5 1+1x40", "7x40", ',reason="other_cluster"'
-    ),
+    "ViewstampReplicaRefused": counted("viewstamp_refused_hellos_total", ',reason="other_cluster"'),
     "ViewstampClockWrong": one("viewstamp_clock_offset_seconds", "-6x40", "-4x40", ',replica="1"'),
     "ViewstampDiskFilling": disk(14, 16),
     "ViewstampDiskFull": disk(4, 6),
@@ -110,6 +121,14 @@ PROVOKED: Final = {
         # Nothing changed, so none was due.
         {SNAPSHOT: "60x400", REVISION: "5x400"},
         300,
+        # There never was one.
+        more_bad=({SNAPSHOT: "0x400", REVISION: "0+1x400"},),
+        more_good=(
+            # A replica starts again, and has applied nothing for a moment.
+            {SNAPSHOT: "60x400", REVISION: "5x250 0 5x400"},
+            # A cluster is new.
+            {SNAPSHOT: "_x200 0x200", REVISION: "_x200 1+1x200"},
+        ),
     ),
     "ViewstampSnapshotFailed": one(
         "viewstamp_snapshots_total", "0x5 1x40", "3x40", ',outcome="failed"'
@@ -120,8 +139,15 @@ PROVOKED: Final = {
     "ViewstampCommandsSlow": buckets("viewstamp_prepare"),
     "ViewstampQueueLong": one("viewstamp_queue_depth", "1001x40", "5000x3 0 5000x3 0x40"),
     "ViewstampAlarm": one("viewstamp_alarms", "1x40", "0x40", ',kind="ALARM_KIND_UNFIT"'),
-    "ViewstampInternalErrors": one(
-        "viewstamp_commands_total", "0x5 1x40", "2x40", ',outcome="INTERNAL",rpc="CreateTopic"'
+    "ViewstampInternalErrors": counted(
+        "viewstamp_commands_total", ',outcome="INTERNAL",rpc="CreateTopic"'
+    )._replace(
+        more_bad=(
+            {f'viewstamp_commands_total{{{ONE},outcome="INTERNAL",rpc="CreateTopic"}}': "_x9 1x40"},
+            {f'viewstamp_refusals_total{{{ONE},reason="INTERNAL"}}': "_x9 1x40"},
+            {f'viewstamp_refusals_total{{{ONE},reason="INTERNAL"}}': "0x9 1x40"},
+        ),
+        more_good=({f'viewstamp_refusals_total{{{ONE},reason="RATE_LIMITED"}}': "_x9 1x40"},),
     ),
     "ViewstampFilesRunOut": Provoked(
         {OPEN: "90x60", MOST: "100x60", BUILD: "1x60"},
@@ -189,7 +215,12 @@ def test_each_alert_is_provoked(tmp_path: Path) -> None:
     ("alert", "right", "wrong"),
     [
         ("ViewstampReplicaNotServing", "viewstamp_serving == 0", "viewstamp_serving == 2"),
-        ("ViewstampSnapshotOld", "and changes(viewstamp_revision[3h]) > 0", ""),
+        ("ViewstampSnapshotOld", "and viewstamp_revision > viewstamp_revision offset 3h", ""),
+        (
+            "ViewstampReplicaRefused",
+            "or viewstamp_refused_hellos_total unless viewstamp_refused_hellos_total offset 10m",
+            "",
+        ),
         ("ViewstampFilesRunOut", "and on (instance, job) viewstamp_build_info", ""),
         ("ViewstampDiskFilling", "< 0.15", "< 0.5"),
     ],

@@ -63,6 +63,12 @@ def test_java(text: str | None, complaint: str | None) -> None:
     assert all(str(complaint) in line and "openjdk-17-jre" in line for line in lines)
 
 
+def test_programs_of_the_tests() -> None:
+    """Each program that is missing is reported with its package; what is there is not."""
+    (line,) = preflight.check_programs({"chromium": "/usr/bin/chromium", "promtool": None})
+    assert line == "promtool is missing: install the Debian package `prometheus`"
+
+
 def test_misses_are_single_lines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,9 +76,12 @@ def test_misses_are_single_lines(
     monkeypatch.setattr(preflight, "missing_modules", lambda: ["venv"])
     monkeypatch.setattr(preflight, "java_version", lambda: None)
     monkeypatch.setattr(preflight, "DISK_FREE_MIN_BYTES", {"dev": 0})
+    monkeypatch.setattr(preflight, "programs", lambda: dict.fromkeys(("chromium", "promtool")))
     assert preflight.main(["dev", "--java"]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 2
+    assert preflight.main(["dev", "--tests"]) == 1
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2
+    assert len(lines) == 4
     assert all(line.startswith("preflight: ") for line in lines)
 
 

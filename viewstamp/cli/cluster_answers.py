@@ -63,7 +63,7 @@ class ClusterAnswers:
                 await self._ask(address, channel)
             if self._tls_ca is not None:
                 evidence.certificate_ends_s[address] = await self._certificate_end_s(address)
-        except (Refusal, ClientError, OSError, TimeoutError) as error:
+        except (Refusal, ClientError, OSError, ValueError) as error:
             evidence.failures[address] = f"{type(error).__name__}: {error}"
         except grpc.aio.AioRpcError as error:
             evidence.failures[address] = f"{error.code().name}: {error.details()}"

@@ -16,6 +16,7 @@ from viewstamp.cli.settings import EXIT_CHANGES, Settings, fail, settings_of
 from viewstamp.complaints import DocumentError
 from viewstamp.configuration.config_file import read_config_file
 from viewstamp.configuration.program import SECTIONS
+from viewstamp.names import CONTROL_CHARACTERS
 
 if TYPE_CHECKING:
     from viewstamp.doctor.checks import Finding
@@ -96,7 +97,10 @@ def _ask_cluster(evidence: DoctorEvidence, settings: Settings) -> None:
     from viewstamp.cli.session import kept_credentials
     from viewstamp.client.transport import AccessTokenSource, Credentials
 
-    kept = kept_credentials(settings)
+    try:
+        kept = kept_credentials(settings)
+    except typer.Exit as error:
+        raise ValueError("the login cannot be used; its error is told on stderr") from error
     if kept is None:
         raise ValueError(
             f"no login is stored for {settings.address}: run `viewstamp login`, or give --offline"
@@ -136,7 +140,9 @@ def _tell(
     kept = None if bundle is None else str(bundle)
     if not printed(settings, {"findings": rows, "bundle": kept}):
         for row in rows:
-            typer.echo(f"{row['severity']}: {row['place']}: {row['text']} [{row['check']}]")
+            line = f"{row['severity']}: {row['place']}: {row['text']} [{row['check']}]"
+            # A terminal acts on control characters, which a log or a page may have.
+            typer.echo(CONTROL_CHARACTERS.sub("?", line))
             typer.echo(f"    Next: {row['next_step']}.")
         if not rows:
             typer.echo("nothing is wrong with what was looked at")

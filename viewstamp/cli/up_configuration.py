@@ -156,7 +156,8 @@ def _settings_in(
         *(
             (name, name.removeprefix(prefix).replace("_", "-").lower())
             for name in sorted(environment)
-            if name.startswith(prefix)
+            # An empty variable sets nothing.
+            if name.startswith(prefix) and environment[name]
         ),
     ]
 

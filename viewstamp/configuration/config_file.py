@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from viewstamp.complaints import Complaint, DocumentError
+from viewstamp.complaints import COMPLAINTS_MAX, Complaint, DocumentError
 from viewstamp.configuration.settings_table import ProgramSetting
 from viewstamp.configuration.values import RawValue, WrongValue, words_of_node
-from viewstamp.document_tree import FILE_BYTES_MAX, MapNode, Node, ScalarKind, ScalarNode, trees
+from viewstamp.document_tree import MapNode, Node, ScalarKind, ScalarNode, trees
+from viewstamp.regular_files import open_regular
 
 # Made by `python -m tools.configuration_reference`; a test compares it with the programs.
 SCHEMA_FILE: Final = Path(__file__).with_name("configuration.schema.json")
+# Every setting with a long value takes a tenth of it. A check reads the file in five processes at
+# once, and the nodes of a hostile text take a hundred times as much memory.
+CONFIG_BYTES_MAX: Final = 256 * 1024
 # Settings of all domain services; a section with the name of one stands before it.
 SERVICES_SECTION: Final = "services"
 
@@ -45,10 +50,10 @@ def read_config_file(path: Path, sections: Sequence[str]) -> ConfigFile:
     (tree,) = found
     if not isinstance(tree, MapNode):
         raise _error(path, tree.line, f"it must be a map with the keys {', '.join(sections)}")
+    strange = (key for key, _ in tree.entries if key.text not in sections)
     complaints = [
         Complaint(str(path), key.line, key.text, unknown("section", key.text, sections))
-        for key, _ in tree.entries
-        if key.text not in sections
+        for key in islice(strange, COMPLAINTS_MAX)
     ]
     maps = {key.text: node for key, node in tree.entries if isinstance(node, MapNode)}
     complaints += [
@@ -67,6 +72,8 @@ def read_section(file: ConfigFile, section: str, table: Sequence[ProgramSetting]
     read = SectionValues()
     node = file.sections.get(section)
     for key, value in () if node is None else node.entries:
+        if len(read.complaints) == COMPLAINTS_MAX:
+            break  # to look for similar names takes a while for each
         place = f"{section}.{key.text}"
         try:
             if key.text not in by_name:
@@ -93,8 +100,10 @@ def _is_nothing(node: Node) -> bool:
 
 
 def _text(path: Path) -> str:
-    with path.open("rb") as file:
-        content = file.read(FILE_BYTES_MAX + 1)
+    with open_regular(path) as file:
+        content = file.read(CONFIG_BYTES_MAX + 1)
+    if len(content) > CONFIG_BYTES_MAX:
+        raise _error(path, 0, f"it is too large: at most {CONFIG_BYTES_MAX:,} bytes")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -20,6 +20,7 @@ UP_SECTION: Final = "up"
 SECTIONS: Final = (UP_SECTION, COORDINATOR_SECTION, SERVICES_SECTION, *SERVICE_NAMES)
 # A check tells so of what whoever starts the program has to give.
 NOT_GIVEN: Final = "not given yet"
+_HELP_FLAGS: Final = frozenset({"-h", "--help"})
 EXIT_RIGHT: Final = 0
 EXIT_WRONG: Final = 2
 
@@ -45,6 +46,8 @@ def prepare(
 
     Raises OSError, ConfigurationError, SystemExit.
     """
+    if not _HELP_FLAGS.isdisjoint(arguments):
+        program.parser.parse_args(arguments)  # explains itself, and ends, whatever else is wrong
     if CHECK_FLAG in arguments:
         report = checked(program, arguments, environment)
         sys.stdout.write(json.dumps(report) + "\n")

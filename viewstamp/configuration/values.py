@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit
 
 from viewstamp.configuration.settings_table import Json, ProgramSetting, SettingKind
 from viewstamp.document_tree import ListNode, MapNode, Node, ScalarKind, ScalarNode
+from viewstamp.names import CONTROL_CHARACTERS
 
 # Between several values of one variable.
 SEPARATOR: Final = ","
 SHOWN_CHARACTERS_MAX: Final = 40
 _SWITCHES: Final = {"true": True, "false": False}
-# A cluster key, or the text of a PEM file.
-_SECRET: Final = re.compile(r"[0-9A-Fa-f]{64}\s*|(?s:.*)-----BEGIN (?s:.*)")
+_PEM: Final = "-----BEGIN "
+_CLUSTER_KEY: Final = re.compile(r"[0-9A-Fa-f]{64}\s*")
+# In YAML `010` is eight, and to a flag it is ten. More digits are no setting of ours.
+_WHOLE_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,18})")
 _PARSERS: Final = {SettingKind.NUMBER: int, SettingKind.FRACTION: float}
 _PLAIN_SCALARS: Final = frozenset({ScalarKind.TEXT, ScalarKind.NUMBER, ScalarKind.OTHER})
 
@@ -60,6 +63,7 @@ def checked(setting: ProgramSetting, words: Sequence[str]) -> tuple[str, ...]:
     """Return the words if the setting may have them. Raises WrongValue."""
     for word in words:
         _check_secret(setting, word)
+        _check_text(setting, word)
         if setting.kind in _PARSERS:
             _check_number(setting, word)
         elif setting.kind is SettingKind.SWITCH and word not in _SWITCHES:
@@ -104,21 +108,38 @@ def _word(setting: ProgramSetting, node: ScalarNode) -> str:
 
 
 def _check_secret(setting: ProgramSetting, word: str) -> None:
-    if setting.is_secret_file and _SECRET.fullmatch(word):
+    if _PEM in word or (setting.is_secret_file and _CLUSTER_KEY.fullmatch(word)):
         raise WrongValue(
             "it is the secret itself: write that to a file which only its owner can read, and give"
             " the path of the file"
         )
-    if setting.name == "otlp-endpoint" and "@" in urlsplit(word).netloc:
+    if setting.name == "otlp-endpoint" and "@" in word:
         raise WrongValue("it holds a user or password: give http://HOST:PORT or https://HOST:PORT")
 
 
+def _check_text(setting: ProgramSetting, word: str) -> None:
+    """Raise WrongValue for what no setting can be."""
+    if not word:
+        # An empty path would be the current directory.
+        raise WrongValue(f"it is empty: give {setting.kind.value}, or leave it out")
+    if CONTROL_CHARACTERS.search(word):
+        raise WrongValue(f"it is {_shown(word)}: leave out control characters")
+
+
 def _check_number(setting: ProgramSetting, word: str) -> None:
+    if setting.kind is SettingKind.NUMBER:
+        is_number = _WHOLE_NUMBER.fullmatch(word) is not None
+    else:
+        is_number = _is_finite(word)
+    if not is_number:
+        raise WrongValue(f"it is {_shown(word)}: give {setting.kind.value}, in decimal digits")
+
+
+def _is_finite(word: str) -> bool:
     try:
-        _PARSERS[setting.kind](word)
+        return math.isfinite(float(word))
     except ValueError:
-        text = f"it is {_shown(word)}: give {setting.kind.value}"
-        raise WrongValue(text) from None
+        return False
 
 
 def _shown(word: str) -> str:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import tarfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from viewstamp.doctor.checks import Finding
 from viewstamp.doctor.evidence import DoctorEvidence
 from viewstamp.doctor.redaction import redacted_values, redactor
 
 ARCHIVE_SUFFIX: Final = ".tar.gz"
+# Of a source, the end of whose name tells more; file systems take 255 bytes.
+NAME_CHARACTERS_MAX: Final = 120
+# The directory in an archive whose name is only the suffix.
+_ROOT: Final = "bundle"
 _DIRECTORY_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
@@ -53,16 +58,14 @@ def write_bundle(path: Path, files: dict[str, str]) -> None:
         return
     path.mkdir(mode=_DIRECTORY_MODE)
     for name, text in files.items():
-        file = path / name
-        file.parent.mkdir(mode=_DIRECTORY_MODE, exist_ok=True)
-        file.touch(mode=_FILE_MODE, exist_ok=False)
-        file.write_text(text)
+        (path / name).parent.mkdir(mode=_DIRECTORY_MODE, exist_ok=True)
+        with _new_file(path / name) as file:
+            file.write(text.encode())
 
 
 def _write_archive(path: Path, files: dict[str, str]) -> None:
-    root = path.name.removesuffix(ARCHIVE_SUFFIX)
-    path.touch(mode=_FILE_MODE, exist_ok=False)
-    with tarfile.open(path, "w:gz") as archive:
+    root = path.name.removesuffix(ARCHIVE_SUFFIX) or _ROOT
+    with _new_file(path) as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
         for name, text in files.items():
             content = text.encode()
             member = tarfile.TarInfo(f"{root}/{name}")
@@ -70,5 +73,11 @@ def _write_archive(path: Path, files: dict[str, str]) -> None:
             archive.addfile(member, io.BytesIO(content))
 
 
+def _new_file(path: Path) -> BinaryIO:
+    """Make a file; opened once, so that nobody can put another in its place meanwhile."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    return os.fdopen(os.open(path, flags, _FILE_MODE), "wb")
+
+
 def _name(source: str) -> str:
-    return _NO_NAME.sub("_", source).strip("_")
+    return _NO_NAME.sub("_", source).strip("_")[-NAME_CHARACTERS_MAX:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -149,7 +150,7 @@ def _level_behind(evidence: DoctorEvidence) -> Found:
 
 def _builds(evidence: DoctorEvidence) -> Found:
     samples = evidence.samples("viewstamp_build_info")
-    versions = {sample.labels["version"] for _, sample in samples}
+    versions = {sample.labels.get("version", "unknown") for _, sample in samples}
     versions |= {evidence.versions["libraries"]["viewstamp"]} if evidence.versions else set()
     if len(versions) > 1:
         yield "builds", f"several builds are in use: {', '.join(sorted(versions))}"
@@ -209,8 +210,14 @@ def _certificates(evidence: DoctorEvidence) -> Found:
             yield place, f"the certificate expires in {left_s / 86_400:.1f} days"
 
 
+def _disk_away(evidence: DoctorEvidence) -> Found:
+    for page, sample in evidence.samples("viewstamp_filesystem_free_bytes"):
+        if math.isnan(sample.value):
+            yield f"{page} {sample.labels['directory']}", "its file system does not answer"
+
+
 def _disk(evidence: DoctorEvidence) -> Found:
-    rooms = {
+    rooms: dict[str, tuple[float, float]] = {
         place: (facts["free_bytes"], facts["size_bytes"])
         for place, facts in evidence.directories.items()
     }
@@ -220,16 +227,16 @@ def _disk(evidence: DoctorEvidence) -> Found:
     }
     for page, sample in evidence.samples("viewstamp_filesystem_free_bytes"):
         name = sample.labels["directory"]
-        rooms[f"{page} {name}"] = int(sample.value), int(sizes[page, name])
+        rooms[f"{page} {name}"] = sample.value, sizes.get((page, name), math.nan)
     for place, (free_bytes, size_bytes) in rooms.items():
-        if free_bytes < FREE_SHARE_MIN * size_bytes:
-            yield place, f"{free_bytes:,} of {size_bytes:,} bytes are free"
+        if free_bytes < FREE_SHARE_MIN * size_bytes:  # never, if one is not known
+            yield place, f"{free_bytes:,.0f} of {size_bytes:,.0f} bytes are free"
 
 
 def _open_files(evidence: DoctorEvidence) -> Found:
     most = {page: sample.value for page, sample in evidence.samples("process_max_fds")}
     for page, sample in evidence.samples("process_open_fds"):
-        if sample.value > OPEN_FILES_SHARE_MAX * most[page]:
+        if sample.value > OPEN_FILES_SHARE_MAX * most.get(page, math.inf):
             yield page, f"{sample.value:.0f} of {most[page]:.0f} files are open"
 
 
@@ -263,16 +270,19 @@ def _errors(evidence: DoctorEvidence) -> Found:
     for path, text in evidence.logs.items():
         bad = [line for line in map(_read_line, text.splitlines()) if line["level"] in _BAD_LEVELS]
         if bad:
-            last = f"{bad[-1]['message']} ({bad[-1].get('time', 'no time')})"
+            # Other programs call it otherwise.
+            said = bad[-1].get("message") or bad[-1].get("msg", "no message")
+            last = f"{said} ({bad[-1].get('time', 'no time')})"
             yield path, f"{len(bad)} lines tell of errors; the last: {last}"
 
 
 def _read_line(line: str) -> Json:
     try:
         found = json.loads(line)
-    except ValueError:
-        return {"level": ""}  # the first line may be cut off, and others write there, too
-    return found if isinstance(found, dict) and "level" in found else {"level": ""}
+    except (ValueError, RecursionError):
+        return {"level": ""}  # others write there, too
+    is_ours = isinstance(found, dict) and isinstance(found.get("level"), str)
+    return found if is_ours else {"level": ""}
 
 
 CHECKS: Final = (
@@ -351,6 +361,12 @@ CHECKS: Final = (
         Severity.WARNING,
         _certificates,
         "replace the files, without a restart: docs/runbooks/certificate-expires.md",
+    ),
+    Check(
+        "disk-away",
+        Severity.CRITICAL,
+        _disk_away,
+        "mount the file system again: docs/operations.md, What to do when",
     ),
     Check(
         "disk-filling",

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import shutil
 import stat
 import time
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from http.client import HTTPException, IncompleteRead
 from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 from viewstamp import limits
+from viewstamp.doctor.deadlines import ended_within
 from viewstamp.doctor.evidence import DoctorEvidence, Json, MetricSample
+from viewstamp.regular_files import open_regular
 
 # Of each log the end is kept.
 LOG_BYTES_MAX: Final = 256 * 1024
 LOGS_MAX: Final = 32
 PAGE_BYTES_MAX: Final = 4 * limits.MIB
-PAGE_TIMEOUT_S: Final = 5.0
+# For the whole page: one that comes byte by byte takes no longer.
+PAGE_TIMEOUT_S: Final = 10.0
 SECRET_BYTES_MAX: Final = 4096
+LOCK_BYTES_MAX: Final = 32
 SECRET_FILES: Final = ("cluster.key", "root_password")
 # What a data directory of a replica is known by.
 _REPLICA_FILE: Final = "superblock"
@@ -60,7 +67,7 @@ def replica_directories(directory: Path) -> list[Path]:
 def look_at_directory(evidence: DoctorEvidence, directory: Path) -> None:
     """Note files, room, process and logs of a data directory. Raises OSError."""
     usage = shutil.disk_usage(directory)
-    files = {path.name: _file_facts(path) for path in sorted(directory.iterdir())}
+    files = dict(_files(directory))
     facts: Json = {
         "is_replica": _REPLICA_FILE in files,
         "free_bytes": usage.free,
@@ -73,17 +80,24 @@ def look_at_directory(evidence: DoctorEvidence, directory: Path) -> None:
         if name in files:
             evidence.secrets.add(_secret(directory / name))
     for log in sorted(directory.glob("log/*.log")):
-        look_at_log(evidence, log)
+        # Who may write to the directory may not choose what of others comes into a bundle.
+        look_at_log(evidence, log, follows=False)
 
 
-def look_at_log(evidence: DoctorEvidence, path: Path) -> None:
-    """Keep the end of a log. Raises OSError, ValueError beyond LOGS_MAX."""
+def look_at_log(evidence: DoctorEvidence, path: Path, *, follows: bool = True) -> None:
+    """Keep the end of a log: whole lines, because half a secret is not known as one.
+
+    Raises OSError, also for a symbolic link if it `follows` none; ValueError beyond LOGS_MAX.
+    """
     if len(evidence.logs) >= LOGS_MAX:
         raise ValueError(f"{LOGS_MAX} logs are enough: leave some out")
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - LOG_BYTES_MAX))
-        evidence.logs[str(path)] = file.read(LOG_BYTES_MAX).decode("utf-8", "replace")
+    with open_regular(path, follows=follows) as file:
+        left_out = max(0, file.seek(0, os.SEEK_END) - LOG_BYTES_MAX)
+        file.seek(left_out)
+        content = file.read(LOG_BYTES_MAX)
+    if left_out:
+        _, _, content = content.partition(b"\n")
+    evidence.logs[str(path)] = content.decode("utf-8", "replace")
 
 
 def look_at_page(evidence: DoctorEvidence, address: str) -> None:
@@ -91,10 +105,7 @@ def look_at_page(evidence: DoctorEvidence, address: str) -> None:
     # Imported late: the client alone does not need it.
     from prometheus_client.parser import text_string_to_metric_families
 
-    request = urllib.request.Request(f"http://{address}/metrics")
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with direct.open(request, timeout=PAGE_TIMEOUT_S) as response:
-        content = response.read(PAGE_BYTES_MAX + 1)
+    content = ended_within(PAGE_TIMEOUT_S, partial(_page, address))
     if len(content) > PAGE_BYTES_MAX:
         raise ValueError(f"the page has more than {PAGE_BYTES_MAX} bytes")
     text = content.decode("utf-8")
@@ -106,25 +117,70 @@ def look_at_page(evidence: DoctorEvidence, address: str) -> None:
     ]
 
 
-def _file_facts(path: Path) -> Json:
-    facts = path.lstat()
-    return {"mode": stat.filemode(facts.st_mode), "bytes": facts.st_size}
+def _page(address: str) -> bytes:
+    request = urllib.request.Request(f"http://{address}/metrics")
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(request, timeout=PAGE_TIMEOUT_S) as response:
+            content: bytes = response.read(PAGE_BYTES_MAX + 1)
+            if response.length and len(content) <= PAGE_BYTES_MAX:
+                raise IncompleteRead(content, response.length)
+            return content
+    except HTTPException as error:
+        # As from a port of gRPC, or for an address that is none.
+        raise ValueError(f"it serves no metrics page: {type(error).__name__}: {error}") from error
+
+
+def _files(directory: Path) -> Iterator[tuple[str, Json]]:
+    """Yield name and facts of each file; a replica that runs may delete some meanwhile."""
+    for path in sorted(directory.iterdir()):
+        try:
+            facts = path.lstat()
+        except FileNotFoundError:
+            continue
+        yield path.name, {"mode": stat.filemode(facts.st_mode), "bytes": facts.st_size}
 
 
 def _secret(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(SECRET_BYTES_MAX).decode("utf-8", "replace").strip()
 
 
 def _process(directory: Path) -> Json:
-    """Return what runs on a directory, by its lock file; None if nothing does."""
+    """Return what runs on a directory, by its lock file; None if nothing does. Raises OSError.
+
+    Arguments and variables are None where the system does not show those of other users.
+    """
     try:
-        number = int((directory / "LOCK").read_text())
-        words = (_PROCESSES / str(number) / "cmdline").read_bytes().decode().split("\0")
-        variables = (_PROCESSES / str(number) / "environ").read_bytes().decode().split("\0")
-    except (OSError, ValueError):
-        return None  # nobody ever locked it, or whoever did has ended
-    if "coordinator" not in words:
+        with open_regular(directory / "LOCK") as file:
+            number = int(file.read(LOCK_BYTES_MAX))
+    except (FileNotFoundError, ValueError):
+        return None  # nobody ever locked it
+    if not _runs(number):
+        return None  # whoever locked it has ended
+    words, variables = _words_of(number, "cmdline"), _words_of(number, "environ")
+    if words is not None and "coordinator" not in words:
         return None  # the number is that of another program now
-    own = sorted(filter(_OWN_VARIABLE.match, variables))
-    return {"pid": number, "arguments": list(filter(None, words)), "variables": own}
+    own = None if variables is None else sorted(filter(_OWN_VARIABLE.match, variables))
+    return {"pid": number, "arguments": words, "variables": own}
+
+
+def _runs(number: int) -> bool:
+    if number <= 0:
+        return False  # these numbers stand for groups
+    try:
+        os.kill(number, 0)  # looks, and sends nothing
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True  # of another user
+    return True
+
+
+def _words_of(number: int, name: str) -> list[str] | None:
+    """Return what a file about a process lists; None if this user may not see it."""
+    try:
+        content = (_PROCESSES / str(number) / name).read_bytes()
+    except OSError:
+        return None
+    return list(filter(None, content.decode("utf-8", "replace").split("\0")))

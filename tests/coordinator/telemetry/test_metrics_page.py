@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import re
+import threading
 import time
 import urllib.request
 from collections.abc import Iterable
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from coordinator.app import gauges as gauges_module
 from coordinator.app.gauges import gauges, gauges_of_disks
 from coordinator.base.certificates import Expiry
 from coordinator.mux import types as mux_types
@@ -68,7 +71,8 @@ def replica_gauges() -> Iterable[Any]:
         watches=lambda: 2,
         replica_id=0,
         clock=lambda: ClockView(0, {0: 0, 1: -2_500_000}, True),
-        peers=lambda: [cluster_pb2.Replica(replica_id=1, commit=9, applied=5, heard_ms=250)],
+        peers=lambda: [cluster_pb2.Replica(replica_id=1, commit=9, applied=5)],
+        silences_ms=lambda: {1: 250},
         directories={"data": Path("/")},
     )
     return gauge_families(gauges(sources))
@@ -184,6 +188,29 @@ def test_reads_of_the_past_are_counted() -> None:
         ("questions_waiting",): 5,
         ("building",): 1,
     }
+
+
+def test_a_file_system_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request waits for a file system that hangs, and those after it give NaN."""
+    asked, ends = threading.Event(), threading.Event()
+
+    def hang(path: Path) -> None:
+        asked.set()
+        ends.wait()
+        raise OSError
+
+    monkeypatch.setattr(gauges_module, "ROOM_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(os, "statvfs", hang)
+    found = gauges_of_disks({"copy-0": tmp_path})
+    first = threading.Thread(target=lambda: list(gauge_families(found)))
+    first.start()
+    try:
+        assert asked.wait(60)
+        values = [sample.value for one in gauge_families(found) for sample in one.samples]
+    finally:
+        ends.set()
+        first.join()
+    assert len(values) == 2 and all(map(math.isnan, values))
 
 
 def test_a_repeated_reply_with_fewer_spans_is_counted() -> None:

@@ -132,6 +132,7 @@ def test_up_refuses_variables_of_what_it_chooses() -> None:
     """A variable cannot set for all coordinators what the supervisor chooses for each."""
     with pytest.raises(PreflightError, match="VIEWSTAMP_COORDINATOR_REPLICA_ID: --replica-id"):
         check_elsewhere(None, {"VIEWSTAMP_COORDINATOR_REPLICA_ID": "0"}, 1)
+    check_elsewhere(None, {"VIEWSTAMP_COORDINATOR_REPLICA_ID": ""}, 1)  # it sets nothing
 
 
 def test_schema_is_one() -> None:

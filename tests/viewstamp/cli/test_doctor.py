@@ -120,6 +120,19 @@ def test_a_bundle_has_no_secret(line: CommandLine, sick: ReplicaProcesses, tmp_p
     assert (again.code, "CANNOT_WRITE" in again.err) == (2, True)
 
 
+def test_a_login_whose_authority_is_gone(line: CommandLine, tmp_path: Path) -> None:
+    """A login that cannot be used is a finding, and the rest is still looked at and kept."""
+    kept = tmp_path / "viewstamp" / "tokens.json"
+    document = json.loads(kept.read_text())
+    (login,) = document["logins"].values()
+    login["tls_ca"] = str(tmp_path / "gone.pem")
+    kept.write_text(json.dumps(document))
+    bundle = tmp_path / "kept"
+    said = line("doctor", "--json", "--bundle", str(bundle))
+    assert (said.code, found_by(said)) == (5, {"source-failed"})
+    assert (bundle / "findings.json").exists()
+
+
 def tokens_in(document: object) -> list[str]:
     """Return the access tokens in a file of logins."""
     if isinstance(document, dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +12,8 @@ import yaml
 
 from coordinator.app.config import parse, program
 from coordinator.base.errors import ConfigError
+from viewstamp.complaints import COMPLAINTS_MAX
+from viewstamp.configuration.config_file import CONFIG_BYTES_MAX
 from viewstamp.configuration.program import checked
 
 KEY: Final = "ab" * 32
@@ -94,6 +97,22 @@ WRONG_FILES: Final = {
     "two documents": ("coordinator: {}\n---\nup: {}\n", "it is a second document"),
     "key in place of a path": (f"coordinator: {{cluster-key: {KEY}}}\n", "it is the secret itself"),
     "PEM in place of a path": (f'coordinator: {{tls-key: "{PEM}"}}\n', "it is the secret itself"),
+    "PEM in place of a certificate": (
+        f'coordinator: {{tls-certificate: "{PEM}"}}\n',
+        "it is the secret itself",
+    ),
+    "password without a scheme": (
+        "coordinator: {otlp-endpoint: 'a:MIIB@c:1'}\n",
+        "it holds a user or password",
+    ),
+    "octal": ("coordinator: {replica-id: 010}\n", "'010': give a whole number, in decimal digits"),
+    "underscore": ("coordinator: {replica-id: 1_0}\n", "it is '1_0': give a whole number"),
+    "foreign digits": ('coordinator: {replica-id: "\\u0661"}\n', "give a whole number"),
+    "endless number": (f"coordinator: {{replica-id: {'9' * 4000}}}\n", "9…': give a whole number"),
+    "no finite number": ('coordinator: {trace-ratio: "nan"}\n', "it is 'nan': give a number"),
+    "too large a fraction": ("coordinator: {trace-ratio: 1e400}\n", "it is '1e400': give a number"),
+    "empty path": ('coordinator: {journal-archive: ""}\n', "it is empty: give a path, or leave it"),
+    "NUL": ('coordinator: {tls-key: "a\\0b"}\n', "leave out control characters"),
     "password": ("coordinator: {otlp-endpoint: 'http://a:b@c:1'}\n", "it holds a user or password"),
 }
 
@@ -109,6 +128,53 @@ def test_wrong_files(tmp_path: Path, case: str) -> None:
     assert str(path) in str(caught.value)
     assert KEY not in str(caught.value)
     assert "MIIB" not in str(caught.value)
+
+
+@pytest.mark.parametrize("endpoint", ["http://[x", "//", "http://a:b:c"])
+def test_odd_endpoints_end_no_check(tmp_path: Path, endpoint: str) -> None:
+    """An endpoint that cannot be taken apart is told by the check, or by the exporter."""
+    path = written(tmp_path, {"coordinator": {"otlp-endpoint": endpoint}})
+    assert checked(program(), [f"--config={path}"], {})["section"] == "coordinator"
+
+
+def test_blank_variables_are_refused() -> None:
+    """An empty variable sets nothing; spaces are no path, which would be the current directory."""
+    blank = {"VIEWSTAMP_COORDINATOR_JOURNAL_ARCHIVE": " "}
+    problem = "VIEWSTAMP_COORDINATOR_JOURNAL_ARCHIVE: it is empty: give a path, or leave it out"
+    assert checked(program(), [], blank)["problems"] == [problem]
+    assert checked(program(), [], dict.fromkeys(blank, ""))["problems"] == []
+
+
+def test_help_needs_no_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever is wrong with variables and the file, a program explains its flags."""
+    wrong = {"VIEWSTAMP_COORDINATOR_LISTN": "z", "VIEWSTAMP_CONFIG": "/none"}
+    with pytest.raises(SystemExit) as ended:
+        parse(["--help"], wrong)
+    assert ended.value.code == 0
+    assert "--data-directory" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["{}: 1\n", "  {}: 1\n"])
+def test_complaints_are_bounded(tmp_path: Path, text: str) -> None:
+    """A file full of what is wrong leads to as many complaints as somebody reads."""
+    lines = (text.format(f"liste{number}") for number in range(10_000))
+    path = written(tmp_path, "coordinator:\n  replica-id: 0\n" + "".join(lines))
+    assert len(checked(program(), [f"--config={path}"], {})["problems"]) == COMPLAINTS_MAX
+
+
+def test_a_file_that_is_too_large(tmp_path: Path) -> None:
+    """A file beyond every use is refused before it is parsed."""
+    path = written(tmp_path, "#" * CONFIG_BYTES_MAX + "\n")
+    (problem,) = checked(program(), [f"--config={path}"], {})["problems"]
+    assert problem == f"{path}: it is too large: at most 262,144 bytes"
+
+
+def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+    """A pipe to which nobody writes is refused at once; nobody waits for it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (problem,) = checked(program(), [f"--config={pipe}"], {})["problems"]
+    assert "it is no regular file" in problem
 
 
 def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:

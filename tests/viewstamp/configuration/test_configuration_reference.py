@@ -18,6 +18,8 @@ from viewstamp.configuration.config_file import SCHEMA_FILE
 NOT_IN_SCHEMA = {
     *("twice", "no YAML", "two documents"),
     *("key in place of a path", "PEM in place of a path", "password"),
+    *("PEM in place of a certificate", "password without a scheme", "NUL"),
+    *("octal", "underscore", "endless number"),  # a schema does not see how a number is written
     "no switch",  # to the parser of the test, `yes` is true
 }
 

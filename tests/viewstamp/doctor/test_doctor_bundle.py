@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tarfile
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,13 @@ from tests.viewstamp.doctor.healthy import DIRECTORY, healthy
 from viewstamp.doctor.bundle import bundle_files, write_bundle
 from viewstamp.doctor.checks import findings
 from viewstamp.doctor.evidence import DoctorEvidence
-from viewstamp.doctor.gathering import LOG_BYTES_MAX, LOGS_MAX, look_at_log, tried
+from viewstamp.doctor.gathering import (
+    LOG_BYTES_MAX,
+    LOGS_MAX,
+    look_at_directory,
+    look_at_log,
+    tried,
+)
 from viewstamp.doctor.redaction import REDACTED, redactor
 
 KEY: Final = "0a" * 32
@@ -34,13 +41,26 @@ SECRETS: Final = [
     ("password=hunter2 other", "hunter2"),
     (f"cluster-key={KEY}", KEY),
     ("known by its value: correct-horse!", "correct-horse"),
+    (r"known by its value in JSON: \"qu\\ote\"", "ote"),
+    ("known by its value in a URL: %22qu%5Cote%22", "ote"),
+    ("TUlJQg\n" + "-----END PRIVATE " + "KEY-----", "TUlJQg"),  # cut off at its beginning
+    ('password: "correct battery"', "battery"),
+    ("passphrase='correct battery'", "battery"),
+    (json.dumps({"message": 'password: "correct battery"'}), "battery"),
+    (r'{"password": "a\"battery"}', "battery"),
+    ('{"root_password": ["hunter2"]}', "hunter2"),
+    ("token=hunter2", "hunter2"),
+    ("Authorization: Basic aHVudGVyMg==", "aHVudGVyMg"),
+    ("http://:hunter2@host", "hunter2"),
+    ("http://user:hun@ter2@host", "ter2"),
+    ("http://hunter2@host", "hunter2"),
 ]
 
 
 @pytest.mark.parametrize(("text", "secret"), SECRETS)
 def test_secrets_go(text: str, secret: str) -> None:
     """What is known as a secret or looks like one is replaced."""
-    redacted = redactor({"correct-horse!"})(text)
+    redacted = redactor({"correct-horse!", r'"qu\ote"'})(text)
     assert secret not in redacted
     assert REDACTED in redacted
 
@@ -53,6 +73,7 @@ def test_secrets_go(text: str, secret: str) -> None:
         "password_file: /run/password",
         "http://collector:4317",
         "key: value",
+        "password: '\nanother line",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
@@ -114,14 +135,43 @@ def test_sources_with_like_names_are_kept_apart() -> None:
     assert [text for name, text in files.items() if name.startswith("log/")] == ["one", "two"]
 
 
+def test_redaction_takes_no_square_of_steps() -> None:
+    """A log that is full of what begins like a secret is redacted, however long it is."""
+    for text in ("password: " + " " * LOG_BYTES_MAX, "password:" * (LOG_BYTES_MAX // 9)):
+        assert len(redactor(set())(text)) > 0
+
+
+def test_odd_names_end_no_bundle(tmp_path: Path) -> None:
+    """Names that are no Unicode, or longer than a file's name may be, come into a bundle."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / os.fsdecode(b"\xff.log")).write_text("a")
+    evidence = DoctorEvidence(0.0)
+    look_at_directory(evidence, tmp_path / "data")
+    evidence.logs["a/" * 400 + os.fsdecode(b"\xfe.log")] = "b"
+    write_bundle(tmp_path / "bundle", bundle_files(evidence, []))
+    assert "\\udcff.log" in (tmp_path / "bundle" / "directories.json").read_text()
+    (log,) = (tmp_path / "bundle" / "log").iterdir()
+    assert log.read_text() == "b"
+
+
+def test_an_archive_with_no_name_but_its_suffix(tmp_path: Path) -> None:
+    """Its members stay in a directory."""
+    write_bundle(tmp_path / ".tar.gz", {"a": "b"})
+    with tarfile.open(tmp_path / ".tar.gz") as archive:
+        assert archive.getnames() == ["bundle/a"]
+
+
 def test_logs_are_bounded(tmp_path: Path) -> None:
     """Of a large log the end is kept; one log too many is a failure of that source alone."""
     evidence = DoctorEvidence(0.0)
     path = tmp_path / "large.log"
-    path.write_text("x" * LOG_BYTES_MAX + "end")
+    line = "x" * 99 + "\n"
+    path.write_text(line * (LOG_BYTES_MAX // 100) + line + "end")
     look_at_log(evidence, path)
-    assert len(evidence.logs[str(path)]) == LOG_BYTES_MAX
-    assert evidence.logs[str(path)].endswith("end")
+    kept = evidence.logs[str(path)]
+    assert LOG_BYTES_MAX - 100 < len(kept) <= LOG_BYTES_MAX
+    # Half a line may have half a secret, which nobody would know as one.
+    assert kept.startswith(line) and kept.endswith("end")
     for number in range(LOGS_MAX):
         (tmp_path / str(number)).write_text("a")
         tried(evidence, str(number), lambda n=number: look_at_log(evidence, tmp_path / str(n)))  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any, Final
@@ -127,6 +128,12 @@ PROVOKED: Final[list[tuple[str, Change, str, str]]] = [
         f"{PAGE} data",
         "14 of 100 bytes",
     ),
+    (
+        "disk-away",
+        measured("viewstamp_filesystem_free_bytes", math.nan),
+        f"{PAGE} data",
+        "its file system does not answer",
+    ),
     ("files-run-out", measured("process_open_fds", 900.0), PAGE, "900 of 1000 files are open"),
     ("no-data-directory", of_directory("is_replica", False), DIRECTORY, "there is no superblock"),
     ("no-process", of_directory("process", None), DIRECTORY, "no coordinator runs"),
@@ -149,6 +156,12 @@ PROVOKED: Final[list[tuple[str, Change, str, str]]] = [
         "2 lines tell of errors; the last: end",
     ),
     (
+        "errors-in-log",
+        log('{"level": "error", "msg": "of another program"}\n{"level": "error"}\n'),
+        "users.log",
+        "2 lines tell of errors; the last: no message (no time)",
+    ),
+    (
         "feature-level-behind",
         lambda e: [status.update(LEVELS) for status in e.statuses.values()],
         "cluster",
@@ -161,6 +174,9 @@ PROVOKED: Final[list[tuple[str, Change, str, str]]] = [
         "2 replicas vote",
     ),
 ]
+# On a page of its own each lacks the number that it is compared with.
+OPEN: Final = MetricSample("process_open_fds", {}, 5.0)
+FREE: Final = MetricSample("viewstamp_filesystem_free_bytes", {"directory": "data"}, 5.0)
 # What is no reason to say something.
 INNOCENT: Final[dict[str, Change]] = {
     "old, but nothing changed": snapshots({**OLD, "cut_revision": 100}),
@@ -168,6 +184,8 @@ INNOCENT: Final[dict[str, Change]] = {
     "a failed one before a good one": snapshots(snapshot(1, "failed"), snapshot(2)),
     "a primary that was not asked": lambda e: e.statuses.pop("a:7400"),
     "one build behind the others": of_replica("feature_level_max", 7),
+    "lines that are no log": log('{"level": []}\n5\n' + "[" * 100_000),
+    "a page of another program": lambda e: e.metrics.update(other=[OPEN, FREE]),
     "no sources at all": lambda e: e.__init__(NOW_S),  # type: ignore[misc]
 }
 
