@@ -5,6 +5,10 @@ PYTHON  := $(VENV)/bin/python
 RUNTIME := $(VENV)/.stamp-runtime
 ANALYTICS := $(VENV)/.stamp-analytics
 DEV     := $(VENV)/.stamp-dev
+# Programs that are built from Go modules, kept outside the checkout.
+TOOLS   ?= $(HOME)/.cache/viewstamp-tools
+KUSTOMIZE := $(TOOLS)/kustomize-v5.8.2/kustomize
+HELM    := $(TOOLS)/helm-v3.22.0/helm
 UP_PORT := 7400
 SEED    ?= 1
 COUNT   ?= 200
@@ -36,7 +40,7 @@ export DEMO_ANALYTICS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help preflight preflight-analytics preflight-dev preflight-tests up install-analytics demo test test-long test-exhaustive test-transports test-foreign lint format generate docs \
+.PHONY: help preflight preflight-analytics preflight-dev preflight-tests up install-analytics demo test test-long test-exhaustive test-transports test-foreign test-deploy manifests lint format generate docs \
         lock simulate simulate-coverage simulate-guards model model-long model-guards model-traces crash-test cluster-test torture abuse fuzz-frames limits benchmark benchmark-snapshots benchmark-failover \
         benchmark-analytics clean
 
@@ -104,6 +108,15 @@ test-transports: $(DEV) ## Run tests and the processes that they start on the gR
 test-foreign: $(DEV) ## Have clients and servers in Go, JavaScript and Java, h2spec and nghttp2 judge our transport; needs their tools
 	CI=true $(LIMIT) 30m $(PYTHON) -m pytest -m foreign -o faulthandler_timeout=600 tests/foreign
 
+test-deploy: $(DEV) $(KUSTOMIZE) $(HELM) ## Have kustomize and helm judge the manifests; builds them with Go, which takes 3 minutes once
+	CI=true KUSTOMIZE=$(KUSTOMIZE) HELM=$(HELM) $(LIMIT) 20m $(PYTHON) -m pytest $(SPREAD) -m deploy tests/deploy
+
+$(KUSTOMIZE):
+	GOBIN=$(@D) GOFLAGS=-mod=mod go install sigs.k8s.io/kustomize/kustomize/v5@v5.8.2
+
+$(HELM):
+	GOBIN=$(@D) GOFLAGS=-mod=mod go install helm.sh/helm/v3/cmd/helm@v3.22.0
+
 test-exhaustive: $(DEV) ## Run all cases of what the other tests sample: about 40 minutes
 	CI=true $(LIMIT) 120m $(PYTHON) -m pytest -m exhaustive -o faulthandler_timeout=900 --durations=10
 
@@ -121,6 +134,9 @@ format: $(DEV) ## Bring code and protos into the house format
 
 generate: $(DEV) ## Regenerate viewstamp/api from protos
 	$(PYTHON) tools/generate.py
+
+manifests: $(DEV) $(KUSTOMIZE) ## Render deploy/ again, and make the Helm chart from it
+	$(PYTHON) -m tools.manifests --kustomize $(KUSTOMIZE)
 
 docs: $(DEV) ## Build the documentation site into var/site, with strict links
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(PYTHON) -m mkdocs build --strict

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
@@ -17,6 +17,7 @@ from coordinator.history.messages import (
 from coordinator.mux.stage import Stage
 from coordinator.stages.codec import requests_of
 from past.state import PastState
+from services.runtime import offset_rows
 from viewstamp.api.brokers.v1 import brokers_pb2
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
 from viewstamp.api.history.v1.history_service_pb2 import EntityChange
@@ -31,6 +32,16 @@ from viewstamp.limits import (
     SYSTEM_USER_ID,
 )
 
+# Full name of a message that belongs to an entity -> the entity's id, from the row.
+_OWNERS: Final[Mapping[str, Callable[[Any], int]]] = MappingProxyType(
+    {
+        users_pb2.PersonalAccessToken.DESCRIPTOR.full_name: lambda token: token.user_id,
+        consumer_groups_pb2.Member.DESCRIPTOR.full_name: lambda member: member.group_id,
+        brokers_pb2.Placements.DESCRIPTOR.full_name: lambda row: row.topic_id,
+    }
+)
+# Changes of parts that one command made, and that are told.
+PARTS_TOLD_MAX: Final = BLAME_IDS_MAX
 # What one entry changes is kept whole: it is bounded by what an entry may touch.
 _ALL_BYTES: Final = 1 << 62
 _NAME_FIELDS: Final = ("name", "username")
@@ -57,6 +68,9 @@ class _Page:
     found: list[FoundChange] = field(default_factory=list)
     size_bytes: int = 0
     next_revision: int = 0
+    owner_id: int = 0
+    """The entity that the last wanted part belongs to."""
+    _told_together: int = 0
 
     @property
     def is_full(self) -> bool:
@@ -65,10 +79,49 @@ class _Page:
 
     def add(self, found: FoundChange) -> None:
         """Add a change."""
+        is_same = self.found and self.found[-1].change.revision == found.change.revision
+        self._told_together = self._told_together + 1 if is_same else 1
         self.found.append(found)
         self.size_bytes += found.change.ByteSize()
 
+    def wants(self, entity_type: str, revision: int, row: Any) -> bool:
+        """Return whether a change may match, before it is described.
+
+        Of what belongs to entities there may be very many, of which one command changes all.
+        """
+        if entity_type != self.sought.part_type:
+            return True
+        owner_id = _OWNERS[entity_type](row)
+        partition = self.sought.partition
+        if owner_id not in self.ids:
+            return False
+        if partition is not None and row.number != offset_rows.place(partition)[0]:
+            return False
+        last = self.found[-1].change if self.found else None
+        if last and last.revision == revision and self._told_together >= PARTS_TOLD_MAX:
+            last.has_more = True
+            return False
+        self.owner_id = owner_id
+        return True
+
     def matches(self, change: Change, before: bytes) -> bool:
+        """Return whether a wanted change is sought, and note which entities have the name."""
+        if change.entity_type == self.sought.part_type:
+            return self.sought.partition is None or self._differs(change, before)
+        is_own = self._is_of_entity(change, before)
+        return is_own and not self.sought.part_type
+
+    def _differs(self, change: Change, before: bytes) -> bool:
+        """Return whether a change of placements is one of the sought partition."""
+        after = b"" if change.kind == CHANGE_KIND_DELETED else change.entity
+        return self._placement_in(before) != self._placement_in(after)
+
+    def _placement_in(self, encoded: bytes) -> brokers_pb2.Placement | None:
+        placements = brokers_pb2.Placements.FromString(encoded).placements
+        sought = self.sought.partition
+        return next((each for each in placements if each.partition == sought), None)
+
+    def _is_of_entity(self, change: Change, before: bytes) -> bool:
         """Return whether a change is of the sought entity, or of one of its name."""
         sought = self.sought
         if sought.stream_id not in (0, change.stream_id):
@@ -105,7 +158,7 @@ def _walk(state: PastState, entry: SealedPrepare, message: WalkEntries, page: _P
         return
     state.forget_changes(_ALL_BYTES)
     state.apply(entry)
-    for change, before in _changes(state, page.sought, message.from_revision):
+    for change, before in _changes(state, page, message.from_revision):
         if not page.matches(change, before):
             continue
         if page.is_full and change.revision > page.found[-1].change.revision:
@@ -113,14 +166,18 @@ def _walk(state: PastState, entry: SealedPrepare, message: WalkEntries, page: _P
             return
         # One command may change very many entities that had the name.
         size_max = 0 if page.is_full else BLAME_ENTITY_BYTES_MAX
-        page.add(_found(state, entry, change, before, size_max))
+        found = _found(state, entry, change, before, size_max)
+        if page.sought.part_type:
+            found.change.owner_id = page.owner_id
+        page.add(found)
 
 
-def _changes(
-    state: PastState, sought: SoughtEntity, from_revision: int
-) -> Iterator[tuple[Change, bytes]]:
+def _changes(state: PastState, page: _Page, from_revision: int) -> Iterator[tuple[Change, bytes]]:
+    """Yield changes of the sought type, and of what belongs to it, from a revision on."""
+    sought = page.sought
     changes = state.machines[Stage(sought.stage)].changes
-    for change, before in changes.told_with_old(sought.entity_type):
+    types = {sought.entity_type, sought.part_type or sought.entity_type}
+    for change, before in changes.told_with_old(types, page.wants):
         if change.revision >= from_revision:
             yield change, before
 

@@ -19,6 +19,7 @@ from coordinator.app.config import Config
 from coordinator.app.core import make_core
 from coordinator.app.face import FacePorts, PublicFace
 from coordinator.app.gauges import Sources
+from coordinator.app.hand_over import hand_over, hand_over_ports
 from coordinator.app.journal_findings import log_findings
 from coordinator.app.leadership import Leadership, LeadershipPorts
 from coordinator.app.members import MemberPorts, Members
@@ -134,6 +135,7 @@ class Coordinator:
         self._start(self._certificates.run())
         self._start(self._start_replica())
         stopped = asyncio.create_task(self._wait_for(stop))
+        stopped.add_done_callback(self._ended)
         grace_ms = 0  # after a failure nothing that is under way can be finished
         try:
             await self._failure
@@ -148,6 +150,8 @@ class Coordinator:
 
     async def _wait_for(self, stop: asyncio.Event) -> None:
         await stop.wait()
+        if self.members is not None:
+            await hand_over(hand_over_ports(self.driver, self.members))
         if not self._failure.done():
             self._failure.set_result(None)
 
@@ -269,6 +273,7 @@ class Coordinator:
             dict if self.members is None else self.members.peers.refused_hellos,
             self._certificates,
             lambda: self._face.feed.followers,
+            self._face.past_tally,
             self._config.replica_id,
             lambda: self._time.seen,
             list if self.members is None else self.members.status,

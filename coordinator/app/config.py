@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
+from coordinator.app.flag_values import cluster_id_of, services_of
 from coordinator.base.errors import ConfigError
 from coordinator.gateway.quotas import QuotaConfig
 from coordinator.journal.journal import SEGMENT_BYTES
@@ -25,7 +26,7 @@ from viewstamp.configuration import (
 )
 from viewstamp.configuration.program import COORDINATOR_SECTION
 from viewstamp.format.record import SECTOR_BYTES
-from viewstamp.limits import CLUSTER_ID_BYTES, MIB, REPLICAS_MAX, RETAIN_FOR_BACKUP_MS
+from viewstamp.limits import MIB, REPLICAS_MAX, RETAIN_FOR_BACKUP_MS
 from viewstamp.routing import SERVICE_NAMES
 from viewstamp.telemetry import settings as telemetry
 from viewstamp.telemetry.settings import TelemetrySettings
@@ -88,6 +89,8 @@ class Config:
     history: bool
     channelz: bool
     connections_max: int
+    health_listen: str | None = None
+    """Where probes find Health alone, in clear text."""
     record_bytes_max: int = RECORD_BYTES_MAX
     """The largest record for which the journal keeps room. No flag sets it: a smaller one fits only
     a composition whose commands are all small."""
@@ -293,6 +296,11 @@ def _add_disclosure(result: argparse.ArgumentParser) -> None:
         action="store_true",
         help="show connections (addresses, counts) to callers without a token; for debugging",
     )
+    group.add_argument(
+        "--health-listen",
+        metavar="HOST:PORT",
+        help="serve gRPC Health there, in clear text, and nothing else: for probes",
+    )
 
 
 def _audit_bytes(options: argparse.Namespace) -> int:
@@ -367,12 +375,12 @@ def _config_of(options: argparse.Namespace) -> Config:
     return Config(
         data_directory=options.data_directory,
         listen=_listen(options.listen),
-        services=_services(options.service),
+        services=services_of(options.service),
         cluster_key=options.cluster_key or options.data_directory / "cluster.key",
         replica_id=options.replica_id,
         replica_count=options.replica_count,
         standby_count=standby_count,
-        cluster_id=_cluster_id(options.cluster_id),
+        cluster_id=cluster_id_of(options.cluster_id),
         segment_bytes=_segment_bytes(options.journal_segment_bytes),
         archive=options.journal_archive,
         retain_ms=_retain_ms(options.journal_retain_ms),
@@ -390,6 +398,7 @@ def _config_of(options: argparse.Namespace) -> Config:
         history=not options.no_history,
         channelz=options.channelz,
         connections_max=_connections_max(options.connections_max),
+        health_listen=options.health_listen,
     )
 
 
@@ -446,21 +455,6 @@ def _segment_bytes(size: int) -> int:
     return size
 
 
-def _services(values: list[str]) -> dict[str, str]:
-    services = {}
-    for value in values:
-        name, separator, target = value.partition("=")
-        if not separator or not target or name not in SERVICE_NAMES:
-            raise ConfigError(
-                f"--service {value}: write NAME=TARGET with NAME one of {', '.join(SERVICE_NAMES)}"
-            )
-        services[name] = target
-    missing = [name for name in SERVICE_NAMES if name not in services]
-    if missing:
-        raise ConfigError(f"--service is missing for {', '.join(missing)}")
-    return services
-
-
 def _snapshots(options: argparse.Namespace) -> SnapshotConfig:
     directories = tuple(options.snapshot_directory)
     different = {path.absolute() for path in directories}
@@ -486,15 +480,3 @@ def _snapshots(options: argparse.Namespace) -> SnapshotConfig:
         deadline_ms=options.snapshot_deadline_ms,
         **{name: getattr(options, f"snapshot_{name}") for name in numbers},
     )
-
-
-def _cluster_id(text: str | None) -> bytes | None:
-    if text is None:
-        return None
-    try:
-        cluster_id = bytes.fromhex(text)
-    except ValueError:
-        cluster_id = b""
-    if len(cluster_id) != CLUSTER_ID_BYTES:
-        raise ConfigError(f"--cluster-id is {text!r}: it has {2 * CLUSTER_ID_BYTES} hex digits")
-    return cluster_id

@@ -112,6 +112,7 @@ class PublicFace:
         past = past_turns(
             ports.launch_past, ports.files, ports.mux, ports.driver, ports.writer, ports.start
         )
+        self.past_tally: Final = past.tally
         access = PastAccess(
             ports.routes, ports.driver.reads, ports.watched_types, is_served=config.history
         )
@@ -148,6 +149,8 @@ class PublicFace:
         self.certificates: Final = gateway_certificates(config.tls_certificate, config.tls_key)
         port = self.server.listen(config.listen, self.certificates)
         self.address: Final = f"{config.listen.rpartition(':')[0]}:{port}"
+        if config.health_listen is not None:
+            self.server.listen_for_probes(config.health_listen)
 
     async def stop(self, grace_ms: int) -> None:
         """Finish what is under way, at most for `grace_ms`."""
@@ -251,6 +254,7 @@ class PublicFace:
         ports = self._ports
         return PrimaryCalls(
             ports.files.cluster_id,
+            ports.routes,
             self._callers,
             ports.driver.serving.check,
             self._forwarding,

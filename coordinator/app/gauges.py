@@ -20,6 +20,7 @@ from coordinator.replica.driver import Driver
 from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator
 from coordinator.stages.client import StageClient
 from coordinator.telemetry.metrics import Gauge
+from coordinator.telemetry.past import PastCounts
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 
 US_PER_SECOND: Final = 1_000_000
@@ -40,6 +41,7 @@ class Sources:
     refused_hellos: Callable[[], Mapping[str, int]]
     certificates: CertificateWatch
     watches: Callable[[], int]
+    past: PastCounts
     replica_id: int
     clock: Callable[[], ClockView | None]
     peers: Callable[[], Sequence[cluster_pb2.Replica]]

@@ -241,6 +241,10 @@ class Members:
         report = self.reports.last(replica)
         return "" if report is None else report.client_address
 
+    def is_connected(self) -> bool:
+        """Return whether any other replica is connected."""
+        return any(peer.state is LinkState.CONNECTED for peer in self.peers.status())
+
     def status(self) -> list[cluster_pb2.Replica]:
         """Return what is known of the others."""
         return [self._status_of(peer) for peer in self.peers.status()]

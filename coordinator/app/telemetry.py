@@ -19,6 +19,7 @@ from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import PrepareBatch
 from coordinator.stages.client import StageClient
 from coordinator.telemetry.metrics import ReplicaMetrics, gauge_families
+from coordinator.telemetry.past import past_families
 from coordinator.telemetry.snapshots import SnapshotWatch
 from coordinator.telemetry.start import StartWatch
 from coordinator.telemetry.watch import ReplicaWatch, WatchedLink
@@ -76,7 +77,11 @@ class ReplicaTelemetry:
         """Serve the page, if configured. Raises ConfigError."""
         if self._telemetry is None or self._metrics is None:
             return
-        families = (self._metrics.families, partial(gauge_families, gauges(sources)))
+        families = (
+            self._metrics.families,
+            partial(gauge_families, gauges(sources)),
+            partial(past_families, sources.past),
+        )
         try:
             address = self._telemetry.serve_metrics(families)
         except (OSError, ValueError) as error:

@@ -54,8 +54,20 @@ _LIST_STREAMS: Final = _question(
 
 
 @dataclass(frozen=True, slots=True)
+class _Part:
+    """What belongs to an entity: its message, and the words for it."""
+
+    part: history_api.BlamedPart.ValueType
+    message: type[Message]
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of entities; the last of its fields names one, and those before it what it is in."""
+    """A kind of entities; the last of its fields names one, and those before it what it is in.
+
+    Whoever may read one may read what belongs to it, its `part`.
+    """
 
     fields: tuple[str, ...]
     stage: Stage
@@ -64,8 +76,19 @@ class _Kind:
     request: Callable[..., Message]
     found: Callable[[bytes], Any]
     listing: PresentQuestion
+    part: _Part | None = None
 
 
+_TOKENS: Final = _Part(
+    history_api.BLAMED_PART_TOKENS, users_pb2.PersonalAccessToken, "tokens are of a user"
+)
+_PLACEMENTS: Final = _Part(
+    history_api.BLAMED_PART_PLACEMENTS, brokers_pb2.Placements, "placements are of a topic"
+)
+_MEMBERS: Final = _Part(
+    history_api.BLAMED_PART_MEMBERS, consumer_groups_pb2.Member, "members are of a group"
+)
+_PARTS: Final = {each.part: each for each in (_TOKENS, _PLACEMENTS, _MEMBERS)}
 _KINDS: Final = (
     _Kind(
         ("user",),
@@ -75,6 +98,7 @@ _KINDS: Final = (
         users_api.GetUserRequest,
         lambda answer: users_api.GetUserResponse.FromString(answer).user,
         LIST_USERS,
+        _TOKENS,
     ),
     _Kind(
         ("broker",),
@@ -102,6 +126,7 @@ _KINDS: Final = (
         streams_api.GetTopicRequest,
         lambda answer: streams_api.GetTopicResponse.FromString(answer).topic,
         _LIST_STREAMS,
+        _PLACEMENTS,
     ),
     _Kind(
         ("stream", "topic", "group"),
@@ -111,6 +136,7 @@ _KINDS: Final = (
         lambda **names: groups_api.GetConsumerGroupRequest(**names, page_size=1),
         lambda answer: groups_api.GetConsumerGroupResponse.FromString(answer).group,
         _LIST_STREAMS,
+        _MEMBERS,
     ),
 )
 _NAMED: Final = ("user", "broker", "stream", "topic", "group")
@@ -127,6 +153,8 @@ class BlamedTarget:
         }
         self._kind = _kind_of(self._names)
         *_, self._own = self._kind.fields
+        self._part_type = _part_type(self._kind, request)
+        self._partition = request.partition if request.HasField("partition") else None
         self._ids = frozenset(request.ids)
         _check_ids(self._ids)
 
@@ -158,8 +186,8 @@ class BlamedTarget:
             return self._gone(parents)
         entity = self._kind.found(own)
         places = {f"{name}_id": getattr(entity, f"{name}_id") for name in self._kind.fields[:-1]}
-        # Others that had its name are shown to whoever may list them.
-        name = self._names[self._own].name if may_list else ""
+        # Others that had its name are shown to whoever may list them. What belongs to them is not.
+        name = self._names[self._own].name if may_list and not self._part_type else ""
         return self._entity({entity.id}, name, places)
 
     def _gone(self, parents: Sequence[bytes | Refusal]) -> SoughtEntity:
@@ -181,7 +209,15 @@ class BlamedTarget:
     def _entity(self, ids: set[int], name: str, places: dict[str, int]) -> SoughtEntity:
         kind = self._kind
         full_name = kind.message.DESCRIPTOR.full_name
-        return SoughtEntity(int(kind.stage), full_name, frozenset(ids), name, **places)
+        return SoughtEntity(
+            int(kind.stage),
+            full_name,
+            frozenset(ids),
+            name,
+            part_type=self._part_type,
+            partition=self._partition,
+            **places,
+        )
 
     def _parent(self) -> _Kind | None:
         outer = self._kind.fields[:-1]
@@ -202,6 +238,21 @@ def _kind_of(names: dict[str, Identifier]) -> _Kind:
         if identifier.WhichOneof("kind") is None:
             raise _malformed(f"its {name} has neither an id nor a name: give one")
     return kind
+
+
+def _part_type(kind: _Kind, request: history_api.BlameEntityRequest) -> str:
+    """Return the full name of the message of a part; empty without one. Raises Refusal."""
+    is_of_placements = request.part == history_api.BLAMED_PART_PLACEMENTS
+    if request.HasField("partition") and not is_of_placements:
+        raise _malformed("it has a partition: ask for the part BLAMED_PART_PLACEMENTS with it")
+    if request.part == history_api.BLAMED_PART_UNSPECIFIED:
+        return ""
+    known = _PARTS.get(request.part)
+    if known is None:
+        raise _malformed(f"this build knows no part {request.part}: upgrade the cluster first")
+    if kind.part is not known:
+        raise _malformed(f"{known.words}, and it names a {kind.fields[-1]}")
+    return known.message.DESCRIPTOR.full_name
 
 
 def _check_ids(ids: frozenset[int]) -> None:

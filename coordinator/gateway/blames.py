@@ -78,13 +78,17 @@ class Blames:
         async def ask(builder: PastBuilder, is_wanted: IsWanted) -> WalkedLog:
             return await builder.walk(sought, wanted or oldest, now.reply.op, room, is_wanted)
 
-        walked = await self._walked(PastQuestion(user_id, 0, now.reply.op, ask))
+        question = PastQuestion(
+            user_id, 0, now.reply.op, ask, _goal_of(request), lambda walk: bool(walk.next_revision)
+        )
+        walked = await self._walked(question)
         return history_api.BlameEntityResponse(
             header=header_of(now.reply, self._cluster_id),
             changes=[_told(self._access.routes, each) for each in walked.found],
             oldest_revision=oldest,
             next_revision=walked.next_revision,
             ids=sorted(walked.ids),
+            part=request.part,
         )
 
     async def _target(
@@ -110,6 +114,15 @@ class Blames:
                 deadline_ms=PAST_READ_DEADLINE_MS,
             ) from error
         return walked
+
+
+def _goal_of(request: history_api.BlameEntityRequest) -> bytes:
+    """Return what all pages about an entity have in common."""
+    goal = history_api.BlameEntityRequest()
+    goal.CopyFrom(request)
+    for of_page in ("from_revision", "page_size", "ids"):
+        goal.ClearField(of_page)
+    return goal.SerializeToString(deterministic=True)
 
 
 def _told(routes: Routes, found: FoundChange) -> history_api.EntityChange:

@@ -24,15 +24,18 @@ from coordinator.gateway.caller_calls import CallerCalls, Callers
 from coordinator.gateway.decoded_requests import decoded_request
 from coordinator.gateway.forwarding import Forwarding
 from coordinator.gateway.replies import header_of, with_header
+from coordinator.gateway.routes import Routes
 from coordinator.stages.catalog_codec import RAISE_FEATURE_LEVEL_CODE
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
+from viewstamp.routing import methods_of_file
 
 SERVICE: Final = "/viewstamp.api.cluster.v1.ClusterService/"
 STEP_DOWN_PATH: Final = SERVICE + "StepDown"
 RAISE_PATH: Final = SERVICE + "RaiseFeatureLevel"
 REASON: Final = "an operator asked it to step down"
+_METHODS: Final = {method.path: method for method in methods_of_file(cluster_pb2.DESCRIPTOR)}
 
 Context = grpc.aio.ServicerContext[Any, Any]
 # Returns the response to a request's bytes. Raises Refusal.
@@ -47,6 +50,7 @@ class PrimaryCalls:
     def __init__(
         self,
         cluster_id: bytes,
+        routes: Routes,
         callers: Callers,
         check_serving: Callable[[], None],
         forwarding: Forwarding | None,
@@ -55,6 +59,7 @@ class PrimaryCalls:
         supported: Callable[[], Mapping[int, int]],
     ) -> None:
         self._cluster_id = cluster_id
+        self._routes = routes
         self._callers = callers
         self._check_serving = check_serving
         self._forwarding = forwarding
@@ -85,6 +90,8 @@ class PrimaryCalls:
             is_elsewhere = refusal.reason == Reason.REASON_NOT_PRIMARY
             if forwarding is None or not is_elsewhere or not forwarding.is_possible(metadata):
                 raise
+            # A primary of an older build would step down if this is only tried.
+            self._routes.check_command(_METHODS[path], payload)
             return await forwarding.forward(path, payload, context)
         calls = self._callers.of(metadata)
         response = await answer(calls, payload)
@@ -93,6 +100,8 @@ class PrimaryCalls:
     async def _step_down(self, calls: CallerCalls, payload: bytes) -> bytes:
         request = decoded_request(cluster_pb2.StepDownRequest, payload)
         await calls.check_manages_servers()
+        # As a backup does, so that it does not matter which replica is asked.
+        self._routes.check_command(_METHODS[STEP_DOWN_PATH], payload)
         self._check_abdication()
         if not request.validate_only:
             self._abdicate(REASON)

@@ -32,6 +32,7 @@ from viewstamp.api.streams.v1 import streams_service_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2
 from viewstamp.api.users.v1 import users_service_pb2
 from viewstamp.api.watch.v1 import watch_service_pb2
+from viewstamp.health_port import HealthPort
 from viewstamp.limits import (
     CONNECTION_IDLE_TIMEOUT_MS,
     CONNECTIONS_MAX,
@@ -164,6 +165,7 @@ class GatewayServer:
         most = ("grpc.max_allowed_incoming_connections", connections_max)
         self._server = grpc_transport.make_server((*SERVER_OPTIONS, most))
         self._health = HealthServicer()
+        self._health_port: HealthPort | None = None
         names = [s.full_name for m in _MODULES for s in m.DESCRIPTOR.services_by_name.values()]
         health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
         handlers = {
@@ -186,9 +188,18 @@ class GatewayServer:
         except RuntimeError as error:
             raise ConfigError(f"--listen {address}: cannot be bound ({error})") from error
 
+    def listen_for_probes(self, address: str) -> None:
+        """Bind another port for Health alone, in clear text. Raises ConfigError if that fails."""
+        try:
+            self._health_port = HealthPort(address, self._health)
+        except (OSError, ValueError) as error:
+            raise ConfigError(str(error)) from error
+
     async def start(self) -> None:
         """Begin to serve: alive, not yet ready."""
         await self._server.start()
+        if self._health_port is not None:
+            await self._health_port.start()
         await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
         await self.set_ready(False)
 
@@ -206,3 +217,5 @@ class GatewayServer:
         """Finish what is under way, at most for `grace_ms`."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_ms / 1000)
+        if self._health_port is not None:
+            await self._health_port.stop()

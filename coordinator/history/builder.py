@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
@@ -31,6 +31,7 @@ from coordinator.history.messages import (
     WalkEntries,
 )
 from coordinator.history.process import PastEndedError, PastLauncher, PastLink
+from coordinator.history.tally import NobodyWaitsError, PastTally
 from coordinator.replica.writer import Gone, HeldEntries, Reading
 from coordinator.snapshot.errors import GenerationDamaged, NoIntactCopy
 from coordinator.snapshot.restore import Loaded
@@ -48,10 +49,6 @@ BLOCKS_TOGETHER: Final = 16
 ENTRY_RETRY_MS: Final = 50
 
 _log = logging.getLogger(__name__)
-
-
-class NobodyWaitsError(Exception):
-    """A build was given up between two pieces, because whoever wanted it is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +92,8 @@ class WalkedLog:
 class PastBuilder:
     """Holds at most one state. Its methods are called one at a time."""
 
-    def __init__(self, ports: BuilderPorts) -> None:
+    def __init__(self, ports: BuilderPorts, tally: PastTally | None = None) -> None:
+        self.tally: Final = tally or PastTally()
         self._ports = ports
         self._link: PastLink | None = None
         self._place = StatePlace()
@@ -113,7 +111,7 @@ class PastBuilder:
         Raises Refusal REVISION_COMPACTED, INTERNAL, SNAPSHOT_DAMAGED or OVERLOADED, and
         NobodyWaitsError.
         """
-        async with self._ended_by_failure():
+        async with self._ended_by_failure(is_build=not self._is_at(revision)):
             await self._begin_near(revision)
             if not await self._apply_to(revision, committed_op, is_wanted):
                 # The log behind a kept state was dropped meanwhile.
@@ -176,9 +174,9 @@ class PastBuilder:
                 f"no earlier state can be built here: {answer.problem}; ask another replica",
             )
         if isinstance(answer, StatePlace):
-            self._place = answer
+            self._moved_to(answer, message)
         elif isinstance(answer, WalkedEntries):
-            self._place = answer.place
+            self._moved_to(answer.place, message)
         return answer
 
     async def oldest_revision(self) -> int:
@@ -192,11 +190,20 @@ class PastBuilder:
         if link is not None:
             link.end()
 
+    def _moved_to(self, place: StatePlace, message: PastMessage) -> None:
+        if isinstance(message, ApplyEntries | WalkEntries):
+            self.tally.replayed_revisions += place.revision - self._place.revision
+        self._place = place
+
+    def _is_at(self, revision: int) -> bool:
+        return self.place is not None and self.place.revision == revision
+
     @asynccontextmanager
-    async def _ended_by_failure(self) -> AsyncIterator[None]:
-        """End the process, whose state nobody knows, if the block fails."""
+    async def _ended_by_failure(self, *, is_build: bool = True) -> AsyncIterator[None]:
+        """End the process, whose state nobody knows, if the block fails; count a build."""
         try:
-            yield
+            with self.tally.building() if is_build else nullcontext():
+                yield
         except NobodyWaitsError:
             raise
         except BaseException:

@@ -56,7 +56,9 @@ class AskState:
 class SoughtEntity:
     """The entity whose changes are sought: by the ids that it has or had, or by its name.
 
-    `entity_type` is the full name of its message; parents are ids, 0 without one.
+    `entity_type` is the full name of its message; parents are ids, 0 without one. With a
+    `part_type` the changes of what belongs to it are sought instead, and with a `partition` only
+    those of placements that differ for that one.
     """
 
     stage: int
@@ -65,6 +67,8 @@ class SoughtEntity:
     name: str = ""
     stream_id: int = 0
     topic_id: int = 0
+    part_type: str = ""
+    partition: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,12 @@ Whoever wants the revision that was just built is answered before the state move
 list, and many callers with one question, cost one build. A question whose caller is gone is
 dropped, and its build ends at the next piece; what was built by then stays, and the next one goes
 on there.
+
+A build may take longer than a caller may wait, and another user's build would begin where the first
+one has to begin again. Two such users would destroy each other's states for ever. So a turn lasts
+until it is answered: while its caller is away for a moment, between two attempts or two pages, the
+build goes on and the state stays, as long as it was worked at for that caller, and
+PAST_ABSENCE_MS_MAX at most. While others wait no turn takes longer than PAST_TURN_MS_MAX.
 """
 
 from __future__ import annotations
@@ -13,10 +19,11 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from coordinator.history.builder import NobodyWaitsError, PastBuilder
-from coordinator.replica.fair_queue import FairQueue, QueuePlace
+from coordinator.history.builder import PastBuilder
+from coordinator.history.order import TurnOrder
+from coordinator.history.tally import GIVEN_UP, NobodyWaitsError, PastTally
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.limits import (
@@ -25,6 +32,12 @@ from viewstamp.limits import (
     PAST_READS_WAITING_PER_USER_MAX,
     READ_RETRY_DELAY_MS,
 )
+from viewstamp.telemetry.rpc import OK
+
+# How long a turn waits for a caller that is away, in milliseconds: a program asks again at once.
+PAST_ABSENCE_MS_MAX: Final = 10_000
+# How long a turn may take while others wait, in milliseconds: as the longest step of a build may.
+PAST_TURN_MS_MAX: Final = 600_000
 
 IsWanted: TypeAlias = Callable[[], bool]
 
@@ -36,13 +49,16 @@ class PastQuestion:
     """What to do at a revision, which entries up to `committed_op` hold.
 
     `ask` is called once the state is there; one without a revision, 0, leads the state itself, as
-    long as the answer is wanted.
+    long as the answer is wanted. Questions of a user with one `goal` go on where the one before it
+    ended, as long as their answers say that this `goes_on`.
     """
 
     user_id: int
     revision: int
     committed_op: int
     ask: Callable[[PastBuilder, IsWanted], Awaitable[Any]]
+    goal: bytes = b""
+    goes_on: Callable[[Any], bool] = lambda answer: False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +67,20 @@ class _Asked:
     future: asyncio.Future[Any]
 
 
-_Place: TypeAlias = QueuePlace[_Asked]
+@dataclass(slots=True)
+class _Turn:
+    """What is worked at, since when, and since when its caller is away."""
+
+    asked: _Asked
+    begun_s: float
+    left_s: float | None = None
+
+    def takes(self, other: _Asked) -> bool:
+        """Return whether a question is part of this turn."""
+        own, question = self.asked.question, other.question
+        if other is self.asked or 0 < own.revision == question.revision:
+            return True
+        return own.user_id == question.user_id and bool(own.goal) and own.goal == question.goal
 
 
 class PastTurns:
@@ -66,25 +95,30 @@ class PastTurns:
         self._builder = builder
         self._start = start
         self._idle_ms = idle_ms
-        self._queue: FairQueue[_Asked] = FairQueue()
-        # All that have no answer, by token, and how many each user has.
-        self._places: dict[int, _Place] = {}
+        # All that have no answer, oldest first, and how many each user has.
+        self._waiting: dict[int, _Asked] = {}
         self._counts: Counter[int] = Counter()
+        self._order = TurnOrder(PAST_ABSENCE_MS_MAX / 1000, PAST_READS_WAITING_MAX)
         self._last_token = 0
         self._is_working = False
         self._wake = asyncio.Event()
+
+    @property
+    def tally(self) -> PastTally:
+        """What was done so far."""
+        return self._builder.tally
 
     def ask(self, question: PastQuestion) -> asyncio.Future[Any]:
         """Queue a question; the future may fail with Refusal, and is to be cancelled by whoever
         stops waiting. Raises Refusal OVERLOADED if too many wait."""
         self._check_room(question.user_id)
-        self._last_token += 1
+        self._last_token = token = self._last_token + 1
         asked = _Asked(question, asyncio.get_running_loop().create_future())
-        place = QueuePlace(question.user_id, self._last_token, 1, asked)
-        self._places[place.token] = place
+        self._order.asks(question.user_id, self.tally.now_s())
+        self._waiting[token] = asked
         self._counts[question.user_id] += 1
-        self._queue.add(place)
-        asked.future.add_done_callback(lambda _: self._forget(place))
+        self.tally.waiting += 1
+        asked.future.add_done_callback(lambda _: self._forget(token))
         self._wake.set()
         if not self._is_working:
             self._is_working = True
@@ -98,10 +132,10 @@ class PastTurns:
     def _check_room(self, user_id: int) -> None:
         for held, held_max, whose in (
             (self._counts[user_id], PAST_READS_WAITING_PER_USER_MAX, "of yours"),
-            (len(self._places), PAST_READS_WAITING_MAX, "of all callers"),
+            (len(self._waiting), PAST_READS_WAITING_MAX, "of all callers"),
         ):
             if held >= held_max:
-                raise Refusal(
+                refusal = Refusal(
                     Reason.REASON_OVERLOADED,
                     f"{held} reads {whose} wait for earlier revisions already, and {held_max} are"
                     " allowed: try again, or ask another replica",
@@ -109,66 +143,161 @@ class PastTurns:
                     waiting_max=held_max,
                     retry_delay_ms=READ_RETRY_DELAY_MS,
                 )
+                self.tally.refused(refusal)
+                raise refusal
 
-    def _forget(self, place: _Place) -> None:
-        self._queue.remove(place)
-        del self._places[place.token]
-        self._counts[place.caller] -= 1
-        if not self._counts[place.caller]:
-            del self._counts[place.caller]
+    def _forget(self, token: int) -> None:
+        asked = self._waiting.pop(token)
+        user_id = asked.question.user_id
+        self.tally.waiting -= 1
+        if asked.future.cancelled():
+            self.tally.questions[GIVEN_UP] += 1
+        self._counts[user_id] -= 1
+        if not self._counts[user_id]:
+            del self._counts[user_id]
+            self._order.leaves(user_id, self.tally.now_s())
+        self._wake.set()
+
+    # --- Turns ---
 
     async def _work(self) -> None:
         try:
             while await self._some_wait():
-                for place in self._queue.take(1):
-                    await self._serve(place.item)
+                turn = _Turn(self._next(), self.tally.now_s())
+                question = turn.asked.question
+                await (self._read(turn) if question.revision else self._walk(turn))
+                self._order.had_turn(question.user_id)
         finally:
             self._is_working = False
             self._builder.end()
 
     async def _some_wait(self) -> bool:
         """Wait for a question; False if none has come for long."""
-        while not self._queue:
-            self._wake.clear()
-            try:
-                async with asyncio.timeout(self._idle_ms / 1000):
-                    await self._wake.wait()
-            except TimeoutError:
-                return bool(self._queue)
+        ends_s = asyncio.get_running_loop().time() + self._idle_ms / 1000
+        while not self._open():
+            if not await self._woken(ends_s - asyncio.get_running_loop().time()):
+                return bool(self._open())
         return True
 
-    async def _serve(self, asked: _Asked) -> None:
-        question = asked.question
-        try:
-            if question.revision:
+    def _next(self) -> _Asked:
+        firsts: dict[int, _Asked] = {}
+        for each in self._open():
+            firsts.setdefault(each.question.user_id, each)
+        return firsts[self._order.first(firsts)]
+
+    def _open(self) -> list[_Asked]:
+        """Return the questions that have no answer."""
+        return [each for each in self._waiting.values() if not each.future.done()]
+
+    async def _read(self, turn: _Turn) -> None:
+        """Build the state of a revision, and answer all who wait for it."""
+        question = turn.asked.question
+        while True:
+            try:
                 await self._builder.lead_to(
-                    question.revision, question.committed_op, lambda: self._is_wanted(asked)
+                    question.revision, question.committed_op, lambda: self._goes_on(turn)
                 )
-        except NobodyWaitsError:
-            return
-        except Exception as error:
-            self._failed(asked, error)
-            return
-        same = [each for each in self._places.values() if _is_same(each.item, asked)]
-        for place in same:
-            self._queue.remove(place)
-            await self._answer(place.item)
+            except NobodyWaitsError:
+                if await self._is_wanted_again(turn, is_built=False):
+                    continue
+                return
+            except Exception as error:
+                self._failed(turn.asked, error)
+                return
+            if answerable := self._taken(turn):
+                for asked in answerable:
+                    await self._answer(asked)
+                return
+            if not await self._is_wanted_again(turn, is_built=True):
+                return
 
-    def _is_wanted(self, asked: _Asked) -> bool:
-        return any(_is_same(place.item, asked) for place in self._places.values())
+    async def _walk(self, turn: _Turn) -> None:
+        """Answer a question that leads the state itself, and those that go on where it ends."""
+        while True:
+            asked = turn.asked
+            if not await self._answer(asked) or not asked.question.goes_on(asked.future.result()):
+                return
+            if not await self._is_wanted_again(turn, is_built=True):
+                return
+            turn.asked = self._taken(turn)[0]
 
-    async def _answer(self, asked: _Asked) -> None:
-        if asked.future.done():
-            return
+    # --- How long a turn lasts ---
+
+    def _taken(self, turn: _Turn) -> list[_Asked]:
+        return [each for each in self._open() if turn.takes(each)]
+
+    def _others_wait(self, turn: _Turn) -> bool:
+        return any(not turn.takes(each) for each in self._open())
+
+    def _goes_on(self, turn: _Turn) -> bool:
+        """Return whether to build the next piece. While nobody waits at all, nothing is built."""
+        if self._is_overdue(turn):
+            return False
+        if self._taken(turn):
+            turn.left_s = None
+            return True
+        return self._patience_s(turn) > 0 and self._others_wait(turn)
+
+    def _is_overdue(self, turn: _Turn) -> bool:
+        took_s = self.tally.now_s() - turn.begun_s
+        return took_s * 1000 >= PAST_TURN_MS_MAX and self._others_wait(turn)
+
+    def _patience_s(self, turn: _Turn) -> float:
+        """Return how long to wait for a caller that is away, in seconds; 0 for no longer."""
+        user_id = turn.asked.question.user_id
+        if any(each.question.user_id == user_id for each in self._open()):
+            return 0  # it wants something else by now
+        now_s = self.tally.now_s()
+        if turn.left_s is None:
+            turn.left_s = now_s
+        absence_s_max = min(PAST_ABSENCE_MS_MAX / 1000, turn.left_s - turn.begun_s)
+        return max(0, turn.left_s + absence_s_max - now_s)
+
+    async def _is_wanted_again(self, turn: _Turn, *, is_built: bool) -> bool:
+        """Wait for a caller that is away; False once its turn is over.
+
+        What is not built yet is built meanwhile, if others wait: they wait anyway.
+        """
+        while not self._is_overdue(turn):
+            if self._taken(turn):
+                turn.left_s = None
+                return True
+            patience_s = self._patience_s(turn)
+            if patience_s > 0 and not is_built and self._others_wait(turn):
+                return True
+            if patience_s <= 0 or not await self._woken(patience_s):
+                return False
+        return False
+
+    async def _woken(self, timeout_s: float) -> bool:
+        """Wait until a question comes or goes; False if none does in time."""
+        self._wake.clear()
         try:
-            found = await asked.question.ask(self._builder, lambda: not asked.future.done())
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    # --- Answers ---
+
+    async def _answer(self, asked: _Asked) -> bool:
+        """Answer a question; return whether it has an answer, which is no refusal."""
+        future = asked.future
+        if future.done():
+            return False
+        try:
+            found = await asked.question.ask(self._builder, lambda: not future.done())
         except NobodyWaitsError:
-            return
+            return False
         except Exception as error:
             self._failed(asked, error)
-            return
-        if not asked.future.done():
-            asked.future.set_result(found)
+            return False
+        if future.done():
+            return False
+        future.set_result(found)
+        self.tally.questions[OK] += 1
+        return True
 
     def _failed(self, asked: _Asked, error: Exception) -> None:
         """Tell the caller. A defect here ends the state, and nothing that serves the present."""
@@ -182,7 +311,4 @@ class PastTurns:
             )
         if not asked.future.done():
             asked.future.set_exception(error)
-
-
-def _is_same(one: _Asked, other: _Asked) -> bool:
-    return one is other or 0 < one.question.revision == other.question.revision
+            self.tally.refused(error)

@@ -5,6 +5,7 @@
     snapshots  the spans of a generation
     start      the spans of a start
     metrics    the Prometheus page
+    past       reads of the past on it
 
 `coordinator.base.command_traces` has the notes of a sampled command on its way, and
 `coordinator.gateway.telemetry` has where traces come in or begin.

@@ -11,7 +11,7 @@ A command that touches a row several times makes one change of it, and so does a
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final, Generic, NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError
@@ -150,13 +150,22 @@ class RecentChanges(Generic[State]):
             page.next_skipped = position - self._start_of(page.next_revision)
         return page
 
-    def told_with_old(self, entity_type: str) -> Iterator[tuple[watch_pb2.Change, bytes]]:
-        """Yield each kept change of a type of entities, and the entity before it: empty for a new
-        one, as in the change for a deleted one."""
+    def told_with_old(
+        self,
+        entity_types: Collection[str],
+        is_wanted: Callable[[str, int, Any], bool] = lambda entity_type, revision, row: True,
+    ) -> Iterator[tuple[watch_pb2.Change, bytes]]:
+        """Yield each kept change of types of entities, and the entity before it: empty for a new
+        one, as in the change for a deleted one.
+
+        `is_wanted` is asked with type, revision and row before a change costs more than a look.
+        """
         for position in range(self._first, len(self._noted)):
             noted = self._noted[position]
             kind = self._kinds[noted.kind]
-            if kind.entity_type != entity_type:
+            if kind.entity_type not in entity_types:
+                continue
+            if not is_wanted(kind.entity_type, self._revisions[position], _row_of(noted)):
                 continue
             before = watch_pb2.Change()
             if noted.old is not ABSENT:

@@ -40,6 +40,7 @@ from viewstamp.configuration import (
 )
 from viewstamp.configuration.config_file import SERVICES_SECTION
 from viewstamp.garbage import collect_when_quiet
+from viewstamp.health_port import Health, HealthPort
 from viewstamp.limits import UNIX_SOCKET_PATH_BYTES_MAX
 from viewstamp.telemetry import LOG_LEVELS, configure_logging, fields, settings
 from viewstamp.telemetry.settings import Telemetry
@@ -83,7 +84,8 @@ def run(
         with closing(_telemetry(service, options)) as telemetry:
             domain = _built(build, options)
             start = begun("start", {"viewstamp.stage": service}, begun_ns)
-            return event_loop.run(_serve(service, domain, options.listen, telemetry, start))
+            listen = (options.listen, options.health_listen)
+            return event_loop.run(_serve(service, domain, listen, telemetry, start))
     except CannotStart as error:
         return _refuse(service, error)
 
@@ -174,6 +176,11 @@ def _parser(service: str) -> argparse.ArgumentParser:
         "--listen", required=True, metavar="unix:PATH|HOST:PORT", help="address to serve at"
     )
     parser.add_argument(
+        "--health-listen",
+        metavar="HOST:PORT",
+        help="serve gRPC Health there, too, and nothing else: for probes",
+    )
+    parser.add_argument(
         "--log-level", default="info", choices=LOG_LEVELS, help="the least level that is logged"
     )
     transports.add_argument(parser)
@@ -183,15 +190,25 @@ def _parser(service: str) -> argparse.ArgumentParser:
 
 
 async def _serve(
-    service: str, domain: Domain[Any], listen: str, telemetry: Telemetry, start: Span
+    service: str,
+    domain: Domain[Any],
+    listen: tuple[str, str | None],
+    telemetry: Telemetry,
+    start: Span,
 ) -> int:
-    """Serve until a signal or a failure; return the exit code. Raises CannotStart."""
+    """Serve until a signal or a failure; return the exit code. Raises CannotStart.
+
+    `listen` is where the coordinator connects, and where probes do, if anywhere.
+    """
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     domain_server, server = DomainServer(domain, _watch(service, telemetry)), new_server()
-    address = bind(server, listen)
+    address = bind(server, listen[0])
+    health_port = _health_port(listen[1], domain_server.health)
     await domain_server.start(server)
+    if health_port is not None:
+        await health_port.start()
     garbage = asyncio.create_task(collect_when_quiet(lambda: domain_server.batches))
     ready = {"ready": True, "service": service, "listen": address, "pid": os.getpid()}
     print(json.dumps(ready), flush=True)  # noqa: T201 - the supervisor waits for it
@@ -200,9 +217,18 @@ async def _serve(
     failed = await _first(stopping, domain_server.failure)
     garbage.cancel()
     await domain_server.stop(server)
+    if health_port is not None:
+        await health_port.stop()
     _remove_socket(address)
     logger.info("stopped", extra=fields(failed=failed))
     return EXIT_FAILED if failed else EXIT_STOPPED
+
+
+def _health_port(listen: str | None, known: Health) -> HealthPort | None:
+    try:
+        return None if listen is None else HealthPort(listen, known)
+    except (OSError, ValueError) as error:
+        raise CannotStart(str(error)) from error
 
 
 async def _first(stopping: asyncio.Event, failure: asyncio.Future[Exception]) -> bool:

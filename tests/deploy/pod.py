@@ -2,29 +2,73 @@
 
 from __future__ import annotations
 
+import copy
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from tests.deploy.kustomize import Key, Object, render
+import yaml
+
 from viewstamp.routing import SERVICE_NAMES
+
+Object: TypeAlias = dict[str, Any]
+Key: TypeAlias = tuple[str, str]  # kind and name
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 LONE: Final = ("local", "production")
 REPLICATED: Final = "replicated"
 OVERLAYS: Final = (*LONE, REPLICATED)
 SIDECARS: Final = tuple(name.replace("_", "-") for name in SERVICE_NAMES)
-# Kubernetes starts native sidecars by itself from this version on.
-KUBERNETES_MIN: Final = "1.29"
+# From this version on containers may sleep before they stop; native sidecars are older.
+KUBERNETES_MIN: Final = "1.30"
 NAMESPACE: Final = "viewstamp"
 CLUSTER_ID: Final = "ab" * 16
 # Values that the operator creates: (config map, key) -> value.
 CONFIG_MAPS: Final = {("viewstamp-cluster", "cluster-id"): CLUSTER_ID}
+SETTINGS: Final = "viewstamp-settings"
+# Resources of others, whose schemas are not Kubernetes'.
+FOREIGN_GROUPS: Final = frozenset({"cert-manager.io", "monitoring.coreos.com"})
+
+
+@cache
+def _rendered(name: str) -> dict[Key, Object]:
+    text = (ROOT / "deploy" / "rendered" / f"{name}.yaml").read_text()
+    objects = list(yaml.load_all(text, yaml.CSafeLoader))
+    found = {(one["kind"], one["metadata"]["name"]): one for one in objects}
+    assert len(found) == len(objects), "two objects have one name"
+    return found
 
 
 def overlay(name: str) -> dict[Key, Object]:
-    """Return the objects of an overlay."""
-    return render(ROOT / "deploy" / "overlays" / name)
+    """Return the objects of an overlay, as kustomize rendered them; the caller may change them."""
+    return copy.deepcopy(_rendered(name))
+
+
+def settings(objects: dict[Key, Object]) -> Object:
+    """Return the ConfigMap of the settings, whose name ends with a checksum."""
+    (found,) = [
+        found
+        for (kind, name), found in objects.items()
+        if kind == "ConfigMap" and name.startswith(f"{SETTINGS}-")
+    ]
+    return found
+
+
+def pod_templates(objects: dict[Key, Object]) -> Iterator[tuple[str, Object]]:
+    """Yield the template of each kind of pod, with the name of its owner."""
+    for (kind, name), found in objects.items():
+        if kind == "StatefulSet":
+            yield name, found["spec"]["template"]
+        elif kind == "CronJob":
+            yield name, found["spec"]["jobTemplate"]["spec"]["template"]
+
+
+def containers(objects: dict[Key, Object]) -> list[Object]:
+    """Return the containers of a replica, those that start first before the others."""
+    spec = pod_spec(objects)
+    return [*spec["initContainers"], *spec["containers"]]
 
 
 def pod_spec(objects: dict[Key, Object]) -> Object:
@@ -54,10 +98,21 @@ def arguments(container: Object, replica: int) -> list[str]:
             values[variable["name"]] = fields[source["fieldRef"]["fieldPath"]]
         else:
             reference = source["configMapKeyRef"]
-            values[variable["name"]] = CONFIG_MAPS[reference["name"], reference["key"]]
+            values[variable["name"]] = _config_maps()[reference["name"], reference["key"]]
     return [
         re.sub(r"\$\((\w+)\)", lambda found: values[found[1]], text) for text in container["args"]
     ]
+
+
+@cache
+def _config_maps() -> dict[tuple[str, str], str]:
+    """Return the values of every overlay's settings, and of what the operator creates."""
+    found = dict(CONFIG_MAPS)
+    for name in OVERLAYS:
+        config_map = settings(overlay(name))
+        for key, value in config_map["data"].items():
+            found[config_map["metadata"]["name"], key] = value
+    return found
 
 
 def module(container: Object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,8 +15,8 @@ from typing import TypeAlias
 from coordinator.peers.tls import certificate_name
 from services.runtime import probe
 from tests.deploy.certificates import self_signed
-from tests.deploy.kustomize import Object
-from tests.deploy.pod import ROOT, arguments, mounts
+from tests.deploy.pod import ROOT, Object, arguments, mounts
+from viewstamp.cluster.preflight import free_address
 
 CLUSTER_KEY = "5a" * 32
 # Addresses in the pods' network, each with its address here.
@@ -31,7 +32,7 @@ class Pod:
         self._replica = replica
         self._names = names
         self._processes: list[subprocess.Popen[str]] = []
-        self._address = ""
+        self._ports: dict[str, str] = {}
 
     def start(self, container: Object) -> dict[str, object]:
         """Start a container's process and return the line with which it says that it serves."""
@@ -58,15 +59,12 @@ class Pod:
         ready: dict[str, object] = {}
         while "ready" not in ready:  # a coordinator first says how far it has come
             ready = json.loads(process.stdout.readline())
-        self._address = str(ready.get("address", ""))
         return ready
 
     def probe(self, settings: Object) -> int:
-        """Probe as the kubelet does, and return the exit code."""
-        if "grpc" in settings:
-            return probe.main([self._address, settings["grpc"]["service"]])
-        words = [self._local(word) for word in settings["exec"]["command"][3:]]
-        return probe.main([self._address if word == "127.0.0.1:7400" else word for word in words])
+        """Probe as the kubelet does, and return the exit code of a probe."""
+        asked = settings["grpc"]
+        return probe.main([self._port(f"0.0.0.0:{asked['port']}"), asked["service"]])
 
     def path(self, path: str) -> Path:
         """Return the place of a path of the pod on this machine."""
@@ -89,7 +87,13 @@ class Pod:
             argument = argument.replace(root, str(self.path(root)))
         for name, address in self._names:
             argument = argument.replace(name, address)
-        return argument.replace("0.0.0.0:7400", "127.0.0.1:0")
+        return re.sub(r"0\.0\.0\.0:\d+", lambda found: self._port(found[0]), argument)
+
+    def _port(self, address: str) -> str:
+        """Return a free address that stands for one of the pod's."""
+        if address not in self._ports:
+            self._ports[address] = free_address("127.0.0.1:0")
+        return self._ports[address]
 
 
 def put_secrets(pod: Pod) -> None:

@@ -16,8 +16,7 @@ from tests.deploy.dockerfile import (
     parse,
     stages,
 )
-from tests.deploy.kustomize import containers
-from tests.deploy.pod import ROOT, flag, module, overlay, pod_spec
+from tests.deploy.pod import ROOT, containers, flag, module, overlay, pod_spec
 from tests.deploy.pod import coordinator as coordinator_of
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -1,7 +1,7 @@
 """A `kubectl` without a cluster: it checks the names of a command against the manifests.
 
-It knows the commands of the operator's guide. It renders overlays as `tests/deploy/kustomize.py`
-does, and refuses objects, keys, ports and paths that no overlay has.
+It knows the commands of the operator's guide. It takes overlays as kustomize rendered them into
+`deploy/rendered`, and refuses objects, keys, ports and paths that no overlay has.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import yaml
 
-from tests.deploy.kustomize import Object, RenderError, render
+from tests.deploy.pod import Object
 
-OVERLAYS: Final = Path("deploy/overlays")
+DEPLOY: Final = Path("deploy")
 NAMESPACE: Final = "--namespace viewstamp "
 KINDS: Final = {"statefulset": "StatefulSet", "service": "Service"}
 
@@ -25,10 +25,17 @@ class NotInManifests(Exception):  # noqa: N818 - reads as the sentence it is
     """A command that would fail, or that this stand-in does not know."""
 
 
+def rendered(directory: Path) -> list[Object]:
+    """Return the objects of a directory below `deploy`. Raises OSError."""
+    check((directory / "kustomization.yaml").is_file(), f"{directory} is no kustomization")
+    text = (DEPLOY / "rendered" / f"{directory.name}.yaml").read_text()
+    return list(yaml.load_all(text, yaml.CSafeLoader))
+
+
 def objects() -> Iterator[Object]:
-    """Yield the objects of all overlays."""
-    for directory in sorted(OVERLAYS.iterdir()):
-        yield from render(directory).values()
+    """Yield the objects of all overlays, and of the namespace."""
+    for directory in (DEPLOY / "namespace", *sorted((DEPLOY / "overlays").iterdir())):
+        yield from rendered(directory)
 
 
 def named(kind: str, name: str) -> Object:
@@ -63,7 +70,7 @@ def check(found: object, sentence: str) -> None:
 
 def kustomize(directory: str) -> None:
     """Print the rendered objects of a directory."""
-    sys.stdout.write(yaml.safe_dump_all(render(Path(directory)).values()))
+    sys.stdout.write(yaml.safe_dump_all(rendered(Path(directory))))
 
 
 def create_secret(name: str, path: str) -> None:
@@ -104,15 +111,13 @@ IN_NAMESPACE: Final[dict[str, Callable[..., object]]] = {
     r"port-forward service/(\S+) (\d+)": forward,
 }
 COMMANDS: Final[dict[str, Callable[..., object]]] = {
-    r"kustomize (\S+)": kustomize,
     r"apply --kustomize (\S+)": kustomize,
-    r"create namespace (\S+)": lambda name: named("Namespace", name),
     **{NAMESPACE + pattern: action for pattern, action in IN_NAMESPACE.items()},
 }
 
 
 def run(command: str) -> None:
-    """Run a command. Raises NotInManifests, RenderError, OSError."""
+    """Run a command. Raises NotInManifests, OSError."""
     for pattern, action in COMMANDS.items():
         if (match := re.fullmatch(pattern, command)) is not None:
             action(*match.groups())
@@ -125,7 +130,7 @@ def main() -> int:
     command = " ".join(sys.argv[1:])
     try:
         run(command)
-    except (NotInManifests, RenderError, OSError) as error:
+    except (NotInManifests, OSError) as error:
         sys.stderr.write(f"kubectl {command}: {error}\n")
         return 1
     return 0

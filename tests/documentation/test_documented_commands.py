@@ -32,6 +32,7 @@ MINUTES = "takes minutes: CI or somebody who needs its figures runs it"
 SUITE = "is the test suite of which this test is a part"
 ENGINE = "needs a container engine"
 KUBERNETES = "needs a Kubernetes cluster"
+GO = "needs Go, which builds kustomize and helm"
 STANDALONE = "needs a standalone cluster; tests/analytics/test_standalone_cluster.py has one"
 LEVEL = "needs a cluster below the newest level; tests/replicas/test_upgrades.py runs it on one"
 # Page and beginning of a command that is not run, and why.
@@ -46,6 +47,10 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
     ("benchmarks/README.md", "python -m benchmarks.snapshots >"): MINUTES,
     ("benchmarks/README.md", "python -m benchmarks.analytics >"): MINUTES,
     ("benchmarks/README.md", "make benchmark-analytics"): MINUTES,
+    ("docs/add-a-domain.md", "make manifests"): GO,
+    ("docs/add-a-domain.md", "make test-deploy"): GO,
+    ("docs/operations.md", "make manifests"): GO,
+    ("docs/operations.md", "helm"): KUBERNETES,
     ("docs/analytics.md", "viewstamp analyze --data-directory DIR"): STANDALONE,
     ("docs/analytics.md", "spark-submit --master spark"): STANDALONE,
     ("docs/analytics.md", "spark-submit --master k8s"): KUBERNETES,
@@ -215,8 +220,7 @@ def test_python_blocks_share_a_namespace(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        ("create namespace viewstamps", "no overlay has a Namespace"),
-        ("kustomize deploy/overlay", "No such file"),
+        ("apply --kustomize deploy/overlay", "is no kustomization"),
         ("--namespace viewstamp scale statefulset/viewstamps --replicas=0", "no overlay has a"),
         ("--namespace viewstamp create secret generic key --from-file=Makefile", "no pod mounts"),
         ("--namespace viewstamp create configmap a --from-literal=b=c", "pods read"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -48,9 +49,7 @@ def walk(entries: list[SealedPrepare], sought: SoughtEntity, **options: int) -> 
     from_revision = options.get("from_revision", 1)
     state, left, ids = PastState(), list(entries), sought.ids
     while left:
-        sought = SoughtEntity(
-            sought.stage, sought.entity_type, ids, sought.name, sought.stream_id, sought.topic_id
-        )
+        sought = replace(sought, ids=ids)
         page = walked(state, WalkEntries(left, sought, from_revision, options.get("room", ROOM)))
         found += page.found
         ids = page.ids

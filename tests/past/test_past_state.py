@@ -76,7 +76,7 @@ def changes_of(state: PastState) -> list[Change]:
         change
         for machine in state.machines.values()
         for kind in machine.domain.watched
-        for change, _ in machine.changes.told_with_old(kind.entity_type)
+        for change, _ in machine.changes.told_with_old({kind.entity_type})
         if kind.entity_type
     ]
     return sorted(found, key=lambda change: change.revision)

@@ -14,7 +14,7 @@ from viewstamp.api.history.v1.history_service_pb2_grpc import HistoryServiceStub
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams
 from viewstamp.api.streams.v1.streams_pb2 import Topic
 from viewstamp.api.users.v1 import users_service_pb2 as users
-from viewstamp.api.users.v1.users_pb2 import Permissions
+from viewstamp.api.users.v1.users_pb2 import Permissions, PersonalAccessToken
 from viewstamp.api.watch.v1.watch_service_pb2 import (
     CHANGE_KIND_CREATED,
     CHANGE_KIND_DELETED,
@@ -153,3 +153,29 @@ def test_what_names_nothing(root: Caller, fields: dict[str, Any]) -> None:
         grpc.StatusCode.INVALID_ARGUMENT,
         "MALFORMED_REQUEST",
     )
+
+
+def test_who_changed_what_belongs_to_an_entity(root: Caller) -> None:
+    """Tokens of a user, members of a group: who made them, who took them away, and whose."""
+    username = unique("owner")
+    created = root.create_user(username, PASSWORD)
+    owner = root.logged_in(username, PASSWORD)
+    token = users.CreatePersonalAccessTokenRequest(name="deploy")
+    made = owner.call(owner.users.CreatePersonalAccessToken, token).header.revision
+    deletion = users.DeleteUserTokenRequest(user=named(username), name="deploy")
+    revoked = root.call(root.users.DeleteUserToken, deletion).header.revision
+    answer = blame(root, user=named(username), part=history.BLAMED_PART_TOKENS)
+    assert in_short(answer) == [
+        (made, username, "CreatePersonalAccessToken", CHANGE_KIND_CREATED),
+        (revoked, "root", "DeleteUserToken", CHANGE_KIND_DELETED),
+    ]
+    assert [each.owner_id for each in answer.changes] == [created.user_id] * 2
+    assert answer.part == history.BLAMED_PART_TOKENS
+    assert PersonalAccessToken.FromString(answer.changes[0].after).name == "deploy"
+    root.call(root.users.DeleteUser, users.DeleteUserRequest(user=named(username)))
+    gone = blame(root, user=named(username), part=history.BLAMED_PART_TOKENS)
+    assert in_short(gone)[:2] == in_short(answer)
+    # What can be read of the entity can be read of what belongs to it, and nothing else.
+    with refused() as failure:
+        blame(reader(root, "read_users"), stream={"id": 1}, topic={"id": 1}, part=3)
+    assert failure.it.reason in {"STREAM_NOT_FOUND", "PERMISSION_DENIED"}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from viewstamp.cli.blame_words import COLUMNS, row_of
 from viewstamp.cli.calls import run
 from viewstamp.cli.canonical import PlaceCommand
 from viewstamp.cli.grammar import entity
@@ -18,12 +20,13 @@ from viewstamp.cli.options import (
     TopicArgument,
     UserArgument,
 )
-from viewstamp.cli.output import moment_text, plain, print_table, printed, timestamp
+from viewstamp.cli.output import plain, print_table, printed, timestamp
 from viewstamp.cli.settings import Settings, settings_of
 
 if TYPE_CHECKING:
     from viewstamp.api.history.v1 import history_service_pb2 as history_pb2
     from viewstamp.client import Client
+    from viewstamp.client.history import BlamedPartName
 
 app = typer.Typer(
     help="Show who changed an entity: when, by which command, and what.",
@@ -31,12 +34,9 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-COLUMNS: Final = ("revision", "time", "who", "command", "what")
 # What every change changes says nothing.
 _NOT_TOLD: Final = frozenset({"modified_revision"})
 CHANGES: Final = 100
-# A value in a table; documents have all of it.
-VALUE_CHARACTERS_MAX: Final = 60
 FromRevision = Annotated[
     int,
     typer.Option(
@@ -46,15 +46,28 @@ FromRevision = Annotated[
 Changes = Annotated[int, typer.Option("--limit", min=1, help="End after so many changes.")]
 
 
+@dataclass(frozen=True, slots=True)
+class _Blamed:
+    """What is asked about: an entity by its names, or what belongs to it."""
+
+    names: dict[str, int | str]
+    part: BlamedPartName | None = None
+    partition: int | None = None
+
+
 @app.command()
 def user(
     context: typer.Context,
     user: UserArgument,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Who changed its personal access tokens instead.")
+    ] = False,
     from_revision: FromRevision = 0,
     limit: Changes = CHANGES,
 ) -> None:
-    """Show who changed a user."""
-    _blame(context, {"user": user}, from_revision, limit)
+    """Show who changed a user, or its tokens."""
+    blamed = _Blamed({"user": entity(user)}, "tokens" if tokens else None)
+    _blame(context, blamed, from_revision, limit)
 
 
 @app.command()
@@ -65,7 +78,7 @@ def stream(
     limit: Changes = CHANGES,
 ) -> None:
     """Show who changed a stream."""
-    _blame(context, {"stream": stream}, from_revision, limit)
+    _blame(context, _Blamed({"stream": entity(stream)}), from_revision, limit)
 
 
 @app.command(cls=PlaceCommand)
@@ -73,11 +86,25 @@ def topic(
     context: typer.Context,
     stream: StreamArgument,
     topic: TopicArgument,
+    placements: Annotated[
+        bool,
+        typer.Option(
+            "--placements", help="Who changed which brokers have its partitions, and are in sync."
+        ),
+    ] = False,
+    partition: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="PARTITION", help="With --placements: only of this partition."),
+    ] = None,
     from_revision: FromRevision = 0,
     limit: Changes = CHANGES,
 ) -> None:
-    """Show who changed a topic."""
-    _blame(context, {"stream": stream, "topic": topic}, from_revision, limit)
+    """Show who changed a topic, or who has its partitions."""
+    if partition is not None and not placements:
+        raise typer.BadParameter("it goes with --placements", param_hint="--partition")
+    names = {"stream": entity(stream), "topic": entity(topic)}
+    blamed = _Blamed(names, "placements" if placements else None, partition)
+    _blame(context, blamed, from_revision, limit)
 
 
 @app.command(cls=PlaceCommand)
@@ -86,12 +113,15 @@ def group(
     stream: StreamArgument,
     topic: TopicArgument,
     group: GroupArgument,
+    members: Annotated[
+        bool, typer.Option("--members", help="Who joined, left or was moved instead.")
+    ] = False,
     from_revision: FromRevision = 0,
     limit: Changes = CHANGES,
 ) -> None:
-    """Show who changed a consumer group: its options and epochs, not its members."""
-    names = {"stream": stream, "topic": topic, "group": group}
-    _blame(context, names, from_revision, limit)
+    """Show who changed a consumer group, its options and epochs; or its members."""
+    names = {"stream": entity(stream), "topic": entity(topic), "group": entity(group)}
+    _blame(context, _Blamed(names, "members" if members else None), from_revision, limit)
 
 
 @app.command()
@@ -102,36 +132,43 @@ def broker(
     limit: Changes = CHANGES,
 ) -> None:
     """Show who changed a broker."""
-    _blame(context, {"broker": broker}, from_revision, limit)
+    _blame(context, _Blamed({"broker": entity(broker)}), from_revision, limit)
 
 
-def _blame(context: typer.Context, names: dict[str, str], from_revision: int, limit: int) -> None:
+def _blame(context: typer.Context, blamed: _Blamed, from_revision: int, limit: int) -> None:
     """Read the changes of an entity, and print them."""
     settings = settings_of(context)
-    named = {name: entity(text) for name, text in names.items()}
 
     async def read(client: Client) -> dict[str, Any]:
-        found = await _read(settings, client, named, from_revision, limit)
-        earlier = _had_other_name(found, from_revision)
+        found = await _read(settings, client, blamed, from_revision, limit)
+        earlier = None if blamed.part else _had_other_name(found, from_revision)
         if earlier is None:
             return found
-        *_, last = named
-        return await _read(settings, client, {**named, last: earlier}, from_revision, limit)
+        *_, last = blamed.names
+        by_id = replace(blamed, names={**blamed.names, last: earlier})
+        return await _read(settings, client, by_id, from_revision, limit)
 
     found = run(context, read)
     if not printed(settings, found):
-        _print(found)
+        _print(found, blamed.partition)
 
 
 async def _read(
     settings: Settings,
     client: Client,
-    named: dict[str, int | str],
+    blamed: _Blamed,
     from_revision: int,
     limit: int,
 ) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
-    async for page in client.blame(**named, from_revision=from_revision, page_size=limit):
+    names: dict[str, Any] = blamed.names
+    async for page in client.blame(
+        **names,
+        part=blamed.part,
+        partition=blamed.partition,
+        from_revision=from_revision,
+        page_size=limit,
+    ):
         found += map(_values, page.changes)
         if len(found) >= limit:
             break
@@ -167,12 +204,12 @@ def _tell_progress(settings: Settings, page: history_pb2.BlameEntityResponse) ->
         typer.echo(f"went through the log up to revision {far}", err=True)
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(found: dict[str, Any], partition: int | None) -> None:
     oldest, last, following = (
         found[key] for key in ("oldest_revision", "revision", "next_revision")
     )
     if found["changes"]:
-        print_table(COLUMNS, map(_row, found["changes"]))
+        print_table(COLUMNS, (row_of(change, partition) for change in found["changes"]))
     else:
         typer.echo("nothing has changed it in this time")
     if following:
@@ -213,43 +250,3 @@ def _differences(
     for name, new in after.items():
         if name not in _NOT_TOLD and before[name] != new:
             yield name, before[name], new
-
-
-def _row(change: dict[str, Any]) -> dict[str, Any]:
-    method = change["method"].rpartition("/")[2]
-    return {
-        "revision": change["revision"],
-        "time": "-" if change["time"] is None else moment_text(change["time"]),
-        "who": _who(change),
-        "command": method,
-        "what": "; ".join(_what(change)) or change["kind"],
-    }
-
-
-def _who(change: dict[str, Any]) -> str:
-    if change["is_internal"]:
-        return "the cluster"
-    name = change["username"] or "(gone)"
-    session = f", session {change['session_id']}" if change["session_id"] else ""
-    return f"{name} (id {change['user_id']}{session})"
-
-
-def _what(change: dict[str, Any]) -> Iterable[str]:
-    """Yield what changed, in words."""
-    for name, each in change["changed"].items():
-        yield from _field(name, each["before"], each["after"])
-
-
-def _field(name: str, old: Any, new: Any) -> Iterable[str]:
-    """Yield a changed field; of a nested one only what changed in it."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in new:
-            if old.get(key) != new[key]:
-                yield from _field(f"{name}.{key}", old.get(key), new[key])
-    else:
-        yield f"{name}: {_short(old)} -> {_short(new)}"
-
-
-def _short(value: Any) -> str:
-    text = "-" if value in (None, "", []) else str(value)
-    return text if len(text) <= VALUE_CHARACTERS_MAX else f"{text[:VALUE_CHARACTERS_MAX]}..."

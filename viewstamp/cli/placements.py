@@ -10,14 +10,31 @@ import typer
 from viewstamp import limits
 from viewstamp.cli.calls import collected, run
 from viewstamp.cli.grammar import entity
-from viewstamp.cli.options import AtRevision, DryRun, StreamArgument, TopicArgument, Yes, confirm
+from viewstamp.cli.options import (
+    AtRevision,
+    DryRun,
+    StreamArgument,
+    TopicArgument,
+    Yes,
+    confirm,
+    guards,
+)
 from viewstamp.cli.output import done, show_list
 from viewstamp.cli.settings import settings_of
 
 if TYPE_CHECKING:
     from viewstamp.client import Client
 
-COLUMNS = ("partition", "leader", "leader_epoch", "replicas", "in_sync")
+COLUMNS = ("partition", "leader", "leader_epoch", "replicas", "in_sync", "revision")
+PlacementsRevision = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="REVISION",
+        help="Refuse unless this is the highest revision of these placements, which"
+        " `topic placements` shows; 0: unless none of them is placed.",
+    ),
+]
 
 
 def placements(
@@ -67,6 +84,7 @@ def place(
             help="Also if none of the brokers is in sync: they begin with what they have.",
         ),
     ] = False,
+    expected_revision: PlacementsRevision = None,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -85,13 +103,15 @@ def place(
         chosen = [await _broker_id(client, name) for name in (replicas or "").split(",") if name]
         found = await client.topics.get(entity(stream), entity(topic))
         numbers = sorted(partition) if partition else range(found.partitions_count)
+        if expected_revision is not None:
+            _check_together(len(numbers))
         for some in _together(numbers):
             response = await client.brokers.place(
                 found.stream_id,
                 found.id,
                 dict.fromkeys(some, chosen),
                 allow_data_loss=allow_data_loss,
-                validate_only=dry_run,
+                **guards(expected_revision, dry_run=dry_run),
             )
         return response
 
@@ -111,6 +131,17 @@ def _check(
         raise typer.BadParameter(
             "it goes with --replicas: the cluster itself loses no data",
             param_hint="--allow-data-loss",
+        )
+
+
+def _check_together(count: int) -> None:
+    """Raise BadParameter for more partitions than one command may name: each has its own guard."""
+    most = limits.PARTITIONS_PER_REQUEST_MAX
+    if count > most:
+        raise typer.BadParameter(
+            f"it is about the partitions of one command, at most {most}, and these are {count}:"
+            " name fewer with --partition",
+            param_hint="--expected-revision",
         )
 
 

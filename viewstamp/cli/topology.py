@@ -86,7 +86,8 @@ def apply(
         bool,
         typer.Option(
             "--dry-run",
-            help="Show the plan. The cluster checks what depends on no other change of it.",
+            help="Show the plan. The cluster checks it as one transaction; if it does not fit into"
+            " one, only what depends on no other change of it.",
         ),
     ] = False,
 ) -> None:

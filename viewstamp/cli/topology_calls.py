@@ -24,11 +24,11 @@ from viewstamp.cli.settings import (
     settings_of,
     told,
 )
-from viewstamp.topology.display import change_values, plan_lines, plan_values
+from viewstamp.topology.display import StyledLine, change_values, plan_lines, plan_values
 
 if TYPE_CHECKING:
-    from viewstamp.client import Client, Refusal
-    from viewstamp.topology.applying import Progress
+    from viewstamp.client import Client
+    from viewstamp.topology.sending import Progress
 
 T = TypeVar("T")
 STANDARD_INPUT: Final = "-"
@@ -98,9 +98,9 @@ def apply_topology(
 ) -> None:
     """Show the plan, ask before anything is lost, and carry it out; or only check it."""
     settings = settings_of(context)
-    plan, refusals = made(context, lambda client: _planned(client, wanted, options))
+    plan, checked = made(context, lambda client: _planned(client, wanted, options))
     if options.dry_run:
-        _show_dry_run(settings, plan, refusals)
+        _show_dry_run(settings, plan, checked)
         return
     if not settings.for_programs:
         show_plan(settings, plan)
@@ -133,23 +133,47 @@ def _carried_out(
 
 async def _planned(
     client: Client, wanted: topology.Topology, options: ApplyOptions
-) -> tuple[topology.Plan, list[Refusal]]:
+) -> tuple[topology.Plan, topology.PlanCheck]:
     plan = await topology.plan(client, wanted, options.rules)
     if plan.problems or not options.dry_run:
-        return plan, []
+        return plan, topology.PlanCheck()
     return plan, await topology.check(client, plan, atomic=options.atomic)
 
 
-def _show_dry_run(settings: Settings, plan: topology.Plan, refusals: Sequence[Refusal]) -> None:
+def _show_dry_run(settings: Settings, plan: topology.Plan, checked: topology.PlanCheck) -> None:
     """Print the plan and what the cluster would refuse of it; exit with 1 if that is anything."""
-    refused = [{"reason": each.name, "message": each.message} for each in refusals]
-    if not printed(settings, {**plan_values(plan), "refusals": refused, "dry_run": True}):
+    refused = [{"reason": each.name, "message": each.message} for each in checked.refusals]
+    values = {
+        "refusals": refused,
+        "checked_as_one": bool(checked.commands) and not checked.split,
+        "unchecked_commands": checked.unchecked,
+        "dry_run": True,
+    }
+    if not printed(settings, {**plan_values(plan), **values}):
         show_plan(settings, plan)
-        for each in refusals:
+        for each in checked.refusals:
             typer.secho(f"! the cluster would refuse: {each.name}: {each.message}", fg="red")
+        for line in _how_checked(checked):
+            typer.secho(line.text, fg=line.colour)
         typer.echo("dry run: nothing was changed")
-    if plan.problems or refusals:
+    if plan.problems or checked.refusals:
         raise typer.Exit(EXIT_REFUSED)
+
+
+def _how_checked(checked: topology.PlanCheck) -> Iterator[StyledLine]:
+    """Yield lines that say what a check is worth."""
+    if checked.split:
+        yield StyledLine(f"not checked as one transaction: {checked.split}", "yellow")
+        count, others = checked.commands, checked.unchecked
+        yield StyledLine(
+            f"the cluster checked {count - others} of {count} commands by themselves; what the"
+            f" other {others} depend on is not there yet"
+            if others
+            else f"the cluster checked each of {count} commands by itself",
+            "yellow",
+        )
+    elif checked.commands and not checked.refusals:
+        yield StyledLine("the cluster would carry out all of it at one revision")
 
 
 def _show_applied(settings: Settings, applied: topology.AppliedPlan, options: ApplyOptions) -> None:

@@ -149,6 +149,7 @@ def password(
     keep_sessions: Annotated[
         bool, typer.Option("--keep-sessions", help="Keep the user's sessions.")
     ] = False,
+    expected_revision: ExpectedRevision = None,
     dry_run: DryRun = False,
 ) -> None:
     """Change a password. Sessions, access tokens and personal access tokens of that user end.
@@ -168,7 +169,7 @@ def password(
             current_password=current,
             keep_tokens=keep_tokens,
             keep_sessions=keep_sessions,
-            validate_only=dry_run,
+            **guards(expected_revision, dry_run=dry_run),
         ),
     )
     whose = "your password: log in again" if user is None else f"the password of user {user}"

@@ -20,7 +20,7 @@ from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.authorities import authority_problem
 from viewstamp.client.consistency import LINEARIZABLE, Consistency
 from viewstamp.client.errors import CannotConnect, ClientError, ProtocolError
-from viewstamp.client.field_levels import check_fields, check_step_down_trial
+from viewstamp.client.field_levels import check_fields, check_in_force
 from viewstamp.client.methods import METHODS, method_of
 from viewstamp.client.packing import (
     PackedBatch,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from viewstamp.api.routing.v1 import routing_pb2
     from viewstamp.client.brokers import Brokers
     from viewstamp.client.groups import Groups
+    from viewstamp.client.history import BlamedPartName
     from viewstamp.client.identifiers import Answer
     from viewstamp.client.informer import Informer
     from viewstamp.client.sessions import Sessions
@@ -332,23 +333,24 @@ class Client:
         group: int | str | None = None,
         user: int | str | None = None,
         broker: int | str | None = None,
+        part: BlamedPartName | None = None,
+        partition: int | None = None,
         from_revision: int = 0,
         page_size: int = 0,
     ) -> AsyncIterator[BlameEntityResponse]:
         """Iterate over pages of the changes of one entity, oldest first: who, when, what.
 
-        Name a user, a broker, a stream, a topic with its stream, or a group with both. A page may
-        have no changes: it tells how far back changes are known, and from where to go on. The
-        cluster goes through its log for some seconds for each page. Raises Refusal,
-        grpc.aio.AioRpcError.
+        Name a user, a broker, a stream, a topic with its stream, or a group with both. With `part`
+        it is about the "tokens" of a user, the "placements" of a topic or of its `partition`, or
+        the "members" of a group. A page may have no changes: it tells how far back changes are
+        known, and from where to go on. Raises Refusal, ProtocolError, ValueError, AioRpcError.
         """
         from viewstamp.client.history import blame_pages, blame_request
 
         names = {"stream": stream, "topic": topic, "group": group, "user": user, "broker": broker}
-        timeout_s = self._timeout_s or CALL_TIMEOUT_S
         return blame_pages(
-            lambda request: self._submitter.call_alone(request, timeout_s),
-            blame_request(names, from_revision, page_size),
+            lambda request: self._submitter.call_alone(request, self._timeout_s or CALL_TIMEOUT_S),
+            blame_request(names, from_revision, page_size, part, partition),
         )
 
     async def batch(
@@ -427,11 +429,11 @@ class Client:
         Raises Refusal (FEATURE_LEVEL_REQUIRED, ...), grpc.aio.AioRpcError.
         """
         timeout_s = self._timeout_s or CALL_TIMEOUT_S
+        request = cluster_pb2.StepDownRequest(validate_only=validate_only)
         if validate_only:
             # An older primary would step down. Nothing lowers the level that is found here.
             status = await self._submitter.call_alone(cluster_pb2.GetStatusRequest(), timeout_s)
-            check_step_down_trial(status.feature_level)
-        request = cluster_pb2.StepDownRequest(validate_only=validate_only)
+            check_in_force(method_of(request), request, status.feature_level)
         response: cluster_pb2.StepDownResponse = await self._submitter.call_alone(
             request, timeout_s
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from google.protobuf.message import Message
 
-from viewstamp import limits
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.routing import Method, sets_field
@@ -42,22 +41,11 @@ def check_in_force(method: Method, request: Message, in_force: int) -> None:
     """
     for name, level in method.field_levels.items():
         if level > in_force and sets_field(request, name):
-            raise _required(method.name, name, level, in_force)
-
-
-def check_step_down_trial(in_force: int) -> None:
-    """Raise Refusal FEATURE_LEVEL_REQUIRED if a build may not know that StepDown can be tried."""
-    level = limits.FEATURE_LEVEL_GUARDS
-    if in_force < level:
-        raise _required("StepDown", "validate_only", level, in_force)
-
-
-def _required(method: str, field: str, level: int, in_force: int) -> Refusal:
-    return Refusal(
-        Reason.REASON_FEATURE_LEVEL_REQUIRED,
-        f"`{field}` of {method} needs feature level {level}, and {in_force} is in force: a build"
-        " that does not know it may get the command",
-        method=method,
-        field=field,
-        required=level,
-    )
+            raise Refusal(
+                Reason.REASON_FEATURE_LEVEL_REQUIRED,
+                f"`{name}` of {method.name} needs feature level {level}, and {in_force} is in"
+                " force: a build that does not know it may get the command",
+                method=method.name,
+                field=name,
+                required=level,
+            )

@@ -11,6 +11,7 @@ from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as service_pb2
 from viewstamp.client.consistency import LINEARIZABLE, Consistency
+from viewstamp.client.divided import in_parts
 from viewstamp.client.identifiers import (
     Answer,
     Facade,
@@ -161,7 +162,7 @@ class Topics(Facade):
         found = pages(self._client, request, lambda page: page.partitions, consistency)
         return [each async for each in found]
 
-    def report_partition_ends(
+    async def report_partition_ends(
         self,
         stream: int | str,
         topic: int | str,
@@ -170,25 +171,31 @@ class Topics(Facade):
         broker: common_pb2.BrokerStamp | None = None,
         reported_at: datetime | None = None,
         validate_only: bool = False,
-    ) -> Answer[service_pb2.ReportPartitionEndsResponse]:
+    ) -> service_pb2.ReportPartitionEndsResponse:
         """Record the next offset to be written, by partition; a lower one moves no end.
 
         Name the topic by its id: a name may mean another topic by now. Of partitions that are
         placed only the leader can report: `broker` is its `BrokerSession.stamp`. All that lies
-        below the ends was written by `reported_at`, by default now. Raises ValueError for a time
-        without a time zone.
+        below the ends was written by `reported_at`, by default now. A report that costs more than
+        one command may is sent in parts; if it fails, those before have taken effect. Raises
+        ValueError for a time without a time zone.
         """
         now_us = time.time_ns() // _NS_PER_US
-        request = service_pb2.ReportPartitionEndsRequest(
-            **topic_name(stream, topic),
-            end_offsets=partition_offsets(end_offsets),
-            broker=broker,
-            reported_at_us=now_us if reported_at is None else microseconds(reported_at),
-            validate_only=validate_only,
-        )
-        return self._client.call(request)
+        reported_at_us = now_us if reported_at is None else microseconds(reported_at)
 
-    def truncate_partitions(
+        def send(part: Mapping[int, int]) -> Answer[service_pb2.ReportPartitionEndsResponse]:
+            request = service_pb2.ReportPartitionEndsRequest(
+                **topic_name(stream, topic),
+                end_offsets=partition_offsets(part),
+                broker=broker,
+                reported_at_us=reported_at_us,
+                validate_only=validate_only,
+            )
+            return self._client.call(request)
+
+        return await in_parts(send, end_offsets)
+
+    async def truncate_partitions(
         self,
         stream: int | str,
         topic: int | str,
@@ -196,19 +203,24 @@ class Topics(Facade):
         *,
         broker: common_pb2.BrokerStamp | None = None,
         validate_only: bool = False,
-    ) -> Answer[service_pb2.TruncatePartitionsResponse]:
+    ) -> service_pb2.TruncatePartitionsResponse:
         """Record the first offset that remains, by partition; a lower one changes nothing.
 
         Name the topic by its id: a name may mean another topic by now. A broker that drops data
-        gives its `BrokerSession.stamp`, and then has to lead what it names.
+        gives its `BrokerSession.stamp`, and then has to lead what it names. What costs more than
+        one command may is sent in parts, as by `report_partition_ends`.
         """
-        request = service_pb2.TruncatePartitionsRequest(
-            **topic_name(stream, topic),
-            start_offsets=partition_offsets(start_offsets),
-            broker=broker,
-            validate_only=validate_only,
-        )
-        return self._client.call(request)
+
+        def send(part: Mapping[int, int]) -> Answer[service_pb2.TruncatePartitionsResponse]:
+            request = service_pb2.TruncatePartitionsRequest(
+                **topic_name(stream, topic),
+                start_offsets=partition_offsets(part),
+                broker=broker,
+                validate_only=validate_only,
+            )
+            return self._client.call(request)
+
+        return await in_parts(send, start_offsets)
 
     def watermarks(
         self,

@@ -24,7 +24,7 @@ CHOSEN: Final = frozenset(
 # Each of several replicas needs another value.
 OF_ONE_REPLICA: Final = frozenset(
     {
-        *("--advertise", "--snapshot-directory", "--journal-archive"),
+        *("--advertise", "--health-listen", "--snapshot-directory", "--journal-archive"),
         *("--peer-tls-certificate", "--peer-tls-key", "--peer-tls-ca"),
     }
 )

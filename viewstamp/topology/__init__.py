@@ -12,8 +12,9 @@ What a document does not list is left alone. `docs/topology.md` has the format a
 from __future__ import annotations
 
 from viewstamp.complaints import Complaint, DocumentError
-from viewstamp.topology.applying import AppliedPlan, apply, check, diff, export, plan
+from viewstamp.topology.applying import apply, diff, export, plan
 from viewstamp.topology.changes import ChangeVerb, DeclaredKind, Plan, PlannedChange, PlanRules
+from viewstamp.topology.checking import PlanCheck, check
 from viewstamp.topology.compare import compare
 from viewstamp.topology.documents import dumped, merged, parsed, read_document
 from viewstamp.topology.errors import (
@@ -37,6 +38,7 @@ from viewstamp.topology.model import (
     UserGrants,
 )
 from viewstamp.topology.passwords import PasswordFile, PasswordFileError
+from viewstamp.topology.sending import AppliedPlan
 
 __all__ = [
     "read_document",
@@ -65,6 +67,7 @@ __all__ = [
     "ChangeVerb",
     "DeclaredKind",
     "AppliedPlan",
+    "PlanCheck",
     "PasswordFile",
     "PasswordFileError",
     "TopologyError",

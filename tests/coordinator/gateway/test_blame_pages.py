@@ -16,9 +16,12 @@ from coordinator.gateway.routes import Routes
 from coordinator.replica.batcher import Reply
 from tests.coordinator.history.past_trial import PastTrial
 from tests.past.past_histories import history, sealed
+from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as groups_api
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.history.v1.history_service_pb2 import BlameEntityRequest, BlameEntityResponse
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_api
+from viewstamp.api.users.v1 import users_service_pb2 as users_api
+from viewstamp.client.errors import ProtocolError
 from viewstamp.client.history import blame_pages, blame_request
 from viewstamp.errors import Refusal
 from viewstamp.limits import BLAME_IDS_MAX
@@ -119,3 +122,74 @@ def target(ids: set[int]) -> BlamedTarget:
     request = blame_request({"stream": 3, "topic": "paid"}, 1, 0)
     request.ids.extend(ids)
     return BlamedTarget(request)
+
+
+USER = users_api.GetUserResponse()
+USER.user.id = 4
+GROUP = groups_api.GetConsumerGroupResponse()
+GROUP.group.id, GROUP.group.stream_id, GROUP.group.topic_id = 9, 2, 3
+NAMES: dict[str, tuple[dict[str, int | str | None], Any]] = {
+    "members": ({"stream": "s", "topic": "t", "group": "g"}, GROUP),
+    "tokens": ({"user": "u"}, USER),
+    "placements": ({"stream": "s", "topic": "t"}, TOPIC),
+}
+WHOSE = {"members": 9, "tokens": 4, "placements": 5}
+
+
+@pytest.mark.parametrize("part", NAMES)
+def test_what_belongs_to_an_entity_is_that_of_one_id(part: Any) -> None:
+    """Whoever may read an entity may ask for what belongs to it, and not for that of its name."""
+    names, answer = NAMES[part]
+    target = BlamedTarget(blame_request(names, 1, 0, part))
+    found = target.sought((answer.SerializeToString(), MAY, MAY, GONE))
+    assert (set(found.ids), found.name) == ({WHOSE[part]}, "")
+    assert found.part_type.rpartition(".")[2] in {"Member", "PersonalAccessToken", "Placements"}
+    with pytest.raises(Refusal) as refused:
+        target.sought((DENIED, MAY, MAY, GONE))
+    assert refused.value is DENIED
+    assert (
+        BlamedTarget(blame_request(names, 1, 0))
+        .sought((answer.SerializeToString(), MAY, MAY, GONE))
+        .part_type
+        == ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "part", "partition", "says"),
+    [
+        ({"user": "u"}, "members", None, "members are of a group, and it names a user"),
+        ({"stream": "s"}, "placements", None, "placements are of a topic, and it names a stream"),
+        (NAMES["members"][0], "tokens", None, "tokens are of a user, and it names a group"),
+        ({"broker": 1}, "tokens", None, "tokens are of a user, and it names a broker"),
+        (NAMES["placements"][0], None, 3, "ask for the part BLAMED_PART_PLACEMENTS with it"),
+        (NAMES["members"][0], "members", 3, "ask for the part BLAMED_PART_PLACEMENTS with it"),
+    ],
+)
+def test_parts_that_an_entity_does_not_have(
+    names: dict[str, int | str | None], part: Any, partition: int | None, says: str
+) -> None:
+    """What belongs to another kind of entity is refused, and told what it belongs to."""
+    with pytest.raises(Refusal, match=says) as refused:
+        BlamedTarget(blame_request(names, 1, 0, part, partition))
+    assert refused.value.reason == Reason.REASON_MALFORMED_REQUEST
+
+
+def test_a_part_that_no_build_knows() -> None:
+    """A part of a later build is refused, and never answered with something else."""
+    request = blame_request({"user": "u"}, 1, 0)
+    request.part = 77  # type: ignore[assignment]
+    with pytest.raises(Refusal, match="knows no part 77: upgrade the cluster"):
+        BlamedTarget(request)
+    with pytest.raises(ValueError, match="there is no part 'topics': give one of members, tokens"):
+        blame_request({"user": "u"}, 1, 0, "topics")  # type: ignore[arg-type]
+
+
+async def test_a_part_is_not_mistaken_for_its_entity() -> None:
+    """An older build answers with changes of the entity itself, and that is an error."""
+
+    async def ask(request: BlameEntityRequest) -> BlameEntityResponse:
+        return BlameEntityResponse()
+
+    with pytest.raises(ProtocolError, match="upgrade it first"):
+        await anext(blame_pages(ask, blame_request({"user": "u"}, 1, 0, "tokens")))

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from coordinator.gateway.primary_calls import STEP_DOWN_PATH, PrimaryCalls
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.unary import Elsewhere, UnaryCalls
+from coordinator.replica.batcher import Reply
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.users.v1 import users_service_pb2
 from viewstamp.errors import Refusal
@@ -30,7 +33,9 @@ class NotedPrimary:
         """Say that calls can be passed on."""
         return True
 
-    async def forward(self, path: str, payload: bytes, context: Any, *, changes: bool) -> bytes:
+    async def forward(
+        self, path: str, payload: bytes, context: Any, *, changes: bool = True
+    ) -> bytes:
         """Note a call."""
         self.heard.append(payload)
         return b""
@@ -90,3 +95,54 @@ async def test_guards_are_passed_on_from_their_level_on(
         with pytest.raises(AbortedError, match="level"):
             await calls.serve(DELETE, payload, caller)
     assert primary.heard == [payload] * passes
+
+
+class Manager:
+    """A caller who may manage servers, at a replica that leads."""
+
+    newest = Reply(1, 1, 1, ())
+
+    async def check_manages_servers(self) -> None:
+        """Allow it."""
+
+
+TRIAL = cluster_pb2.StepDownRequest(validate_only=True).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("level", "payload", "passes"),
+    [
+        (FEATURE_LEVEL_GUARDS - 1, TRIAL, False),
+        (FEATURE_LEVEL_GUARDS, TRIAL, True),
+        (FEATURE_LEVEL_GUARDS - 1, b"", True),
+    ],
+)
+@pytest.mark.parametrize("leads", [False, True])
+async def test_a_trial_of_step_down_needs_its_level(
+    leads: bool, level: int, payload: bytes, passes: bool
+) -> None:
+    """An older primary would step down when that is only tried: no backup asks it to.
+
+    The primary says the same, so that it does not matter which replica is asked.
+    """
+    primary: Any = NotedPrimary()
+    callers: Any = SimpleNamespace(of=lambda metadata: Manager())
+    stepped_down: list[str] = []
+    calls = PrimaryCalls(
+        bytes(16),
+        Routes(lambda: level),
+        callers,
+        (lambda: None) if leads else not_primary,
+        primary,
+        lambda: None,
+        stepped_down.append,
+        dict,
+    )
+    serve = calls.handlers()[STEP_DOWN_PATH].unary_unary
+    if passes:
+        await serve(payload, BackupCaller())
+    else:
+        with pytest.raises(AbortedError, match="`validate_only` of StepDown needs feature level 8"):
+            await serve(payload, BackupCaller())
+    assert primary.heard == [payload] * (passes and not leads)
+    assert len(stepped_down) == (leads and payload == b"")

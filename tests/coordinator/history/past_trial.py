@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from coordinator.history.bases import PastBases
 from coordinator.history.builder import BuilderPorts, PastBuilder, WalkedLog
-from coordinator.history.messages import ApplyEntries, PastAnswer, PastMessage, SoughtEntity
+from coordinator.history.messages import (
+    ApplyEntries,
+    PastAnswer,
+    PastMessage,
+    SoughtEntity,
+    WalkEntries,
+)
 from coordinator.history.process import PastEndedError, PastLink
+from coordinator.history.tally import PastTally
 from coordinator.history.turns import IsWanted, PastQuestion, PastTurns
 from coordinator.mux.catalog_types import Snapshot, SnapshotState
 from coordinator.replica.writer import Gone, HeldEntries, Reading
@@ -25,7 +32,8 @@ OTHER = 8
 class FakeLink:
     """A process that can die, and that can be held."""
 
-    def __init__(self) -> None:
+    def __init__(self, take_time: Callable[[PastMessage], None]) -> None:
+        self._take_time = take_time
         self.conversation = PastConversation()
         self.asked: list[PastMessage] = []
         self.is_dead = False
@@ -35,6 +43,7 @@ class FakeLink:
     async def ask(self, message: PastMessage) -> PastAnswer:
         """Answer as the process does."""
         self.asked.append(message)
+        self._take_time(message)
         if isinstance(message, ApplyEntries):
             self.is_applying.set()
         await asyncio.sleep(0)
@@ -48,10 +57,11 @@ class FakeLink:
 
 
 class PastTrial:
-    """One replica's way into the past."""
+    """One replica's way into the past. Each piece of the log takes a second of its clock."""
 
     def __init__(self, entries: list[SealedPrepare], idle_ms: int = 60_000) -> None:
         self.entries = entries
+        self.clock_s = 0.0
         self.first_op = 1
         self.snapshots: list[Snapshot] = []
         self.loads: list[int] = []
@@ -71,7 +81,8 @@ class PastTrial:
             found_faulty=self._found_faulty,
             live_digest=self.live.get,
         )
-        self.builder = PastBuilder(ports)
+        self.tally = PastTally(lambda: self.clock_s)
+        self.builder = PastBuilder(ports, self.tally)
         self.turns = PastTurns(self.builder, self._start, idle_ms)
 
     @property
@@ -90,23 +101,29 @@ class PastTrial:
         return self.turns.ask(PastQuestion(user_id, revision, len(self.entries), self._place_of))
 
     def walk(
-        self, sought: SoughtEntity, from_revision: int = 1, room: int = 10
+        self, sought: SoughtEntity, from_revision: int = 1, room: int = 10, goal: bytes = b""
     ) -> asyncio.Future[WalkedLog]:
-        """Ask for the changes of an entity."""
+        """Ask for the changes of an entity; with a goal, as one page of several."""
 
         async def walk(builder: PastBuilder, is_wanted: IsWanted) -> WalkedLog:
             return await builder.walk(sought, from_revision, len(self.entries), room, is_wanted)
 
-        return self.turns.ask(PastQuestion(USER, 0, len(self.entries), walk))
+        question = PastQuestion(
+            USER, 0, len(self.entries), walk, goal, lambda walked: bool(walked.next_revision)
+        )
+        return self.turns.ask(question)
 
     async def _place_of(self, builder: PastBuilder, _: object) -> int:
         assert builder.place is not None
         return builder.place.revision
 
     async def _launch(self) -> PastLink:
-        self.links.append(FakeLink())
+        self.links.append(FakeLink(self._take_time))
         self.is_launched.set()
         return self.links[-1]
+
+    def _take_time(self, message: PastMessage) -> None:
+        self.clock_s += isinstance(message, ApplyEntries | WalkEntries)
 
     async def _bases(self) -> PastBases:
         stored = [snapshot.generation for snapshot in self.snapshots]

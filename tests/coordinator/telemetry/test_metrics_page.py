@@ -25,6 +25,7 @@ from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import PrepareBatch
 from coordinator.replica.cluster_clock import ClockView
 from coordinator.telemetry.metrics import ReplicaMetrics, gauge_families
+from coordinator.telemetry.past import past_families
 from coordinator.telemetry.watch import ReplicaWatch
 from services.runtime.watch import ApplyWatch
 from tests.viewstamp.telemetry.spans_for_tests import Kept
@@ -77,6 +78,19 @@ def replica_gauges() -> Iterable[Any]:
     return gauge_families(gauges(sources))
 
 
+def past_numbers() -> Iterable[Any]:
+    """Return what is counted of reads of the past, of which some were made."""
+    counts = SimpleNamespace(
+        builds={"ok": 2, "given_up": 1},
+        questions={"ok": 3, "REVISION_COMPACTED": 4},
+        built_s=12.5,
+        replayed_revisions=700,
+        waiting=5,
+        is_building=True,
+    )
+    return past_families(counts)
+
+
 def page_of(telemetry: Telemetry, *families: Any) -> dict[str, Any]:
     """Serve a page, fetch it over HTTP, and return its families by name."""
     address = telemetry.serve_metrics(families)
@@ -108,7 +122,7 @@ def told(families: dict[str, Any]) -> set[str]:
 
 def test_coordinator_tells_what_is_documented() -> None:
     """The coordinator's page has exactly the documented metrics."""
-    families = page_of(metered(), replica_metrics().families, replica_gauges)
+    families = page_of(metered(), replica_metrics().families, replica_gauges, past_numbers)
     assert told(families) == documented("Every process") | documented("Coordinator")
 
 
@@ -176,6 +190,27 @@ def test_a_file_system_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ends.set()
         first.join()
     assert len(values) == 2 and all(map(math.isnan, values))
+
+
+def test_reads_of_the_past_are_counted() -> None:
+    """Builds and questions are told by outcome, with their times and what they replayed."""
+    families = page_of(metered(), past_numbers)
+    told_of = {
+        (sample.name.removeprefix("viewstamp_past_"), *sample.labels.values()): sample.value
+        for family in families.values()
+        for sample in family.samples
+        if sample.name.startswith("viewstamp_past_")
+    }
+    assert told_of == {
+        ("builds_total", "ok"): 2,
+        ("builds_total", "given_up"): 1,
+        ("questions_total", "ok"): 3,
+        ("questions_total", "REVISION_COMPACTED"): 4,
+        ("build_seconds_total",): 12.5,
+        ("replayed_revisions_total",): 700,
+        ("questions_waiting",): 5,
+        ("building",): 1,
+    }
 
 
 def test_a_repeated_reply_with_fewer_spans_is_counted() -> None:

@@ -6,13 +6,14 @@ Work is counted in instructions of the interpreter, which no other load of the m
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
 
+from services.runtime.offset_rows import unpack
 from services.streams.placement import Placement, PlacementRow
 from tests.services.cost.machines import STREAM, TOPIC, Fed, reasons, streams
 from tests.services.cost.test_offsets_cost import charged, name_of, of_topic, offsets
@@ -20,9 +21,12 @@ from tests.services.cost.test_whatever_comes import LONG, Spans, check
 from viewstamp import limits
 from viewstamp.api.brokers.v1 import brokers_pb2
 from viewstamp.api.brokers.v1 import brokers_service_pb2 as api
-from viewstamp.api.common.v1.common_pb2 import BrokerStamp, Identifier
+from viewstamp.api.common.v1.common_pb2 import BrokerStamp, Identifier, PartitionOffset
+from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_api
+from viewstamp.client.divided import in_parts
+from viewstamp.errors import Refusal
 
 LEVEL: Final = limits.FEATURE_LEVEL_BROKERS
 BROKERS: Final = limits.BROKERS_MAX
@@ -38,6 +42,8 @@ FIRST: Final = 1
 # Of the largest number of brokers, one prepare takes no more.
 REGISTRATIONS_AT_ONCE: Final = 128
 ROWS_APART: Final = 200
+# So far that each row of a topic has two or three partitions of the longest report.
+FAR_APART: Final = limits.PARTITIONS_PER_TOPIC_MAX // limits.OFFSETS_PER_REQUEST_MAX
 RACKS: Final[dict[str, list[str]]] = {
     "one rack": ["r"] * BROKERS,
     "a rack each": [f"r{number}" for number in range(BROKERS)],
@@ -221,6 +227,42 @@ def test_the_longest_report_pays_for_the_judgement_of_its_broker(field: str) -> 
     longest = report(fed, field, limits.OFFSETS_PER_REQUEST_MAX)
     assert fed.commands(name_of(longest), [longest]) == [""]
     assert charged(fed) >= limits.OFFSETS_PER_REQUEST_MAX * REPLICAS // 2
+
+
+async def test_the_widest_report_is_carried_out_in_parts() -> None:
+    """16,384 partitions in nearly as many rows as a topic can have cost more than a command may.
+
+    The refusal says so for good; halves of neighbours, as a client sends them, are carried out.
+    """
+    fed = with_brokers(RACKS["a rack each"], topic("t", 0, 1))
+    fed.level = limits.FEATURE_LEVEL_TIMES
+    far = range(0, limits.PARTITIONS_PER_TOPIC_MAX, FAR_APART)[: limits.OFFSETS_PER_REQUEST_MAX]
+    near = Placement((FIRST,), (FIRST,), fed.revision)
+    wide = {each: near._replace(replicas=tuple(others(turn))) for turn, each in enumerate(far)}
+    put_placements(fed, limits.PARTITIONS_PER_TOPIC_MAX, lambda each: wide.get(each, near))
+    asked: list[int] = []
+
+    async def send(part: Mapping[int, int]) -> None:
+        ends = [PartitionOffset(partition=each, offset=end) for each, end in part.items()]
+        request = streams_api.ReportPartitionEndsRequest(broker=stamp(fed), end_offsets=ends)
+        asked.append(len(part))
+        fed.prepare(fed.span("ReportPartitionEnds", [of_topic(request)]))
+        for failed in fed.reply.outcomes[0].command.errors:
+            raise Refusal.from_error(failed.error)
+
+    with pytest.raises(Refusal) as caught:
+        await send(dict.fromkeys(far, 1))
+    assert caught.value.reason == Reason.REASON_COST_EXCEEDED
+    assert caught.value.details["scope"] == "command"
+    assert "retry_delay_ms" not in caught.value.details
+    asked.clear()
+    await in_parts(send, dict.fromkeys(far, 1))
+    half = limits.OFFSETS_PER_REQUEST_MAX // 2
+    assert asked == [2 * half, half, half]
+    ends = fed.machine.state.watermarks.rows.values()
+    assert sum(sum(map(bool, unpack(row.ends))) for row in ends) == len(far)
+    # Ends that are lower now cost more: streams says so to consumer groups.
+    await in_parts(send, dict.fromkeys(far, 0))
 
 
 def unpaid() -> Iterator[tuple[str, Callable[[Fed], Any]]]:

@@ -121,8 +121,39 @@ def test_partitions_are_placed(line: CommandLine, monkeypatch: pytest.MonkeyPatc
     assert sorted(replicas(line)) == [0, 1, 2]
     assert replicas(line)[1] == [two, one]
     header, *rows = line("topic", "placements", "orders", "payments").out.splitlines()
-    assert header.split() == ["partition", "leader", "leader_epoch", "replicas", "in_sync"]
+    columns = ["partition", "leader", "leader_epoch", "replicas", "in_sync", "revision"]
+    assert header.split() == columns
     assert rows[1].split()[:2] == ["1", str(two)]
+
+
+def test_placements_are_changed_as_they_were_seen(
+    line: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A move with a revision is refused once somebody else has moved one of its partitions."""
+    topic(line, 3)
+    one, two = registered(line, "one"), registered(line, "two")
+    place = ("topic", "place", "orders/payments")
+    some = (*place, "--partition", "0", "--partition", "1", "--replicas")
+    assert line(*some, "one,two", "--expected-revision", "0", "--dry-run").code == 0
+    assert line(*some, "one,two", "--expected-revision", "0").code == 0
+    shown = line("topic", "placements", "orders", "payments").out.splitlines()[1:]
+    (seen,) = {row.split()[-1] for row in shown}
+    assert line(*place, "--partition", "1", "--replicas", "two").code == 0
+    for dry in ((), ("--dry-run",)):
+        late = line(*some, "one", "--expected-revision", seen, *dry)
+        assert (late.code, "REVISION_MISMATCH" in late.err) == (1, True)
+    assert replicas(line) == {0: [one, two], 1: [two]}
+    blamed = ("blame", "topic", "orders", "payments", "--placements", "--partition", "0")
+    (change,) = line(*blamed, "--json").data["changes"]
+    assert (change["method"].rpartition("/")[2], change["revision"]) == (
+        "PlacePartitions",
+        int(seen),
+    )
+    assert f"partition 0: replicas - -> [{one}, {two}]" in line(*blamed).out
+    assert "it goes with --placements" in line(*blamed[:4], "--partition", "0").err
+    monkeypatch.setattr(limits, "PARTITIONS_PER_REQUEST_MAX", 2)
+    wide = line(*place, "--all", "--expected-revision", "0")
+    assert (wide.code, "at most 2, and these are 3: name fewer" in wide.err) == (2, True)
 
 
 def test_data_is_lost_only_by_consent(line: CommandLine) -> None:

@@ -16,7 +16,7 @@ from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.cli.relayed import RelayedClient
-from viewstamp.client import Client
+from viewstamp.client import Client, OutcomeUnknown, TimedOut
 from viewstamp.client.consistency import at
 from viewstamp.client.transport import AccessTokenSource, Credentials, Endpoints
 from viewstamp.errors import Refusal
@@ -29,6 +29,7 @@ TRIAL: Final = snapshots_pb2.DeleteSnapshotRequest(generation=3, validate_only=T
 GUARDED: Final[dict[str, Callable[[Client], Awaitable[Any]]]] = {
     "a dry run": lambda client: client.call(TRIAL),
     "a dry run of a client at a revision": lambda client: client.at(9).call(TRIAL),
+    "one of several": lambda client: client.batch([TRIAL]),
     "a part of a transaction": lambda client: client.transact([TRIAL]),
     "a transaction": lambda client: client.transact([DELETION], validate_only=True),
 }
@@ -41,6 +42,7 @@ class Backup(FakeGateway):
         super().__init__()
         self.names(NOWHERE)
         self.refuses_once: Refusal | None = None
+        self.refuses_names: dict[str, Refusal] = {}  # of streams to be created
         self.is_silent = False
         self.passed_on: list[str] = []
         self.consistencies: list[str] = []  # of single calls that demand one
@@ -66,6 +68,8 @@ class Backup(FakeGateway):
         if isinstance(request, snapshots_pb2.DeleteSnapshotRequest):
             return snapshots_pb2.DeleteSnapshotResponse()
         if isinstance(request, streams_pb2.CreateStreamRequest):
+            if (refused := self.refuses_names.get(request.name)) is not None:
+                await self._abort(context, refused)
             return streams_pb2.CreateStreamResponse(stream_id=7)
         return await super().unary(request, context)
 
@@ -151,7 +155,7 @@ async def test_guards_are_passed_on_at_their_level(backup: Backup, relayed: Rela
     backup.domain.feature_level = FEATURE_LEVEL_GUARDS
     for call in GUARDED.values():
         await call(relayed)
-    sent = ["DeleteSnapshotRequest", "DeleteSnapshotRequest", "TransactRequest", "TransactRequest"]
+    sent = [*["DeleteSnapshotRequest"] * 3, *["TransactRequest"] * 2]
     assert [name for name in backup.passed_on if name != "GetStatusRequest"] == sent
     assert backup.passed_on[0] == "GetStatusRequest"
 
@@ -171,3 +175,43 @@ async def test_a_read_of_the_past_says_so(backup: Backup, relayed: RelayedClient
     await relayed.at(7).users.who_am_i()
     await relayed.users.who_am_i(consistency=at(8))
     assert backup.consistencies == ["at=7", "at=8"]
+
+
+def creations(*names: str) -> list[streams_pb2.CreateStreamRequest]:
+    """Return requests for streams."""
+    return [streams_pb2.CreateStreamRequest(name=name) for name in names]
+
+
+async def test_several_commands_are_passed_on_one_by_one(
+    backup: Backup, relayed: RelayedClient
+) -> None:
+    """Without a session there is no request of several: each is sent alone, and answered."""
+    backup.refuses_names["b"] = Refusal(Reason.REASON_STREAM_EXISTS, "it is there")
+    made, refused, last = await relayed.batch(creations("a", "b", "c"))
+    assert isinstance(refused, Refusal)
+    assert refused.reason == Reason.REASON_STREAM_EXISTS
+    assert [type(each) for each in (made, last)] == [streams_pb2.CreateStreamResponse] * 2
+    assert backup.passed_on == ["CreateStreamRequest"] * 3
+    assert await relayed.batch([]) == []
+
+
+async def test_several_commands_end_where_nobody_can_decide_one(
+    backup: Backup, relayed: RelayedClient
+) -> None:
+    """Nothing is sent behind a command that had no decision, and the error says how far it came."""
+    backup.refuses_names["b"] = Refusal(Reason.REASON_VIEW_CHANGE, "no primary yet")
+    with pytest.raises(OutcomeUnknown, match="1 of 3 commands were answered, then: no primary yet"):
+        await relayed.batch(creations("a", "b", "c"))
+    with pytest.raises(Refusal, match="no primary yet"):
+        await relayed.batch(creations("b", "c"))
+    assert backup.passed_on == ["CreateStreamRequest"] * 3
+
+
+async def test_several_commands_have_one_deadline(backup: Backup, relayed: RelayedClient) -> None:
+    """A command without an answer may have taken effect; one that was not sent has not."""
+    backup.is_silent = True
+    with pytest.raises(OutcomeUnknown, match="0 of 2 commands were answered"):
+        await relayed.batch(creations("a", "b"), timeout_s=0.2)
+    with pytest.raises(TimedOut):
+        await relayed.batch(creations("a"), timeout_s=-0.5)
+    assert backup.passed_on == ["CreateStreamRequest"]

@@ -82,6 +82,7 @@ def test_programs_get_documents(line: CommandLine) -> None:
     assert line("diff", "-f", file, "--json").data["differs"] is True
     dry = line("apply", "-f", file, "--json", "--dry-run").data
     assert (dry["dry_run"], dry["refusals"]) == (True, [])
+    assert (dry["checked_as_one"], dry["unchecked_commands"]) == (True, 0)
     applied = line("apply", "-f", file, "--json").data
     assert len(applied["revisions"]) == 1
     assert [change["path"] for change in applied["changes"]] == [["second"], ["second", "events"]]
@@ -155,9 +156,33 @@ def test_atomicity_can_be_demanded(line: CommandLine) -> None:
     refused = line("apply", "-f", file, "--atomic", "--json")
     assert (refused.code, refused.error["reason"]) == (1, "NOT_ATOMIC")
     assert line("apply", "-f", file, "--atomic", "--dry-run", "--json").code == 1
+    dry = line("apply", "-f", file, "--dry-run")
+    assert dry.code == 0
+    assert dry.out.splitlines()[-3:] == [
+        "not checked as one transaction: 152 commands need 2 transactions",
+        "the cluster checked 1 of 152 commands by themselves; what the other 151 depend on is not"
+        " there yet",
+        "dry run: nothing was changed",
+    ]
     applied = line("apply", "-f", file)
     assert applied.code == 0
     assert "in 2 transactions, NOT as one" in applied.out
+    dry = line("apply", "-f", file, "--dry-run", "--json").data
+    assert (dry["checked_as_one"], dry["unchecked_commands"]) == (False, 0)
+
+
+def test_a_dry_run_checks_all_of_a_plan(line: CommandLine) -> None:
+    """A plan that fits into one transaction is checked as one, so also what depends on others."""
+    file = document("ninth")
+    dry = line("apply", "-f", file, "--dry-run")
+    assert dry.out.splitlines()[-2:] == [
+        "the cluster would carry out all of it at one revision",
+        "dry run: nothing was changed",
+    ]
+    assert line("apply", "-f", file).code == 0
+    assert line("apply", "-f", file, "--dry-run").out.splitlines()[1:] == [
+        "dry run: nothing was changed"
+    ]
 
 
 def test_a_password_file_is_checked(line: CommandLine) -> None:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import viewstamp
-from tests.processes.processes import ReplicaProcesses, replica
+from tests.processes.processes import ReplicaProcesses
 from tests.viewstamp.topology.drawn_topologies import distinct, topics, users
+from tests.viewstamp.topology.replica_clients import connected, new_name, with_topics
 from viewstamp import topology
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as api
@@ -38,8 +36,6 @@ from viewstamp.topology.model import (
 )
 from viewstamp.topology.reader import read_found
 
-PATIENT_S = 300.0
-NUMBERS = count()
 PRUNE = topology.PlanRules(prune=True)
 ALL_ALLOWED = topology.PlanRules(prune=True, allow_partition_deletion=True)
 # Names of streams and topics that the property draws from.
@@ -48,39 +44,6 @@ TOPICS = ("one", "two", "three")
 PEOPLE = ("alice", "bobby")
 SEGMENT_BYTES = 8 << 20
 NOTHING_LEFT = Topology(prune=PruneScope(STREAMS, PEOPLE))
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[ReplicaProcesses]:
-    """A running replica."""
-    with replica() as running:
-        yield running
-
-
-@asynccontextmanager
-async def connected(processes: ReplicaProcesses) -> AsyncIterator[Client]:
-    """Yield a client of root that is patient."""
-    async with await viewstamp.connect(
-        processes.address,
-        username="root",
-        password=processes.root_password(),
-        timeout_s=PATIENT_S,
-        connect_timeout_s=PATIENT_S,
-    ) as client:
-        yield client
-
-
-@pytest.fixture
-async def client(processes: ReplicaProcesses) -> AsyncIterator[Client]:
-    """A connected client."""
-    async with connected(processes) as connection:
-        yield connection
-
-
-@pytest.fixture
-def passwords(tmp_path: Path) -> topology.PasswordFile:
-    """A file for passwords."""
-    return topology.PasswordFile(tmp_path / "passwords.json")
 
 
 class Meddler:
@@ -95,12 +58,14 @@ class Meddler:
         """Pass a call on."""
         return await self._client.call(request, **more)
 
-    async def transact(self, requests: Sequence[Message]) -> list[Any]:
+    async def transact(
+        self, requests: Sequence[Message], *, validate_only: bool = False
+    ) -> list[Any]:
         """Let the other one act, then pass the transaction on."""
         self.transactions += 1
         if self._meddling:
             await self._client.call(self._meddling.pop(0))
-        return await self._client.transact(requests)
+        return await self._client.transact(requests, validate_only=validate_only)
 
 
 class ChangingCluster:
@@ -119,20 +84,10 @@ class ChangingCluster:
         return answer
 
 
-def new_name() -> str:
-    """Return a name of a stream that no other test uses."""
-    return f"stream{next(NUMBERS)}"
-
-
 def update(stream: str, replication_factor: int) -> Message:
     """Return how somebody else changes the topic `t`."""
     options = streams_pb2.TopicOptions(replication_factor=replication_factor)
     return api.UpdateTopicRequest(**topic_name(stream, "t"), options=options)
-
-
-def with_topics(stream: str, *declared: DeclaredTopic, prune: bool | None = None) -> Topology:
-    """Return a topology of one stream."""
-    return Topology((DeclaredStream(stream, prune, declared),))
 
 
 def drawn() -> st.SearchStrategy[Topology]:
@@ -343,30 +298,6 @@ async def test_a_plan_with_problems_is_not_applied(client: Client) -> None:
     with pytest.raises(topology.PlanRefused, match="it has 2 partitions and 1 are declared"):
         await topology.apply(client, wanted)
     assert [topic.name async for topic in client.topics.list(name)] == ["t"]
-
-
-async def test_a_check_changes_nothing(client: Client, processes: ReplicaProcesses) -> None:
-    """The cluster says what it would refuse of the changes that depend on no other."""
-    name = new_name()
-    await client.streams.create(name)
-    password = "may only read"
-    everywhere = nested(Grant("", "", each) for each in ("read_streams", "read_users"))
-    passwords = topology.PasswordFile(processes.directory / "passwords.json")
-    passwords.path.write_text(json.dumps({"reader": password}))
-    users_wanted = (DeclaredUser("reader", permissions=everywhere),)
-    await topology.apply(client, Topology(users=users_wanted), passwords=passwords)
-    wanted = replace(
-        with_topics(name, DeclaredTopic("t", groups=(DeclaredGroup("g"),))),
-        users=(DeclaredUser("somebody"),),
-    )
-    async with await viewstamp.connect(
-        processes.address, username="reader", password=password
-    ) as reader:
-        plan = await topology.plan(reader, wanted)
-        refusals = await topology.check(reader, plan)
-    assert [refusal.name for refusal in refusals] == ["PERMISSION_DENIED"] * 2
-    assert await topology.check(client, plan) == []
-    assert [topic.name async for topic in client.topics.list(name)] == []
 
 
 async def test_an_export_is_of_what_there_is(client: Client) -> None:

@@ -27,7 +27,7 @@ from viewstamp.api.routing.v1 import routing_pb2 as viewstamp_dot_api_dot_routin
 from viewstamp.api.watch.v1 import watch_service_pb2 as viewstamp_dot_api_dot_watch_dot_v1_dot_watch__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.viewstamp/api/history/v1/history_service.proto\x12\x18viewstamp.api.history.v1\x1a$viewstamp/api/common/v1/common.proto\x1a&viewstamp/api/routing/v1/routing.proto\x1a*viewstamp/api/watch/v1/watch_service.proto\"\xd0\x02\n\x12\x42lameEntityRequest\x12\x33\n\x06stream\x18\x01 \x01(\x0b\x32#.viewstamp.api.common.v1.Identifier\x12\x32\n\x05topic\x18\x02 \x01(\x0b\x32#.viewstamp.api.common.v1.Identifier\x12\x32\n\x05group\x18\x03 \x01(\x0b\x32#.viewstamp.api.common.v1.Identifier\x12\x31\n\x04user\x18\x04 \x01(\x0b\x32#.viewstamp.api.common.v1.Identifier\x12\x33\n\x06\x62roker\x18\x05 \x01(\x0b\x32#.viewstamp.api.common.v1.Identifier\x12\x15\n\rfrom_revision\x18\x06 \x01(\x04\x12\x11\n\tpage_size\x18\x07 \x01(\r\x12\x0b\n\x03ids\x18\x08 \x03(\x04\"\x8a\x02\n\x0c\x45ntityChange\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x11\n\ttimestamp\x18\x02 \x01(\x04\x12\x0f\n\x07user_id\x18\x03 \x01(\x04\x12\x13\n\x0bis_internal\x18\x04 \x01(\x08\x12\x10\n\x08username\x18\x05 \x01(\t\x12\x12\n\nsession_id\x18\x06 \x01(\x04\x12\x0e\n\x06method\x18\x07 \x01(\t\x12\x30\n\x04kind\x18\x08 \x01(\x0e\x32\".viewstamp.api.watch.v1.ChangeKind\x12\x13\n\x0b\x65ntity_type\x18\t \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\n \x01(\x0c\x12\r\n\x05\x61\x66ter\x18\x0b \x01(\x0c\x12\x13\n\x0bis_left_out\x18\x0c \x01(\x08\"\xc4\x01\n\x13\x42lameEntityResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12\x37\n\x07\x63hanges\x18\x02 \x03(\x0b\x32&.viewstamp.api.history.v1.EntityChange\x12\x17\n\x0foldest_revision\x18\x03 \x01(\x04\x12\x15\n\rnext_revision\x18\x04 \x01(\x04\x12\x0b\n\x03ids\x18\x05 \x03(\x04\x32\x87\x01\n\x0eHistoryService\x12u\n\x0b\x42lameEntity\x12,.viewstamp.api.history.v1.BlameEntityRequest\x1a-.viewstamp.api.history.v1.BlameEntityResponse\"\t\xb2\xed\x18\x05\x08\xc4\x03\x10\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.viewstamp/api/history/v1/history_service.proto\x12\x18viewstamp.api.history.v1\x1a$viewstamp/api/common/v1/common.proto\x1a&viewstamp/api/routing/v1/routing.proto\x1a*viewstamp/api/watch/v1/watch_service.proto\"\xaa\x03\n\x12\x42lameEntityRequest\x12\x33\n\x06stream\x18\x01 \x01(\x0b\x32#.viewstamp.api.common.v1.Identifier\x12\x32\n\x05topic\x18\x02 \x01(\x0b\x32#.viewstamp.api.common.v1.Identifier\x12\x32\n\x05group\x18\x03 \x01(\x0b\x32#.viewstamp.api.common.v1.Identifier\x12\x31\n\x04user\x18\x04 \x01(\x0b\x32#.viewstamp.api.common.v1.Identifier\x12\x33\n\x06\x62roker\x18\x05 \x01(\x0b\x32#.viewstamp.api.common.v1.Identifier\x12\x15\n\rfrom_revision\x18\x06 \x01(\x04\x12\x11\n\tpage_size\x18\x07 \x01(\r\x12\x0b\n\x03ids\x18\x08 \x03(\x04\x12\x32\n\x04part\x18\t \x01(\x0e\x32$.viewstamp.api.history.v1.BlamedPart\x12\x16\n\tpartition\x18\n \x01(\rH\x00\x88\x01\x01\x42\x0c\n\n_partition\"\xae\x02\n\x0c\x45ntityChange\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x11\n\ttimestamp\x18\x02 \x01(\x04\x12\x0f\n\x07user_id\x18\x03 \x01(\x04\x12\x13\n\x0bis_internal\x18\x04 \x01(\x08\x12\x10\n\x08username\x18\x05 \x01(\t\x12\x12\n\nsession_id\x18\x06 \x01(\x04\x12\x0e\n\x06method\x18\x07 \x01(\t\x12\x30\n\x04kind\x18\x08 \x01(\x0e\x32\".viewstamp.api.watch.v1.ChangeKind\x12\x13\n\x0b\x65ntity_type\x18\t \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\n \x01(\x0c\x12\r\n\x05\x61\x66ter\x18\x0b \x01(\x0c\x12\x13\n\x0bis_left_out\x18\x0c \x01(\x08\x12\x10\n\x08owner_id\x18\r \x01(\x04\x12\x10\n\x08has_more\x18\x0e \x01(\x08\"\xf8\x01\n\x13\x42lameEntityResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12\x37\n\x07\x63hanges\x18\x02 \x03(\x0b\x32&.viewstamp.api.history.v1.EntityChange\x12\x17\n\x0foldest_revision\x18\x03 \x01(\x04\x12\x15\n\rnext_revision\x18\x04 \x01(\x04\x12\x0b\n\x03ids\x18\x05 \x03(\x04\x12\x32\n\x04part\x18\x06 \x01(\x0e\x32$.viewstamp.api.history.v1.BlamedPart*v\n\nBlamedPart\x12\x1b\n\x17\x42LAMED_PART_UNSPECIFIED\x10\x00\x12\x17\n\x13\x42LAMED_PART_MEMBERS\x10\x01\x12\x16\n\x12\x42LAMED_PART_TOKENS\x10\x02\x12\x1a\n\x16\x42LAMED_PART_PLACEMENTS\x10\x03\x32\x87\x01\n\x0eHistoryService\x12u\n\x0b\x42lameEntity\x12,.viewstamp.api.history.v1.BlameEntityRequest\x1a-.viewstamp.api.history.v1.BlameEntityResponse\"\t\xb2\xed\x18\x05\x08\xc4\x03\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,12 +36,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_HISTORYSERVICE'].methods_by_name['BlameEntity']._loaded_options = None
   _globals['_HISTORYSERVICE'].methods_by_name['BlameEntity']._serialized_options = b'\262\355\030\005\010\304\003\020\005'
+  _globals['_BLAMEDPART']._serialized_start=1183
+  _globals['_BLAMEDPART']._serialized_end=1301
   _globals['_BLAMEENTITYREQUEST']._serialized_start=199
-  _globals['_BLAMEENTITYREQUEST']._serialized_end=535
-  _globals['_ENTITYCHANGE']._serialized_start=538
-  _globals['_ENTITYCHANGE']._serialized_end=804
-  _globals['_BLAMEENTITYRESPONSE']._serialized_start=807
-  _globals['_BLAMEENTITYRESPONSE']._serialized_end=1003
-  _globals['_HISTORYSERVICE']._serialized_start=1006
-  _globals['_HISTORYSERVICE']._serialized_end=1141
+  _globals['_BLAMEENTITYREQUEST']._serialized_end=625
+  _globals['_ENTITYCHANGE']._serialized_start=628
+  _globals['_ENTITYCHANGE']._serialized_end=930
+  _globals['_BLAMEENTITYRESPONSE']._serialized_start=933
+  _globals['_BLAMEENTITYRESPONSE']._serialized_end=1181
+  _globals['_HISTORYSERVICE']._serialized_start=1304
+  _globals['_HISTORYSERVICE']._serialized_end=1439
 # @@protoc_insertion_point(module_scope)

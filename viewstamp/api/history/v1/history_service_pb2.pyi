@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from viewstamp.api.common.v1 import common_pb2 as _common_pb2
 from viewstamp.api.watch.v1 import watch_service_pb2 as _watch_service_pb2
 import builtins as _builtins
@@ -19,6 +20,34 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _BlamedPart:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _BlamedPartEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BlamedPart.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    BLAMED_PART_UNSPECIFIED: _BlamedPart.ValueType  # 0
+    """Nothing: the entity itself."""
+    BLAMED_PART_MEMBERS: _BlamedPart.ValueType  # 1
+    """The members of a consumer group: Member."""
+    BLAMED_PART_TOKENS: _BlamedPart.ValueType  # 2
+    """The personal access tokens of a user: PersonalAccessToken."""
+    BLAMED_PART_PLACEMENTS: _BlamedPart.ValueType  # 3
+    """Who has the partitions of a topic: Placements, of up to 128 partitions each."""
+
+class BlamedPart(_BlamedPart, metaclass=_BlamedPartEnumTypeWrapper):
+    """What belongs to an entity, and has a history of its own."""
+
+BLAMED_PART_UNSPECIFIED: BlamedPart.ValueType  # 0
+"""Nothing: the entity itself."""
+BLAMED_PART_MEMBERS: BlamedPart.ValueType  # 1
+"""The members of a consumer group: Member."""
+BLAMED_PART_TOKENS: BlamedPart.ValueType  # 2
+"""The personal access tokens of a user: PersonalAccessToken."""
+BLAMED_PART_PLACEMENTS: BlamedPart.ValueType  # 3
+"""Who has the partitions of a topic: Placements, of up to 128 partitions each."""
+Global___BlamedPart: _TypeAlias = BlamedPart  # noqa: Y015
 
 @_typing.final
 class BlameEntityRequest(_message.Message):
@@ -36,10 +65,18 @@ class BlameEntityRequest(_message.Message):
     FROM_REVISION_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     IDS_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
     from_revision: _builtins.int
     """The first revision wanted; 0 for the oldest that is kept."""
     page_size: _builtins.int
     """About how many changes to return, at most 100; 0 for 100."""
+    part: Global___BlamedPart.ValueType
+    """Return the changes of what belongs to the entity instead of its own. Look at the part of the
+    response: builds that do not know it return the changes of the entity.
+    """
+    partition: _builtins.int
+    """Of placements: only the changes of this partition."""
     @_builtins.property
     def stream(self) -> _common_pb2.Identifier:
         """The stream, or the one that the topic is in."""
@@ -77,12 +114,16 @@ class BlameEntityRequest(_message.Message):
         from_revision: _builtins.int = ...,
         page_size: _builtins.int = ...,
         ids: _abc.Iterable[_builtins.int] | None = ...,
+        part: Global___BlamedPart.ValueType = ...,
+        partition: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "group", b"group", "stream", b"stream", "topic", b"topic", "user", b"user"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "broker", b"broker", "group", b"group", "partition", b"partition", "stream", b"stream", "topic", b"topic", "user", b"user"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "from_revision", b"from_revision", "group", b"group", "ids", b"ids", "page_size", b"page_size", "stream", b"stream", "topic", b"topic", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "broker", b"broker", "from_revision", b"from_revision", "group", b"group", "ids", b"ids", "page_size", b"page_size", "part", b"part", "partition", b"partition", "stream", b"stream", "topic", b"topic", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
 
 Global___BlameEntityRequest: _TypeAlias = BlameEntityRequest  # noqa: Y015
 
@@ -104,6 +145,8 @@ class EntityChange(_message.Message):
     BEFORE_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
     IS_LEFT_OUT_FIELD_NUMBER: _builtins.int
+    OWNER_ID_FIELD_NUMBER: _builtins.int
+    HAS_MORE_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The command's revision."""
     timestamp: _builtins.int
@@ -132,6 +175,10 @@ class EntityChange(_message.Message):
     """The entity after the change; empty if it is gone."""
     is_left_out: _builtins.bool
     """Whether the entity, or what its command did to all of that name, was too large, so that `before` and `after` are empty."""
+    owner_id: _builtins.int
+    """The entity that this belongs to, if a part was asked for."""
+    has_more: _builtins.bool
+    """Whether the command changed more of them than are told: at most 1000 of one command are."""
     def __init__(
         self,
         *,
@@ -147,10 +194,12 @@ class EntityChange(_message.Message):
         before: _builtins.bytes = ...,
         after: _builtins.bytes = ...,
         is_left_out: _builtins.bool = ...,
+        owner_id: _builtins.int = ...,
+        has_more: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "entity_type", b"entity_type", "is_internal", b"is_internal", "is_left_out", b"is_left_out", "kind", b"kind", "method", b"method", "revision", b"revision", "session_id", b"session_id", "timestamp", b"timestamp", "user_id", b"user_id", "username", b"username"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "entity_type", b"entity_type", "has_more", b"has_more", "is_internal", b"is_internal", "is_left_out", b"is_left_out", "kind", b"kind", "method", b"method", "owner_id", b"owner_id", "revision", b"revision", "session_id", b"session_id", "timestamp", b"timestamp", "user_id", b"user_id", "username", b"username"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -167,10 +216,13 @@ class BlameEntityResponse(_message.Message):
     OLDEST_REVISION_FIELD_NUMBER: _builtins.int
     NEXT_REVISION_FIELD_NUMBER: _builtins.int
     IDS_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
     oldest_revision: _builtins.int
     """Changes from this revision on are known. What was before is not kept, or not shown to the caller."""
     next_revision: _builtins.int
     """From where to go on; 0 if that was all up to the header's revision."""
+    part: Global___BlamedPart.ValueType
+    """What was asked for."""
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
         """The cluster, and the view, op and revision of this answer."""
@@ -191,10 +243,11 @@ class BlameEntityResponse(_message.Message):
         oldest_revision: _builtins.int = ...,
         next_revision: _builtins.int = ...,
         ids: _abc.Iterable[_builtins.int] | None = ...,
+        part: Global___BlamedPart.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "header", b"header", "ids", b"ids", "next_revision", b"next_revision", "oldest_revision", b"oldest_revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "header", b"header", "ids", b"ids", "next_revision", b"next_revision", "oldest_revision", b"oldest_revision", "part", b"part"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -697,7 +697,8 @@ class TruncatePartitionsRequest(_message.Message):
     @_builtins.property
     def start_offsets(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PartitionOffset]:
         """The first offset that remains, of 1 to 16384 partitions. Of several for one partition the
-        highest counts.
+        highest counts. Many partitions of many replicas that are far apart cost more than one command
+        may: COST_EXCEEDED with the detail `scope` "command". Halves by ascending partition cost less.
         """
 
     @_builtins.property
@@ -776,7 +777,8 @@ class ReportPartitionEndsRequest(_message.Message):
     @_builtins.property
     def end_offsets(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PartitionOffset]:
         """The next offset to be written, of 1 to 16384 partitions. Of several for one partition the
-        highest counts.
+        highest counts. Many partitions of many replicas that are far apart cost more than one command
+        may: COST_EXCEEDED with the detail `scope` "command". Halves by ascending partition cost less.
         """
 
     @_builtins.property

@@ -1,0 +1,328 @@
+"""What Kubernetes' operators expect of the manifests of a replicated store: a table of checks.
+
+Each item holds for rendered objects or not, and names what can be taken out of them so that it must
+fail: a check that bears the loss of what it checks would prove nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.deploy import manifest_checks
+from tests.deploy.manifest_checks import Objects
+from tests.deploy.pod import LONE, OVERLAYS, REPLICATED, SIDECARS
+
+# Kind and name of an object, and keys, positions and names of items that lead to what is taken out.
+Omission = tuple[str | int, ...]
+_SET: Final = ("StatefulSet", "viewstamp", "spec")
+_POD: Final = (*_SET, "template", "spec")
+_COORDINATOR: Final = (*_POD, "containers", "coordinator")
+_POLICY: Final = "NetworkPolicy"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A numbered demand, whether it holds, what breaks it if taken out, and the overlays."""
+
+    number: int
+    says: str
+    holds: Callable[[Objects], bool]
+    omissions: tuple[Omission, ...]
+    overlays: tuple[str, ...] = OVERLAYS
+
+
+def taken_out(objects: Objects, omission: Omission) -> None:
+    """Take out of the objects what an omission names. Raises LookupError if it is not there."""
+    kind, name, *path = omission
+    key = str(kind), str(name)
+    if not path:
+        del objects[key]
+        return
+    place: Any = objects[key]
+    for step in path[:-1]:
+        place = place[_place(place, step)]
+    del place[_place(place, path[-1])]
+
+
+def _place(whole: Any, step: str | int) -> str | int:
+    """Return the place of a key, or of the item of a list that begins so or has that name."""
+    if not isinstance(whole, list) or isinstance(step, int):
+        return step
+    for place, item in enumerate(whole):
+        text = item["name"] if isinstance(item, dict) else item
+        if text.startswith(step):
+            return place
+    raise LookupError(f"{step} is not in {whole}")
+
+
+_FULL: Final = (REPLICATED,)
+CHECKLIST: Final = (
+    Item(
+        1,
+        "an odd number of replicas start in parallel and are replaced one by one",
+        manifest_checks.rolls_pod_by_pod,
+        tuple(
+            (*_SET, key)
+            for key in ("serviceName", "podManagementPolicy", "updateStrategy", "replicas")
+        ),
+    ),
+    Item(
+        2,
+        "pods have names before they are ready, and clients a service of named ports",
+        manifest_checks.has_services,
+        (
+            ("Service", "viewstamp-headless", "spec", "clusterIP"),
+            ("Service", "viewstamp-headless", "spec", "publishNotReadyAddresses"),
+            ("Service", "viewstamp-headless", "spec", "ports", 0, "name"),
+            ("Service", "viewstamp", "spec", "ports", 0, "appProtocol"),
+            ("Service", "viewstamp"),
+        ),
+    ),
+    Item(
+        3,
+        "one replica at most leaves for a node that is drained",
+        manifest_checks.lets_one_go,
+        (
+            ("PodDisruptionBudget", "viewstamp"),
+            ("PodDisruptionBudget", "viewstamp", "spec", "maxUnavailable"),
+            ("PodDisruptionBudget", "viewstamp", "spec", "unhealthyPodEvictionPolicy"),
+        ),
+    ),
+    Item(
+        4,
+        "no two replicas share a node, and zones are used evenly",
+        manifest_checks.is_spread,
+        ((*_POD, "affinity"), (*_POD, "topologySpreadConstraints")),
+        _FULL,
+    ),
+    Item(
+        5,
+        "probes leave time to recover, and liveness is patient and not readiness",
+        manifest_checks.is_probed_patiently,
+        tuple(
+            (*_COORDINATOR, probe, *rest)
+            for probe in ("startupProbe", "livenessProbe", "readinessProbe")
+            for rest in ((), ("failureThreshold",), ("grpc",))
+            if (probe, rest) != ("startupProbe", ("grpc",))
+        ),
+    ),
+    Item(
+        6,
+        "a pod that leaves has time to be forgotten, to hand over and to end calls",
+        manifest_checks.leaves_in_order,
+        ((*_COORDINATOR, "lifecycle"), (*_POD, "terminationGracePeriodSeconds")),
+    ),
+    Item(
+        7,
+        "data lies on claims that outlive the set",
+        manifest_checks.keeps_volumes,
+        (
+            (*_SET, "persistentVolumeClaimRetentionPolicy"),
+            (*_SET, "volumeClaimTemplates", 0),
+            (*_SET, "volumeClaimTemplates", 0, "spec", "accessModes"),
+        ),
+    ),
+    Item(
+        7,
+        "each copy of a snapshot has a volume of its own",
+        manifest_checks.keeps_copies_apart,
+        (
+            (*_SET, "volumeClaimTemplates", 1),
+            (*_COORDINATOR, "volumeMounts", "copy-1"),
+        ),
+        ("production", REPLICATED),
+    ),
+    Item(
+        8,
+        "memory is requested whole, and processor time has no limit",
+        manifest_checks.is_sized,
+        (
+            (*_COORDINATOR, "resources", "limits"),
+            (*_COORDINATOR, "resources", "requests", "cpu"),
+            (*_POD, "initContainers", "streams", "resources", "limits"),
+        ),
+    ),
+    Item(
+        9,
+        "nothing runs as root, writes to its image, or has a privilege or a token",
+        manifest_checks.is_confined,
+        (
+            *((*_POD, "securityContext", key) for key in ("runAsNonRoot", "runAsUser", "fsGroup")),
+            (*_POD, "securityContext", "seccompProfile"),
+            (*_POD, "automountServiceAccountToken"),
+            (*_POD, "enableServiceLinks"),
+            ("ServiceAccount", "viewstamp", "automountServiceAccountToken"),
+            *(
+                (*_COORDINATOR, "securityContext", key)
+                for key in ("allowPrivilegeEscalation", "readOnlyRootFilesystem", "capabilities")
+            ),
+            (*_POD, "initContainers", "consumer-groups", "securityContext"),
+        ),
+    ),
+    Item(
+        10,
+        "policies close every pod, in both directions",
+        manifest_checks.is_closed_by_default,
+        ((_POLICY, "viewstamp"),),
+        LONE,
+    ),
+    Item(
+        10,
+        "policies close every pod, in both directions, that of the archive, too",
+        manifest_checks.is_closed_by_default,
+        ((_POLICY, "viewstamp-archive"), (_POLICY, "viewstamp-archive", "spec", "policyTypes", 1)),
+        _FULL,
+    ),
+    Item(
+        10,
+        "policies name each flow",
+        manifest_checks.names_its_flows,
+        ((_POLICY, "viewstamp", "spec", "ingress", 0),),
+    ),
+    Item(
+        10,
+        "policies name the flows between replicas, of the scraper and of the archive",
+        manifest_checks.names_all_flows,
+        (
+            (_POLICY, "viewstamp-peers"),
+            (_POLICY, "viewstamp-metrics"),
+            (_POLICY, "viewstamp-peers", "spec", "ingress", 0, "from"),
+            (_POLICY, "viewstamp-metrics", "spec", "ingress", 0, "from"),
+            (_POLICY, "viewstamp-archive", "spec", "egress", 0, "to"),
+            (_POLICY, "viewstamp-peers", "spec", "egress", 1),
+        ),
+        _FULL,
+    ),
+    Item(
+        11,
+        "every process is scraped",
+        manifest_checks.is_scraped,
+        (
+            ("PodMonitor", "viewstamp", "spec", "podMetricsEndpoints", 2),
+            (*_POD, "initContainers", "users", "ports"),
+        ),
+        _FULL,
+    ),
+    Item(
+        11,
+        "every alert has a severity and a page that says what to do",
+        manifest_checks.alerts_have_runbooks,
+        (
+            ("PrometheusRule", "viewstamp", "spec", "groups", 0),
+            (
+                "PrometheusRule",
+                "viewstamp",
+                "spec",
+                "groups",
+                0,
+                "rules",
+                3,
+                "annotations",
+                "runbook",
+            ),
+            ("PrometheusRule", "viewstamp", "spec", "groups", 0, "rules", 0, "labels", "severity"),
+        ),
+        _FULL,
+    ),
+    Item(
+        11,
+        "the alerts and the dashboard are those that are tested by themselves",
+        manifest_checks.has_alerts_and_dashboard,
+        (
+            ("ConfigMap", "viewstamp-dashboard"),
+            ("ConfigMap", "viewstamp-dashboard", "metadata", "labels", "grafana_dashboard"),
+            ("PrometheusRule", "viewstamp", "spec", "groups", 0, "rules", 5),
+        ),
+        _FULL,
+    ),
+    Item(
+        12,
+        "a changed setting is rolled out, and every setting is used",
+        manifest_checks.rolls_out_settings,
+        ((*_COORDINATOR, "env", "LOG_LEVEL"),),
+    ),
+    Item(
+        12,
+        "secrets are read-only files for the pod alone",
+        manifest_checks.keeps_secrets_apart,
+        (
+            (*_POD, "volumes", "cluster-key", "secret", "defaultMode"),
+            (*_COORDINATOR, "volumeMounts", "cluster-key", "readOnly"),
+        ),
+    ),
+    Item(
+        13,
+        "services are native sidecars, started before the coordinator, in order",
+        manifest_checks.has_native_sidecars,
+        tuple((*_POD, "initContainers", name, "restartPolicy") for name in SIDECARS)
+        + tuple((*_POD, "initContainers", name, "startupProbe") for name in SIDECARS),
+    ),
+    Item(
+        14,
+        "a replica knows its number from its pod, and how many there are",
+        manifest_checks.knows_who_it_is,
+        (
+            (*_COORDINATOR, "env", "REPLICA_ID"),
+            (*_COORDINATOR, "args", "--replica-count"),
+            (*_COORDINATOR, "args", "--replica-id"),
+        ),
+    ),
+    Item(
+        14,
+        "replicas know their cluster and each other by name",
+        manifest_checks.knows_its_cluster,
+        ((*_COORDINATOR, "args", "--peer=1"), (*_COORDINATOR, "args", "--cluster-id")),
+        _FULL,
+    ),
+    Item(
+        15,
+        "the newest snapshot is archived on a volume of its own",
+        manifest_checks.is_archived,
+        (
+            ("CronJob", "viewstamp-archive"),
+            ("PersistentVolumeClaim", "viewstamp-archive"),
+            ("CronJob", "viewstamp-archive", "spec", "concurrencyPolicy"),
+            (
+                "CronJob",
+                "viewstamp-archive",
+                "spec",
+                "jobTemplate",
+                "spec",
+                "activeDeadlineSeconds",
+            ),
+        ),
+        _FULL,
+    ),
+    Item(
+        15,
+        "objects have the recommended labels",
+        manifest_checks.is_labelled,
+        (
+            ("StatefulSet", "viewstamp", "metadata", "labels"),
+            ("Service", "viewstamp", "metadata", "labels", "app.kubernetes.io/version"),
+        ),
+    ),
+    Item(
+        16,
+        "cert-manager makes each certificate that is mounted, and renews it before a warning",
+        manifest_checks.is_certified,
+        (
+            ("Certificate", "viewstamp-tls"),
+            ("Certificate", "viewstamp-peer-tls", "spec", "renewBefore"),
+            ("Issuer", "viewstamp-peer-authority"),
+        ),
+        _FULL,
+    ),
+    Item(
+        16,
+        "certificates of replicas name each of them, and come from an authority of their own",
+        manifest_checks.proves_replicas,
+        (
+            ("Certificate", "viewstamp-peer-tls", "spec", "dnsNames", 1),
+            ("Certificate", "viewstamp-peer-tls", "spec", "usages", 2),
+        ),
+        _FULL,
+    ),
+)

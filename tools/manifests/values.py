@@ -1,0 +1,164 @@
+"""What a chart's user may set beside the features: its place in the objects, and its default.
+
+The defaults are what kustomize rendered: a chart without values is the manifests without overlay.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from tools.manifests.kustomization import Objects
+from tools.manifests.templates import Expression, Lines
+
+# Path of a value and its default, as they are found.
+Defaults = dict[str, Any]
+SETTINGS: Final = "viewstamp-settings"
+_IMAGE: Final = Expression('{{ include "viewstamp.image" . | quote }}')
+_NAMESPACE: Final = Expression("{{ .Release.Namespace }}")
+_CHECKSUM: Final = Expression("{{ toJson .Values.settings | sha256sum }}")
+_STORAGE_CLASS: Final = Lines(
+    "{{- with .Values.storage.className }}\nstorageClassName: {{ quote . }}\n{{- end }}"
+)
+_POD_OPTIONS: Final = ("imagePullSecrets", "priorityClassName", "nodeSelector", "tolerations")
+_MORE_NAMES: Final = Lines("{{- range .Values.certManager.dnsNames }}\n- {{ quote . }}\n{{- end }}")
+
+
+def with_values(objects: Objects) -> Defaults:
+    """Put expressions of Helm in the places of what may be set; return the defaults."""
+    defaults: Defaults = {}
+    for (kind, name), found in objects.items():
+        found["metadata"]["namespace"] = _NAMESPACE
+        for pod in _pod_specs(found):
+            _set_in_pod(pod, defaults)
+        for replace in _BY_OBJECT.get((kind, name), ()):
+            replace(found, defaults)
+    return defaults
+
+
+def pod_template(found: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the pod template of an object, None if it makes no pods."""
+    spec = found.get("spec", {})
+    spec = spec["jobTemplate"]["spec"] if "jobTemplate" in spec else spec
+    template: dict[str, Any] | None = spec.get("template")
+    return template
+
+
+def _pod_specs(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    template = pod_template(found)
+    if template is not None:
+        yield template["spec"]
+
+
+def _set_in_pod(pod: dict[str, Any], defaults: Defaults) -> None:
+    for container in (*pod.get("initContainers", ()), *pod["containers"]):
+        repository, _, tag = container["image"].partition(":")
+        defaults |= {"image.repository": repository, "image.tag": tag, "image.digest": ""}
+        defaults["image.pullPolicy"] = container["imagePullPolicy"]
+        container["image"] = _IMAGE
+        container["imagePullPolicy"] = _value("image.pullPolicy")
+        path = f"resources.{_camel(container['name'])}"
+        defaults[path] = container["resources"]
+        container["resources"] = Expression(f"{{{{ toJson .Values.{path} }}}}")
+    for option in _POD_OPTIONS:
+        text = f"{{{{- with .Values.pod.{option} }}}}\n{option}: {{{{ toJson . }}}}\n{{{{- end }}}}"
+        pod[f"({option})"] = Lines(text)
+        defaults[f"pod.{option}"] = _EMPTY[option]
+
+
+_EMPTY: Final[dict[str, Any]] = {
+    "imagePullSecrets": [],
+    "priorityClassName": "",
+    "nodeSelector": {},
+    "tolerations": [],
+}
+
+
+def _value(path: str) -> Expression:
+    return Expression(f"{{{{ .Values.{path} | quote }}}}")
+
+
+def _camel(name: str) -> str:
+    return re.sub(r"-(\w)", lambda found: found[1].upper(), name)
+
+
+def _set_settings(found: dict[str, Any], defaults: Defaults) -> None:
+    for key, text in found["data"].items():
+        path = f"settings.{_camel(key)}"
+        is_number = text.isdecimal()
+        defaults[path] = int(text) if is_number else text
+        # Helm reads numbers as floats, and would write large ones with an exponent.
+        number = "int64 " if is_number else ""
+        found["data"][key] = Expression(f"{{{{ {number}.Values.{path} | quote }}}}")
+
+
+def _set_checksum(found: dict[str, Any], defaults: Defaults) -> None:
+    found["spec"]["template"]["metadata"]["annotations"]["checksum/settings"] = _CHECKSUM
+
+
+def _set_claims(found: dict[str, Any], defaults: Defaults) -> None:
+    for claim in found["spec"]["volumeClaimTemplates"]:
+        is_data = claim["metadata"]["name"] == "data"
+        _set_claim(claim, "storage.size" if is_data else "snapshotCopies.size", defaults)
+
+
+def _set_claim(claim: dict[str, Any], path: str, defaults: Defaults) -> None:
+    requests = claim["spec"]["resources"]["requests"]
+    defaults |= {path: requests["storage"], "storage.className": ""}
+    requests["storage"] = _value(path)
+    claim["spec"]["(storageClassName)"] = _STORAGE_CLASS
+
+
+def _set_scraper(found: dict[str, Any], defaults: Defaults) -> None:
+    _set_namespace(found["spec"]["ingress"][0]["from"], "metrics.namespace", defaults)
+
+
+def _set_collector(found: dict[str, Any], defaults: Defaults) -> None:
+    _set_namespace(found["spec"]["egress"][0]["to"], "traces.namespace", defaults)
+
+
+def _set_namespace(peers: list[Any], path: str, defaults: Defaults) -> None:
+    labels = peers[0]["namespaceSelector"]["matchLabels"]
+    defaults[path] = labels["kubernetes.io/metadata.name"]
+    labels["kubernetes.io/metadata.name"] = _value(path)
+
+
+def _set_endpoint(found: dict[str, Any], defaults: Defaults) -> None:
+    prefix = "--otlp-endpoint="
+    pod = found["spec"]["template"]["spec"]
+    for container in (*pod["initContainers"], *pod["containers"]):
+        for number, argument in enumerate(container["args"]):
+            if argument.startswith(prefix):
+                defaults["traces.endpoint"] = argument.removeprefix(prefix)
+                text = f'"{prefix}{{{{ .Values.traces.endpoint }}}}"'
+                container["args"][number] = Expression(text)
+
+
+def _set_schedule(found: dict[str, Any], defaults: Defaults) -> None:
+    defaults["archive.schedule"] = found["spec"]["schedule"]
+    found["spec"]["schedule"] = _value("archive.schedule")
+
+
+def _set_archive_size(found: dict[str, Any], defaults: Defaults) -> None:
+    _set_claim(found, "archive.size", defaults)
+
+
+def _set_names(found: dict[str, Any], defaults: Defaults) -> None:
+    names = found["spec"]["dnsNames"]
+    for number, name in enumerate(names):
+        text = re.sub(r"\.viewstamp(\.svc)?$", r".{{ .Release.Namespace }}\1", name)
+        names[number] = Expression(f'"{text}"')
+    names.append(_MORE_NAMES)
+    defaults["certManager.dnsNames"] = []
+
+
+_BY_OBJECT: Final[dict[tuple[str, str], tuple[Callable[[dict[str, Any], Defaults], None], ...]]] = {
+    ("ConfigMap", SETTINGS): (_set_settings,),
+    ("StatefulSet", "viewstamp"): (_set_checksum, _set_claims, _set_endpoint),
+    ("NetworkPolicy", "viewstamp-metrics"): (_set_scraper,),
+    ("NetworkPolicy", "viewstamp-traces"): (_set_collector,),
+    ("PersistentVolumeClaim", "viewstamp-archive"): (_set_archive_size,),
+    ("CronJob", "viewstamp-archive"): (_set_schedule,),
+    ("Certificate", "viewstamp-tls"): (_set_names,),
+}
