@@ -169,6 +169,27 @@ def test_a_directory_that_cannot_be_asked(tmp_path: Path) -> None:
         assert values["copy-0"] > 0
 
 
+def test_reads_of_the_past_are_counted() -> None:
+    """Builds and questions are told by outcome, with their times and what they replayed."""
+    families = page_of(metered(), past_numbers)
+    told_of = {
+        (sample.name.removeprefix("viewstamp_past_"), *sample.labels.values()): sample.value
+        for family in families.values()
+        for sample in family.samples
+        if sample.name.startswith("viewstamp_past_")
+    }
+    assert told_of == {
+        ("builds_total", "ok"): 2,
+        ("builds_total", "given_up"): 1,
+        ("questions_total", "ok"): 3,
+        ("questions_total", "REVISION_COMPACTED"): 4,
+        ("build_seconds_total",): 12.5,
+        ("replayed_revisions_total",): 700,
+        ("questions_waiting",): 5,
+        ("building",): 1,
+    }
+
+
 def test_a_file_system_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One request waits for a file system that hangs, and those after it give NaN."""
     asked, ends = threading.Event(), threading.Event()
@@ -190,27 +211,6 @@ def test_a_file_system_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ends.set()
         first.join()
     assert len(values) == 2 and all(map(math.isnan, values))
-
-
-def test_reads_of_the_past_are_counted() -> None:
-    """Builds and questions are told by outcome, with their times and what they replayed."""
-    families = page_of(metered(), past_numbers)
-    told_of = {
-        (sample.name.removeprefix("viewstamp_past_"), *sample.labels.values()): sample.value
-        for family in families.values()
-        for sample in family.samples
-        if sample.name.startswith("viewstamp_past_")
-    }
-    assert told_of == {
-        ("builds_total", "ok"): 2,
-        ("builds_total", "given_up"): 1,
-        ("questions_total", "ok"): 3,
-        ("questions_total", "REVISION_COMPACTED"): 4,
-        ("build_seconds_total",): 12.5,
-        ("replayed_revisions_total",): 700,
-        ("questions_waiting",): 5,
-        ("building",): 1,
-    }
 
 
 def test_a_repeated_reply_with_fewer_spans_is_counted() -> None:
