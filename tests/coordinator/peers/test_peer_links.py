@@ -423,22 +423,6 @@ async def test_a_silent_process_is_replaced() -> None:
         assert trial.status(1).last_heard_ms == 0
 
 
-async def test_the_silence_of_peers() -> None:
-    """A peer that was never heard is silent since we listen; one that was heard, since then."""
-    now_ms = 5
-    addresses = free_addresses()
-    mine, theirs = config(addresses, 0), config(addresses, 1)
-    async with (
-        serving(mine, agreed=AGREED, clock_ms=lambda: now_ms) as trial,
-        raw_streams(mine) as opened,
-    ):
-        now_ms = 105
-        assert trial.peers.silences_ms()[1] == 100
-        assert not (await opened().greet(hello_of(theirs, 0))).detail
-        now_ms = 112
-        assert trial.peers.silences_ms() == {1: 7, 2: 107}
-
-
 async def test_idle_streams_show_life(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream without messages carries empty packets, which do not count as messages."""
     monkeypatch.setattr(link_module, "SIGN_OF_LIFE_MS", 1)
