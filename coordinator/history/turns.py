@@ -206,7 +206,9 @@ class PastTurns:
                 return
             if answerable := self._taken(turn):
                 for asked in answerable:
-                    await self._answer(asked)
+                    # An answer that failed may have ended the state: the others have other turns.
+                    if self._builder.is_at(question.revision):
+                        await self._answer(asked)
                 return
             if not await self._is_wanted_again(turn, is_built=True):
                 return
@@ -215,7 +217,13 @@ class PastTurns:
         """Answer a question that leads the state itself, and those that go on where it ends."""
         while True:
             asked = turn.asked
-            if not await self._answer(asked) or not asked.question.goes_on(asked.future.result()):
+            is_answered = await self._answer(asked)
+            if is_answered:
+                goes_on = asked.question.goes_on(asked.future.result())
+            else:
+                # The way to where it begins may take longer than its caller may wait.
+                goes_on = bool(asked.question.goal) and asked.future.cancelled()
+            if not goes_on:
                 return
             if not await self._is_wanted_again(turn, is_built=True):
                 return

@@ -13,7 +13,7 @@ import pytest
 
 from coordinator.history import turns
 from coordinator.history.builder import WalkedLog
-from coordinator.history.messages import ApplyEntries, BeginState, SoughtEntity
+from coordinator.history.messages import ApplyEntries, BeginState, SoughtEntity, WalkEntries
 from coordinator.history.order import TurnOrder
 from coordinator.mux.stage import Stage
 from tests.coordinator.history.past_trial import OTHER, USER, PastTrial
@@ -204,6 +204,23 @@ async def test_a_walk_of_many_pages_is_not_begun_again(entries: list[SealedPrepa
     assert messages(trial, BeginState) == 2
 
 
+async def test_a_walk_whose_beginning_takes_long(entries: list[SealedPrepare]) -> None:
+    """Whoever is not answered before a walk has come to its beginning finds the state there."""
+    trial = PastTrial(entries)
+    last = entries[-1].last_revision
+    walked = trial.walk(EVERYBODY, last, goal=b"everybody")
+    early = trial.ask(2, OTHER)
+    await pieces_of_walk(trial)
+    walked.cancel()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not early.done()
+    await trial.walk(EVERYBODY, last, goal=b"everybody")
+    assert await early == 2
+    assert messages(trial, BeginState) == 2
+    assert messages(trial, WalkEntries) == len(entries)
+
+
 async def pieces_of_walk(trial: PastTrial) -> None:
     """Wait until a walk has begun."""
     await trial.is_launched.wait()
@@ -260,4 +277,16 @@ def test_the_order_of_users() -> None:
     # Of three who are away, the first to leave is forgotten.
     order.asks(1, 33)
     order.asks(3, 33)
+    assert order.first([1, 3]) == 3
+
+
+def test_nothing_is_kept_of_users_who_are_forgotten() -> None:
+    """A turn that ends when its user is forgotten already leaves no place behind."""
+    order = TurnOrder(absence_s_max=10, absent_max=1)
+    for user_id in (1, 2):
+        order.asks(user_id, 0)
+        order.leaves(user_id, 1)
+    order.had_turn(1)
+    order.asks(3, 2)
+    order.asks(1, 3)
     assert order.first([1, 3]) == 3
