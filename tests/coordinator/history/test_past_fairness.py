@@ -168,12 +168,28 @@ async def test_a_caller_with_another_wish_is_not_waited_for(entries: list[Sealed
     early = trial.ask(3, OTHER)
     await pieces_until(trial, 4)
     late.cancel()
+    await asyncio.sleep(0)
     other = trial.ask(2)
     assert await early == 3
-    # Four pieces, the one that was under way, and that of the other state.
-    assert messages(trial, ApplyEntries) <= 6
+    # Four pieces, two until the other wish is seen, and that of the other state.
+    assert messages(trial, ApplyEntries) <= 7
     assert await other == 2
     assert trial.tally.builds["given_up"] == 1
+
+
+async def test_two_programs_of_one_user_both_end(entries: list[SealedPrepare]) -> None:
+    """What a user's other program waited for before is no other wish of the one that is away."""
+    trial = PastTrial(entries)
+    last = entries[-1].last_revision
+    late, early = trial.ask(last), trial.ask(2)
+    await pieces_until(trial, len(entries) - 1)
+    late.cancel()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not early.done()
+    assert await trial.ask(last) == last
+    assert await early == 2
+    assert messages(trial, BeginState) == 2
 
 
 async def pages(trial: PastTrial, room: int) -> list[int]:
