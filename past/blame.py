@@ -106,9 +106,10 @@ class _Page:
 
     def matches(self, change: Change, before: bytes) -> bool:
         """Return whether a wanted change is sought, and note which entities have the name."""
-        if self.sought.part_type:
-            return self.sought.partition is None or self._differs(change, before)
-        return self.is_of_entity(change, before)
+        if not self.sought.part_type:
+            return self.is_of_entity(change, before)
+        is_meant = self.sought.partition is None or self._differs(change, before)
+        return is_meant and self._is_in_place(change)
 
     def _differs(self, change: Change, before: bytes) -> bool:
         """Return whether a change of placements is one of the sought partition."""
@@ -120,12 +121,16 @@ class _Page:
         sought = self.sought.partition
         return next((each for each in placements if each.partition == sought), None)
 
+    def _is_in_place(self, change: Change) -> bool:
+        """Return whether a change is of what is in the sought stream and topic."""
+        sought = self.sought
+        in_stream = sought.stream_id in (0, change.stream_id)
+        return in_stream and sought.topic_id in (0, change.topic_id)
+
     def is_of_entity(self, change: Change, before: bytes) -> bool:
         """Return whether a change is of the sought entity, or of one of its name; note that one."""
         sought = self.sought
-        if sought.stream_id not in (0, change.stream_id):
-            return False
-        if sought.topic_id not in (0, change.topic_id):
+        if not self._is_in_place(change):
             return False
         message = _MESSAGES[change.entity_type]
         entity: Any = message.FromString(change.entity)
