@@ -106,10 +106,10 @@ class _Page:
 
     def matches(self, change: Change, before: bytes) -> bool:
         """Return whether a wanted change is sought, and note which entities have the name."""
-        if change.entity_type == self.sought.part_type:
-            return self.sought.partition is None or self._differs(change, before)
-        is_own = self._is_of_entity(change, before)
-        return is_own and not self.sought.part_type
+        if not self.sought.part_type:
+            return self.is_of_entity(change, before)
+        is_meant = self.sought.partition is None or self._differs(change, before)
+        return is_meant and self._is_in_place(change)
 
     def _differs(self, change: Change, before: bytes) -> bool:
         """Return whether a change of placements is one of the sought partition."""
@@ -121,12 +121,16 @@ class _Page:
         sought = self.sought.partition
         return next((each for each in placements if each.partition == sought), None)
 
-    def _is_of_entity(self, change: Change, before: bytes) -> bool:
-        """Return whether a change is of the sought entity, or of one of its name."""
+    def _is_in_place(self, change: Change) -> bool:
+        """Return whether a change is of what is in the sought stream and topic."""
         sought = self.sought
-        if sought.stream_id not in (0, change.stream_id):
-            return False
-        if sought.topic_id not in (0, change.topic_id):
+        in_stream = sought.stream_id in (0, change.stream_id)
+        return in_stream and sought.topic_id in (0, change.topic_id)
+
+    def is_of_entity(self, change: Change, before: bytes) -> bool:
+        """Return whether a change is of the sought entity, or of one of its name; note that one."""
+        sought = self.sought
+        if not self._is_in_place(change):
             return False
         message = _MESSAGES[change.entity_type]
         entity: Any = message.FromString(change.entity)
@@ -173,11 +177,16 @@ def _walk(state: PastState, entry: SealedPrepare, message: WalkEntries, page: _P
 
 
 def _changes(state: PastState, page: _Page, from_revision: int) -> Iterator[tuple[Change, bytes]]:
-    """Yield changes of the sought type, and of what belongs to it, from a revision on."""
+    """Yield changes of the sought type, or of what belongs to it, from a revision on."""
     sought = page.sought
     changes = state.machines[Stage(sought.stage)].changes
-    types = {sought.entity_type, sought.part_type or sought.entity_type}
-    for change, before in changes.told_with_old(types, page.wants):
+    if sought.part_type and sought.name:
+        # A command may change parts before their entity, of which it is the last that tells a name.
+        for change, before in changes.told_with_old({sought.entity_type}):
+            if change.revision >= from_revision:
+                page.is_of_entity(change, before)
+    wanted = {sought.part_type or sought.entity_type}
+    for change, before in changes.told_with_old(wanted, page.wants):
         if change.revision >= from_revision:
             yield change, before
 

@@ -111,7 +111,7 @@ class PastBuilder:
         Raises Refusal REVISION_COMPACTED, INTERNAL, SNAPSHOT_DAMAGED or OVERLOADED, and
         NobodyWaitsError.
         """
-        async with self._ended_by_failure(is_build=not self._is_at(revision)):
+        async with self._ended_by_failure(is_build=not self.is_at(revision)):
             await self._begin_near(revision)
             if not await self._apply_to(revision, committed_op, is_wanted):
                 # The log behind a kept state was dropped meanwhile.
@@ -195,7 +195,8 @@ class PastBuilder:
             self.tally.replayed_revisions += place.revision - self._place.revision
         self._place = place
 
-    def _is_at(self, revision: int) -> bool:
+    def is_at(self, revision: int) -> bool:
+        """Return whether there is a state, and of this revision."""
         return self.place is not None and self.place.revision == revision
 
     @asynccontextmanager

@@ -27,10 +27,14 @@ class TurnOrder:
         left_s = self._absent.pop(user_id, None)
         is_forgotten = left_s is not None and now_s - left_s > self._absence_s_max
         if is_forgotten or user_id not in self._places:
-            self.had_turn(user_id)
+            self._put_last(user_id)
 
     def had_turn(self, user_id: int) -> None:
-        """Put a user behind all others."""
+        """Put a user behind all others, unless it is forgotten since its turn began."""
+        if user_id in self._places:
+            self._put_last(user_id)
+
+    def _put_last(self, user_id: int) -> None:
         self._last += 1
         self._places[user_id] = self._last
 

@@ -74,6 +74,8 @@ class _Turn:
     asked: _Asked
     begun_s: float
     left_s: float | None = None
+    left_token: int = 0
+    """The last question of all when a caller of this turn left or was answered."""
 
     def takes(self, other: _Asked) -> bool:
         """Return whether a question is part of this turn."""
@@ -100,6 +102,7 @@ class PastTurns:
         self._counts: Counter[int] = Counter()
         self._order = TurnOrder(PAST_ABSENCE_MS_MAX / 1000, PAST_READS_WAITING_MAX)
         self._last_token = 0
+        self._turn: _Turn | None = None
         self._is_working = False
         self._wake = asyncio.Event()
 
@@ -148,6 +151,8 @@ class PastTurns:
 
     def _forget(self, token: int) -> None:
         asked = self._waiting.pop(token)
+        if self._turn is not None and self._turn.takes(asked):
+            self._turn.left_token = self._last_token
         user_id = asked.question.user_id
         self.tally.waiting -= 1
         if asked.future.cancelled():
@@ -163,9 +168,10 @@ class PastTurns:
     async def _work(self) -> None:
         try:
             while await self._some_wait():
-                turn = _Turn(self._next(), self.tally.now_s())
+                self._turn = turn = _Turn(self._next(), self.tally.now_s())
                 question = turn.asked.question
                 await (self._read(turn) if question.revision else self._walk(turn))
+                self._turn = None
                 self._order.had_turn(question.user_id)
         finally:
             self._is_working = False
@@ -206,7 +212,9 @@ class PastTurns:
                 return
             if answerable := self._taken(turn):
                 for asked in answerable:
-                    await self._answer(asked)
+                    # An answer that failed may have ended the state: the others have other turns.
+                    if self._builder.is_at(question.revision):
+                        await self._answer(asked)
                 return
             if not await self._is_wanted_again(turn, is_built=True):
                 return
@@ -215,7 +223,13 @@ class PastTurns:
         """Answer a question that leads the state itself, and those that go on where it ends."""
         while True:
             asked = turn.asked
-            if not await self._answer(asked) or not asked.question.goes_on(asked.future.result()):
+            is_answered = await self._answer(asked)
+            if is_answered:
+                goes_on = asked.question.goes_on(asked.future.result())
+            else:
+                # The way to where it begins may take longer than its caller may wait.
+                goes_on = bool(asked.question.goal) and asked.future.cancelled()
+            if not goes_on:
                 return
             if not await self._is_wanted_again(turn, is_built=True):
                 return
@@ -244,14 +258,27 @@ class PastTurns:
 
     def _patience_s(self, turn: _Turn) -> float:
         """Return how long to wait for a caller that is away, in seconds; 0 for no longer."""
-        user_id = turn.asked.question.user_id
-        if any(each.question.user_id == user_id for each in self._open()):
-            return 0  # it wants something else by now
+        if self._is_given_up(turn):
+            return 0
         now_s = self.tally.now_s()
         if turn.left_s is None:
             turn.left_s = now_s
         absence_s_max = min(PAST_ABSENCE_MS_MAX / 1000, turn.left_s - turn.begun_s)
         return max(0, turn.left_s + absence_s_max - now_s)
+
+    def _is_given_up(self, turn: _Turn) -> bool:
+        """Return whether the caller that left wants something else by now.
+
+        What the user wanted before, too, may be of another program, which would destroy this state.
+        """
+        if any(map(turn.takes, self._waiting.values())):
+            return False  # it leaves just now
+        user_id = turn.asked.question.user_id
+        return any(
+            token > turn.left_token and asked.question.user_id == user_id
+            for token, asked in self._waiting.items()
+            if not asked.future.done()
+        )
 
     async def _is_wanted_again(self, turn: _Turn, *, is_built: bool) -> bool:
         """Wait for a caller that is away; False once its turn is over.

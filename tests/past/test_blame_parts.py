@@ -130,6 +130,47 @@ def test_parts_of_a_name_are_those_of_all_that_had_it(kind: PartKind) -> None:
     assert checked
 
 
+@pytest.mark.parametrize(
+    "kind", [KINDS["members"], KINDS["placements"]], ids=["members", "placements"]
+)
+def test_parts_are_in_what_their_owner_is_in(kind: PartKind) -> None:
+    """An id that was of something in another stream or topic finds nothing, as for an entity."""
+    entries = entries_with(kind)
+    change = all_changes(entries, kind.stage, kind.part)[0][0]
+    asked = sought(kind, getattr(change, kind.owner))
+    if kind is KINDS["members"]:
+        asked = replace(asked, topic_id=change.topic_id)
+    assert walk(entries, replace(asked, stream_id=change.stream_id))
+    assert not walk(entries, replace(asked, stream_id=change.stream_id + 1))
+    if kind is KINDS["members"]:
+        assert not walk(entries, replace(asked, topic_id=change.topic_id + 1))
+
+
+def test_parts_that_end_with_their_owner_are_found_by_its_name() -> None:
+    """Of a log that begins with the end of an owner, the ends of its parts are told by its name."""
+    kind = KINDS["placements"]
+    entries = entries_with(kind)
+    ended = [
+        change
+        for change, _ in all_changes(entries, kind.stage, kind.entity)
+        if change.kind == CHANGE_KIND_DELETED
+    ]
+    checked = 0
+    for change in ended:
+        topic = kind.entity.FromString(change.entity)
+        by_id, by_name = (
+            [
+                in_short(each)
+                for each in walk(entries, asked, from_revision=change.revision)
+                if each.change.owner_id == topic.id
+            ]
+            for asked in (sought(kind, topic.id), sought(kind, name=topic.name))
+        )
+        assert by_name == by_id
+        checked += len(by_id)
+    assert checked, "some topic ended with its placements"
+
+
 @EACH_KIND
 def test_pages_of_parts_have_every_change_once(
     kind: PartKind, monkeypatch: pytest.MonkeyPatch

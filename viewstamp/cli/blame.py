@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from viewstamp import limits
 from viewstamp.cli.blame_words import COLUMNS, row_of
 from viewstamp.cli.calls import run
 from viewstamp.cli.canonical import PlaceCommand
@@ -94,7 +95,12 @@ def topic(
     ] = False,
     partition: Annotated[
         int | None,
-        typer.Option(min=0, metavar="PARTITION", help="With --placements: only of this partition."),
+        typer.Option(
+            min=0,
+            max=limits.PARTITIONS_PER_TOPIC_MAX - 1,
+            metavar="PARTITION",
+            help="With --placements: only of this partition.",
+        ),
     ] = None,
     from_revision: FromRevision = 0,
     limit: Changes = CHANGES,
@@ -167,7 +173,7 @@ async def _read(
         part=blamed.part,
         partition=blamed.partition,
         from_revision=from_revision,
-        page_size=limit,
+        page_size=min(limit, limits.BLAME_PAGE_MAX),
     ):
         found += map(_values, page.changes)
         if len(found) >= limit:

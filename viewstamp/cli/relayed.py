@@ -145,6 +145,11 @@ class RelayedClient(Client):
     async def _command(self, request: Message, deadline: float) -> Any:
         try:
             return await self._submitter.call_alone(request, deadline - time.monotonic())
+        except Refusal as refusal:
+            if refusal.reason != Reason.REASON_OUTCOME_UNKNOWN:
+                raise
+            # Nobody can send it again under its number, because it has none.
+            raise OutcomeUnknown(refusal.message, session_id=0, request_number=0) from refusal
         except grpc.aio.AioRpcError as error:
             if error.code() not in _UNCERTAIN:
                 raise

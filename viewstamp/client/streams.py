@@ -177,8 +177,8 @@ class Topics(Facade):
         Name the topic by its id: a name may mean another topic by now. Of partitions that are
         placed only the leader can report: `broker` is its `BrokerSession.stamp`. All that lies
         below the ends was written by `reported_at`, by default now. A report that costs more than
-        one command may is sent in parts; if it fails, those before have taken effect. Raises
-        ValueError for a time without a time zone.
+        one command may is sent in parts, each with the deadline of a call; if it fails, those
+        before have taken effect. Raises ValueError for a time without a time zone.
         """
         now_us = time.time_ns() // _NS_PER_US
         reported_at_us = now_us if reported_at is None else microseconds(reported_at)

@@ -13,7 +13,7 @@ import pytest
 
 from coordinator.history import turns
 from coordinator.history.builder import WalkedLog
-from coordinator.history.messages import ApplyEntries, BeginState, SoughtEntity
+from coordinator.history.messages import ApplyEntries, BeginState, SoughtEntity, WalkEntries
 from coordinator.history.order import TurnOrder
 from coordinator.mux.stage import Stage
 from tests.coordinator.history.past_trial import OTHER, USER, PastTrial
@@ -168,12 +168,28 @@ async def test_a_caller_with_another_wish_is_not_waited_for(entries: list[Sealed
     early = trial.ask(3, OTHER)
     await pieces_until(trial, 4)
     late.cancel()
+    await asyncio.sleep(0)
     other = trial.ask(2)
     assert await early == 3
-    # Four pieces, the one that was under way, and that of the other state.
-    assert messages(trial, ApplyEntries) <= 6
+    # Four pieces, two until the other wish is seen, and that of the other state.
+    assert messages(trial, ApplyEntries) <= 7
     assert await other == 2
     assert trial.tally.builds["given_up"] == 1
+
+
+async def test_two_programs_of_one_user_both_end(entries: list[SealedPrepare]) -> None:
+    """What a user's other program waited for before is no other wish of the one that is away."""
+    trial = PastTrial(entries)
+    last = entries[-1].last_revision
+    late, early = trial.ask(last), trial.ask(2)
+    await pieces_until(trial, len(entries) - 1)
+    late.cancel()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not early.done()
+    assert await trial.ask(last) == last
+    assert await early == 2
+    assert messages(trial, BeginState) == 2
 
 
 async def pages(trial: PastTrial, room: int) -> list[int]:
@@ -202,6 +218,23 @@ async def test_a_walk_of_many_pages_is_not_begun_again(entries: list[SealedPrepa
     walked, read_at = await asyncio.wait_for(both, 20)
     assert (walked, read_at) == (alone, 2)
     assert messages(trial, BeginState) == 2
+
+
+async def test_a_walk_whose_beginning_takes_long(entries: list[SealedPrepare]) -> None:
+    """Whoever is not answered before a walk has come to its beginning finds the state there."""
+    trial = PastTrial(entries)
+    last = entries[-1].last_revision
+    walked = trial.walk(EVERYBODY, last, goal=b"everybody")
+    early = trial.ask(2, OTHER)
+    await pieces_of_walk(trial)
+    walked.cancel()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not early.done()
+    await trial.walk(EVERYBODY, last, goal=b"everybody")
+    assert await early == 2
+    assert messages(trial, BeginState) == 2
+    assert messages(trial, WalkEntries) == len(entries)
 
 
 async def pieces_of_walk(trial: PastTrial) -> None:
@@ -260,4 +293,16 @@ def test_the_order_of_users() -> None:
     # Of three who are away, the first to leave is forgotten.
     order.asks(1, 33)
     order.asks(3, 33)
+    assert order.first([1, 3]) == 3
+
+
+def test_nothing_is_kept_of_users_who_are_forgotten() -> None:
+    """A turn that ends when its user is forgotten already leaves no place behind."""
+    order = TurnOrder(absence_s_max=10, absent_max=1)
+    for user_id in (1, 2):
+        order.asks(user_id, 0)
+        order.leaves(user_id, 1)
+    order.had_turn(1)
+    order.asks(3, 2)
+    order.asks(1, 3)
     assert order.first([1, 3]) == 3

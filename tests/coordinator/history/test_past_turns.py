@@ -10,15 +10,26 @@ import pytest
 
 from coordinator.history import builder, turns
 from coordinator.history.builder import PastBuilder
-from coordinator.history.messages import ApplyEntries, BeginState, SoughtEntity
+from coordinator.history.messages import (
+    ApplyEntries,
+    AskState,
+    BeginState,
+    PastAnswer,
+    SoughtEntity,
+)
 from coordinator.history.turns import PastQuestion
 from coordinator.mux.stage import Stage
+from coordinator.mux.types import Read, ReadAnswered, ReadSpan
 from tests.coordinator.history.past_trial import OTHER, USER, PastTrial
 from tests.past.past_histories import history, sealed
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.users.v1.users_pb2 import User
+from viewstamp.api.users.v1.users_service_pb2 import WhoAmIRequest
+from viewstamp.client.methods import method_of
 from viewstamp.errors import Refusal
 from viewstamp.format.prepare import SealedPrepare
+from viewstamp.framing import frame
+from viewstamp.limits import ROOT_USER_ID
 
 ROOT = SoughtEntity(int(Stage.USERS), User.DESCRIPTOR.full_name, frozenset({0}))
 
@@ -185,6 +196,30 @@ async def test_a_defect_ends_the_state_alone(entries: list[SealedPrepare]) -> No
     assert refused.value.reason == Reason.REASON_INTERNAL
     assert trial.link.is_ended
     assert await trial.ask(2) == 2
+
+
+async def test_an_answer_that_fails_leaves_no_empty_state(entries: list[SealedPrepare]) -> None:
+    """If one answer ends the process, others at that revision are answered by that state alone."""
+    trial = PastTrial(entries)
+    last = entries[-1].last_revision
+    read = Read(1, (ReadSpan(method_of(WhoAmIRequest()).code, 1, frame(b"")),), ROOT_USER_ID, last)
+
+    async def die(builder: PastBuilder, _: object) -> PastAnswer:
+        trial.link.is_dead = True
+        return await builder.ask(AskState(read))
+
+    async def ask(builder: PastBuilder, _: object) -> PastAnswer:
+        return await builder.ask(AskState(read))
+
+    first, *others = [
+        trial.turns.ask(PastQuestion(user_id, last, len(entries), how))
+        for user_id, how in ((USER, die), (USER, ask), (OTHER, ask))
+    ]
+    with pytest.raises(Refusal, match="try again"):
+        await first
+    for answered in await asyncio.gather(*others):
+        assert isinstance(answered, ReadAnswered)
+        assert answered.revision == last
 
 
 async def test_a_walk_that_nobody_waits_for(entries: list[SealedPrepare]) -> None:

@@ -121,13 +121,17 @@ def test_blame_begins_and_ends_where_it_is_told(
     assert "go on with --from-revision" in first.out
     rest = run("blame", "stream", "gone", "--from-revision", str(marks["deleted"]), "-o", "yaml")
     assert [each["kind"] for each in yaml.safe_load(rest.out)["changes"]] == ["deleted"]
+    # More than any page holds, and than its field does.
+    assert run("blame", "stream", "gone", "--limit", str(1 << 40), "--json").code == 0
     nothing = run("blame", "stream", "never-there")
     assert "nothing has changed it" in nothing.out
 
 
 def test_what_cannot_be_told(past: tuple[CommandLine, str]) -> None:
-    """A revision that cannot be, and a name in something that was never there, are refused."""
+    """Numbers that cannot be, and a name in something that was never there, are refused."""
     run, _ = past
     assert run("stream", "list", "--revision", "0").code == 2
+    placed = ("blame", "topic", "gone", "named", "--placements", "--partition")
+    assert run(*placed, str(1 << 40)).code == 2
     said = run("blame", "topic", "never", "there", "--json")
     assert (said.code, said.error["reason"]) == (1, "STREAM_NOT_FOUND")

@@ -207,6 +207,22 @@ async def test_several_commands_end_where_nobody_can_decide_one(
     assert backup.passed_on == ["CreateStreamRequest"] * 3
 
 
+async def test_a_relay_without_an_answer_is_no_refusal(
+    backup: Backup, relayed: RelayedClient
+) -> None:
+    """What may still take effect at the primary is told as that, alone and as one of several."""
+    lost = Refusal(Reason.REASON_OUTCOME_UNKNOWN, "the primary could not be asked")
+    backup.refuses_once = lost
+    with pytest.raises(OutcomeUnknown, match="could not be asked"):
+        await relayed.streams.create("a")
+    backup.refuses_once = lost
+    with pytest.raises(OutcomeUnknown, match="0 of 2 commands were answered"):
+        await relayed.batch(creations("a", "b"))
+    backup.refuses_once = lost
+    code, said = await run_at(backup, "stream", "create", "orders")
+    assert (code, "OUTCOME_UNKNOWN" in said) == (4, True)
+
+
 async def test_several_commands_have_one_deadline(backup: Backup, relayed: RelayedClient) -> None:
     """A command without an answer may have taken effect; one that was not sent has not."""
     backup.is_silent = True
