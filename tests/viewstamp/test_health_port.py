@@ -85,7 +85,7 @@ async def test_calls_that_are_never_finished_hold_no_place() -> None:
     port = HealthPort("127.0.0.1:0", HealthServicer(), age_ms=200)
     await port.start()
     async with grpc.aio.insecure_channel(port.address) as channel:
-        call = channel.stream_unary(f"/{SERVICE}/{METHOD}")()
+        call: Any = channel.stream_unary(f"/{SERVICE}/{METHOD}")()
         async with asyncio.timeout(20):
             with pytest.raises(grpc.aio.AioRpcError):
                 await call

@@ -82,9 +82,9 @@ async def test_a_process_that_leaves_is_not_ready_again() -> None:
     await server.leave()
     await server.set_ready(True)  # it follows its successor now
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        check = health_pb2_grpc.HealthStub(channel).Check  # type: ignore[no-untyped-call]
+        stub: Any = health_pb2_grpc.HealthStub(channel)
         statuses = [
-            (await check(health_pb2.HealthCheckRequest(service=name))).status
+            (await stub.Check(health_pb2.HealthCheckRequest(service=name))).status
             for name in ("liveness", "readiness", "")
         ]
     await server.stop(0)
