@@ -26,12 +26,16 @@ METHOD: Final = "Check"
 REQUEST_BYTES_MAX: Final = 1 * KIB
 # Probes open a connection each and close it again; what stays open and silent makes room for them.
 IDLE_TIMEOUT_MS: Final = 10_000
+# A call that its caller never finishes, or whose answer it never takes, keeps a connection from
+# being idle. This is longer than any probe waits.
+AGE_MS: Final = 30_000
 CONNECTIONS_MAX: Final = 1_000
 CALLS_PER_CONNECTION_MAX: Final = 16
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
     ("grpc.max_concurrent_streams", CALLS_PER_CONNECTION_MAX),
     ("grpc.max_connection_idle_ms", IDLE_TIMEOUT_MS),
+    ("grpc.max_connection_age_grace_ms", 0),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
     ("grpc.max_allowed_incoming_connections", CONNECTIONS_MAX),
     ("grpc.so_reuseport", 0),
@@ -53,13 +57,18 @@ class Health(Protocol):
 class HealthPort:
     """Serves what `health` knows at `address`, HOST:PORT."""
 
-    def __init__(self, listen: str, health: Health) -> None:
-        """Bind. Raises ValueError for a malformed address, OSError if it cannot be bound."""
+    def __init__(self, listen: str, health: Health, age_ms: int = AGE_MS) -> None:
+        """Bind; no connection lasts longer than `age_ms`.
+
+        Raises ValueError for a malformed address, OSError if it cannot be bound.
+        """
         host, separator, port = listen.rpartition(":")
         if not (separator and host and port.isdecimal()):
             raise ValueError(f"--health-listen is {listen!r}: give HOST:PORT; port 0 takes any")
         self._health = health
-        self._server = grpc_transport.make_server(_OPTIONS)
+        self._server = grpc_transport.make_server(
+            (*_OPTIONS, ("grpc.max_connection_age_ms", age_ms))
+        )
         handler: Any = grpc.unary_unary_rpc_method_handler(
             self._check, response_serializer=health_pb2.HealthCheckResponse.SerializeToString
         )

@@ -150,8 +150,9 @@ class Coordinator:
 
     async def _wait_for(self, stop: asyncio.Event) -> None:
         await stop.wait()
+        await self._face.server.leave()
         if self.members is not None:
-            await hand_over(hand_over_ports(self.driver, self.members))
+            await hand_over(hand_over_ports(self.driver, self.members, self._fitness))
         if not self._failure.done():
             self._failure.set_result(None)
 

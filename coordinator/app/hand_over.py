@@ -15,6 +15,7 @@ from typing import Final
 from coordinator import vsr
 from coordinator.app.members import Members
 from coordinator.replica.driver import Driver
+from coordinator.replica.fitness import Fitness
 from coordinator.replica.ports import Progress
 from viewstamp.telemetry import fields
 
@@ -31,7 +32,8 @@ class HandOverPorts:
     """What is known of the replica, and what is asked of it.
 
     `leads` says whether it is the primary, `has_fit_peer` whether another voter could lead,
-    `is_connected` whether any other replica is connected.
+    `is_connected` whether any other replica is connected. `leave` gives up leading for good, with
+    the reason.
     """
 
     progress: Callable[[], Progress]
@@ -39,10 +41,10 @@ class HandOverPorts:
     leads: Callable[[], bool]
     has_fit_peer: Callable[[], bool]
     is_connected: Callable[[], bool]
-    step: Callable[[vsr.Event], None]
+    leave: Callable[[str], None]
 
 
-def hand_over_ports(driver: Driver, members: Members) -> HandOverPorts:
+def hand_over_ports(driver: Driver, members: Members, fitness: Fitness) -> HandOverPorts:
     """Return the ports of one of several replicas."""
     return HandOverPorts(
         progress=lambda: driver.progress,
@@ -50,7 +52,7 @@ def hand_over_ports(driver: Driver, members: Members) -> HandOverPorts:
         leads=lambda: driver.serving.is_primary,
         has_fit_peer=members.reports.has_fit_peer,
         is_connected=members.is_connected,
-        step=driver.step,
+        leave=fitness.leave,
     )
 
 
@@ -59,7 +61,7 @@ async def hand_over(ports: HandOverPorts) -> None:
     if not (ports.leads() and ports.has_fit_peer()):
         return
     # Not `Abdicate`: a replica that stops must not lead a later view, either.
-    ports.step(vsr.Unfit(_REASON))
+    ports.leave(_REASON)
     try:
         async with asyncio.timeout(HAND_OVER_MS / 1000):
             # In a view change no replica says that it could lead. Links break without a word.

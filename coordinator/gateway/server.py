@@ -166,6 +166,7 @@ class GatewayServer:
         self._server = grpc_transport.make_server((*SERVER_OPTIONS, most))
         self._health = HealthServicer()
         self._health_port: HealthPort | None = None
+        self._leaves = False
         names = [s.full_name for m in _MODULES for s in m.DESCRIPTOR.services_by_name.values()]
         health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
         handlers = {
@@ -207,11 +208,16 @@ class GatewayServer:
         """Say whether commands and reads are served."""
         status = (
             health_pb2.HealthCheckResponse.SERVING
-            if ready
+            if ready and not self._leaves
             else health_pb2.HealthCheckResponse.NOT_SERVING
         )
         await self._health.set(READINESS, status)
         await self._health.set("", status)
+
+    async def leave(self) -> None:
+        """Be not ready any more, whatever is said later: new callers go elsewhere."""
+        self._leaves = True
+        await self.set_ready(False)
 
     async def stop(self, grace_ms: int) -> None:
         """Finish what is under way, at most for `grace_ms`."""

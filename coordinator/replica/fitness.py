@@ -126,6 +126,7 @@ class Fitness:
         self._stalls = StallWatch()
         self._stalled = ""
         self._is_unfit = False  # as the core was told
+        self._leaves = False
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -133,8 +134,19 @@ class Fitness:
             self.look()
             await asyncio.sleep(LOOK_INTERVAL_MS / 1000)
 
+    def leave(self, reason: str) -> None:
+        """Let this replica lead no more, for good: its process is about to end.
+
+        A view change that this begins leaves no fit peer for a moment. That takes nothing back.
+        """
+        self._leaves = True
+        self.reason = self.reason or reason
+        self._ports.step(vsr.Unfit(reason))
+
     def look(self) -> None:
         """Look once, and report changes."""
+        if self._leaves:
+            return
         seen = self._ports.look()
         stalled = self._stalls.look(seen, self._ports.clock_ms())
         if stalled != self._stalled:

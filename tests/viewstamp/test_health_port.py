@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -77,6 +78,18 @@ async def test_all_else_is_refused(
 
     assert refused.value.code() == code
     assert caplog.text == ""
+
+
+async def test_calls_that_are_never_finished_hold_no_place() -> None:
+    """A caller that does not finish its call loses its connection, and probes find a place."""
+    port = HealthPort("127.0.0.1:0", HealthServicer(), age_ms=200)
+    await port.start()
+    async with grpc.aio.insecure_channel(port.address) as channel:
+        call: Any = channel.stream_unary(f"/{SERVICE}/{METHOD}")()
+        async with asyncio.timeout(20):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await call
+    await port.stop()
 
 
 async def test_an_address_that_cannot_be_bound_is_named() -> None:

@@ -22,6 +22,7 @@ _FIELDS: Final = {
     "grpc.absolute_max_metadata_size": "fields_bytes_max",
     "grpc.max_allowed_incoming_connections": "connections_max",
     "grpc.max_connection_idle_ms": "idle_ms",
+    "grpc.max_connection_age_ms": "age_ms",
     "grpc.server_handshake_timeout_ms": "handshake_ms",
     "grpc.keepalive_time_ms": "keepalive_ms",
     "grpc.keepalive_timeout_ms": "keepalive_timeout_ms",
@@ -33,6 +34,7 @@ _FIELDS: Final = {
 }
 MEANINGLESS: Final = {
     "grpc.max_metadata_size": "there is one limit, the absolute one",
+    "grpc.max_connection_age_grace_ms": "a connection of its full age ends at once",
     "grpc.http.overload_protection": "no call is counted after its end",
     "grpc.so_reuseport": "an address has one server",
     "grpc.http2.max_pings_without_data": "pings are sent for every silence",
@@ -60,6 +62,8 @@ class WireOptions:
     connections_max: int | None = None
     idle_ms: int | None = None
     """After so long without a call a server closes a connection."""
+    age_ms: int | None = None
+    """After so long a server closes a connection, also amid calls."""
     handshake_ms: int = 120_000
     """How long a client has to become one: for TLS, and then for its first settings."""
     keepalive_ms: int | None = None

@@ -96,6 +96,7 @@ class WireServer:
             self.options.silence_ms,
             self.options.handshake_ms,
             self.options.idle_ms,
+            self.options.age_ms,
         )
         self.listening: list[socket.socket] = []
         """Where connections are accepted."""

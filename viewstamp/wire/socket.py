@@ -48,13 +48,14 @@ class SocketPatience:
 
     After `keepalive_ms` without a byte from the peer it asks for a sign of life, and ends after
     `keepalive_timeout_ms` without one. It ends where the peer's settings do not come within
-    `greeting_ms`, and once there was no stream for `idle_ms`.
+    `greeting_ms`, once there was no stream for `idle_ms`, and in any case after `age_ms`.
     """
 
     keepalive_ms: int | None = None
     keepalive_timeout_ms: int = 20_000
     greeting_ms: int | None = None
     idle_ms: int | None = None
+    age_ms: int | None = None
 
 
 class StreamOwner(Protocol):
@@ -296,13 +297,19 @@ class Http2Socket(asyncio.Protocol):
         self.heard_ms = min(now_ms, self.heard_ms + max(0, now_ms - self._due_ms))
         left_ms = [
             left_ms
-            for patience in (self._greeting_left_ms, self._silence_left_ms, self._idle_left_ms)
+            for patience in self._patiences()
             if not self.is_gone and (left_ms := patience(now_ms)) is not None
         ]
         if left_ms and not self.is_gone and not self._is_closing:
             wait_ms = max(_WATCH_MS_MIN, min(left_ms))
             self._due_ms = now_ms + wait_ms
             self._timer = self._loop.call_later(wait_ms / _MS_PER_S, self._watch)
+
+    def _patiences(self) -> tuple[Callable[[int], int | None], ...]:
+        return (
+            *(self._greeting_left_ms, self._silence_left_ms),
+            *(self._idle_left_ms, self._age_left_ms),
+        )
 
     def _greeting_left_ms(self, now_ms: int) -> int | None:
         """Return how long the first settings may still take; close if that is over."""
@@ -339,6 +346,16 @@ class Http2Socket(asyncio.Protocol):
         left_ms = self._used_ms + self._patience.idle_ms - now_ms
         if left_ms <= 0:
             self.close()
+        return left_ms
+
+    def _age_left_ms(self, now_ms: int) -> int | None:
+        """Return how long the connection may still last, whatever it does; close if that is
+        over."""
+        if self._patience.age_ms is None:
+            return None
+        left_ms = self._begun_ms + self._patience.age_ms - now_ms
+        if left_ms <= 0:
+            self.abort("the connection has lasted as long as it may")
         return left_ms
 
     def _end(self, why: str) -> None:

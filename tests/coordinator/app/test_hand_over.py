@@ -18,12 +18,12 @@ OWN, OTHER = 0, 1
 
 @dataclass
 class FakeReplica:
-    """A replica that leads, or does not, and the events that it was given."""
+    """A replica that leads, or does not, and the reasons for which it gave up."""
 
     progress: Progress = field(default_factory=lambda: Progress(status=NORMAL, primary=OWN))
     has_fit_peer: bool = True
     is_connected: bool = True
-    given: list[vsr.Event] = field(default_factory=list)
+    given: list[str] = field(default_factory=list)
 
     def ports(self) -> HandOverPorts:
         """Return what a hand-over knows of it."""
@@ -33,7 +33,7 @@ class FakeReplica:
             leads=lambda: self.progress.status is NORMAL and self.progress.primary == OWN,
             has_fit_peer=lambda: self.has_fit_peer,
             is_connected=lambda: self.is_connected,
-            step=self.given.append,
+            leave=self.given.append,
         )
 
 
@@ -58,7 +58,7 @@ async def test_a_primary_waits_for_its_successor() -> None:
     replica = FakeReplica()
     waiting = asyncio.create_task(hand_over(replica.ports()))
     await asyncio.sleep(0)
-    assert [type(event) for event in replica.given] == [vsr.Unfit]
+    assert replica.given == ["it was told to stop"]
 
     replica.progress = Progress(status=VIEW_CHANGE, primary=OTHER)
     replica.has_fit_peer = False

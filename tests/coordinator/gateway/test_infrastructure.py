@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from grpc_health.v1 import health_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
 from coordinator.gateway.infrastructure import REFLECTION, REFLECTION_ALPHA
@@ -71,6 +71,25 @@ async def test_connections_are_limited_in_all() -> None:
         async with asyncio.timeout(30):
             while not (await greeted(port))[0]:
                 pass  # the server learns of the end when it looks
+
+
+async def test_a_process_that_leaves_is_not_ready_again() -> None:
+    """Once a process is told to stop, probes and proxies hear that it is alive and not ready."""
+    server = GatewayServer(None, None, {})  # type: ignore[arg-type]
+    port = server.listen("127.0.0.1:0", None)
+    await server.start()
+    await server.set_ready(True)
+    await server.leave()
+    await server.set_ready(True)  # it follows its successor now
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        statuses = [
+            (await stub.Check(health_pb2.HealthCheckRequest(service=name))).status
+            for name in ("liveness", "readiness", "")
+        ]
+    await server.stop(0)
+
+    assert statuses == [1, 2, 2]
 
 
 async def failure(call: Any) -> grpc.StatusCode:

@@ -131,3 +131,26 @@ def test_stages_that_stand_still_are_told_of_once() -> None:
     trial.sees(seen(8, is_full=True), LATE)
     trial.sees(seen(8, 8, is_full=True))
     assert trial.stalled == [STUCK, ""]
+
+
+def test_a_replica_that_leaves_is_never_fit_again() -> None:
+    """Neither a view change without a fit peer nor the end of a reason lets it lead once more."""
+    trial = FitnessTrial()
+    trial.sees(seen(is_full=True))
+    trial.fitness.leave("it was told to stop")
+
+    trial.sees(seen(is_full=True, has_fit_peer=False))
+    trial.sees(seen())
+
+    assert [type(event) for event in trial.told] == [vsr.Unfit, vsr.Unfit]
+    assert trial.fitness.reason == FULL
+
+
+def test_others_hear_that_a_replica_leaves() -> None:
+    """The reason to leave is what speaks against its leading, for as long as it is there."""
+    trial = FitnessTrial()
+    trial.fitness.leave("it was told to stop")
+
+    trial.sees(seen())
+
+    assert trial.fitness.reason == "it was told to stop"

@@ -206,6 +206,20 @@ async def test_a_connection_in_use_is_not_closed() -> None:
         assert await call == b"10 10"
 
 
+async def test_no_connection_outlasts_its_age() -> None:
+    """A call that its caller never finishes keeps a connection up to its age, and no longer."""
+    options = (
+        ("grpc.max_connection_idle_ms", SOON_MS),
+        ("grpc.max_connection_age_ms", 3 * SOON_MS),
+    )
+    async with serving(options) as (address, _), WireChannel(address, ()) as channel:
+        call = channel.stream_unary(SUM)()
+        await call.write(b"x")
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await call
+
+
 # --- Again, unseen ---
 
 
