@@ -223,7 +223,8 @@ class Coordinator:
             status_changed=self._status_changed,
             applied=self._applied,
             cut_taken=self._cut_taken,
-            catalog_changed=self._catalog_changed,
+            # Snapshots are made later.
+            catalog_changed=lambda changed: self._snapshots.catalog_changed(changed),  # noqa: PLW0108
             fatal=self._fail,
             room=self._space.room,
             persisting=self._persisting,
@@ -247,9 +248,6 @@ class Coordinator:
     def _cut_taken(self, taken: mux_types.CutTaken) -> None:
         self._telemetry.cut_taken(taken)
         self._snapshots.cut_taken(taken)
-
-    def _catalog_changed(self, changed: mux_types.CatalogChanged) -> None:
-        self._snapshots.catalog_changed(changed)
 
     def _local_read(self, batch: mux_types.StageBatch) -> mux_types.StageReply:
         return self._cluster.read(batch)

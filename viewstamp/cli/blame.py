@@ -15,6 +15,7 @@ from viewstamp.cli.calls import run
 from viewstamp.cli.canonical import PlaceCommand
 from viewstamp.cli.grammar import entity
 from viewstamp.cli.options import (
+    REVISION_MAX,
     BrokerArgument,
     GroupArgument,
     StreamArgument,
@@ -41,7 +42,10 @@ CHANGES: Final = 100
 FromRevision = Annotated[
     int,
     typer.Option(
-        min=0, metavar="REVISION", help="Begin at this revision; without it, as early as is known."
+        min=0,
+        max=REVISION_MAX,
+        metavar="REVISION",
+        help="Begin at this revision; without it, as early as is known.",
     ),
 ]
 Changes = Annotated[int, typer.Option("--limit", min=1, help="End after so many changes.")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from viewstamp.client.identifiers import Guards
 
 T = TypeVar("T")
+# Requests have 64 bits for a revision.
+REVISION_MAX: Final = 2**64 - 1
 
 StreamArgument = Annotated[
     str, typer.Argument(help="Id or name.", metavar="STREAM", autocompletion=complete_stream)
@@ -49,12 +51,21 @@ DryRun = Annotated[
 ]
 ExpectedRevision = Annotated[
     int | None,
-    typer.Option(help="Refuse unless this is the entity's modified_revision.", metavar="REVISION"),
+    typer.Option(
+        min=0,
+        max=REVISION_MAX,
+        metavar="REVISION",
+        help="Refuse unless this is the entity's modified_revision.",
+    ),
 ]
 AtRevision = Annotated[
     int | None,
     typer.Option(
-        "--revision", min=1, metavar="REVISION", help="As it was at this revision, not as it is."
+        "--revision",
+        min=1,
+        max=REVISION_MAX,
+        metavar="REVISION",
+        help="As it was at this revision, not as it is.",
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]

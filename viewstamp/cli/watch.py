@@ -10,6 +10,7 @@ import typer
 from viewstamp.cli.completing import complete_group, complete_stream, complete_topic
 from viewstamp.cli.following import FULL_NAMES, ChangePrinter, WatchedName, run_followed
 from viewstamp.cli.grammar import entity
+from viewstamp.cli.options import REVISION_MAX
 from viewstamp.cli.settings import settings_of
 
 if TYPE_CHECKING:
@@ -58,7 +59,10 @@ def watch(
     from_revision: Annotated[
         int,
         typer.Option(
-            min=0, metavar="REVISION", help="Begin at this revision; without it, at the next one."
+            min=0,
+            max=REVISION_MAX,
+            metavar="REVISION",
+            help="Begin at this revision; without it, at the next one.",
         ),
     ] = 0,
     count: Annotated[

@@ -9,6 +9,7 @@ from typing import Any, Final
 import typer
 
 from viewstamp.cli.app import app
+from viewstamp.cli.options import REVISION_MAX
 
 TYPER: Final[Any] = typer.main.get_command(app)
 
@@ -42,6 +43,19 @@ def test_every_command_and_option_is_explained() -> None:
         if parameter.param_type_name == "option" and not parameter.help
     ]
     assert silent == []
+
+
+def test_revisions_fit_into_requests() -> None:
+    """A revision that no request has room for is refused by name, and not by a traceback."""
+    wide = {
+        f"{path} {parameter.opts[0]}"
+        for path, command in commands_below(TYPER, "viewstamp")
+        for parameter in command.params
+        if parameter.type.name in ("integer", "integer range")
+        and any("revision" in name for name in parameter.opts)
+        and getattr(parameter.type, "max", None) != REVISION_MAX
+    }
+    assert wide == set()
 
 
 def takes_value(parameter: Any) -> bool:
