@@ -76,6 +76,7 @@ def test_tls() -> None:
             running.stop()
 
 
+@pytest.mark.long
 def test_a_certificate_that_expires_and_is_renewed() -> None:
     """A client that is connected goes on, a new one is refused with the reason, and renewed files
     serve new clients, all by the same process."""

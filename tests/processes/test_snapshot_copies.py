@@ -212,6 +212,7 @@ def test_wrong_directories(
     assert {path.name for path in foreign.iterdir()} == {"letters.txt", "LOCK"}
 
 
+@pytest.mark.long
 def test_journal_of_another_history(
     copy: ReplicaProcesses, bootstrapped: tuple[ReplicaProcesses, list[str]]
 ) -> None:

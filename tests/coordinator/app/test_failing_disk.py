@@ -72,6 +72,7 @@ async def test_failed_sync_ends_the_process(around: Surroundings) -> None:
     assert not (around.config.data_directory / READY_FILE).exists()
 
 
+@pytest.mark.long
 async def test_what_was_mended_in_the_journal_is_told(
     around: Surroundings, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -234,6 +234,7 @@ PARTS_AND_MARKS = [
 ]
 
 
+@pytest.mark.long
 def test_a_sample_of_crash_points_recovers() -> None:
     """A crash at steps of each shape, in every mode, recovers and ends with the same files."""
     points = CrashPoints(chosen)
