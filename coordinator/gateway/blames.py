@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import grpc.aio
 
+from coordinator.base.decoded_requests import decoded_request
 from coordinator.base.refused_calls import abort
 from coordinator.gateway.blame_targets import LIST_USERS, BlamedTarget
-from coordinator.gateway.decoded_requests import decoded_request
 from coordinator.gateway.past_access import PastAccess
 from coordinator.gateway.past_reads import check_visible
 from coordinator.gateway.principal import Authenticator

@@ -19,9 +19,9 @@ from typing import Any, Final
 
 import grpc.aio
 
+from coordinator.base.decoded_requests import decoded_request
 from coordinator.base.refused_calls import abort
 from coordinator.gateway.caller_calls import CallerCalls, Callers
-from coordinator.gateway.decoded_requests import decoded_request
 from coordinator.gateway.forwarding import Forwarding
 from coordinator.gateway.replies import header_of, with_header
 from coordinator.gateway.routes import Routes

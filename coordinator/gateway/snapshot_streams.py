@@ -15,8 +15,8 @@ from typing import Any, Final
 import grpc.aio
 from google.protobuf.message import Message
 
+from coordinator.base.decoded_requests import decoded_request
 from coordinator.gateway.caller_calls import CallerCalls, Callers
-from coordinator.gateway.decoded_requests import decoded_request
 from coordinator.gateway.replies import header_of
 from coordinator.gateway.slow_readers import end_in_time, write_in_time
 from coordinator.gateway.telemetry import GatewayWatch, trace_parent_of

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import grpc.aio
 
+from coordinator.base.decoded_requests import decoded_request
 from coordinator.gateway.audit import Audit
 from coordinator.gateway.change_feed import (
     CHANGES_AT_ONCE,
@@ -37,7 +38,6 @@ from coordinator.gateway.change_pages import (
     ChangesLostError,
     followed_streams,
 )
-from coordinator.gateway.decoded_requests import decoded_request
 from coordinator.gateway.principal import Authenticator, expired
 from coordinator.gateway.shares import full, too_much
 from coordinator.gateway.slow_readers import end_in_time, write_in_time

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError, Message
 
+from coordinator.base.decoded_requests import decoded_request
 from coordinator.base.refused_calls import abort
 from coordinator.peers.hello import RefusedHello as HelloRefused
 from coordinator.snapshot.layout import layer_file, manifest_file
@@ -35,9 +35,6 @@ JudgeCaller: TypeAlias = Callable[[pb.ReplicaHello, Context], HelloRefused | Non
 class _Request(Protocol):
     @property
     def hello(self) -> pb.ReplicaHello: ...
-
-
-M = TypeVar("M", bound=Message)
 
 
 class SnapshotFilesServer:
@@ -66,7 +63,7 @@ class SnapshotFilesServer:
         )
 
     async def _manifest(self, payload: bytes, context: Context) -> bytes:
-        request = _parsed(pb.ReadManifestRequest, payload)
+        request = decoded_request(pb.ReadManifestRequest, payload)
         await self._check_caller(request, context)
         generation = request.generation or self._adopted()
         with self._place():
@@ -77,7 +74,7 @@ class SnapshotFilesServer:
         return pb.ReadManifestResponse(manifest=manifest).SerializeToString()
 
     async def _layer(self, payload: bytes, context: Context) -> None:
-        request = _parsed(pb.ReadLayerRequest, payload)
+        request = decoded_request(pb.ReadLayerRequest, payload)
         await self._check_caller(request, context)
         with self._place():
             async with self._provider.pinned(request.generation) as pinned:
@@ -146,13 +143,3 @@ def _answering(serve: Callable[[bytes, Context], Awaitable[Any]]) -> Any:
             await abort(context, refusal)
 
     return served
-
-
-def _parsed(message: type[M], payload: bytes) -> M:
-    try:
-        return message.FromString(payload)
-    except DecodeError as error:
-        raise Refusal(
-            Reason.REASON_MALFORMED_REQUEST,
-            f"the request is malformed: send an encoded {message.DESCRIPTOR.name}",
-        ) from error

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-import viewstamp
+from tests.processes.patient_clients import PATIENT_S, connected
 from tests.processes.processes import ReplicaProcesses, replica
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
 from viewstamp.api.consumer_groups.v1.consumer_groups_pb2 import CommittedOffset
@@ -22,7 +21,6 @@ from viewstamp.client.membership import GroupMember
 from viewstamp.client.pulse import Pulse
 
 PARTITIONS = 4
-LONG_S = 300.0
 LOOK_AGAIN_S = 0.02
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # A broker's clock may be ahead of log time by this.
@@ -34,19 +32,6 @@ def processes() -> Iterator[ReplicaProcesses]:
     """A running replica."""
     with replica() as running:
         yield running
-
-
-@asynccontextmanager
-async def connected(processes: ReplicaProcesses) -> AsyncIterator[Client]:
-    """Yield a client of root that is patient."""
-    async with await viewstamp.connect(
-        processes.address,
-        username="root",
-        password=processes.root_password(),
-        timeout_s=LONG_S,
-        connect_timeout_s=LONG_S,
-    ) as client:
-        yield client
 
 
 async def made(client: Client, stream: str) -> tuple[str, str, str]:
@@ -71,7 +56,7 @@ async def shared(*members: GroupMember) -> None:
 
     following = [asyncio.create_task(follow(member)) for member in members]
     share = PARTITIONS // len(members)
-    async with asyncio.timeout(LONG_S):
+    async with asyncio.timeout(PATIENT_S):
         while any(len(member.owned) != share for member in members):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(LOOK_AGAIN_S)
     for task in following:
@@ -254,7 +239,7 @@ async def test_who_has_to_give_up_is_told(
             await shared(first)
             told.clear()
             has_come.clear()
-            async with two.groups.member(*group) as second, asyncio.timeout(LONG_S):
+            async with two.groups.member(*group) as second, asyncio.timeout(PATIENT_S):
                 await has_come.wait()
                 assert told[0][1] == [group_id]
                 await shared(first, second)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 
 import pytest
 
 import viewstamp
+from tests.processes.patient_clients import PATIENT_S, connected
 from tests.processes.processes import COORDINATOR, ReplicaProcesses, replica
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
 from viewstamp.api.streams.v1 import streams_pb2
@@ -20,7 +20,6 @@ from viewstamp.client.watching import Watch, decoded
 
 Stream, Topic, User = streams_pb2.Stream, streams_pb2.Topic, users_pb2.User
 Group = consumer_groups_pb2.ConsumerGroup
-LONG_S = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -28,20 +27,6 @@ def processes() -> Iterator[ReplicaProcesses]:
     """A running replica, mended by each test that breaks it."""
     with replica() as running:
         yield running
-
-
-@asynccontextmanager
-async def connected(processes: ReplicaProcesses) -> AsyncIterator[Client]:
-    """Yield a client of root that is patient."""
-    password = processes.root_password()
-    async with await viewstamp.connect(
-        processes.address,
-        username="root",
-        password=password,
-        timeout_s=LONG_S,
-        connect_timeout_s=LONG_S,
-    ) as client:
-        yield client
 
 
 def restart(processes: ReplicaProcesses, name: str) -> None:
@@ -144,7 +129,10 @@ async def test_a_changed_access_is_no_end_of_a_real_watch(processes: ReplicaProc
         await root.users.update_permissions("watcher", granted(created.stream_id))
         async with (
             await viewstamp.connect(
-                processes.address, username="watcher", password="a long password", timeout_s=LONG_S
+                processes.address,
+                username="watcher",
+                password="a long password",
+                timeout_s=PATIENT_S,
             ) as client,
             client.watch(stream="granted") as watch,
         ):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes.patient_clients import connected
 from tests.processes.processes import ReplicaProcesses, replica
-from tests.viewstamp.topology.replica_clients import connected
 from viewstamp import topology
 from viewstamp.client import Client
 

@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import viewstamp
+from tests.processes.patient_clients import connected
 from tests.processes.processes import ReplicaProcesses
 from tests.viewstamp.topology.drawn_topologies import distinct, topics, users
-from tests.viewstamp.topology.replica_clients import connected, new_name, with_topics
+from tests.viewstamp.topology.replica_clients import new_name, with_topics
 from viewstamp import topology
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as api

@@ -23,7 +23,30 @@ UNKNOWN: Final = OutcomeUnknown("no answer", session_id=1, request_number=2)
 TOO_LATE: Final = TimedOut("the deadline passed")
 
 
-class Interrupted:
+class PassingOn:
+    """A client that passes all on, and keeps how many commands each transaction had."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.sizes: list[int] = []
+
+    async def call(self, request: Message, **more: Any) -> Any:
+        """Pass a call on."""
+        return await self._client.call(request, **more)
+
+    async def transact(
+        self, requests: Sequence[Message], *, validate_only: bool = False
+    ) -> list[Any]:
+        """Note a transaction, and do with it what this client does."""
+        self.sizes.append(len(requests))
+        return await self.pass_on(requests, validate_only=validate_only)
+
+    async def pass_on(self, requests: Sequence[Message], *, validate_only: bool) -> list[Any]:
+        """Have the cluster carry out a transaction."""
+        return await self._client.transact(requests, validate_only=validate_only)
+
+
+class Interrupted(PassingOn):
     """A client whose transactions fail from the `fails_at`th on, counted from 1.
 
     With `takes_effect` the first of them is carried out, but its answer is lost.
@@ -32,49 +55,33 @@ class Interrupted:
     def __init__(
         self, client: Client, fails_at: int, error: Exception, *, takes_effect: bool = False
     ) -> None:
-        self._client = client
+        super().__init__(client)
         self._fails_at = fails_at
         self._error = error
         self._takes_effect = takes_effect
-        self.sizes: list[int] = []
 
-    async def call(self, request: Message, **more: Any) -> Any:
-        """Pass a call on."""
-        return await self._client.call(request, **more)
-
-    async def transact(
-        self, requests: Sequence[Message], *, validate_only: bool = False
-    ) -> list[Any]:
+    async def pass_on(self, requests: Sequence[Message], *, validate_only: bool) -> list[Any]:
         """Pass a transaction on, or fail."""
-        self.sizes.append(len(requests))
         if len(self.sizes) < self._fails_at:
-            return await self._client.transact(requests)
+            return await super().pass_on(requests, validate_only=validate_only)
         if self._takes_effect:
-            await self._client.transact(requests)
+            await super().pass_on(requests, validate_only=validate_only)
         raise self._error
 
 
-class NarrowTransactions:
+class NarrowTransactions(PassingOn):
     """A client of a cluster to which transactions of more than some commands cost too much."""
 
     def __init__(self, client: Client, room: int) -> None:
-        self._client = client
+        super().__init__(client)
         self._room = room
-        self.sizes: list[int] = []
 
-    async def call(self, request: Message, **more: Any) -> Any:
-        """Pass a call on."""
-        return await self._client.call(request, **more)
-
-    async def transact(
-        self, requests: Sequence[Message], *, validate_only: bool = False
-    ) -> list[Any]:
+    async def pass_on(self, requests: Sequence[Message], *, validate_only: bool) -> list[Any]:
         """Pass a transaction on, or refuse it."""
-        self.sizes.append(len(requests))
         if len(requests) > self._room:
             details = {"cost": len(requests), "limit": self._room, "scope": "command"}
             raise Refusal.of(Reason.REASON_COST_EXCEEDED, "command", **details)
-        return await self._client.transact(requests)
+        return await super().pass_on(requests, validate_only=validate_only)
 
 
 async def topic_names(client: Client, stream: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Requests of methods that the gateway answers itself, decoded."""
+"""Requests of methods that the coordinator answers itself, decoded."""
 
 from __future__ import annotations
 
