@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterable
 from typing import Final
 
-from testkit.world.loop import WorldTask
+from testkit.world.loop import WorldLoop, WorldTask
 from testkit.world.process import WorldProcess
 
 # A coroutine that waits in a `finally` block has to be closed once more for each.
@@ -31,12 +31,25 @@ def bury(processes: Iterable[WorldProcess]) -> None:
             for process in known:
                 process.loop.abandon()
             for process in known:
-                for task in process.loop.unfinished():
-                    _close(task)
+                _close_all(process.loop)
             gc.collect()
     finally:
         logging.disable(logging.NOTSET)
         sys.unraisablehook = hook
+
+
+def _close_all(loop: WorldLoop) -> None:
+    """Close the tasks of a loop, and those that their `finally` blocks begin meanwhile.
+
+    It counts as the running one. Otherwise asyncio would keep the new tasks on a loop of the
+    test's own process, where they complain whenever somebody collects garbage.
+    """
+    closed = 0
+    with loop.running():
+        while len(tasks := loop.unfinished()) > closed:
+            for task in tasks[closed:]:
+                _close(task)
+            closed = len(tasks)
 
 
 def _close(task: WorldTask) -> None:
