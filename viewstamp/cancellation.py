@@ -19,20 +19,29 @@ def end_if_cancelled() -> None:
 
     Call it at each turn of a loop that begins again after failures, outside of `asyncio.timeout`.
     """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
+    if _cancellations():
         raise asyncio.CancelledError
 
 
 async def answer_of(call: Awaitable[Answer]) -> Answer:
     """Return the answer to a call, or raise its status; end if this task was cancelled meanwhile.
 
-    Use it where a task goes on after the answer, and waits for something else.
+    Use it where a task goes on after the answer, and waits for something else. A task that was
+    cancelled before may still call, as `finally` blocks do.
     """
+    before = _cancellations()
     try:
         answer = await call
     except Exception:
-        end_if_cancelled()
+        if _cancellations() > before:
+            raise asyncio.CancelledError from None
         raise
-    end_if_cancelled()
+    if _cancellations() > before:
+        raise asyncio.CancelledError
     return answer
+
+
+def _cancellations() -> int:
+    """Return how often this task was cancelled, without timeouts that have passed."""
+    task = asyncio.current_task()
+    return task.cancelling() if task is not None else 0

@@ -94,3 +94,27 @@ async def test_nothing_ends_without_a_cancellation() -> None:
         async with asyncio.timeout(0):
             await asyncio.Event().wait()
     end_if_cancelled()
+
+
+async def test_a_cancelled_task_may_still_call() -> None:
+    """What cleans up after a cancellation gets answers and statuses."""
+    heard: list[str] = []
+
+    async def refused() -> str:
+        raise STATUS
+
+    async def clean_up() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            heard.append(await answer_of(asyncio.sleep(0, "answer")))
+            with contextlib.suppress(grpc.RpcError):
+                await answer_of(refused())
+            heard.append("went on")
+
+    task = asyncio.create_task(clean_up())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert heard == ["answer", "went on"]

@@ -18,7 +18,6 @@ import grpc.aio
 from viewstamp import limits
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as groups_api
-from viewstamp.cancellation import end_if_cancelled
 from viewstamp.cli.canonical import joined, part
 from viewstamp.cli.output import plain
 from viewstamp.client import Client, ClientError
@@ -63,7 +62,6 @@ class ClusterMeter:
         except (Refusal, ClientError, grpc.aio.AioRpcError) as error:
             since = self._last.get("no_answer_since") or _now()
             self._last = {**self._last, "no_answer_since": since, "failure": str(error)}
-        end_if_cancelled()  # Ctrl-C at the moment of an answer, or of its failure
         return self._last
 
     async def _values(self) -> dict[str, Any]:

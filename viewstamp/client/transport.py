@@ -14,6 +14,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from viewstamp import grpc_transport, limits
+from viewstamp.cancellation import answer_of
 from viewstamp.client.methods import method_of
 from viewstamp.client.verdicts import ELSEWHERE, PRIMARY_DETAIL, verdict_on
 from viewstamp.errors import Refusal
@@ -148,7 +149,8 @@ async def unary(
     With `stale` the replica at the other end of the channel answers a read from its own state,
     whatever its role. With `at_revision` it is a read of the past.
 
-    Raises Refusal if the cluster refused, grpc.aio.AioRpcError if the call failed otherwise.
+    Raises Refusal if the cluster refused, grpc.aio.AioRpcError if the call failed otherwise, and
+    asyncio.CancelledError if the task was cancelled meanwhile, also if the call has a status then.
     """
     method = method_of(request)
     call = channel.unary_unary(
@@ -160,7 +162,7 @@ async def unary(
     sent = (*bearer(access_token), *(STALE_METADATA if stale else past))
     with traced(tracing, method.full_name, sent) as (metadata, answered):
         try:
-            response = await call(request, metadata=metadata, timeout=timeout_s)
+            response = await answer_of(call(request, metadata=metadata, timeout=timeout_s))
         except grpc.aio.AioRpcError as error:
             refusal = refusal_in(error)
             if refusal is None:

@@ -18,7 +18,7 @@ import viewstamp
 from tests.processes.processes import ReplicaProcesses
 from tests.viewstamp.cli.conftest import CommandLine
 from tests.viewstamp.client.fake_gateway import PASSWORD, FakeGateway
-from viewstamp import Client, ClientError
+from viewstamp import Client
 from viewstamp.cli import measuring
 from viewstamp.cli.measuring import ClusterMeter
 
@@ -69,28 +69,6 @@ async def test_without_an_answer_the_last_values_stay(gateway: FakeGateway, clie
     assert "deadline" in silent["failure"]
     gateway.gate.set()
     assert (await ClusterMeter(client, 0).read())["no_answer_since"] is None
-
-
-async def test_a_cancellation_that_a_call_has_lost_is_the_end(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C ends the readings, also where a call answers its cancellation with a status."""
-
-    is_called = asyncio.Event()
-
-    async def late(client: Client) -> None:
-        is_called.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            raise ClientError("the deadline has passed") from None
-
-    monkeypatch.setattr(Client, "status", late)
-    reading = asyncio.create_task(ClusterMeter(client, 0).read())
-    await is_called.wait()
-    reading.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await reading
 
 
 @pytest.fixture
