@@ -2,7 +2,7 @@
 
 While somebody watches, one task reads the services again as soon as the log has gone on. Each
 follower has an index into what was read, and is woken for the keys that it follows alone: its own
-stream, or all. So a change costs those who watch it, and nothing waits in a queue. What was read
+place, or all. So a change costs those who watch it, and nothing waits in a queue. What was read
 is kept up to a few megabytes. A follower that falls further behind is told so, and reads the
 services itself until it has caught up.
 """
@@ -10,11 +10,9 @@ services itself until it has caught up.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from coordinator.gateway.change_pages import (
     CalledOffError,
@@ -24,12 +22,19 @@ from coordinator.gateway.change_pages import (
     Revisions,
     followed_streams,
 )
+from coordinator.gateway.followed_keys import (
+    EVERYTHING,
+    FollowedKey,
+    is_always_read,
+    read_key,
+    streams_in,
+)
+from coordinator.gateway.kept_changes import CHANGES_AT_ONCE, FeedChange, KeptChanges, Taken
 from coordinator.mux import types as mux
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.watch.v1.watch_service_pb2 import Change
 from viewstamp.errors import Refusal
 from viewstamp.limits import (
-    FEED_BYTES_MAX,
     FEED_INTERVAL_MAX_MS,
     FEED_INTERVAL_MS,
     FEED_RETRY_MS,
@@ -37,48 +42,8 @@ from viewstamp.limits import (
     WATCH_PROGRESS_MS,
 )
 
-# What followers are woken for: everything, a stream, or what a user may do.
-FollowedKey: TypeAlias = tuple[str, int]
-EVERYTHING: Final[FollowedKey] = ("everything", 0)
-_STREAM: Final = "stream"
-_ACCESS: Final = "access"
 # An index that is never kept.
 _GONE: Final = -1
-# Memory of a change beside its encoding, roughly.
-_CHANGE_OVERHEAD_BYTES: Final = 512
-# So many changes are worked through, and then others have the loop.
-CHANGES_AT_ONCE: Final = 1_024
-
-
-def stream_key(stream_id: int) -> FollowedKey:
-    """Return the key of a stream and what is in it."""
-    return _STREAM, stream_id
-
-
-def access_key(user_id: int) -> FollowedKey:
-    """Return the key of what a user may do."""
-    return _ACCESS, user_id
-
-
-@dataclass(frozen=True, slots=True)
-class FeedChange:
-    """A change, encoded once for all who watch it."""
-
-    change: Change
-    encoded: bytes
-
-    @property
-    def is_access(self) -> bool:
-        """Whether it says that what a user may do has changed, and is for no watcher."""
-        return not self.change.entity_type
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """Whole revisions: every change up to `complete_revision` that concerns a follower."""
-
-    changes: Sequence[FeedChange]
-    complete_revision: int
 
 
 async def encoded(changes: Sequence[Change]) -> list[FeedChange]:
@@ -88,7 +53,7 @@ async def encoded(changes: Sequence[Change]) -> list[FeedChange]:
         if start:
             await asyncio.sleep(0)
         part = changes[start : start + CHANGES_AT_ONCE]
-        found += [FeedChange(each, each.SerializeToString()) for each in part]
+        found += map(FeedChange.of, part)
     return found
 
 
@@ -101,6 +66,7 @@ class FeedFollower:
 
     def __init__(self, feed: ChangeFeed, keys: Collection[FollowedKey]) -> None:
         self.keys = keys
+        self.read_keys = tuple(dict.fromkeys(map(read_key, keys)))
         self.start: int | None = None
         self.quiet_revision = 0
         self._feed = feed
@@ -109,7 +75,7 @@ class FeedFollower:
 
     def follow_from(self, revision: int) -> bool:
         """Follow from a revision on; return whether the feed has all that concerns it since."""
-        if not self._feed.has_all(self.keys, revision):
+        if not self._feed.has_all(self.read_keys, revision):
             return False
         self.start = None
         self.wake(self._feed.index_of(revision), revision - 1)
@@ -148,10 +114,10 @@ class FeedFollower:
         start, self.start = self.start, None
         self._woken.clear()
         if start is None:
-            return Taken((), self._feed.complete_revision)
-        taken = self._feed.since(start)
+            return Taken((), self._feed.complete_revision, self._feed.end)
+        taken = self._feed.since(start, self.keys)
         if taken is not None and taken.complete_revision < self._feed.complete_revision:
-            self.wake(start + len(taken.changes), taken.complete_revision)
+            self.wake(taken.next_index, taken.complete_revision)
         return taken
 
 
@@ -175,6 +141,8 @@ class ChangeFeed:
         self._fail = fail
         # Values are dictionaries, since sets have no order of their own.
         self._followers: dict[FollowedKey, dict[FeedFollower, None]] = defaultdict(dict)
+        # What has to be read for them, and for how many of them.
+        self._readers: Counter[FollowedKey] = Counter()
         self._count = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._advanced = asyncio.Event()
@@ -185,11 +153,7 @@ class ChangeFeed:
         self._unread: dict[FollowedKey, None] = {}
         self._has_other_keys = True  # than those of which the last page was
         self._widened = asyncio.Event()
-        # Indexes count all changes since the feed began; `_first` of them are gone.
-        self._changes: list[FeedChange] = []
-        self._revisions: list[int] = []
-        self._first = 0
-        self._bytes = 0
+        self._kept = KeptChanges()
 
     @property
     def followers(self) -> int:
@@ -204,7 +168,9 @@ class ChangeFeed:
         follower = FeedFollower(self, keys)
         for key in keys:
             self._followers[key][follower] = None
-            if key[0] != _ACCESS and key not in self._read_since:
+        for key in follower.read_keys:
+            self._readers[key] += 1
+            if not is_always_read(key) and key not in self._read_since:
                 self._unread[key] = None
         self._read_more()
         return follower
@@ -215,6 +181,10 @@ class ChangeFeed:
             del self._followers[key][follower]
             if not self._followers[key]:
                 del self._followers[key]
+        for key in follower.read_keys:
+            self._readers[key] -= 1
+            if not self._readers[key]:
+                del self._readers[key]
                 self._forget(key)
         self._count -= 1
         if not self._count:
@@ -227,14 +197,14 @@ class ChangeFeed:
 
         That takes no longer than the page that is read at present.
         """
-        while any(self._since(key) is None for key in follower.keys):
+        while any(self._since(key) is None for key in follower.read_keys):
             self._widened.clear()
             await self._widened.wait()
 
-    def has_all(self, keys: Collection[FollowedKey], first_revision: int) -> bool:
-        """Return whether it has all changes of some keys from a revision on."""
+    def has_all(self, read_keys: Collection[FollowedKey], first_revision: int) -> bool:
+        """Return whether it has read all of this from a revision on."""
         oldest = [self.oldest_revision]
-        for key in keys:
+        for key in read_keys:
             since = self._since(key)
             if since is None:
                 return False
@@ -249,19 +219,16 @@ class ChangeFeed:
 
     def index_of(self, revision: int) -> int:
         """Return the index of the first change of a revision or of a later one."""
-        return self._first + bisect_left(self._revisions, revision)
+        return self._kept.index_of(revision)
 
-    def since(self, index: int) -> Taken | None:
-        """Return the first whole revisions from an index on; None if it is gone."""
-        start = index - self._first
-        if start < 0:
-            return None
-        end = start + CHANGES_AT_ONCE
-        if end < len(self._revisions):
-            end = bisect_right(self._revisions, self._revisions[end - 1], lo=end - 1)
-        if end >= len(self._revisions):
-            return Taken(self._changes[start:], self.complete_revision)
-        return Taken(self._changes[start:end], self._revisions[end] - 1)
+    @property
+    def end(self) -> int:
+        """The index of the next change."""
+        return self._kept.end
+
+    def since(self, index: int, keys: Collection[FollowedKey]) -> Taken | None:
+        """Return the first whole revisions of some keys from an index on; None if it is gone."""
+        return self._kept.since(index, keys, self.complete_revision)
 
     def _begin(self) -> None:
         self._restart()
@@ -276,10 +243,7 @@ class ChangeFeed:
         self.oldest_revision = self.complete_revision + 1
         self._pages = ChangePages(self._reads, self.oldest_revision)
         self._has_other_keys = True
-        self._first += len(self._changes) + 1  # an index from before is gone
-        self._changes.clear()
-        self._revisions.clear()
-        self._bytes = 0
+        self._kept.clear()
         self._advanced.set()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -288,7 +252,7 @@ class ChangeFeed:
 
     def _since(self, key: FollowedKey) -> int | None:
         """Return the revision from which on what concerns a key is read; None if it is not yet."""
-        if key[0] == _ACCESS:
+        if is_always_read(key):
             return self.oldest_revision
         everything = self._read_since.get(EVERYTHING)
         alone = self._read_since.get(key)
@@ -298,7 +262,7 @@ class ChangeFeed:
 
     def _forget(self, key: FollowedKey) -> None:
         """Read no more what nobody follows."""
-        if key[0] != _ACCESS:
+        if not is_always_read(key):
             self._read_since.pop(key, None)
             self._unread.pop(key, None)
             self._has_other_keys = True
@@ -327,9 +291,9 @@ class ChangeFeed:
         if not self._has_other_keys:
             return self._pages.followed
         self._has_other_keys = False
-        if EVERYTHING in self._followers:
+        if EVERYTHING in self._readers:
             return None
-        return followed_streams(number for kind, number in self._followers if kind == _STREAM)
+        return followed_streams(streams_in(self._readers))
 
     async def _read(self) -> None:
         """Read for ever; services that do not answer are asked again."""
@@ -386,32 +350,15 @@ class ChangeFeed:
             await self._advanced.wait()
 
     def _take(self, revisions: Revisions, changes: Sequence[FeedChange]) -> None:
-        start, quiet_revision = self._first + len(self._changes), self.complete_revision
-        keys: dict[FollowedKey, None] = {}
-        for each in changes:
-            self._bytes += len(each.encoded) + _CHANGE_OVERHEAD_BYTES
-            keys[_key_of(each.change)] = None
-        self._changes += changes
-        self._revisions += [each.change.revision for each in changes]
+        start, quiet_revision = self._kept.end, self.complete_revision
+        keys = self._kept.add(changes)
         self.complete_revision = revisions.complete_revision
         self.view, self.op = revisions.view, revisions.op
         self._advanced.set()
-        self._shrink()
-        if keys:
+        if (gone := self._kept.shrink()) is not None:
+            self.oldest_revision = gone + 1
+        if changes:
             self._wake([EVERYTHING, *keys], start, quiet_revision)
-
-    def _shrink(self) -> None:
-        """Forget the oldest revisions beyond the limit, all but the last one."""
-        gone = 0
-        while self._bytes > FEED_BYTES_MAX and self._revisions[gone] != self._revisions[-1]:
-            revision = self._revisions[gone]
-            while self._revisions[gone] == revision:
-                self._bytes -= len(self._changes[gone].encoded) + _CHANGE_OVERHEAD_BYTES
-                gone += 1
-            self.oldest_revision = revision + 1
-        if gone:
-            del self._changes[:gone], self._revisions[:gone]
-            self._first += gone
 
     def _wake(self, keys: Sequence[FollowedKey], start: int, quiet_revision: int) -> None:
         for key in keys:
@@ -425,9 +372,3 @@ def _cut_off() -> Refusal:
         f"this replica could not confirm within {READ_DEADLINE_MS} ms that its feed is complete:"
         " watch at another one, from where this one ended",
     )
-
-
-def _key_of(change: Change) -> FollowedKey:
-    if not change.entity_type:
-        return access_key(change.user_id)
-    return stream_key(change.stream_id)

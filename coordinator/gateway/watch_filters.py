@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
 
-from coordinator.gateway.change_feed import EVERYTHING, FollowedKey, access_key, stream_key
-from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
+from coordinator.gateway.followed_keys import PLACES, FollowedKey, keys_of_watch
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.routing.v1 import routing_pb2
-from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.watch.v1 import watch_service_pb2 as watch_pb2
 from viewstamp.errors import Refusal
 
 # How much of a caller's text a refusal repeats.
 _NAMED_CHARACTERS_MAX = 100
-# The types of the places that can be watched. What else is in a group has the ids of the group.
-_PLACES: Final = tuple(
-    message.DESCRIPTOR.full_name
-    for message in (streams_pb2.Stream, streams_pb2.Topic, consumer_groups_pb2.ConsumerGroup)
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +40,11 @@ class WatchFilter:
         removed = (change.stream_id, change.topic_id, change.group_id)
         wanted = (self.stream_id, self.topic_id, self.group_id)
         # A stream has neither topic nor group, a topic no group.
-        return change.entity_type in _PLACES and removed == _outermost(wanted, removed)
+        return change.entity_type in PLACES and removed == _outermost(wanted, removed)
 
     def keys(self, user_id: int) -> tuple[FollowedKey, ...]:
         """Return the keys of the feed that concern it, for a watch of a user."""
-        if self.stream_id:
-            return stream_key(self.stream_id), access_key(user_id)
-        return (EVERYTHING,)
+        return keys_of_watch(user_id, self.stream_id, self.topic_id, self.group_id)
 
 
 def _outermost(wanted: tuple[int, int, int], removed: tuple[int, int, int]) -> tuple[int, ...]:

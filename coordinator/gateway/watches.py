@@ -25,24 +25,20 @@ import grpc.aio
 
 from coordinator.base.decoded_requests import decoded_request
 from coordinator.gateway.audit import Audit
-from coordinator.gateway.change_feed import (
-    CHANGES_AT_ONCE,
-    ChangeFeed,
-    FeedChange,
-    FeedFollower,
-    encoded,
-)
+from coordinator.gateway.change_feed import ChangeFeed, FeedFollower, encoded
 from coordinator.gateway.change_pages import (
     ChangePages,
     ChangeReads,
     ChangesLostError,
     followed_streams,
 )
+from coordinator.gateway.kept_changes import CHANGES_AT_ONCE, FeedChange
 from coordinator.gateway.principal import Authenticator, expired
 from coordinator.gateway.shares import full, too_much
 from coordinator.gateway.slow_readers import end_in_time, write_in_time
 from coordinator.gateway.watch_filters import WatchFilter
 from coordinator.gateway.watch_openings import Opened, WatchOpenings, compacted
+from coordinator.gateway.watch_turns import WatchTurns
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.watch.v1 import watch_service_pb2 as watch_pb2
@@ -96,7 +92,7 @@ class Watches:
         self._rooms: defaultdict[int, asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(CATCH_UPS_PER_USER_MAX)
         )
-        self._turns = asyncio.Lock()
+        self._turns = WatchTurns()
 
     def handlers(self) -> Mapping[str, Any]:
         """Return the gRPC method handler by path."""
@@ -162,7 +158,7 @@ class Watches:
 class _Watch:
     """One watch under way. `_complete` is the last revision of which it has sent everything.
 
-    Watches take `turns` at long lists of changes: a change may concern thousands of them.
+    Watches take `turns`, since a change may concern thousands of them.
     """
 
     def __init__(
@@ -173,7 +169,7 @@ class _Watch:
         principal: AccessToken,
         feed: ChangeFeed,
         context: Context,
-        turns: asyncio.Lock,
+        turns: WatchTurns,
     ) -> None:
         self._header = common_pb2.ResponseHeader(
             cluster_id=cluster_id, view=opened.reply.view, op=opened.reply.op
@@ -258,16 +254,15 @@ class _Watch:
             rest = start + CHANGES_AT_ONCE
             part = found[start:rest]
             last = found[rest].change.revision - 1 if rest < len(found) else complete_revision
-            async with self._turns:
-                await asyncio.sleep(0)
-                ending = self._ending(part) if ending is None else ending
-                if ending is not None:
-                    last = min(last, ending[0])
-                    part = [each for each in part if each.change.revision <= ending[0]]
-                wanted = [each for each in part if self._wanted.matches(each.change)]
-                messages = [*_messages(wanted, last)]
-                if not messages and 0 < owed <= last:
-                    messages = [(b"", last)]  # it does not want the rest of that revision
+            await self._turns.take(len(part))
+            ending = self._ending(part) if ending is None else ending
+            if ending is not None:
+                last = min(last, ending[0])
+                part = [each for each in part if each.change.revision <= ending[0]]
+            wanted = [each for each in part if self._wanted.matches(each.change)]
+            messages = [*_messages(wanted, last)]
+            if not messages and 0 < owed <= last:
+                messages = [(b"", last)]  # it does not want the rest of that revision
             owed = wanted[-1].change.revision if wanted else owed
             owed = owed if owed > last else 0
             for message, revision in messages:

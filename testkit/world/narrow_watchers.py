@@ -16,7 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
-from coordinator.gateway import change_feed, change_pages, watches
+from coordinator.gateway import change_feed, change_pages, kept_changes, watch_turns, watches
 from services.runtime import changes
 from testkit.load.watcher import TRY_AGAIN
 from testkit.oracles.feeds import Shown, ShownFeed
@@ -86,13 +86,15 @@ _MESSAGE_BYTES: Final = 200
 _KEPT_BYTES: Final = 50_000
 _SHORT: Final = (
     (change_feed, "CHANGES_AT_ONCE", _CHANGES_AT_ONCE),
+    (kept_changes, "CHANGES_AT_ONCE", _CHANGES_AT_ONCE),
+    (watch_turns, "CHANGES_AT_ONCE", _CHANGES_AT_ONCE),
     (watches, "CHANGES_AT_ONCE", _CHANGES_AT_ONCE),
     (change_feed, "WATCH_PROGRESS_MS", _PROGRESS_MS),
     (watches, "WATCH_PROGRESS_MS", _PROGRESS_MS),
     (change_feed, "READ_DEADLINE_MS", _CONFIRMED_MS),
     (change_pages, "CHANGES_PAGE_MAX", _PAGE_CHANGES),
     (changes, "CHANGES_PAGE_MAX", _PAGE_CHANGES),
-    (change_feed, "FEED_BYTES_MAX", _FEED_BYTES),
+    (kept_changes, "FEED_BYTES_MAX", _FEED_BYTES),
     (watches, "WATCH_MESSAGE_BYTES_MAX", _MESSAGE_BYTES),
     (changes.RecentChanges.__init__, "__defaults__", (_KEPT_BYTES,)),
 )

@@ -8,7 +8,8 @@ from itertools import count
 from typing import Any, Final
 
 from coordinator.app import core
-from coordinator.gateway.change_feed import FeedChange, FeedFollower
+from coordinator.gateway.change_feed import FeedFollower
+from coordinator.gateway.kept_changes import FeedChange
 from coordinator.gateway.watch_filters import WatchFilter
 from coordinator.mux.applied_digests import AppliedDigests
 from coordinator.mux.deduplication import Admission, New

@@ -10,20 +10,25 @@ from itertools import count
 import pytest
 
 from coordinator.gateway import change_feed
-from coordinator.gateway.change_feed import (
+from coordinator.gateway.change_feed import ChangeFeed, FeedFollower
+from coordinator.gateway.change_pages import ChangePages, ChangesLostError, followed_streams
+from coordinator.gateway.followed_keys import (
     EVERYTHING,
-    ChangeFeed,
-    FeedFollower,
     FollowedKey,
     access_key,
-    stream_key,
+    keys_of_change,
+    keys_of_watch,
+    place_key,
+    read_key,
+    streams_in,
 )
-from coordinator.gateway.change_pages import ChangePages, ChangesLostError, followed_streams
 from tests.coordinator.gateway.fake_changes import (
     ACCESS,
+    DELETED,
     GROUP,
     STREAM,
     TOPIC,
+    UPDATED,
     USER,
     FakeChanges,
     change,
@@ -35,6 +40,7 @@ from viewstamp.api.domain.v1 import domain_service_pb2 as domain
 from viewstamp.api.watch.v1.watch_service_pb2 import Change
 
 STREAMS = (1, 2, 3)
+TOPICS = (1, 2)
 USERS = (7, 8)
 
 
@@ -51,14 +57,14 @@ async def test_what_is_asked_for_follows_the_followers() -> None:
     services = FakeChanges()
     feed = ChangeFeed(services, lambda: services.revision, lambda error: None)
     steps: list[tuple[str, FollowedKey, list[int] | None]] = [
-        ("add", stream_key(2), [2]),
-        ("add", stream_key(1), [1, 2]),
+        ("add", place_key(2), [2]),
+        ("add", place_key(1), [1, 2]),
         ("add", EVERYTHING, None),
-        ("add", stream_key(3), None),
+        ("add", place_key(3), None),
         ("remove", EVERYTHING, [1, 2, 3]),
-        ("remove", stream_key(2), [1, 3]),
+        ("remove", place_key(2), [1, 3]),
         ("add", access_key(7), [1, 3]),
-        ("remove", stream_key(1), [3]),
+        ("remove", place_key(1), [3]),
     ]
     following: dict[FollowedKey, FeedFollower] = {}
     for verb, key, streams in steps:
@@ -78,9 +84,9 @@ async def test_who_comes_while_the_log_rests_follows_at_once() -> None:
     """A page that only waits for the log is called off, so that the next one is of the newcomer."""
     services = FakeChanges()
     feed = ChangeFeed(services, lambda: services.revision, lambda error: None)
-    first = feed.add((stream_key(1),))
+    first = feed.add((place_key(1),))
     await until(lambda: bool(services.waiting))
-    second = feed.add((stream_key(2),))
+    second = feed.add((place_key(2),))
     assert second.follow_from(1)
     await turns()
     services.commit(change(STREAM, 2))
@@ -97,10 +103,10 @@ async def test_who_comes_beside_a_page_under_way_waits_for_the_next() -> None:
     services = FakeChanges()
     services.is_held = True
     feed = ChangeFeed(services, lambda: services.revision, lambda error: None)
-    first = feed.add((stream_key(1),))
+    first = feed.add((place_key(1),))
     services.commit(change(STREAM, 2))
     await turns()
-    newcomer = feed.add((stream_key(2),))
+    newcomer = feed.add((place_key(2),))
     assert not newcomer.follow_from(1)
     read = asyncio.create_task(feed.reads_for(newcomer))
     await turns()
@@ -119,11 +125,11 @@ async def test_a_revision_that_is_read_in_part_is_not_had() -> None:
     services = FakeChanges(page_max=1)
     services.is_held = True
     feed = ChangeFeed(services, lambda: services.revision, lambda error: None)
-    first = feed.add((stream_key(1),))
+    first = feed.add((place_key(1),))
     two_of_each = [change(USER), change(TOPIC, 2, 1), change(GROUP, 2, 1, 1)] * 2
     services.commit(*two_of_each)
     await turns()
-    newcomer = feed.add((stream_key(2),))
+    newcomer = feed.add((place_key(2),))
     services.release()
     await feed.reads_for(newcomer)
     assert not newcomer.follow_from(1)
@@ -159,13 +165,12 @@ class KeysWatcher:
         """Whether a change is for it."""
         if EVERYTHING in self.keys:
             return True
-        key = access_key(each.user_id) if not each.entity_type else stream_key(each.stream_id)
-        return key in self.keys
+        return any(key in self.keys for key in keys_of_change(each))
 
     async def _catch_up(self) -> None:
         pages = ChangePages(self._services, self.complete + 1)
         if EVERYTHING not in self.keys:
-            pages.followed = followed_streams(n for kind, n in self.keys if kind == "stream")
+            pages.followed = followed_streams(streams_in(map(read_key, self.keys)))
         while not self.follower.follow_from(self.complete + 1):
             revisions = await pages.next()
             self._note(revisions.changes, revisions.complete_revision)
@@ -221,17 +226,25 @@ async def test_everybody_is_given_what_concerns_them(
 
 
 def keys_of(chance: random.Random) -> tuple[FollowedKey, ...]:
-    """Draw what one follows."""
+    """Draw what one follows: everything, a stream, a topic or a group."""
     if chance.random() < 0.2:
         return (EVERYTHING,)
-    return stream_key(chance.choice(STREAMS)), access_key(chance.choice(USERS))
+    topic_id = chance.choice((0, *TOPICS))
+    group_id = chance.randrange(2) if topic_id else 0
+    return keys_of_watch(chance.choice(USERS), chance.choice(STREAMS), topic_id, group_id)
 
 
 def changes_of(chance: random.Random, number: int) -> list[Change]:
     """Draw the changes of one revision."""
     kinds = [
         change(STREAM, chance.choice(STREAMS), entity=str(number).encode()),
-        *(change(TOPIC, stream, 1, entity=str(number).encode()) for stream in STREAMS),
+        change(STREAM, chance.choice(STREAMS), kind=DELETED),
+        *(
+            change(TOPIC, stream, topic, kind=chance.choice((UPDATED, DELETED)))
+            for stream in STREAMS
+            for topic in TOPICS
+        ),
+        change(GROUP, chance.choice(STREAMS), chance.choice(TOPICS), 1),
         change(USER, user=chance.choice(USERS)),
         change(ACCESS, user=chance.choice(USERS)),
     ]

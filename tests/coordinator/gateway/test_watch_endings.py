@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from coordinator.gateway import change_feed
-from coordinator.gateway.change_feed import CHANGES_AT_ONCE
+from coordinator.gateway.kept_changes import CHANGES_AT_ONCE
 from coordinator.gateway.watch_filters import WatchFilter
 from tests.coordinator.gateway.fake_changes import (
     ACCESS,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any, Final
 
 import pytest
 
-from coordinator.gateway.change_feed import EVERYTHING, access_key, stream_key
+from coordinator.gateway.followed_keys import EVERYTHING, keys_of_change
 from coordinator.gateway.watch_filters import WatchFilter, check_shape, wanted_types
 from tests.coordinator.gateway.fake_changes import (
     ACCESS,
+    CREATED,
     DELETED,
     GROUP,
     MEMBER,
@@ -37,6 +39,16 @@ OF_STREAM: Final = WatchFilter(INSIDE, 1)
 OF_TOPIC: Final = WatchFilter(INSIDE, 1, 2)
 OF_GROUP: Final = WatchFilter(INSIDE, 1, 2, 3)
 FILTERS: Final = (EVERY, OF_STREAM, OF_TOPIC, OF_GROUP)
+# What each entity has of a stream, a topic and a group.
+DEPTHS: Final = {USER: 0, ACCESS: 0, STREAM: 1, TOPIC: 2, GROUP: 3, MEMBER: 3}
+IDS: Final = ((1, 2), (2, 3), (3, 4))
+EVERY_KIND_OF_CHANGE: Final = tuple(
+    change(entity_type, *ids, user=user, kind=kind)
+    for entity_type, depth in DEPTHS.items()
+    for ids in product(*IDS[:depth])
+    for user in (7, 8)
+    for kind in (CREATED, UPDATED, DELETED)
+)
 
 
 @pytest.mark.parametrize(
@@ -97,11 +109,19 @@ def test_what_ends_a_watch(removed: Change, ended: tuple[WatchFilter, ...]) -> N
     assert tuple(each for each in FILTERS if each.ends_with(removed)) == ended
 
 
-@pytest.mark.parametrize("watched", FILTERS)
-def test_what_wakes_a_watch(watched: WatchFilter) -> None:
-    """Watches of one stream follow it and what their user may do; the others follow everything."""
-    inside = (stream_key(1), access_key(7))
-    assert watched.keys(7) == (inside if watched.stream_id else (EVERYTHING,))
+def test_a_watch_of_no_place_follows_everything() -> None:
+    """Nothing else wakes it, so no change has two of its keys."""
+    assert EVERY.keys(7) == (EVERYTHING,)
+
+
+@pytest.mark.parametrize("watched", FILTERS[1:])
+def test_what_wakes_a_watch_of_a_place(watched: WatchFilter) -> None:
+    """It follows what it wants, what ends it, and what its user may do: by one key, and no more."""
+    for made in EVERY_KIND_OF_CHANGE:
+        concerns = watched.matches(made) or watched.ends_with(made)
+        concerns = concerns or (not made.entity_type and made.user_id == 7)
+        keys = [key for key in keys_of_change(made) if key in watched.keys(7)]
+        assert len(keys) == int(concerns), made
 
 
 @pytest.mark.parametrize(
