@@ -18,7 +18,7 @@ LATE = grpc.aio.AioRpcError(
 )
 
 
-class LosingChannel:
+class StubbornChannel:
     """A channel of which each call waits, and answers its cancellation with a status."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class LosingChannel:
 
 async def test_a_call_ends_though_it_loses_a_cancellation() -> None:
     """Who is cancelled at the moment of a status ends, and does not go on with the next call."""
-    channel = LosingChannel()
+    channel = StubbornChannel()
     asking = asyncio.create_task(unary(cast(grpc.aio.Channel, channel), GetStatusRequest()))
     await channel.is_called.wait()
     asking.cancel()
