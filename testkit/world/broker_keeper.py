@@ -15,6 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, Protocol
 
 from testkit.world.schedule import NS_PER_MS
+from testkit.world.small_limits import TOO_MUCH
 from viewstamp.api.brokers.v1 import brokers_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.streams.v1 import streams_pb2
@@ -102,13 +103,20 @@ class BrokerKeeper:
                 each.result()
 
     async def _connected(self) -> Client:
-        return await connect(
-            list(self._stage.access.addresses),
-            username=ROOT_USERNAME,
-            password=self._stage.access.password,
-            connect_timeout_s=_CONNECT_PATIENCE_S,
-            timeout_s=_CONNECT_PATIENCE_S,
-        )
+        """Connect, again and again where others ask for too much at that moment."""
+        while True:
+            try:
+                return await connect(
+                    list(self._stage.access.addresses),
+                    username=ROOT_USERNAME,
+                    password=self._stage.access.password,
+                    connect_timeout_s=_CONNECT_PATIENCE_S,
+                    timeout_s=_CONNECT_PATIENCE_S,
+                )
+            except Refusal as refusal:
+                if refusal.reason not in TOO_MUCH:
+                    raise
+            await asyncio.sleep(_AGAIN_S)
 
     @property
     def client(self) -> Client:

@@ -63,7 +63,7 @@ LIMITS: Final = (
     SmallLimit(read_shares, "READS_WAITING_PER_CALLER_MAX", 3),
     SmallLimit(read_shares, "READ_INDEXES_WAITING_MAX", 4),
 )
-_TOO_MUCH: Final = frozenset({Reason.REASON_QUOTA_EXCEEDED, Reason.REASON_OVERLOADED})
+TOO_MUCH: Final = frozenset({Reason.REASON_QUOTA_EXCEEDED, Reason.REASON_OVERLOADED})
 _OF_ONE_RUN: Final = 7
 
 
@@ -72,7 +72,7 @@ def small_limits(seed: int) -> Iterator[None]:
     """Have some limits be small until the block ends."""
     chosen = Random(f"small limits {seed}").sample(LIMITS, _OF_ONE_RUN)
     # Judged callers then live with what they would report as a defect in any other run.
-    lived_with = SmallLimit(workload, "NOT_SERVED", workload.NOT_SERVED | _TOO_MUCH)
+    lived_with = SmallLimit(workload, "NOT_SERVED", workload.NOT_SERVED | TOO_MUCH)
     with ExitStack() as stack:
         for each in (*chosen, lived_with):
             stack.enter_context(mock.patch.object(each.owner, each.name, each.value))
