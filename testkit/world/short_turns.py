@@ -36,7 +36,7 @@ LIMITS: Final = (
     SmallLimit(turns, "TurnOrder", _forgetful_order),
     SmallLimit(PastTurns.__init__, "__defaults__", (_IDLE_MS,)),
     SmallLimit(builder, "BLAME_WALK_MS", 20),
-    SmallLimit(writer, "REPAIR_BYTES_MAX", 8 * KIB),
+    SmallLimit(writer, "REPAIR_BYTES_MAX", 2 * KIB),
     SmallLimit(past_states, "ANSWER_S", 0.01),
     SmallLimit(past_states, "LAST_ANSWER", 25),
     SmallLimit(limits, "READ_DEADLINE_MS", 10),

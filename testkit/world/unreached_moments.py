@@ -338,6 +338,25 @@ _MOMENTS: Final[tuple[Unreached, ...]] = (
         ),
     ),
     Unreached(
+        "Turns at the past whose caller hangs up in the millisecond in which a state is there, and"
+        " comes again before the turn is over.",
+        "tests/coordinator/history/test_past_turns.py",
+        (
+            f"{_HISTORY}/turns.py PastTurns._read",
+            f"{_HISTORY}/turns.py PastTurns._walk",
+            f"{_HISTORY}/turns.py PastTurns._goes_on",
+            f"{_HISTORY}/turns.py PastTurns._is_given_up",
+            f"{_HISTORY}/turns.py PastTurns._is_wanted_again",
+            f"{_HISTORY}/turns.py PastTurns._answer",
+        ),
+    ),
+    Unreached(
+        "Callers who may read one entity and not the list of its kind, and who ask for others of it"
+        " by their ids.",
+        "tests/coordinator/gateway/test_blame_pages.py",
+        (f"{_GATEWAY}/blame_targets.py BlamedTarget.sought",),
+    ),
+    Unreached(
         "Logs that are dropped in the milliseconds in which an earlier state is led through them.",
         "tests/coordinator/history",
         (
