@@ -16,7 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 from unittest import mock
 
-from coordinator.gateway import member_checks
+from coordinator.gateway import member_checks, member_notices
 from testkit.world.member_offsets import AcknowledgedOffsets, MemberOffsets
 from testkit.world.process import telling
 from viewstamp import limits
@@ -56,6 +56,7 @@ _SHORT: Final = (
     (limits, "MEMBER_UNSETTLED_HEARTBEAT_MS", 50),
     (limits, "REVOCATION_TIMEOUT_US", 500_000),
     (member_checks, "MEMBER_CHECK_INTERVAL_MS", 250),
+    (member_notices, "NOTICES_TOGETHER_MAX", 1),
 )
 _TIMEOUT_MS: Final = 1_000
 

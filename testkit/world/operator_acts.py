@@ -12,10 +12,12 @@ from grpc_reflection.v1alpha import reflection_pb2
 from coordinator.gateway.infrastructure import REFLECTION
 from testkit.world.wanderer_acts import endpoint
 from testkit.world.wanderer_offsets import change_offsets, report_data
+from testkit.world.wanderer_past import blame, crowd, follow_the_log, look_back
 from testkit.world.wanderers import PASSWORD, Act, Wanderer
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.api.users.v1 import users_pb2
+from viewstamp.api.users.v1 import users_service_pb2 as users_api
 from viewstamp.client import LINEARIZABLE, STALE
 from viewstamp.client.transport import unary
 
@@ -87,18 +89,6 @@ async def status(w: Wanderer) -> None:
     await w.tried(look_back(w, found.header.revision), None)
 
 
-async def look_back(w: Wanderer, revision: int) -> None:
-    """Read earlier states, forth and back, and ask who changed whatever is called "a"."""
-    for earlier in (revision // 2, revision, revision // 3):
-        then = w.client.at(max(1, earlier))
-        if any([stream.modified_revision > earlier async for stream in then.streams.list()]):
-            w.fail(f"revision {earlier} shows what came later")
-    async for page in w.client.blame(stream="a", page_size=3):
-        revisions = [change.revision for change in page.changes]
-        if revisions != sorted(set(revisions)) or revisions[-1:] > [page.header.revision]:
-            w.fail(f"changes of one stream are at revisions {revisions}")
-
-
 async def ask_together(w: Wanderer) -> None:
     """Ask for more at once than is told at once: digests, and the end of a snapshot."""
     digests = [w.client.status(include_digests=True) for _ in range(_TOGETHER)]
@@ -139,8 +129,11 @@ async def end_a_user(w: Wanderer) -> None:
     """Let a user with a session and a token ask, and lose the token, the status or everything."""
     name = f"{w.name}-{w.random.getrandbits(32):x}"
     await w.client.users.create(name, PASSWORD)
-    user = await w.connected(name, PASSWORD)
+    user, where = await w.connected(name, PASSWORD), endpoint(w)
+    login = users_api.LoginRequest(username=name, password=PASSWORD)
     try:
+        async with where.open() as channel:
+            token = (await unary(channel, login)).access_token
         await w.tried(user.tokens.create("short-lived"), None)
         end = w.random.choice(
             (
@@ -151,6 +144,9 @@ async def end_a_user(w: Wanderer) -> None:
         )
         await asyncio.gather(*(w.tried(each, None) for each in (end(), user.users.who_am_i())))
         await w.tried(user.tokens.create("too late"), None)
+        async with where.open() as channel:
+            asking = unary(channel, users_api.WhoAmIRequest(), access_token=token)
+            await w.tried(asking, None)
     finally:
         await user.close(end_session=False)
 
@@ -209,4 +205,7 @@ ACTS: Final[tuple[tuple[int, Act], ...]] = (
     (1, ask_replica),
     (1, report_data),
     (1, change_offsets),
+    (2, blame),
+    (1, crowd),
+    (1, follow_the_log),
 )

@@ -12,6 +12,7 @@ from testkit.world.encryption import OUR_AUTHORITY, EncryptedFiles, authority_pe
 from testkit.world.members import short_times
 from testkit.world.narrow_watchers import short_feeds
 from testkit.world.renewals import frequent_looks
+from testkit.world.short_turns import short_turns
 from testkit.world.small_limits import small_limits
 from testkit.world.snapshot_programs import SnapshotPrograms
 from testkit.world.world_brokers import short_broker_times
@@ -51,6 +52,8 @@ class RunSurroundings:
                 stack.enter_context(self.programs.in_place())
             if options.is_small:
                 stack.enter_context(small_limits(self._world.seed))
+            if options.operators:
+                stack.enter_context(short_turns(self._world.seed))
             if options.members:
                 stack.enter_context(short_times())
             if options.brokers:

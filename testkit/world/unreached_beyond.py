@@ -33,6 +33,7 @@ BEYOND_A_RUN: Final[tuple[Unreached, ...]] = (
             f"{_GATEWAY}/quotas.py Quotas.check",
             f"{_GATEWAY}/quotas.py Quotas._open",
             f"{_GATEWAY}/registration.py SessionRoom._end",
+            f"{_GATEWAY}/replies.py _render",
             f"{_GATEWAY}/shares.py Shares._check_replies",
             f"{_GATEWAY}/shares.py Shares._evict_worst",
             f"{_GATEWAY}/slow_readers.py end_in_time",
@@ -53,6 +54,7 @@ BEYOND_A_RUN: Final[tuple[Unreached, ...]] = (
             f"{_REPLICA}/writer.py _read_chunk",
             f"{_SNAPSHOT}/section_writer.py SectionWriter.*",
             f"{_SNAPSHOT}/sections.py CutSections._blocks",
+            f"{_SNAPSHOT}/sections.py _compressed",
             f"{_SNAPSHOT}/compaction.py _first_of_tail",
             f"{_SNAPSHOT}/compaction.py _write",
             f"{_SNAPSHOT}/work.py _NothingWritten.write",
@@ -94,6 +96,18 @@ BEYOND_A_RUN: Final[tuple[Unreached, ...]] = (
             f"{_REPLICA}/reads.py ReplicaReads.postponed",
             "coordinator/mux/read_run.py QuerySegment.absorb",
             "coordinator/mux/read_run.py ReadWork.postpone",
+        ),
+        is_rare=True,
+    ),
+    Unreached(
+        "Signs of life that a service refuses because others in the same read used up its bytes or"
+        " its time: each is asked alone. The members of a run are too few.",
+        "tests/coordinator/gateway/test_gathered_signs.py",
+        (
+            f"{_GATEWAY}/gathered_signs.py GatheredSigns._answered",
+            f"{_GATEWAY}/gathered_signs.py GatheredSigns._ask_alone",
+            f"{_GATEWAY}/gathered_signs.py _pass_on",
+            f"{_GATEWAY}/reads.py ReadStarter._start_alone",
         ),
         is_rare=True,
     ),
@@ -140,6 +154,25 @@ BEYOND_A_RUN: Final[tuple[Unreached, ...]] = (
             f"{_APP}/leadership.py Leadership._tell_progress",
             f"{_APP}/leadership.py Leadership._became_ready",
         ),
+    ),
+    Unreached(
+        "The port for probes alone. Probes of a world come to the port of all callers.",
+        "tests/deploy/test_pod_starts.py",
+        (
+            f"{_APP}/face.py PublicFace.__init__",
+            f"{_GATEWAY}/server.py GatewayServer.start",
+            f"{_GATEWAY}/server.py GatewayServer.stop",
+        ),
+    ),
+    Unreached(
+        "Clusters that draw their id. Those of a world are given it.",
+        "tests/coordinator/app/test_coordinator_flags.py",
+        (f"{_APP}/flag_values.py cluster_id_of",),
+    ),
+    Unreached(
+        "File systems that do not say in time how much room they have, or refuse to.",
+        "tests/coordinator/telemetry/test_metrics_page.py",
+        (f"{_APP}/gauges.py _Disk.room",),
     ),
     Unreached(
         "Names of hosts that lead nowhere. Each name of a world has an address.",

@@ -13,6 +13,7 @@ from testkit.world.reached import Unreached
 
 _APP: Final = "coordinator/app"
 _GATEWAY: Final = "coordinator/gateway"
+_HISTORY: Final = "coordinator/history"
 _JOURNAL: Final = "coordinator/journal"
 _MUX: Final = "coordinator/mux"
 _PEERS: Final = "coordinator/peers"
@@ -43,6 +44,7 @@ _EXCLUDED: Final[tuple[Unreached, ...]] = (
         "tests/coordinator",
         (
             f"{_GATEWAY}/change_feed.py FeedFollower.take",
+            f"{_GATEWAY}/past_reads.py _check_has_right",
             f"{_JOURNAL}/journal.py Journal.discard_after",
             f"{_JOURNAL}/journal.py Journal.mark_repaired",
             f"{_JOURNAL}/journal.py Journal._append",
@@ -87,6 +89,13 @@ _EXCLUDED: Final[tuple[Unreached, ...]] = (
         " thrown into a coroutine hides the next lines of those that await it.",
         "tests/coordinator/app/test_disk_memory.py",
         (f"{_APP}/disk_memory.py DiskMemory.run",),
+    ),
+    Unreached(
+        "The end of a state of the past that nobody asks for. It comes to its end, and the"
+        " measurement misses it in the same way.",
+        "tests/coordinator/history/test_past_turns.py",
+        (f"{_HISTORY}/turns.py PastTurns._some_wait",),
+        is_rare=True,
     ),
     Unreached(
         "What a quiet watch is told of its progress. It is told, and the measurement misses it in"
@@ -163,6 +172,11 @@ _DISKS: Final[tuple[Unreached, ...]] = (
         ),
     ),
     Unreached(
+        "Deaths while a start looks whether segments can be moved to the archive.",
+        "tests/coordinator/journal/test_archives.py",
+        (f"{_REPLICA}/journal_archive.py check_archive",),
+    ),
+    Unreached(
         "Deaths between the two steps of the first write of a file: it is there, and has no name"
         " yet.",
         "tests/coordinator",
@@ -202,11 +216,18 @@ _DISKS: Final[tuple[Unreached, ...]] = (
         "Damage of an entry that is found twice: by the read for its execution, and meanwhile by"
         " one for a peer.",
         "tests/coordinator/replica/test_apply_queue.py",
-        (
-            f"{_REPLICA}/apply_queue.py ApplyQueue.add",
-            f"{_REPLICA}/apply_queue.py ApplyQueue._read",
-        ),
+        (f"{_REPLICA}/apply_queue.py ApplyQueue._read",),
         ends=r"return$",
+    ),
+    Unreached(
+        "Damage of an entry that is found when it is read to be executed, or before by a read for a"
+        " peer. It waits, and is executed once a peer has sent it again.",
+        "tests/coordinator",
+        (
+            f"{_REPLICA}/driver.py Driver._found_faulty",
+            f"{_REPLICA}/apply_queue.py ApplyQueue.add",
+            f"{_VSR}/commit.py deliver_again",
+        ),
     ),
     Unreached(
         "Damage on one replica at the very entry where its log and the log of a later view differ,"
@@ -306,6 +327,57 @@ _MOMENTS: Final[tuple[Unreached, ...]] = (
             f"{_MUX}/requests.py SessionsStage._check_principals",
             f"{_REPLICA}/reads.py ReplicaReads._send",
         ),
+    ),
+    Unreached(
+        "Reads that are answered in the same turn of the loop in which their deadline passes, and"
+        " answers of reads that are made before those of commands are sent.",
+        "tests/coordinator/gateway",
+        (
+            f"{_GATEWAY}/reads.py ReadStarter._expire",
+            f"{_GATEWAY}/answers.py AnswerQueue.take",
+        ),
+    ),
+    Unreached(
+        "Turns at the past whose caller hangs up in the millisecond in which a state is there, and"
+        " comes again before the turn is over.",
+        "tests/coordinator/history/test_past_turns.py",
+        (
+            f"{_HISTORY}/turns.py PastTurns._read",
+            f"{_HISTORY}/turns.py PastTurns._walk",
+            f"{_HISTORY}/turns.py PastTurns._goes_on",
+            f"{_HISTORY}/turns.py PastTurns._is_given_up",
+            f"{_HISTORY}/turns.py PastTurns._is_wanted_again",
+            f"{_HISTORY}/turns.py PastTurns._answer",
+        ),
+    ),
+    Unreached(
+        "Callers who may read one entity and not the list of its kind, and who ask for others of it"
+        " by their ids.",
+        "tests/coordinator/gateway/test_blame_pages.py",
+        (f"{_GATEWAY}/blame_targets.py BlamedTarget.sought",),
+    ),
+    Unreached(
+        "Logs that are dropped in the milliseconds in which an earlier state is led through them.",
+        "tests/coordinator/history",
+        (
+            f"{_HISTORY}/builder.py PastBuilder.lead_to",
+            f"{_HISTORY}/builder.py PastBuilder._apply_to",
+            f"{_HISTORY}/builder.py PastBuilder._next_entries",
+        ),
+    ),
+    Unreached(
+        "Replicas that connect again before the stream of their life before is known to be over,"
+        " and at once or after a long silence.",
+        "tests/coordinator/peers",
+        (
+            f"{_PEERS}/listener.py Listener._serve",
+            f"{_PEERS}/listener.py Listener._check_duplicate",
+        ),
+    ),
+    Unreached(
+        "Primaries that stop in order and whose place nobody takes in time.",
+        "tests/coordinator/app/test_hand_over.py",
+        (f"{_APP}/hand_over.py hand_over",),
     ),
     Unreached(
         "Access tokens that were got for a personal access token which has ended. Few users of a"

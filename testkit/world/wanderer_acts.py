@@ -15,9 +15,11 @@ from testkit.world.wanderer_offsets import (
     make_group,
     report_data,
 )
+from testkit.world.wanderer_past import blame, read_earlier
 from testkit.world.wanderers import PASSWORD, Act, Wanderer
 from viewstamp import limits
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as groups_pb2
 from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
@@ -36,6 +38,8 @@ _RUBBISH_BYTES: Final = 8_000
 _TOO_LARGE_BYTES: Final = limits.COMMAND_BYTES_MAX + 1
 _SESSIONS_TOO_MANY: Final = limits.SESSIONS_PER_USER_MAX + 3
 _FAR_REVISION: Final = 1 << 40
+_SIGNS_TOO_MANY: Final = limits.SIGNS_TOGETHER_PER_USER_MAX + 2
+_SIGNS_S: Final = 2.0
 _CONSISTENCIES: Final = (
     "stale",
     "linearizable",
@@ -161,6 +165,30 @@ async def be_member(w: Wanderer) -> None:
         await fetch_offsets(w, group)
     if w.requests.chance(2):
         await w.client.groups.leave(*group, keep_place=w.requests.chance(2))
+
+
+async def show_life(w: Wanderer) -> None:
+    """Show life many times at once, also as no member can: too large, too many, or not framed."""
+    a, b, c = (identifier(w.random.choice("ab")) for _ in range(3))
+    sign = groups_pb2.KeepAliveConsumerGroupRequest(stream=a, topic=b, group=c, member_epoch=1)
+    large = groups_pb2.KeepAliveConsumerGroupRequest()
+    large.CopyFrom(sign)
+    large.stream.name = "x" * (limits.SIGN_BYTES_MAX + 1)
+    miscounted, many, torn = _span(sign), _span(sign), _span(sign)
+    miscounted.count += 1
+    many.count, many.items = _SIGNS_TOO_MANY, many.items * _SIGNS_TOO_MANY
+    torn.items = torn.items[:-1]
+    spans = [*(_span(sign) for _ in range(4)), _span(large), miscounted, many, torn]
+    w.random.shuffle(spans)
+    async with RawSession(await leader(w), await token(w)) as session:
+        for number, span in enumerate(spans, 1):
+            read = submit_pb2.ReadRequest(
+                read_id=number, consistency=LINEARIZABLE.to_proto(), spans=[span]
+            )
+            await session.send(submit_pb2.SubmitRequest(read=read))
+        for _ in spans:
+            async with asyncio.timeout(_SIGNS_S):
+                await session.receive()
 
 
 async def list_all(w: Wanderer) -> None:
@@ -407,11 +435,14 @@ ACTS: Final[tuple[tuple[int, Act], ...]] = (
     (4, transact),
     (2, burst),
     (5, be_member),
+    (2, show_life),
     (4, report_data),
     (4, change_offsets),
     (2, pass_by),
     (2, ask_for_brokers),
     (3, list_all),
+    (2, blame),
+    (1, read_earlier),
     (1, use_token),
     (1, log_in_badly),
     (3, send_rubbish),
