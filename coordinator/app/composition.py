@@ -458,6 +458,7 @@ class Coordinator:
         ports = LeadershipPorts(
             progress=lambda: driver.progress,
             is_primary=lambda: driver.serving.is_primary,
+            lacks_vote=lambda: not (driver.core.is_voter or driver.core.is_standby),
             feature_level=lambda: self._mux.feature_level,
             ask_proposals=driver.mux_effects.ask_proposals,
             writer=self._writer,

@@ -103,13 +103,15 @@ class StatusReports(Protocol):
 class LeadershipPorts:
     """The parts that hear of changes, and what is asked of the replica.
 
-    `set_ready` says to probes whether clients are served, at `address`. `members` is None if this
+    `set_ready` says to probes whether clients are served, at `address`. `lacks_vote` says that the
+    others do not count on this replica yet, though it should vote. `members` is None if this
     replica is alone. `replayed` notes that the journal was replayed. `start` runs work; if that
     work fails, the process ends.
     """
 
     progress: Callable[[], Progress]
     is_primary: Callable[[], bool]
+    lacks_vote: Callable[[], bool]
     feature_level: Callable[[], int]
     ask_proposals: Callable[[], None]
     writer: StatusFollower
@@ -134,6 +136,7 @@ class Leadership:
         self._caught_up_op: int | None = None  # ready once this op has been applied; None: not now
         self._has_led = False  # since the status changed last
         self._is_caught_up = False
+        self._lacked_vote = False  # when readiness was told last
         self._stalled = ""  # what does not get on, empty if nothing
         self._level_in_force = 0
         self._told_s = time.monotonic()
@@ -172,6 +175,8 @@ class Leadership:
             self._look_whether_ready()
         if not self._is_caught_up:
             self._tell_progress()
+        if self._ports.lacks_vote() != self._lacked_vote:
+            self._tell_readiness()
         self._look_at_level()
         for session_id in applied.ended_sessions:
             self._ports.streams.session_ended(session_id)
@@ -233,7 +238,13 @@ class Leadership:
         self._ports.start(self._became_ready())
 
     def _tell_readiness(self) -> None:
-        is_ready = self._is_caught_up and not self._stalled
+        """Say to probes whether clients are served here, and other replicas may be stopped.
+
+        Whoever stops one replica after the other goes by this. So it waits for the vote of a
+        replica that lost its disk: until then one more that stops would stop the cluster.
+        """
+        self._lacked_vote = self._ports.lacks_vote()
+        is_ready = self._is_caught_up and not self._stalled and not self._lacked_vote
         self._ports.start(self._ports.set_ready(is_ready))
 
     async def _became_ready(self) -> None:

@@ -100,6 +100,7 @@ class LeadershipTrial:
         self.work: list[Coroutine[Any, Any, None]] = []
         self.progress = Progress()
         self.is_primary = False
+        self.lacks_vote = False
         self.feature_level = 0
         self.asked_count = 0
         self.proposals = FakeLeadPart("proposals", self.said)
@@ -107,6 +108,7 @@ class LeadershipTrial:
         ports = LeadershipPorts(
             progress=lambda: self.progress,
             is_primary=lambda: self.is_primary,
+            lacks_vote=lambda: self.lacks_vote,
             feature_level=lambda: self.feature_level,
             ask_proposals=self.ask_proposals,
             writer=self.members,
@@ -196,6 +198,30 @@ async def test_a_replica_whose_stages_stand_still_is_not_ready(tmp_path: Path) -
     trial.leadership.stalled("")
     await trial.run()
     assert trial.ready == [True, False, True, False, False, False]
+
+
+@pytest.mark.parametrize("is_in_a_new_view", [True, False])
+async def test_a_replica_without_its_vote_is_not_ready(
+    tmp_path: Path, is_in_a_new_view: bool
+) -> None:
+    """A replica that lost its disk is ready once it has its vote back, and not when it follows.
+
+    The vote comes with a new view, or with an entry that shows that nothing was forgotten.
+    """
+    trial = LeadershipTrial(tmp_path)
+    trial.lacks_vote = True
+    trial.changes(NORMAL, 1)
+    trial.leadership.applied(NOTHING_ENDED)
+    await trial.run()
+    followed, trial.ready[:] = list(trial.ready), []
+    trial.lacks_vote = False
+    if is_in_a_new_view:
+        trial.changes(VIEW_CHANGE, 3)
+        trial.changes(NORMAL, 3)
+    else:
+        trial.leadership.applied(NOTHING_ENDED)
+    await trial.run()
+    assert (set(followed), trial.ready[-1]) == ({False}, True)
 
 
 async def test_a_long_log_is_told_of(
