@@ -20,6 +20,9 @@ _SET: Final = ("StatefulSet", "viewstamp", "spec")
 _POD: Final = (*_SET, "template", "spec")
 _COORDINATOR: Final = (*_POD, "containers", "coordinator")
 _POLICY: Final = "NetworkPolicy"
+_JOB_POD: Final = ("spec", "jobTemplate", "spec", "template", "spec")
+_ARCHIVE_POD: Final = ("CronJob", "viewstamp-archive", *_JOB_POD)
+_ANALYSIS_POD: Final = ("CronJob", "viewstamp-analysis", *_JOB_POD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +149,22 @@ CHECKLIST: Final = (
     ),
     Item(
         9,
+        "no job runs as root, writes to its image, or has a privilege or a token",
+        manifest_checks.is_confined,
+        tuple(
+            (*pod, *rest)
+            for pod, name in ((_ARCHIVE_POD, "archive"), (_ANALYSIS_POD, "analysis"))
+            for rest in (
+                ("securityContext", "runAsNonRoot"),
+                ("automountServiceAccountToken",),
+                ("containers", name, "securityContext", "readOnlyRootFilesystem"),
+                ("containers", name, "securityContext", "capabilities"),
+            )
+        ),
+        _FULL,
+    ),
+    Item(
+        9,
         "nothing runs as root, writes to its image, or has a privilege or a token",
         manifest_checks.is_confined,
         (
@@ -170,9 +189,14 @@ CHECKLIST: Final = (
     ),
     Item(
         10,
-        "policies close every pod, in both directions, that of the archive, too",
+        "policies close every pod, in both directions, those of the jobs, too",
         manifest_checks.is_closed_by_default,
-        ((_POLICY, "viewstamp-archive"), (_POLICY, "viewstamp-archive", "spec", "policyTypes", 1)),
+        (
+            (_POLICY, "viewstamp-archive"),
+            (_POLICY, "viewstamp-archive", "spec", "policyTypes", 1),
+            (_POLICY, "viewstamp-analysis"),
+            (_POLICY, "viewstamp-analysis", "spec", "policyTypes", 1),
+        ),
         _FULL,
     ),
     Item(
@@ -283,15 +307,42 @@ CHECKLIST: Final = (
         (
             ("CronJob", "viewstamp-archive"),
             ("PersistentVolumeClaim", "viewstamp-archive"),
-            ("CronJob", "viewstamp-archive", "spec", "concurrencyPolicy"),
-            (
-                "CronJob",
-                "viewstamp-archive",
-                "spec",
-                "jobTemplate",
-                "spec",
-                "activeDeadlineSeconds",
+            (*_ARCHIVE_POD, "containers", "archive", "args", "--output"),
+        ),
+        _FULL,
+    ),
+    Item(
+        15,
+        "the archive is analysed where it is, onto a volume of its own",
+        manifest_checks.is_analysed,
+        (
+            ("CronJob", "viewstamp-analysis"),
+            ("PersistentVolumeClaim", "viewstamp-analysis"),
+            *(
+                (*_ANALYSIS_POD, "containers", "analysis", "args", argument)
+                for argument in ("--master", "--snapshots", "--output")
             ),
+            (*_ANALYSIS_POD, "containers", "analysis", "volumeMounts", "temporary"),
+            (*_ANALYSIS_POD, "containers", "analysis", "volumeMounts", "archive", "readOnly"),
+        ),
+        _FULL,
+    ),
+    Item(
+        15,
+        "jobs run one at a time, end, and leave few pods behind",
+        manifest_checks.jobs_end,
+        tuple(
+            (*job, *rest)
+            for job in (("CronJob", "viewstamp-archive"), ("CronJob", "viewstamp-analysis"))
+            for rest in (
+                ("spec", "concurrencyPolicy"),
+                ("spec", "startingDeadlineSeconds"),
+                ("spec", "successfulJobsHistoryLimit"),
+                ("spec", "failedJobsHistoryLimit"),
+                ("spec", "jobTemplate", "spec", "activeDeadlineSeconds"),
+                ("spec", "jobTemplate", "spec", "backoffLimit"),
+                ("spec", "jobTemplate", "spec", "template", "spec", "restartPolicy"),
+            )
         ),
         _FULL,
     ),

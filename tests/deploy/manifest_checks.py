@@ -20,7 +20,6 @@ from tests.deploy.pod import (
     containers,
     coordinator,
     flag,
-    mounts,
     pod_spec,
     pod_templates,
     settings,
@@ -199,6 +198,7 @@ _FLOWS: Final[dict[str, set[tuple[str, str, tuple[int, ...]]]]] = {
         ("egress", "replica", (7400,)),
         ("egress", "anybody", (53, 53)),
     },
+    "viewstamp-analysis": set(),
 }
 
 
@@ -362,19 +362,68 @@ def knows_its_cluster(objects: Objects) -> bool:
     )
 
 
+def jobs_end(objects: Objects) -> bool:
+    """Return whether each job runs alone, has limits to its time and tries, and leaves few pods."""
+    return all(
+        _job_ends(found["spec"]) for (kind, _), found in objects.items() if kind == "CronJob"
+    )
+
+
+def _job_ends(job: Object) -> bool:
+    spec = job["jobTemplate"]["spec"]
+    return bool(
+        job["concurrencyPolicy"] == "Forbid"
+        and job["timeZone"] == "Etc/UTC"
+        and job["startingDeadlineSeconds"] > 0
+        and 0 < job["successfulJobsHistoryLimit"] <= 3
+        and 0 < job["failedJobsHistoryLimit"] <= 3
+        and 0 < spec["activeDeadlineSeconds"] < 24 * 60 * 60
+        and 0 < spec["backoffLimit"] <= 3
+        and spec["template"]["spec"]["restartPolicy"] == "Never"
+    )
+
+
 def is_archived(objects: Objects) -> bool:
     """Return whether the newest snapshot is archived on a volume of its own."""
-    job = _spec(objects, "CronJob", "viewstamp-archive")
-    spec = job["jobTemplate"]["spec"]["template"]["spec"]
-    (container,) = spec["containers"]
-    volumes = {volume["name"]: volume for volume in spec["volumes"]}
-    claim = volumes[mounts(container)["/archive"]]["persistentVolumeClaim"]["claimName"]
+    container, claims = _claims_of_job(objects, "viewstamp-archive")
+    claim, read_only = claims["/archive"]
     return (
-        job["concurrencyPolicy"] == "Forbid"
-        and job["jobTemplate"]["spec"]["activeDeadlineSeconds"] > 0
+        not read_only
         and ("PersistentVolumeClaim", claim) in objects
         and flag(container, "output").startswith("/archive/")
     )
+
+
+def is_analysed(objects: Objects) -> bool:
+    """Return whether the archive is analysed where it is, onto a volume of its own."""
+    archive, claims = _claims_of_job(objects, "viewstamp-archive")
+    container, own = _claims_of_job(objects, "viewstamp-analysis")
+    return (
+        own["/archive"] == (claims["/archive"][0], True)
+        and own["/analysis"] == ("viewstamp-analysis", False)
+        and ("PersistentVolumeClaim", "viewstamp-analysis") in objects
+        and flag(container, "snapshots") == flag(archive, "output")
+        and flag(container, "output").startswith("/analysis/")
+        # More cores would need more memory than the limit has.
+        and flag(container, "master") == "local[2]"
+        and volume_at(container, "/tmp") == "temporary"
+    )
+
+
+def _claims_of_job(objects: Objects, name: str) -> tuple[Object, dict[str, tuple[str, bool]]]:
+    """Return the container of a CronJob, and claim and mode of the volumes at its paths."""
+    spec = _spec(objects, "CronJob", name)["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    claims = {
+        volume["name"]: volume["persistentVolumeClaim"]["claimName"]
+        for volume in spec["volumes"]
+        if "persistentVolumeClaim" in volume
+    }
+    return container, {
+        mount["mountPath"]: (claims[mount["name"]], mount.get("readOnly", False))
+        for mount in container["volumeMounts"]
+        if mount["name"] in claims
+    }
 
 
 def is_labelled(objects: Objects) -> bool:

@@ -20,7 +20,7 @@ HEADER: Final = "# Made from deploy/ by `make manifests`; never edited.\n"
 REPLICA_COUNTS: Final = (1, 3, 5)
 # What the values of a chart are for, by the first part of their path.
 _COMMENTS: Final[Mapping[str, str]] = {
-    "image": "The image of all containers; a digest is taken instead of the tag.",
+    "image": "The image of all containers but the analysis; a digest is taken instead of the tag.",
     "replicas": "1, 3 or 5: fixed when the cluster is bootstrapped. 3 and 5 need the ConfigMap"
     " viewstamp-cluster.",
     "settings": "What may change while the cluster lives; a change is rolled out pod by pod.",
@@ -37,6 +37,8 @@ _COMMENTS: Final[Mapping[str, str]] = {
     "dashboard": "A dashboard for Grafana's sidecar.",
     "traces": "Where traces are sent, and the namespace of the collector.",
     "archive": "A daily download of the newest snapshot: needs the Secret viewstamp-archive.",
+    "analytics": "A nightly analysis of the archive, by an image of its own.",
+    "analyticsTraces": "The analysis reads traces, too: needs the claim viewstamp-traces.",
 }
 
 

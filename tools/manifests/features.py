@@ -33,6 +33,8 @@ FEATURES: Final[Mapping[str, Feature]] = MappingProxyType(
         "certManager": Feature(".Values.certManager.enabled", ("tls",)),
         "certManagerPeers": Feature(".Values.certManagerPeers.enabled", ("peerTls",)),
         "archive": Feature(".Values.archive.enabled"),
+        "analytics": Feature(".Values.analytics.enabled", ("archive",)),
+        "analyticsTraces": Feature(".Values.analyticsTraces.enabled", ("analytics",)),
     }
 )
 # In the order in which they are applied; each is taken if all of these features are on.
@@ -51,6 +53,8 @@ COMPONENTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "cert-manager-peers": ("certManagerPeers",),
         "archive": ("archive",),
         "archive-tls": ("archive", "tls"),
+        "analytics": ("analytics",),
+        "analytics-traces": ("analyticsTraces",),
     }
 )
 
