@@ -73,15 +73,6 @@ TABLE: Final[tuple[Unreached, ...]] = (
         is_rare=True,
     ),
     Unreached(
-        "The journal's thread. A world has one thread, and calls that report later.",
-        "tests/processes",
-        (
-            f"{_REPLICA}/worker_thread.py DaemonThread.*",
-            f"{_REPLICA}/worker_thread.py _succeed",
-            f"{_REPLICA}/worker_thread.py _fail",
-        ),
-    ),
-    Unreached(
         "The processes that write and merge snapshots, where one meets an error. On files a world"
         " runs them, and kills them between two calls.",
         "tests/coordinator/snapshot/files/test_writer_process.py",
@@ -111,9 +102,7 @@ TABLE: Final[tuple[Unreached, ...]] = (
         " while they are read.",
         "tests/coordinator/peers/test_peer_tls.py",
         (
-            "coordinator/base/certificates.py",
-            "coordinator/base/pem.py",
-            f"{_APP}/certificates.py",
+            "coordinator/base/credentials.py",
             f"{_PEERS}/tls.py",
             f"{_PEERS}/settings.py _tls",
         ),
@@ -313,7 +302,7 @@ TABLE: Final[tuple[Unreached, ...]] = (
             "coordinator/stages/client.py StageClient._watch_busyness",
             "coordinator/stages/client.py StageClient._gets_on",
             "coordinator/stages/client.py StageClient._read",
-            "coordinator/stages/client.py read_hello_reply",
+            "coordinator/stages/greeting.py read_hello_reply",
             "coordinator/stages/item_log.py ItemLog.append",
             "coordinator/stages/item_log.py ItemLog._cut",
         ),
