@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -48,9 +49,8 @@ def test_job_analyses_what_the_archive_holds(tmp_path: Path) -> None:
 
 def run(container: Object, root: Path) -> int:
     """Run a container's command with its volumes below a directory; return the exit code."""
-    arguments = container["args"]
-    for path in mounts(container):
-        arguments = [word.replace(f"={path}/", f"={root}{path}/") for word in arguments]
+    paths = "|".join(mounts(container))
+    arguments = [re.sub(rf"=({paths})/", rf"={root}\1/", word) for word in container["args"]]
     command = [sys.executable, *container["command"][1:], *arguments]
     environment = {**os.environ, "HOME": str(root / "tmp"), "TMPDIR": str(root / "tmp")}
     return subprocess.run(

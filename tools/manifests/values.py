@@ -135,7 +135,7 @@ def _set_namespace(peers: list[Any], path: str, defaults: Defaults) -> None:
 def _set_endpoint(found: dict[str, Any], defaults: Defaults) -> None:
     prefix = "--otlp-endpoint="
     pod = found["spec"]["template"]["spec"]
-    for container in (*pod["initContainers"], *pod["containers"]):
+    for container in (*pod.get("initContainers", ()), *pod["containers"]):
         for number, argument in enumerate(container["args"]):
             if argument.startswith(prefix):
                 defaults["traces.endpoint"] = argument.removeprefix(prefix)
@@ -164,8 +164,11 @@ def _set_names(found: dict[str, Any], defaults: Defaults) -> None:
 _BY_OBJECT: Final[dict[tuple[str, str], tuple[Callable[[dict[str, Any], Defaults], None], ...]]] = {
     ("ConfigMap", SETTINGS): (_set_settings,),
     ("StatefulSet", "viewstamp"): (_set_checksum, _set_claims, _set_endpoint),
+    ("StatefulSet", "viewstamp-services"): (_set_checksum, _set_endpoint),
     ("NetworkPolicy", "viewstamp-metrics"): (_set_scraper,),
+    ("NetworkPolicy", "viewstamp-services-metrics"): (_set_scraper,),
     ("NetworkPolicy", "viewstamp-traces"): (_set_collector,),
+    ("NetworkPolicy", "viewstamp-services-traces"): (_set_collector,),
     ("PersistentVolumeClaim", "viewstamp-archive"): (partial(_set_size, "archive"),),
     ("PersistentVolumeClaim", "viewstamp-analysis"): (partial(_set_size, "analytics"),),
     ("CronJob", "viewstamp-archive"): (partial(_set_schedule, "archive"),),
