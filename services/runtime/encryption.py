@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import logging
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.certificates.certificate_watch import CertificateWatch
@@ -93,6 +95,20 @@ class LoggedAlarms:
 def watch_of(certificates: Certificates | None) -> CertificateWatch:
     """Return what takes renewed files while it runs; without certificates it ends at once."""
     return CertificateWatch((certificates,), LoggedAlarms(), lambda: time.time_ns() // _NS_PER_US)
+
+
+def families_of(certificates: Certificates | None) -> Iterable[Metric]:
+    """Yield when each file expires, for the page of metrics; nothing without certificates."""
+    if certificates is None:
+        return
+    family = GaugeMetricFamily(
+        "viewstamp_certificate_expiry_timestamp_seconds",
+        "When a certificate or its authority expires, in seconds since 1970.",
+        labels=["flag"],
+    )
+    for expiry in certificates.expiries:
+        family.add_metric([expiry.flag], expiry.ends_s)
+    yield family
 
 
 def refusal_of(names: frozenset[str] | None, replica: int | None) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -173,13 +174,16 @@ def _telemetry(service: str, options: argparse.Namespace) -> Telemetry:
     return telemetry
 
 
-def _watch(service: str, telemetry: Telemetry) -> ApplyWatch | None:
+def _watch(
+    service: str, telemetry: Telemetry, certificates: Certificates | None
+) -> ApplyWatch | None:
     """Return the watch, None if no telemetry is wanted."""
     if telemetry.recorder is None and not telemetry.is_metered:
         return None
     watch = ApplyWatch(service, telemetry)
     try:
-        address = telemetry.serve_metrics([watch.families])
+        expiries = functools.partial(encryption.families_of, certificates)
+        address = telemetry.serve_metrics([watch.families, expiries])
     except (OSError, ValueError) as error:
         raise CannotStart(str(error)) from error
     if address is not None:
@@ -222,7 +226,8 @@ async def _serve(
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    domain_server, server = DomainServer(domain, _watch(service, telemetry)), new_server()
+    watch = _watch(service, telemetry, doors.certificates)
+    domain_server, server = DomainServer(domain, watch), new_server()
     address = bind(server, doors.listen, doors.certificates)
     health_port = _health_port(doors.health_listen, domain_server.health)
     await domain_server.start(server)

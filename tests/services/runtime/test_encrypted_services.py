@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import logging
 from pathlib import Path
 
@@ -11,11 +12,12 @@ import pytest
 
 from services.runtime import encryption
 from services.runtime.encryption import LoggedAlarms, files_of, refusal_of
-from tests.coordinator.peers.certificates import Authority
+from tests.coordinator.peers.certificates import BEGIN, END, Authority
 from tests.services.runtime.test_process import ready_line, refused, start, stopped
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.domain.v1.domain_service_pb2_grpc import DomainServiceStub
+from viewstamp.certificates.pem_files import Certificates, PemFiles
 from viewstamp.certificates.proven_names import coordinator_name, service_name
 
 TLS = ("--tls-certificate=c", "--tls-key=k", "--tls-ca=a")
@@ -101,6 +103,21 @@ def test_alarms_are_written_once(caplog: pytest.LogCaptureFixture) -> None:
 
     written = [record.message for record in caplog.records]
     assert written == ["alarm raised", "alarm cleared", "alarm raised"]
+
+
+def test_page_tells_when_certificates_expire(tmp_path: Path) -> None:
+    """The page of metrics has the end of each file, and nothing where there is none."""
+    end = datetime.datetime(2050, 1, 1, tzinfo=datetime.UTC)
+    files = Authority.create(tmp_path / "authority").issue("users", valid=(BEGIN, end))
+    certificates = Certificates(
+        PemFiles("--tls-certificate", files.certificate, files.key, files.authority)
+    )
+
+    (family,) = encryption.families_of(certificates)
+    told = {sample.labels["flag"]: sample.value for sample in family.samples}
+
+    assert told == {"--tls-certificate": end.timestamp(), "--tls-ca": END.timestamp()}
+    assert list(encryption.families_of(None)) == []
 
 
 def test_process_refuses_a_network_without_tls() -> None:
