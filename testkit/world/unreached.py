@@ -109,6 +109,19 @@ TABLE: Final[tuple[Unreached, ...]] = (
         is_rare=True,
     ),
     Unreached(
+        "Services over a network. Those of a world are on sockets of their machine.",
+        "tests/coordinator/stages/test_service_encryption.py",
+        (
+            "coordinator/stages/service_settings.py files_of",
+            "coordinator/stages/channel.py ServiceChannel.renew",
+            "coordinator/stages/channel.py ServiceChannel.explained",
+            "coordinator/stages/channel.py ServiceChannel.present",
+            "coordinator/stages/client.py StageClient._tell_unreachable",
+            f"{_APP}/services.py ServiceLinks._credentials",
+            f"{_APP}/config.py _service_tls",
+        ),
+    ),
+    Unreached(
         "Addresses that are taken by another process. Addresses of a world are free.",
         "tests/processes",
         (

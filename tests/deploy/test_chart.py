@@ -72,8 +72,8 @@ def test_chart_renders_what_kustomize_does(chosen: Features) -> None:
         (["metrics.enabled=true", "metrics.namespace=seen"], 'metadata.name: "seen"'),
         (["traces.enabled=true", "traces.endpoint=http://a:1"], "--otlp-endpoint=http://a:1"),
         (
-            ["archive.enabled=true", "analytics.enabled=true", "analytics.image.tag=7"],
-            "viewstamp-analytics:7",
+            ["archive.enabled=true", "analytics.enabled=true", "analytics.image.digest=sha256:cd"],
+            "viewstamp-analytics@sha256:cd",
         ),
         (
             ["archive.enabled=true", "analytics.enabled=true", "analytics.schedule=3 4 * * *"],
