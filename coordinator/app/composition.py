@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import Any, Final
 
 from coordinator import vsr
-from coordinator.app.certificates import CertificateWatch
 from coordinator.app.cluster_time import real_time
 from coordinator.app.config import Config
 from coordinator.app.core import make_core
@@ -24,7 +23,7 @@ from coordinator.app.journal_findings import log_findings
 from coordinator.app.leadership import Leadership, LeadershipPorts
 from coordinator.app.members import MemberPorts, Members
 from coordinator.app.outside import OPERATING_SYSTEM, Outside
-from coordinator.app.services import LinkPorts, ServiceLinks
+from coordinator.app.services import LinkPorts, ServiceLinks, service_tls_of
 from coordinator.app.snapshots import SnapshotAssembly, Surroundings
 from coordinator.app.telemetry import ReplicaTelemetry
 from coordinator.base.alarms import Alarms
@@ -56,9 +55,10 @@ from coordinator.snapshot.bases import restored_mux, section_bases
 from coordinator.snapshot.triggers import TriggerSettings
 from coordinator.snapshot.work import Durable
 from coordinator.stages import codec
-from coordinator.stages.client import CoordinatorIdentity
+from coordinator.stages.greeting import CoordinatorIdentity
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
+from viewstamp.certificates.certificate_watch import CertificateWatch
 from viewstamp.format.prepare import SealedPrepare
 from viewstamp.limits import DISK_STALL_MS, FEATURE_LEVEL_MAX
 from viewstamp.telemetry.settings import Telemetry
@@ -121,9 +121,9 @@ class Coordinator:
         self._leadership = self._make_leadership()
         self._fitness = self._make_fitness()
         peer_certificates = None if self.members is None else self.members.peers.certificates
-        certificates = (self._face.certificates, peer_certificates)
+        own = (self._face.certificates, peer_certificates, self._services.certificates)
         self._certificates = CertificateWatch(
-            certificates, self.alarms, wall_clock_us, make_thread=outside.make_thread
+            own, self.alarms, wall_clock_us, make_thread=outside.make_thread
         )
         self._telemetry.serve(self._telemetry_sources())
 
@@ -257,7 +257,7 @@ class Coordinator:
         ports = LinkPorts(self.driver, self._mux, self.routes, self.alarms, self._proposals, *told)
         files = self._files
         bases = {} if files.base is None else section_bases(files.snapshots, files.base.manifest)
-        return ServiceLinks(ports, self._config.services, bases)
+        return ServiceLinks(ports, self._config.services, bases, service_tls_of(self._config))
 
     def _noticed(self, notices: Iterable[domain_pb2.Notice]) -> None:
         self._face.notices.add(notices)

@@ -16,7 +16,9 @@ from coordinator.journal.journal import SEGMENT_BYTES
 from coordinator.peers import settings as peers
 from coordinator.peers.settings import PeerSettings
 from coordinator.replica.space import MARGIN_RECORDS, RECORD_BYTES_MAX
+from coordinator.stages import service_settings
 from viewstamp import limits, transports
+from viewstamp.certificates.pem_files import PemFiles
 from viewstamp.configuration import (
     ConfigurationError,
     ConfiguredProgram,
@@ -63,6 +65,8 @@ class Config:
     data_directory: Path
     listen: str
     services: dict[str, str]
+    service_tls: PemFiles | None
+    """How this coordinator proves to services over a network who it is; None without TLS."""
     cluster_key: Path
     replica_id: int
     replica_count: int
@@ -165,6 +169,7 @@ def parser() -> argparse.ArgumentParser:
         help="the least level that is logged",
     )
     transports.add_argument(result)
+    service_settings.add_arguments(result)
     peers.add_arguments(result)
     telemetry.add_arguments(result)
     settings_table.add_arguments(result)
@@ -370,12 +375,14 @@ def parse(arguments: list[str], environment: Mapping[str, str] = os.environ) -> 
 def _config_of(options: argparse.Namespace) -> Config:
     """Return what the options say. Raises ConfigError."""
     standby_count = _check_replicas(options)
+    services = services_of(options.service)
     if (options.tls_certificate is None) != (options.tls_key is None):
         raise ConfigError("--tls-certificate and --tls-key go together: give both or neither")
     return Config(
         data_directory=options.data_directory,
         listen=_listen(options.listen),
-        services=services_of(options.service),
+        services=services,
+        service_tls=_service_tls(options, services),
         cluster_key=options.cluster_key or options.data_directory / "cluster.key",
         replica_id=options.replica_id,
         replica_count=options.replica_count,
@@ -405,6 +412,13 @@ def _config_of(options: argparse.Namespace) -> Config:
 def _peers(options: argparse.Namespace) -> PeerSettings | None:
     try:
         return peers.settings_of(options, options.replica_id, options.replica_count)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _service_tls(options: argparse.Namespace, services: dict[str, str]) -> PemFiles | None:
+    try:
+        return service_settings.files_of(options, services)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

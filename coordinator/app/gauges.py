@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 from coordinator import vsr
-from coordinator.app.certificates import CertificateWatch
 from coordinator.base.alarms import Alarms
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux
@@ -22,6 +21,7 @@ from coordinator.stages.client import StageClient
 from coordinator.telemetry.metrics import Gauge
 from coordinator.telemetry.past import PastCounts
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.certificates.certificate_watch import CertificateWatch
 
 US_PER_SECOND: Final = 1_000_000
 MS_PER_SECOND: Final = 1_000

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.history.process import PastLauncher, start_past
-from coordinator.replica.worker_thread import DaemonThread, WorkerThread
 from coordinator.snapshot.store import rebuild
 from viewstamp.audit.log import AuditLog, open_log
 from viewstamp.snapshots.catalog_view import CatalogView
+from viewstamp.worker_thread import DaemonThread, WorkerThread
 
 
 def write_ready_file(path: Path, ready: Mapping[str, Any]) -> None:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from coordinator.app.config import Config
 from coordinator.base.alarms import Alarms
+from coordinator.base.credentials import read_certificates
 from coordinator.base.slices import STEP_ITEMS, Steps
 from coordinator.gateway.request_runs import mux_route
 from coordinator.gateway.routes import Routes
@@ -18,12 +20,15 @@ from coordinator.replica.fitness import ServiceState
 from coordinator.replica.proposals import Proposals
 from coordinator.stages import codec
 from coordinator.stages.base import InstalledSection
+from coordinator.stages.channel import ServiceCredentials
 from coordinator.stages.client import StageClient, StageEvents, WrongServiceError
 from coordinator.stages.install_barrier import InstallBarrier
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.certificates.pem_files import PemFiles
+from viewstamp.certificates.proven_names import service_name
 from viewstamp.errors import Refusal
 
 # Looked up once: each answer has up to thousands of errors to compare with it.
@@ -43,13 +48,28 @@ class LinkPorts:
     noticed: Callable[[Iterable[domain_pb2.Notice]], None]
 
 
+@dataclass(frozen=True, slots=True)
+class ServiceTls:
+    """The files with which the coordinator of a replica proves to services who it is."""
+
+    files: PemFiles
+    replica_id: int
+
+
+def service_tls_of(config: Config) -> ServiceTls | None:
+    """Return the identity of this coordinator towards services, None without TLS."""
+    files = config.service_tls
+    return None if files is None else ServiceTls(files, config.replica_id)
+
+
 class ServiceLinks:
     """One link per domain service. `targets` are their addresses, by name.
 
     `bases` are the sections that they start from; none: all start from the empty state.
     `all_described` is set once every service has said what it serves; `versions` are the versions
     of their sections, `feature_levels` the highest that each service knows, `watched_types` the
-    types of entities that it shows to watchers.
+    types of entities that it shows to watchers. `certificates` are those of this coordinator for
+    services over a network, None without TLS.
     """
 
     def __init__(
@@ -57,11 +77,14 @@ class ServiceLinks:
         ports: LinkPorts,
         targets: Mapping[str, str],
         bases: Mapping[mux_types.Stage, InstalledSection],
+        identity: ServiceTls | None = None,
     ) -> None:
         self.all_described = asyncio.Event()
         self.versions: dict[mux_types.Stage, int] = {}
         self.feature_levels: dict[mux_types.Stage, int] = dict.fromkeys(mux_types.SERVICE_STAGES, 0)
         self.watched_types: dict[mux_types.Stage, tuple[str, ...]] = {}
+        self.certificates = None if identity is None else read_certificates(identity.files)
+        self._replica_id = 0 if identity is None else identity.replica_id
         self._ports = ports
         self._barrier = InstallBarrier(tuple(bases))
         self.clients = {
@@ -86,7 +109,14 @@ class ServiceLinks:
             gave_up=lambda attempt: self._gave_up(stage, attempt),
             item_log_dropped=lambda is_dropped: self._item_log_dropped(stage, is_dropped),
         )
-        return StageClient(int(stage), target, events, self._barrier, base)
+        credentials = self._credentials(stage)
+        return StageClient(int(stage), target, events, self._barrier, base, credentials)
+
+    def _credentials(self, stage: mux_types.Stage) -> ServiceCredentials | None:
+        if self.certificates is None:
+            return None
+        due = service_name(stage.name.lower(), self._replica_id)
+        return ServiceCredentials(self.certificates, due)
 
     def _decode(
         self, stage: mux_types.Stage, reply: domain_pb2.BatchReply

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Final
 
 from coordinator import vsr
-from coordinator.app.certificates import CertificateWatch
 from coordinator.app.config import Config
 from coordinator.app.members import TRANSFER_FOLDER
 from coordinator.base.alarms import Alarms
@@ -33,7 +32,6 @@ from coordinator.peers.fetch import ADOPTED
 from coordinator.peers.files_only import FilesOnly
 from coordinator.peers.peers import PeersConfig, fetcher_of
 from coordinator.replica.data_directory import DamagedSnapshot, Mend
-from coordinator.replica.worker_thread import DaemonThread, WorkerThread
 from coordinator.snapshot.errors import CopiesFailed, PeerFileUnavailable
 from coordinator.snapshot.provider import StoredSnapshots
 from coordinator.snapshot.transfer import (
@@ -47,10 +45,12 @@ from coordinator.snapshot.transfer import (
 )
 from coordinator.snapshot.transfer_ports import Fetcher, TransferPorts
 from viewstamp import event_loop
+from viewstamp.certificates.certificate_watch import CertificateWatch
 from viewstamp.format import FormatError, FormatVersionError
 from viewstamp.format.manifest import decode_manifest
 from viewstamp.limits import BOOT_NONCE_BYTES
 from viewstamp.telemetry import fields
+from viewstamp.worker_thread import DaemonThread, WorkerThread
 
 # No log is open yet, so nothing that it holds can make a snapshot unnecessary.
 _NO_CUT: Final = 0

@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
-from coordinator.base.certificates import Certificates, PemFiles
+from coordinator.base.credentials import read_certificates
 from coordinator.base.errors import ConfigError
 from coordinator.gateway import forwarding
 from coordinator.gateway.infrastructure import (
@@ -32,6 +32,7 @@ from viewstamp.api.streams.v1 import streams_service_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2
 from viewstamp.api.users.v1 import users_service_pb2
 from viewstamp.api.watch.v1 import watch_service_pb2
+from viewstamp.certificates.pem_files import Certificates, PemFiles
 from viewstamp.health_port import HealthPort
 from viewstamp.limits import (
     CONNECTION_IDLE_TIMEOUT_MS,
@@ -141,7 +142,7 @@ def gateway_certificates(certificate: Path | None, key: Path | None) -> Certific
     """Return what two PEM files hold from time to time, None without them. Raises ConfigError."""
     if certificate is None or key is None:
         return None
-    return Certificates(PemFiles("--tls-certificate", certificate, key))
+    return read_certificates(PemFiles("--tls-certificate", certificate, key))
 
 
 class GatewayServer:

@@ -16,13 +16,13 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from coordinator.base.certificates import Certificates
 from coordinator.peers.files import SERVICE
 from coordinator.peers.hello import Hello, encode_hello
 from coordinator.peers.link import dial
 from coordinator.snapshot.errors import PeerFileUnavailable
 from viewstamp.api.replication.v1 import replication_service_pb2 as pb
 from viewstamp.cancellation import answer_of
+from viewstamp.certificates.pem_files import Certificates
 
 # Stands for the generation that the peer would restart from.
 ADOPTED: Final = 0

@@ -22,7 +22,6 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from coordinator.base.certificates import Certificates
 from coordinator.base.clock import wall_clock_us
 from coordinator.base.tasks import first_to_end
 from coordinator.peers.hello import (
@@ -42,6 +41,7 @@ from coordinator.peers.tls import certificate_name, expiry_that_refuses
 from viewstamp import grpc_transport
 from viewstamp.api.replication.v1 import replication_service_pb2 as pb
 from viewstamp.cancellation import end_if_cancelled
+from viewstamp.certificates.pem_files import Certificates
 from viewstamp.limits import MESSAGE_BYTES_MAX, PREPARE_BODY_BYTES_MAX
 from viewstamp.telemetry import fields
 

@@ -31,8 +31,9 @@ from coordinator.peers.hello import (
 from coordinator.peers.known_disks import KnownDisks
 from coordinator.peers.link import HELLO_TIMEOUT_MS, KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
 from coordinator.peers.routing import Handler
-from coordinator.peers.tls import certificate_name, names_of
+from coordinator.peers.tls import certificate_name
 from viewstamp.api.replication.v1 import replication_service_pb2 as pb
+from viewstamp.certificates.proven_names import names_of
 from viewstamp.limits import MESSAGE_BYTES_MAX, STREAMS_PER_CONNECTION_MAX
 from viewstamp.telemetry import fields
 

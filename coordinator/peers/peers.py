@@ -9,7 +9,6 @@ from typing import Final
 
 import grpc.aio
 
-from coordinator.base.certificates import Certificates
 from coordinator.base.clock import monotonic_ms
 from coordinator.base.errors import ConfigError
 from coordinator.peers.agreement import agreed_limits, configuration_digest
@@ -27,6 +26,7 @@ from coordinator.peers.status import PeerStatus
 from coordinator.peers.tls import load_credentials
 from coordinator.snapshot.ports import SnapshotProvider
 from viewstamp import grpc_transport
+from viewstamp.certificates.pem_files import Certificates
 from viewstamp.limits import FEATURE_LEVEL_MAX
 
 STOP_GRACE_MS: Final = 100

@@ -2,17 +2,17 @@
 
 A replica's certificate names it by the DNS subject alternative name `replica-<id>.viewstamp`, and
 is valid for server and client authentication. One authority signs the certificates of one cluster,
-and nothing else. Renewed files are taken without a restart (`coordinator.base.certificates`).
+and nothing else. Renewed files are taken without a restart (`viewstamp.certificates`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from coordinator.base.certificates import Certificates, Expiry, PemFiles, printable
+from coordinator.base.credentials import read_certificates
 from coordinator.peers.settings import PeerTls
-from viewstamp.grpc_transport import SECURITY_TYPE_KEY, SUBJECT_NAMES_KEY
+from viewstamp.certificates.pem_files import Certificates, Expiry, PemFiles, printable
 
 US_PER_S: Final = 1_000_000
 # How gRPC tells of the other side's certificate, and of a connection that the other side closed.
@@ -27,7 +27,7 @@ def certificate_name(replica: int) -> str:
 
 def load_credentials(files: PeerTls) -> Certificates:
     """Return the credentials of this replica, for both directions. Raises ConfigError."""
-    return Certificates(
+    return read_certificates(
         PemFiles("--peer-tls-certificate", files.certificate, files.key, files.authority)
     )
 
@@ -48,13 +48,3 @@ def expiry_that_refuses(told: str, own: Sequence[Expiry], now_us: int) -> str:
         path = printable(str(bad[0].path))
         return f"{bad[0].flag} {path} of this replica is not valid at this time: renew it"
     return ""
-
-
-def names_of(context: Any) -> frozenset[str] | None:
-    """Return the names that the caller's certificate proves, None where TLS is off."""
-    properties = context.auth_context()
-    if SUBJECT_NAMES_KEY not in properties:
-        # With TLS, a caller without names has a certificate that proves nothing.
-        is_secure = properties.get(SECURITY_TYPE_KEY, [b"insecure"]) != [b"insecure"]
-        return frozenset() if is_secure else None
-    return frozenset(name.decode() for name in properties[SUBJECT_NAMES_KEY])

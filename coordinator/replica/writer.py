@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from coordinator.journal.errors import CorruptRecord, NoSpace
-from coordinator.replica.worker_thread import DaemonThread, WorkerThread
 from viewstamp.limits import KIB, MIB
+from viewstamp.worker_thread import DaemonThread, WorkerThread
 
 # The most that one answer to a peer carries, except a single prepare that is larger.
 REPAIR_BYTES_MAX: Final = 1 * MIB

@@ -25,14 +25,20 @@ from coordinator.base.slices import SlicedWork, Steps, TimeSlice
 from coordinator.base.tasks import first_to_end
 from coordinator.stages.base import Barrier, BaseRefusedError, InstalledSection, activate, install
 from coordinator.stages.busyness import LOOK_INTERVAL_MS, Busyness
-from coordinator.stages.channel import RECONNECT_DELAY_MIN_MS, channel_options
+from coordinator.stages.channel import (
+    RECONNECT_DELAY_MIN_MS,
+    ServiceChannel,
+    ServiceCredentials,
+)
+from coordinator.stages.greeting import CoordinatorIdentity, hello_of, read_hello_reply
 from coordinator.stages.item_log import ItemLog, ReplayDivergedError, settle
 from coordinator.stages.outgoing import OutgoingBatch, joined, take_together, traced
 from coordinator.stages.poison import Poison
-from viewstamp import grpc_transport, limits
+from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2_grpc as domain_grpc
 from viewstamp.cancellation import answer_of, end_if_cancelled
+from viewstamp.telemetry import fields
 
 APPLY_PATH: Final = "/viewstamp.api.domain.v1.DomainService/Apply"
 # The codes by which a service says that a section can never be its own.
@@ -52,15 +58,6 @@ class WrongServiceError(Exception):
 
 class FencedError(Exception):
     """The service serves a newer coordinator, or another cluster: this process must end."""
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorIdentity:
-    """Who this coordinator is, for the services to fence older ones."""
-
-    cluster_id: bytes
-    replica_id: int
-    coordinator_sequence: int
 
 
 def as_it_came(reply: domain_pb2.BatchReply) -> Steps[Any]:
@@ -104,6 +101,7 @@ class StageClient:
         events: StageEvents,
         barrier: Barrier | None = None,
         base: InstalledSection | None = None,
+        credentials: ServiceCredentials | None = None,
     ) -> None:
         self.stage = stage
         self.target = target
@@ -126,7 +124,8 @@ class StageClient:
         self._steps_needed = 0  # to get further than processes that died while coming back
         self._busyness = Busyness()
         self._poison = Poison(events.gave_up)
-        self._channel: grpc.aio.Channel | None = None
+        self._line = ServiceChannel(target, credentials)
+        self._told_unreachable = ""
 
     def send(self, batch: domain_pb2.Batch, trace_parents: Sequence[str] = ()) -> None:
         """Send a batch; log it first if it has a sequence.
@@ -169,7 +168,7 @@ class StageClient:
     async def read_section(self, generation: int) -> AsyncGenerator[domain_pb2.ReadSectionResponse]:
         """Yield the section that the service froze at a cut. Raises grpc.RpcError: ask again
         later."""
-        stub = domain_grpc.DomainServiceStub(self._connect())
+        stub = domain_grpc.DomainServiceStub(self._line.present())
         request = domain_pb2.ReadSectionRequest(
             generation=generation, coordinator_sequence=self._sequence
         )
@@ -211,7 +210,7 @@ class StageClient:
 
     async def describe(self) -> domain_pb2.DescribeResponse:
         """Wait for the service and return what it claims. Raises grpc.RpcError."""
-        stub = domain_grpc.DomainServiceStub(self._connect())
+        stub = domain_grpc.DomainServiceStub(self._line.present())
         response: domain_pb2.DescribeResponse = await stub.Describe(
             domain_pb2.DescribeRequest(),
             wait_for_ready=True,
@@ -228,7 +227,7 @@ class StageClient:
         self, request: domain_pb2.NormalizeRequest, timeout_ms: int
     ) -> domain_pb2.NormalizeResponse:
         """Ask the service for the loggable form of payloads. Raises grpc.RpcError."""
-        stub = domain_grpc.DomainServiceStub(self._connect())
+        stub = domain_grpc.DomainServiceStub(self._line.present())
         # A Submit stream that went on after a lost cancellation would keep its process from ending.
         call = stub.Normalize(request, timeout=timeout_ms / 1000)
         response: domain_pb2.NormalizeResponse = await answer_of(call)
@@ -253,24 +252,28 @@ class StageClient:
                 reason = f"{error.code().name}: {error.details()}"
             except TimeoutError:
                 reason = "it did not greet in time"
+            was_greeted = self._is_greeted
             self._lost(reason)
+            if not was_greeted:
+                self._tell_unreachable(await self._line.explained(reason))
+            await self._line.renew()
             await asyncio.sleep(RECONNECT_DELAY_MIN_MS / 1000)
+
+    def _tell_unreachable(self, why: str) -> None:
+        if why and why != self._told_unreachable:
+            known = fields(target=self.target, why=why)
+            _log.warning("a service cannot be reached; trying again", extra=known)
+        self._told_unreachable = why
 
     async def close(self) -> None:
         """Close the connection."""
-        if self._channel is not None:
-            await self._channel.close()
-
-    def _connect(self) -> grpc.aio.Channel:
-        if self._channel is None:
-            self._channel = grpc_transport.open_channel(self.target, channel_options(self.target))
-        return self._channel
+        await self._line.close()
 
     async def _stream(self, identity: CoordinatorIdentity) -> None:
         describe = await self.describe()
-        call: Any = self._connect().stream_stream(APPLY_PATH)(wait_for_ready=True)
+        call: Any = self._line.present().stream_stream(APPLY_PATH)(wait_for_ready=True)
         try:
-            await call.write(_hello(identity))
+            await call.write(hello_of(identity))
             await read_hello_reply(call)
             self._is_greeted, self._steps = True, 0
             watch = asyncio.create_task(self._watch_busyness())
@@ -364,7 +367,7 @@ class StageClient:
         self._gets_on()
         if was_greeted:
             self.restarts += 1
-            _log.warning("service lost", extra={"fields": {"target": self.target, "why": reason}})
+            _log.warning("service lost", extra=fields(target=self.target, why=reason))
         if was_connected:
             self._events.lost(reason)
 
@@ -479,22 +482,3 @@ def cut_generation(batch: domain_pb2.Batch) -> int:
     if len(batch.items) == 1 and batch.items[0].HasField("cut"):
         return batch.items[0].cut.generation
     return 0
-
-
-def _hello(identity: CoordinatorIdentity) -> bytes:
-    hello = domain_pb2.Hello(
-        cluster_id=identity.cluster_id,
-        replica_id=identity.replica_id,
-        coordinator_sequence=identity.coordinator_sequence,
-    )
-    return domain_pb2.ApplyRequest(hello=hello).SerializeToString()
-
-
-async def read_hello_reply(call: Any) -> None:
-    """Read the answer to the hello. `wait_for` would lose a cancellation that comes with it."""
-    async with asyncio.timeout(limits.STAGE_TIMEOUT_MS / 1000):
-        message = await call.read()
-    if message is grpc.aio.EOF:
-        # Reading the status raises the error with which the service ended the stream.
-        await call.read()
-        raise TimeoutError

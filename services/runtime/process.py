@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -21,16 +22,19 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
 from opentelemetry.trace import Span
 
+from services.runtime import encryption
 from services.runtime.domain import Domain
 from services.runtime.server import DomainServer, new_server
 from services.runtime.watch import ApplyWatch
 from viewstamp import event_loop, grpc_transport, transports
+from viewstamp.certificates.pem_files import Certificates, UnusableFiles
 from viewstamp.configuration import (
     ConfigurationError,
     ConfiguredProgram,
@@ -59,6 +63,15 @@ class CannotStart(Exception):  # noqa: N818 - what the operator must change
     """The process cannot serve; the message says what to change."""
 
 
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """Where the coordinator connects, with TLS if there are certificates, and where probes do."""
+
+    listen: str
+    health_listen: str | None
+    certificates: Certificates | None
+
+
 def run(
     service: str,
     build: Callable[[argparse.Namespace], Domain[Any]],
@@ -84,8 +97,7 @@ def run(
         with closing(_telemetry(service, options)) as telemetry:
             domain = _built(build, options)
             start = begun("start", {"viewstamp.stage": service}, begun_ns)
-            listen = (options.listen, options.health_listen)
-            return event_loop.run(_serve(service, domain, listen, telemetry, start))
+            return event_loop.run(_serve(service, domain, _doors(options), telemetry, start))
     except CannotStart as error:
         return _refuse(service, error)
 
@@ -106,6 +118,7 @@ def _validate(options: argparse.Namespace) -> None:
     """Raise ValueError for options that cannot work."""
     settings.settings_of(options)
     transports.check(options.transport)
+    encryption.files_of(options)
 
 
 def _options(program: ConfiguredProgram, arguments: Sequence[str]) -> argparse.Namespace:
@@ -143,6 +156,15 @@ def _built(
         raise CannotStart(str(error)) from error
 
 
+def _doors(options: argparse.Namespace) -> Doors:
+    files = encryption.files_of(options)
+    try:
+        certificates = None if files is None else Certificates(files)
+    except UnusableFiles as error:
+        raise CannotStart(str(error)) from error
+    return Doors(options.listen, options.health_listen, certificates)
+
+
 def _telemetry(service: str, options: argparse.Namespace) -> Telemetry:
     try:
         telemetry = Telemetry(service.replace("_", "-"), settings.settings_of(options))
@@ -152,13 +174,16 @@ def _telemetry(service: str, options: argparse.Namespace) -> Telemetry:
     return telemetry
 
 
-def _watch(service: str, telemetry: Telemetry) -> ApplyWatch | None:
+def _watch(
+    service: str, telemetry: Telemetry, certificates: Certificates | None
+) -> ApplyWatch | None:
     """Return the watch, None if no telemetry is wanted."""
     if telemetry.recorder is None and not telemetry.is_metered:
         return None
     watch = ApplyWatch(service, telemetry)
     try:
-        address = telemetry.serve_metrics([watch.families])
+        expiries = functools.partial(encryption.families_of, certificates)
+        address = telemetry.serve_metrics([watch.families, expiries])
     except (OSError, ValueError) as error:
         raise CannotStart(str(error)) from error
     if address is not None:
@@ -184,6 +209,7 @@ def _parser(service: str) -> argparse.ArgumentParser:
         "--log-level", default="info", choices=LOG_LEVELS, help="the least level that is logged"
     )
     transports.add_argument(parser)
+    encryption.add_arguments(parser)
     settings.add_arguments(parser)
     settings_table.add_arguments(parser)
     return parser
@@ -192,23 +218,22 @@ def _parser(service: str) -> argparse.ArgumentParser:
 async def _serve(
     service: str,
     domain: Domain[Any],
-    listen: tuple[str, str | None],
+    doors: Doors,
     telemetry: Telemetry,
     start: Span,
 ) -> int:
-    """Serve until a signal or a failure; return the exit code. Raises CannotStart.
-
-    `listen` is where the coordinator connects, and where probes do, if anywhere.
-    """
+    """Serve until a signal or a failure; return the exit code. Raises CannotStart."""
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    domain_server, server = DomainServer(domain, _watch(service, telemetry)), new_server()
-    address = bind(server, listen[0])
-    health_port = _health_port(listen[1], domain_server.health)
+    watch = _watch(service, telemetry, doors.certificates)
+    domain_server, server = DomainServer(domain, watch), new_server()
+    address = bind(server, doors.listen, doors.certificates)
+    health_port = _health_port(doors.health_listen, domain_server.health)
     await domain_server.start(server)
     if health_port is not None:
         await health_port.start()
+    renewal = asyncio.create_task(encryption.watch_of(doors.certificates).run())
     garbage = asyncio.create_task(collect_when_quiet(lambda: domain_server.batches))
     ready = {"ready": True, "service": service, "listen": address, "pid": os.getpid()}
     print(json.dumps(ready), flush=True)  # noqa: T201 - the supervisor waits for it
@@ -216,6 +241,7 @@ async def _serve(
     logger.info("serving", extra=fields(listen=address))
     failed = await _first(stopping, domain_server.failure)
     garbage.cancel()
+    renewal.cancel()
     await domain_server.stop(server)
     if health_port is not None:
         await health_port.stop()
@@ -244,8 +270,10 @@ def _remove_socket(address: str) -> None:
         Path(address.removeprefix(_UNIX)).unlink(missing_ok=True)
 
 
-def bind(server: grpc.aio.Server, listen: str) -> str:
+def bind(server: grpc.aio.Server, listen: str, certificates: Certificates | None = None) -> str:
     """Bind the server, and return the address with the port that port 0 became.
+
+    A port is encrypted if there are certificates.
 
     Raises CannotStart if the address is malformed, taken, or not permitted.
     """
@@ -254,18 +282,22 @@ def bind(server: grpc.aio.Server, listen: str) -> str:
             path = _free_socket_path(listen.removeprefix(_UNIX))
         except OSError as error:
             raise CannotStart(f"--listen {listen}: cannot be bound ({error})") from error
-        _add_port(server, f"{_UNIX}{path}", listen)
+        _add_port(server, f"{_UNIX}{path}", listen, None)
         return f"{_UNIX}{path}"
     host, separator, port = listen.rpartition(":")
     if not (separator and host and port.isdecimal()):
         raise CannotStart(f"--listen {listen}: give unix:PATH or HOST:PORT")
     _check_port_is_free(host.strip("[]"), int(port), listen)
-    return f"{host}:{_add_port(server, listen, listen)}"
+    return f"{host}:{_add_port(server, listen, listen, certificates)}"
 
 
-def _add_port(server: grpc.aio.Server, address: str, listen: str) -> int:
+def _add_port(
+    server: grpc.aio.Server, address: str, listen: str, certificates: Certificates | None
+) -> int:
     try:
-        return server.add_insecure_port(address)
+        if certificates is None:
+            return server.add_insecure_port(address)
+        return grpc_transport.add_tls_port(server, address, lambda: certificates.texts)
     except RuntimeError as error:
         raise CannotStart(f"--listen {listen}: cannot be bound ({error})") from error
 

@@ -18,6 +18,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from services.runtime.domain import Domain
+from services.runtime.encryption import admit, refusal_of
 from services.runtime.failures import ApplyError
 from services.runtime.fair_threads import FairThreads
 from services.runtime.handlers import description_of
@@ -28,11 +29,13 @@ from services.runtime.watch import ApplyWatch
 from viewstamp import grpc_transport
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.domain.v1 import domain_service_pb2_grpc
+from viewstamp.certificates.proven_names import names_of
 from viewstamp.errors import Refusal
 from viewstamp.format.block import EntryTooLargeError
 from viewstamp.limits import (
     APPLY_MESSAGE_BYTES_MAX,
     CLUSTER_ID_BYTES,
+    HANDSHAKE_TIMEOUT_MS,
     HASHES_WAITING_MAX,
     HASHES_WAITING_PER_USER_MAX,
     LOGINS_WAITING_MAX,
@@ -61,6 +64,8 @@ _OPTIONS: Final = (
     ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
     # The coordinator sends pings more often than gRPC allows by default.
     ("grpc.http2.min_ping_interval_without_data_ms", STAGE_PING_MS // 2),
+    # Whoever connects and does not shake hands is closed.
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
     # Without this a second process would share the port silently.
     ("grpc.so_reuseport", 0),
 )
@@ -98,6 +103,11 @@ class Fence:
             )
         self._owner = owner
         self._sequence = hello.coordinator_sequence
+
+    @property
+    def replica_id(self) -> int | None:
+        """The replica that this service belongs to, None until a coordinator has come."""
+        return None if self._owner is None else self._owner[1]
 
     def serves(self, coordinator_sequence: int) -> bool:
         """Return whether this is the coordinator admitted last."""
@@ -163,12 +173,14 @@ class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
         self, request: pb.DescribeRequest, context: Context
     ) -> pb.DescribeResponse:
         """Return what the service is."""
+        await admit(context, self._fence.replica_id)
         return self._description
 
     async def Apply(  # type: ignore[override]  # noqa: N802 - it reads and writes by `context`
         self, request_iterator: Any, context: Context
     ) -> None:
         """Serve one stream of batches."""
+        await admit(context, self._fence.replica_id)
         try:
             stream = self._open(await context.read(), context)
             try:
@@ -184,6 +196,7 @@ class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
         self, request: pb.NormalizeRequest, context: Context
     ) -> pb.NormalizeResponse:
         """Return the loggable form of payloads."""
+        await admit(context, self._fence.replica_id)
         stream = self._stream
         if stream is None or stream.is_installing:
             await context.abort(
@@ -209,6 +222,7 @@ class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
         self, request: pb.ReadSectionRequest, context: Context
     ) -> AsyncIterator[pb.ReadSectionResponse]:
         """Serve the section that a cut froze."""
+        await admit(context, self._fence.replica_id)
         try:
             reading = self._reading(request)
             async for response in reading.responses():
@@ -274,6 +288,9 @@ class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
         if request is grpc.aio.EOF or request.WhichOneof("kind") != "hello":
             raise StreamEnded(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be Hello")
         hello: pb.Hello = request.hello
+        refusal = refusal_of(names_of(context), hello.replica_id)
+        if refusal:
+            raise StreamEnded(grpc.StatusCode.PERMISSION_DENIED, refusal)
         self._fence.admit(hello)
         self._domain.opened(hello.cluster_id)
         if self._stream is not None:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from coordinator.replica.worker_thread import DiskHangsError
 from testkit.memory_storage import SimulatedCrash
 from testkit.world.disk import WorldDisk
 from testkit.world.loop import WorldLoop
 from testkit.world.schedule import NS_PER_S, NS_PER_US
+from viewstamp.worker_thread import DiskHangsError
 
 if TYPE_CHECKING:
     from testkit.world.world import World

@@ -14,8 +14,6 @@ from unittest import mock
 
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-from coordinator.app import certificates
-from coordinator.base.certificates import FILE_BYTES_MAX
 from testkit.world.encryption import (
     ENDED,
     ENDS_SOON,
@@ -33,6 +31,8 @@ from testkit.world.encryption import (
     rsa_key,
 )
 from testkit.world.schedule import NS_PER_MS
+from viewstamp.certificates import certificate_watch
+from viewstamp.certificates.pem_files import FILE_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -103,7 +103,7 @@ RENEWALS: Final[tuple[Renewal, ...]] = (
 @contextmanager
 def frequent_looks() -> Iterator[None]:
     """Have coordinators look at their files so often that a run has many looks."""
-    with mock.patch.object(certificates, "CHECK_INTERVAL_MS", _CHECK_INTERVAL_MS):
+    with mock.patch.object(certificate_watch, "CHECK_INTERVAL_MS", _CHECK_INTERVAL_MS):
         yield
 
 

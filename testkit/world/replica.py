@@ -32,7 +32,6 @@ from coordinator.replica.data_directory import (
     open_replica,
     replica_opening,
 )
-from coordinator.replica.worker_thread import DiskHangsError, WorkerThread
 from coordinator.snapshot.divergence import DivergedError
 from coordinator.snapshot.errors import CopiesFailed, CopyNotWritten, NoIntactCopy
 from coordinator.snapshot.transfer import RestartNeeded
@@ -50,6 +49,7 @@ from testkit.world.watched import WorldAudit, WorldTelemetry
 from viewstamp import limits
 from viewstamp.snapshots.catalog_view import CatalogView
 from viewstamp.telemetry.settings import Telemetry
+from viewstamp.worker_thread import DiskHangsError, WorkerThread
 
 if TYPE_CHECKING:
     from testkit.world.options import WorldOptions

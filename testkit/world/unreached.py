@@ -73,15 +73,6 @@ TABLE: Final[tuple[Unreached, ...]] = (
         is_rare=True,
     ),
     Unreached(
-        "The journal's thread. A world has one thread, and calls that report later.",
-        "tests/processes",
-        (
-            f"{_REPLICA}/worker_thread.py DaemonThread.*",
-            f"{_REPLICA}/worker_thread.py _succeed",
-            f"{_REPLICA}/worker_thread.py _fail",
-        ),
-    ),
-    Unreached(
         "The processes that write and merge snapshots, where one meets an error. On files a world"
         " runs them, and kills them between two calls.",
         "tests/coordinator/snapshot/files/test_writer_process.py",
@@ -110,13 +101,24 @@ TABLE: Final[tuple[Unreached, ...]] = (
         " while they are read.",
         "tests/coordinator/peers/test_peer_tls.py",
         (
-            "coordinator/base/certificates.py",
-            "coordinator/base/pem.py",
-            f"{_APP}/certificates.py",
+            "coordinator/base/credentials.py",
             f"{_PEERS}/tls.py",
             f"{_PEERS}/settings.py _tls",
         ),
         is_rare=True,
+    ),
+    Unreached(
+        "Services over a network. Those of a world are on sockets of their machine.",
+        "tests/coordinator/stages/test_service_encryption.py",
+        (
+            "coordinator/stages/service_settings.py files_of",
+            "coordinator/stages/channel.py ServiceChannel.renew",
+            "coordinator/stages/channel.py ServiceChannel.explained",
+            "coordinator/stages/channel.py ServiceChannel.present",
+            "coordinator/stages/client.py StageClient._tell_unreachable",
+            f"{_APP}/services.py ServiceLinks._credentials",
+            f"{_APP}/config.py _service_tls",
+        ),
     ),
     Unreached(
         "Addresses that are taken by another process. Addresses of a world are free.",
@@ -314,7 +316,7 @@ TABLE: Final[tuple[Unreached, ...]] = (
             "coordinator/stages/client.py StageClient._watch_busyness",
             "coordinator/stages/client.py StageClient._gets_on",
             "coordinator/stages/client.py StageClient._read",
-            "coordinator/stages/client.py read_hello_reply",
+            "coordinator/stages/greeting.py read_hello_reply",
             "coordinator/stages/item_log.py ItemLog.append",
             "coordinator/stages/item_log.py ItemLog._cut",
         ),

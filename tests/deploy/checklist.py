@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.deploy import manifest_checks
+from tests.deploy import apart_checks, job_checks, manifest_checks
 from tests.deploy.manifest_checks import Objects
-from tests.deploy.pod import LONE, OVERLAYS, REPLICATED, SIDECARS
+from tests.deploy.pod import APART, LONE, OVERLAYS, REPLICATED, SIDECARS
 
 # Kind and name of an object, and keys, positions and names of items that lead to what is taken out.
 Omission = tuple[str | int, ...]
@@ -20,6 +20,9 @@ _SET: Final = ("StatefulSet", "viewstamp", "spec")
 _POD: Final = (*_SET, "template", "spec")
 _COORDINATOR: Final = (*_POD, "containers", "coordinator")
 _POLICY: Final = "NetworkPolicy"
+_JOB_POD: Final = ("spec", "jobTemplate", "spec", "template", "spec")
+_ARCHIVE_POD: Final = ("CronJob", "viewstamp-archive", *_JOB_POD)
+_ANALYSIS_POD: Final = ("CronJob", "viewstamp-analysis", *_JOB_POD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,107 @@ def _place(whole: Any, step: str | int) -> str | int:
 
 
 _FULL: Final = (REPLICATED,)
+_APART_SET: Final = ("StatefulSet", "viewstamp-services", "spec")
+_APART_POD: Final = (*_APART_SET, "template", "spec")
+_APART: Final = (
+    Item(
+        13,
+        "each replica has a pod of services, and knows them by that pod's name",
+        apart_checks.has_services_apart,
+        (
+            (*_APART_SET, "replicas"),
+            (*_APART_SET, "podManagementPolicy"),
+            (*_APART_POD, "containers", "streams"),
+            (*_COORDINATOR, "args", "--service=users"),
+            ("Service", "viewstamp-services"),
+            ("Service", "viewstamp-services", "spec", "publishNotReadyAddresses"),
+        ),
+        (APART,),
+    ),
+    Item(
+        13,
+        "coordinator and services prove who they are, and none allows clear text",
+        apart_checks.services_speak_tls,
+        (
+            (*_COORDINATOR, "args", "--service-tls-ca"),
+            (*_COORDINATOR, "volumeMounts", "coordinator-tls"),
+            *((*_APART_POD, "containers", name, "args", "--tls-ca") for name in SIDECARS),
+            (*_APART_POD, "containers", "users", "volumeMounts", "service-tls"),
+        ),
+        (APART,),
+    ),
+    Item(
+        5,
+        "services apart are restarted patiently, and leave one at a time",
+        apart_checks.services_are_probed,
+        (
+            ("PodDisruptionBudget", "viewstamp-services"),
+            (*_APART_POD, "affinity"),
+            (*_APART_POD, "containers", "streams", "livenessProbe"),
+            (*_APART_POD, "containers", "users", "startupProbe", "failureThreshold"),
+        ),
+        (APART,),
+    ),
+    Item(
+        8,
+        "services apart have memory requested whole, and no limit of processor time",
+        manifest_checks.is_sized,
+        ((*_APART_POD, "containers", "streams", "resources", "limits"),),
+        (APART,),
+    ),
+    Item(
+        9,
+        "services apart do not run as root, and have no privilege or token",
+        manifest_checks.is_confined,
+        (
+            (*_APART_POD, "securityContext", "runAsNonRoot"),
+            (*_APART_POD, "automountServiceAccountToken"),
+            (*_APART_POD, "containers", "users", "securityContext", "readOnlyRootFilesystem"),
+        ),
+        (APART,),
+    ),
+    Item(
+        10,
+        "policies close pods of services, and name each flow to them",
+        apart_checks.names_all_flows_apart,
+        (
+            (_POLICY, "viewstamp-services"),
+            (_POLICY, "viewstamp-services", "spec", "ingress", 0, "from"),
+            (_POLICY, "viewstamp-to-services", "spec", "egress", 0, "to"),
+            (_POLICY, "viewstamp-services-metrics"),
+        ),
+        (APART,),
+    ),
+    Item(
+        10,
+        "policies close every pod in both directions, those of services, too",
+        manifest_checks.is_closed_by_default,
+        ((_POLICY, "viewstamp-services", "spec", "policyTypes", 1),),
+        (APART,),
+    ),
+    Item(
+        15,
+        "objects of services apart have the recommended labels",
+        manifest_checks.is_labelled,
+        (("StatefulSet", "viewstamp-services", "metadata", "labels"),),
+        (APART,),
+    ),
+    Item(
+        16,
+        "certificates name each coordinator and each service of each replica",
+        apart_checks.proves_services,
+        (
+            ("Certificate", "viewstamp-service-tls", "spec", "dnsNames", 4),
+            ("Certificate", "viewstamp-coordinator-tls", "spec", "dnsNames", 2),
+            ("Certificate", "viewstamp-coordinator-tls", "spec", "usages", 1),
+            ("Certificate", "viewstamp-service-tls", "spec", "renewBefore"),
+            ("Issuer", "viewstamp-service-authority"),
+        ),
+        (APART,),
+    ),
+)
 CHECKLIST: Final = (
+    *_APART,
     Item(
         1,
         "an odd number of replicas start in parallel and are replaced one by one",
@@ -146,6 +249,22 @@ CHECKLIST: Final = (
     ),
     Item(
         9,
+        "no job runs as root, writes to its image, or has a privilege or a token",
+        manifest_checks.is_confined,
+        tuple(
+            (*pod, *rest)
+            for pod, name in ((_ARCHIVE_POD, "archive"), (_ANALYSIS_POD, "analysis"))
+            for rest in (
+                ("securityContext", "runAsNonRoot"),
+                ("automountServiceAccountToken",),
+                ("containers", name, "securityContext", "readOnlyRootFilesystem"),
+                ("containers", name, "securityContext", "capabilities"),
+            )
+        ),
+        _FULL,
+    ),
+    Item(
+        9,
         "nothing runs as root, writes to its image, or has a privilege or a token",
         manifest_checks.is_confined,
         (
@@ -170,9 +289,14 @@ CHECKLIST: Final = (
     ),
     Item(
         10,
-        "policies close every pod, in both directions, that of the archive, too",
+        "policies close every pod, in both directions, those of the jobs, too",
         manifest_checks.is_closed_by_default,
-        ((_POLICY, "viewstamp-archive"), (_POLICY, "viewstamp-archive", "spec", "policyTypes", 1)),
+        (
+            (_POLICY, "viewstamp-archive"),
+            (_POLICY, "viewstamp-archive", "spec", "policyTypes", 1),
+            (_POLICY, "viewstamp-analysis"),
+            (_POLICY, "viewstamp-analysis", "spec", "policyTypes", 1),
+        ),
         _FULL,
     ),
     Item(
@@ -279,19 +403,46 @@ CHECKLIST: Final = (
     Item(
         15,
         "the newest snapshot is archived on a volume of its own",
-        manifest_checks.is_archived,
+        job_checks.is_archived,
         (
             ("CronJob", "viewstamp-archive"),
             ("PersistentVolumeClaim", "viewstamp-archive"),
-            ("CronJob", "viewstamp-archive", "spec", "concurrencyPolicy"),
-            (
-                "CronJob",
-                "viewstamp-archive",
-                "spec",
-                "jobTemplate",
-                "spec",
-                "activeDeadlineSeconds",
+            (*_ARCHIVE_POD, "containers", "archive", "args", "--output"),
+        ),
+        _FULL,
+    ),
+    Item(
+        15,
+        "the archive is analysed where it is, onto a volume of its own",
+        job_checks.is_analysed,
+        (
+            ("CronJob", "viewstamp-analysis"),
+            ("PersistentVolumeClaim", "viewstamp-analysis"),
+            *(
+                (*_ANALYSIS_POD, "containers", "analysis", "args", argument)
+                for argument in ("--master", "--snapshots", "--output")
             ),
+            (*_ANALYSIS_POD, "containers", "analysis", "volumeMounts", "temporary"),
+            (*_ANALYSIS_POD, "containers", "analysis", "volumeMounts", "archive", "readOnly"),
+        ),
+        _FULL,
+    ),
+    Item(
+        15,
+        "jobs run one at a time, end, and leave few pods behind",
+        job_checks.jobs_end,
+        tuple(
+            (*job, *rest)
+            for job in (("CronJob", "viewstamp-archive"), ("CronJob", "viewstamp-analysis"))
+            for rest in (
+                ("spec", "concurrencyPolicy"),
+                ("spec", "startingDeadlineSeconds"),
+                ("spec", "successfulJobsHistoryLimit"),
+                ("spec", "failedJobsHistoryLimit"),
+                ("spec", "jobTemplate", "spec", "activeDeadlineSeconds"),
+                ("spec", "jobTemplate", "spec", "backoffLimit"),
+                ("spec", "jobTemplate", "spec", "template", "spec", "restartPolicy"),
+            )
         ),
         _FULL,
     ),

@@ -20,7 +20,6 @@ from tests.deploy.pod import (
     containers,
     coordinator,
     flag,
-    mounts,
     pod_spec,
     pod_templates,
     settings,
@@ -32,14 +31,15 @@ Objects = dict[Key, Object]
 _POLICY: Final = "NetworkPolicy"
 
 
-def _spec(objects: Objects, kind: str, name: str = "viewstamp") -> Object:
+def spec_of(objects: Objects, kind: str, name: str = "viewstamp") -> Object:
+    """Return the spec of an object."""
     found: Object = objects[kind, name]["spec"]
     return found
 
 
 def rolls_pod_by_pod(objects: Objects) -> bool:
     """Return whether an odd number of replicas start in parallel and are replaced one by one."""
-    spec = _spec(objects, "StatefulSet")
+    spec = spec_of(objects, "StatefulSet")
     return bool(
         spec["replicas"] % 2 == 1
         and spec["serviceName"] == "viewstamp-headless"
@@ -51,7 +51,7 @@ def rolls_pod_by_pod(objects: Objects) -> bool:
 def has_services(objects: Objects) -> bool:
     """Return whether pods have names before they are ready, and clients a service."""
     headless, clients = (
-        _spec(objects, "Service", name) for name in ("viewstamp-headless", "viewstamp")
+        spec_of(objects, "Service", name) for name in ("viewstamp-headless", "viewstamp")
     )
     ports = [*headless["ports"], *clients["ports"]]
     return (
@@ -64,7 +64,7 @@ def has_services(objects: Objects) -> bool:
 
 def lets_one_go(objects: Objects) -> bool:
     """Return whether one replica at most leaves for a node that is drained."""
-    budget = _spec(objects, "PodDisruptionBudget")
+    budget = spec_of(objects, "PodDisruptionBudget")
     return bool(
         budget["maxUnavailable"] == 1
         and budget["selector"]["matchLabels"] == LABELS
@@ -86,7 +86,7 @@ def is_spread(objects: Objects) -> bool:
     }
 
 
-def _patience_s(probe: Object) -> int:
+def patience_s(probe: Object) -> int:
     """Return for how long a process may be silent before the probe has failed."""
     assert probe["timeoutSeconds"] <= probe["periodSeconds"], "probes would pile up"
     patience: int = probe["periodSeconds"] * probe["failureThreshold"]
@@ -97,9 +97,9 @@ def is_probed_patiently(objects: Objects) -> bool:
     """Return whether probes leave time to recover, and liveness is patient and not readiness."""
     found = coordinator(objects)
     return (
-        _patience_s(found["startupProbe"]) >= 900
-        and _patience_s(found["livenessProbe"]) >= 120
-        and 10 <= _patience_s(found["readinessProbe"]) < _patience_s(found["livenessProbe"])
+        patience_s(found["startupProbe"]) >= 900
+        and patience_s(found["livenessProbe"]) >= 120
+        and 10 <= patience_s(found["readinessProbe"]) < patience_s(found["livenessProbe"])
         and found["livenessProbe"]["grpc"]["service"] == "liveness"
         and found["readinessProbe"]["grpc"]["service"] == "readiness"
     )
@@ -114,7 +114,7 @@ def leaves_in_order(objects: Objects) -> bool:
 
 def keeps_volumes(objects: Objects) -> bool:
     """Return whether data lies on claims that outlive the set."""
-    spec = _spec(objects, "StatefulSet")
+    spec = spec_of(objects, "StatefulSet")
     claims = {claim["metadata"]["name"]: claim["spec"] for claim in spec["volumeClaimTemplates"]}
     return (
         all(claim["accessModes"] == ["ReadWriteOnce"] for claim in claims.values())
@@ -131,7 +131,8 @@ def keeps_copies_apart(objects: Objects) -> bool:
     prefix = "--snapshot-directory="
     paths = [arg.removeprefix(prefix) for arg in found["args"] if arg.startswith(prefix)]
     claims = {
-        claim["metadata"]["name"] for claim in _spec(objects, "StatefulSet")["volumeClaimTemplates"]
+        claim["metadata"]["name"]
+        for claim in spec_of(objects, "StatefulSet")["volumeClaimTemplates"]
     }
     volumes = {volume_at(found, path) for path in paths}
     return len(paths) == 3 and volumes == claims == {"data", "copy-1", "copy-2"}
@@ -187,7 +188,7 @@ def _pod_is_confined(template: Object) -> bool:
 
 # Each flow of a policy: its direction, who may be at the other end, and the ports.
 _CLIENTS: Final = ("ingress", "anybody", (7400,))
-_FLOWS: Final[dict[str, set[tuple[str, str, tuple[int, ...]]]]] = {
+FLOWS: Final[dict[str, set[tuple[str, str, tuple[int, ...]]]]] = {
     "viewstamp": {_CLIENTS},
     "viewstamp-peers": {
         ("ingress", "replica", (7410,)),
@@ -199,13 +200,22 @@ _FLOWS: Final[dict[str, set[tuple[str, str, tuple[int, ...]]]]] = {
         ("egress", "replica", (7400,)),
         ("egress", "anybody", (53, 53)),
     },
+    "viewstamp-analysis": set(),
 }
+
+
+def policies_of(objects: Objects) -> dict[str, set[tuple[str, str, tuple[int, ...]]]]:
+    """Return the flows of each policy by its name."""
+    return {
+        name: set(_flows(found["spec"]))
+        for (kind, name), found in objects.items()
+        if kind == _POLICY
+    }
 
 
 def names_its_flows(objects: Objects) -> bool:
     """Return whether no policy has another flow than those that are named."""
-    policies = {name: found["spec"] for (kind, name), found in objects.items() if kind == _POLICY}
-    return _FLOWS.items() >= {name: set(_flows(spec)) for name, spec in policies.items()}.items()
+    return FLOWS.items() >= policies_of(objects).items()
 
 
 def _flows(spec: Object) -> Iterator[tuple[str, str, tuple[int, ...]]]:
@@ -228,8 +238,7 @@ def _peer(peer: Object | None) -> str:
 
 def names_all_flows(objects: Objects) -> bool:
     """Return whether there are the flows that are named, and no other."""
-    there = {name for kind, name in objects if kind == _POLICY}
-    return there == _FLOWS.keys() and names_its_flows(objects)
+    return policies_of(objects) == FLOWS
 
 
 def is_closed_by_default(objects: Objects) -> bool:
@@ -247,7 +256,7 @@ def is_closed_by_default(objects: Objects) -> bool:
 
 def is_scraped(objects: Objects) -> bool:
     """Return whether every process is scraped."""
-    spec = _spec(objects, "PodMonitor")
+    spec = spec_of(objects, "PodMonitor")
     scraped = {one["port"] for one in spec["podMetricsEndpoints"]}
     pages = {
         port["name"]
@@ -259,7 +268,9 @@ def is_scraped(objects: Objects) -> bool:
 
 
 def _alerts(objects: Objects) -> list[Object]:
-    return [rule for group in _spec(objects, "PrometheusRule")["groups"] for rule in group["rules"]]
+    return [
+        rule for group in spec_of(objects, "PrometheusRule")["groups"] for rule in group["rules"]
+    ]
 
 
 def alerts_have_runbooks(objects: Objects) -> bool:
@@ -277,7 +288,8 @@ def has_alerts_and_dashboard(objects: Objects) -> bool:
     monitoring = ROOT / "deploy" / "monitoring"
     dashboard = objects["ConfigMap", "viewstamp-dashboard"]
     return bool(
-        _spec(objects, "PrometheusRule") == yaml.safe_load((monitoring / "alerts.yaml").read_text())
+        spec_of(objects, "PrometheusRule")
+        == yaml.safe_load((monitoring / "alerts.yaml").read_text())
         and dashboard["data"]["viewstamp.json"]
         == (monitoring / "dashboards" / "viewstamp.json").read_text()
         and dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
@@ -330,7 +342,7 @@ def has_native_sidecars(objects: Objects) -> bool:
     """Return whether services are native sidecars, started before the coordinator, in order."""
     sidecars = pod_spec(objects)["initContainers"]
     return [one["name"] for one in sidecars] == list(SIDECARS) and all(
-        one["restartPolicy"] == "Always" and _patience_s(one["startupProbe"]) >= 120
+        one["restartPolicy"] == "Always" and patience_s(one["startupProbe"]) >= 120
         for one in sidecars
     )
 
@@ -346,7 +358,7 @@ def knows_who_it_is(objects: Objects) -> bool:
     return (
         flag(found, "replica-id") == "$(REPLICA_ID)"
         and fields["REPLICA_ID"] == "metadata.labels['apps.kubernetes.io/pod-index']"
-        and flag(found, "replica-count") == str(_spec(objects, "StatefulSet")["replicas"])
+        and flag(found, "replica-count") == str(spec_of(objects, "StatefulSet")["replicas"])
     )
 
 
@@ -358,22 +370,7 @@ def knows_its_cluster(objects: Objects) -> bool:
     return (
         flag(found, "cluster-id") == "$(CLUSTER_ID)"
         and references["CLUSTER_ID"] == {"name": "viewstamp-cluster", "key": "cluster-id"}
-        and len(peers) == _spec(objects, "StatefulSet")["replicas"]
-    )
-
-
-def is_archived(objects: Objects) -> bool:
-    """Return whether the newest snapshot is archived on a volume of its own."""
-    job = _spec(objects, "CronJob", "viewstamp-archive")
-    spec = job["jobTemplate"]["spec"]["template"]["spec"]
-    (container,) = spec["containers"]
-    volumes = {volume["name"]: volume for volume in spec["volumes"]}
-    claim = volumes[mounts(container)["/archive"]]["persistentVolumeClaim"]["claimName"]
-    return (
-        job["concurrencyPolicy"] == "Forbid"
-        and job["jobTemplate"]["spec"]["activeDeadlineSeconds"] > 0
-        and ("PersistentVolumeClaim", claim) in objects
-        and flag(container, "output").startswith("/archive/")
+        and len(peers) == spec_of(objects, "StatefulSet")["replicas"]
     )
 
 
@@ -400,12 +397,13 @@ def is_certified(objects: Objects) -> bool:
         if kind == "Certificate"
     }
     return mounted == {"viewstamp-tls", "viewstamp-peer-tls"} and all(
-        _is_renewed(made[name]) and ("Issuer", made[name]["issuerRef"]["name"]) in objects
+        is_renewed(made[name]) and ("Issuer", made[name]["issuerRef"]["name"]) in objects
         for name in mounted
     )
 
 
-def _is_renewed(certificate: Object) -> bool:
+def is_renewed(certificate: Object) -> bool:
+    """Return whether a certificate is renewed before somebody is warned of its end."""
     duration_h, before_h = (
         int(certificate[name].removesuffix("h")) for name in ("duration", "renewBefore")
     )
@@ -420,11 +418,11 @@ def _is_renewed(certificate: Object) -> bool:
 
 def proves_replicas(objects: Objects) -> bool:
     """Return whether certificates of replicas name each, and have an authority of their own."""
-    names = _spec(objects, "Certificate", "viewstamp-peer-tls")["dnsNames"]
-    usages = set(_spec(objects, "Certificate", "viewstamp-peer-tls")["usages"])
-    replicas = _spec(objects, "StatefulSet")["replicas"]
+    names = spec_of(objects, "Certificate", "viewstamp-peer-tls")["dnsNames"]
+    usages = set(spec_of(objects, "Certificate", "viewstamp-peer-tls")["usages"])
+    replicas = spec_of(objects, "StatefulSet")["replicas"]
     authorities = {
-        _spec(objects, "Certificate", name)["issuerRef"]["name"]
+        spec_of(objects, "Certificate", name)["issuerRef"]["name"]
         for name in ("viewstamp-tls", "viewstamp-peer-tls")
     }
     return (

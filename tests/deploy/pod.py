@@ -20,6 +20,8 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 LONE: Final = ("local", "production")
 REPLICATED: Final = "replicated"
 OVERLAYS: Final = (*LONE, REPLICATED)
+# Its services are in pods of their own, so that what is said of sidecars does not hold for it.
+APART: Final = "apart"
 SIDECARS: Final = tuple(name.replace("_", "-") for name in SERVICE_NAMES)
 # From this version on containers may sleep before they stop; native sidecars are older.
 KUBERNETES_MIN: Final = "1.30"
@@ -108,7 +110,7 @@ def arguments(container: Object, replica: int) -> list[str]:
 def _config_maps() -> dict[tuple[str, str], str]:
     """Return the values of every overlay's settings, and of what the operator creates."""
     found = dict(CONFIG_MAPS)
-    for name in OVERLAYS:
+    for name in (*OVERLAYS, APART):
         config_map = settings(overlay(name))
         for key, value in config_map["data"].items():
             found[config_map["metadata"]["name"], key] = value

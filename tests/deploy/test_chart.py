@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.deploy.pod import ROOT
+from tests.deploy.api_server import serving
+from tests.deploy.pod import REPLICATED, ROOT, Object, overlay
 from tests.deploy.tools import CHART, charted, charted_objects, tool, values_of
 from tools.manifests.__main__ import differences, files
 from tools.manifests.features import FEATURES, Features, closed, variants
@@ -38,8 +40,10 @@ def test_committed_files_are_what_the_programs_make() -> None:
 
 def _without_checksum(objects: Objects) -> Objects:
     """Take out what only a chart needs: kustomize has the checksum in the name."""
-    template: Any = objects["StatefulSet", "viewstamp"]["spec"]["template"]
-    del template["metadata"]["annotations"]["checksum/settings"]
+    for (kind, _), found in objects.items():
+        if kind == "StatefulSet":
+            template: Any = found["spec"]["template"]
+            del template["metadata"]["annotations"]["checksum/settings"]
     return objects
 
 
@@ -67,6 +71,14 @@ def test_chart_renders_what_kustomize_does(chosen: Features) -> None:
         (["settings.quotaBytesPerUser=1073741824"], '"1073741824"'),
         (["metrics.enabled=true", "metrics.namespace=seen"], 'metadata.name: "seen"'),
         (["traces.enabled=true", "traces.endpoint=http://a:1"], "--otlp-endpoint=http://a:1"),
+        (
+            ["archive.enabled=true", "analytics.enabled=true", "analytics.image.digest=sha256:cd"],
+            "viewstamp-analytics@sha256:cd",
+        ),
+        (
+            ["archive.enabled=true", "analytics.enabled=true", "analytics.schedule=3 4 * * *"],
+            'schedule: "3 4 * * *"',
+        ),
         (["archive.enabled=true", "archive.schedule=1 2 * * *"], 'schedule: "1 2 * * *"'),
         (
             ["tls.enabled=true", "certManager.enabled=true", "certManager.dnsNames={a.example}"],
@@ -102,6 +114,8 @@ def test_changed_setting_changes_the_pods() -> None:
         (["settings.loglevel=debug"], "loglevel"),
         (["tls.enabled=perhaps"], "tls"),
         (["peerTls.enabled=true"], "peerTls.enabled needs replicas: 3 or 5"),
+        (["analytics.enabled=true"], "analytics.enabled needs archive.enabled"),
+        (["certManagerServices.enabled=true"], "certManagerServices.enabled needs servicesApart"),
         (["certManager.enabled=true"], "certManager.enabled needs tls.enabled"),
         (["prometheusOperator.enabled=true"], "prometheusOperator.enabled needs metrics.enabled"),
     ],
@@ -111,6 +125,34 @@ def test_values_that_do_not_fit_are_refused(values: list[str], complaint: str) -
     """A misspelt name, a wrong type, and a feature without what it needs end the rendering."""
     with pytest.raises(RenderError, match=complaint):
         charted(*values)
+
+
+def scaled_down(name: str) -> Object:
+    """Return the set of a cluster that somebody has scaled to none for a backup."""
+    found = overlay(name)["StatefulSet", "viewstamp"]
+    found["spec"]["replicas"] = 0
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "was"),
+    [(REPLICATED, 1, 3), (REPLICATED, 5, 3), ("local", 3, 1), ("local", 5, 1)],
+)
+def test_number_of_replicas_stays(tmp_path: Path, name: str, count: int, was: int) -> None:
+    """For a cluster that exists another number of replicas is refused."""
+    with (
+        serving(scaled_down(name), tmp_path) as kubeconfig,
+        pytest.raises(RenderError, match=f"the cluster here was created with {was}"),
+    ):
+        charted(f"replicas={count}", kubeconfig=kubeconfig)
+
+
+@pytest.mark.parametrize(("name", "count"), [(REPLICATED, 3), ("local", 1), (None, 5)])
+def test_right_number_of_replicas_is_taken(tmp_path: Path, name: str | None, count: int) -> None:
+    """A cluster that exists gets what it has, and a new one what is asked for."""
+    found = None if name is None else scaled_down(name)
+    with serving(found, tmp_path) as kubeconfig:
+        assert f"--replica-count={count}" in charted(f"replicas={count}", kubeconfig=kubeconfig)
 
 
 def test_chart_is_tidy() -> None:

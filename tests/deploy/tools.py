@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Final
 
 from tests.deploy.pod import ROOT
@@ -21,9 +22,14 @@ def tool(name: str) -> str:
     return path
 
 
-def charted(*values: str) -> str:
-    """Return what helm makes of the chart with values, each NAME=VALUE. Raises RenderError."""
+def charted(*values: str, kubeconfig: Path | None = None) -> str:
+    """Return what helm makes of the chart with values, each NAME=VALUE. Raises RenderError.
+
+    With a file that names a cluster helm asks that, as it does when it installs.
+    """
     settings = [word for value in values for word in ("--set", value)]
+    if kubeconfig is not None:
+        settings += ["--dry-run=server", "--kubeconfig", str(kubeconfig)]
     return run(
         *(tool("helm"), "template", "viewstamp", str(CHART), "--namespace", "viewstamp"),
         *("--kube-version", KUBERNETES, *settings),

@@ -73,7 +73,12 @@ def dead_names(files: Iterable[PythonFile]) -> list[str]:
 
 def dead_alarms(kinds: Iterable[str], files: Iterable[PythonFile], documentation: str) -> list[str]:
     """Return a complaint for each kind of alarm that nothing raises, or that no table explains."""
-    used = {name for file in files if file.within("coordinator") for name in _used(file)}
+    raising = [
+        file
+        for file in files
+        if file.within("coordinator") or file.within("viewstamp/certificates")
+    ]
+    used = {name for file in raising for name in _used(file)}
     kinds = [kind for kind in kinds if kind != "ALARM_KIND_UNSPECIFIED"]
     short = {kind: kind.removeprefix("ALARM_KIND_") for kind in kinds}
     return [f"nothing raises {kind}: reserve its number" for kind in kinds if kind not in used] + [

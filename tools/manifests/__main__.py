@@ -27,6 +27,7 @@ RENDERED: Final = (
     "overlays/local",
     "overlays/production",
     "overlays/replicated",
+    "overlays/apart",
 )
 SOURCES: Final = ("base", "components", "monitoring", "namespace", "overlays")
 SUMS: Final = Path("rendered", "sources.sha256")

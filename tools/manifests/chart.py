@@ -20,7 +20,7 @@ HEADER: Final = "# Made from deploy/ by `make manifests`; never edited.\n"
 REPLICA_COUNTS: Final = (1, 3, 5)
 # What the values of a chart are for, by the first part of their path.
 _COMMENTS: Final[Mapping[str, str]] = {
-    "image": "The image of all containers; a digest is taken instead of the tag.",
+    "image": "The image of all containers but the analysis; a digest is taken instead of the tag.",
     "replicas": "1, 3 or 5: fixed when the cluster is bootstrapped. 3 and 5 need the ConfigMap"
     " viewstamp-cluster.",
     "settings": "What may change while the cluster lives; a change is rolled out pod by pod.",
@@ -32,12 +32,32 @@ _COMMENTS: Final[Mapping[str, str]] = {
     "peerTls": "TLS between replicas: needs the Secret viewstamp-peer-tls, or certManagerPeers.",
     "certManager": "Certificates for clients by cert-manager; dnsNames are further names.",
     "certManagerPeers": "Certificates between replicas by cert-manager.",
+    "servicesApart": "Services in pods of their own: needs the Secrets viewstamp-service-tls and"
+    " viewstamp-coordinator-tls, or certManagerServices.",
+    "certManagerServices": "Certificates between replicas and their services by cert-manager.",
     "metrics": "Pages for Prometheus, which this namespace may read.",
     "prometheusOperator": "PodMonitor and PrometheusRule.",
     "dashboard": "A dashboard for Grafana's sidecar.",
     "traces": "Where traces are sent, and the namespace of the collector.",
     "archive": "A daily download of the newest snapshot: needs the Secret viewstamp-archive.",
+    "analytics": "A nightly analysis of the archive, by an image of its own.",
+    "analyticsTraces": "The analysis reads traces, too: needs the claim viewstamp-traces.",
 }
+
+
+# Helm can ask the cluster while it installs or upgrades, and not while it only renders. The number
+# with which the coordinator was started counts: a set can be scaled to 0 for a backup.
+_SAME_COUNT: Final = """\
+{{- $count := printf "--replica-count=%d" (int .Values.replicas) }}
+{{- with lookup "apps/v1" "StatefulSet" .Release.Namespace "viewstamp" }}
+{{- range (index .spec.template.spec.containers 0).args }}
+{{- if and (hasPrefix "--replica-count=" .) (ne . $count) }}
+{{- fail (printf "replicas is %d, and the cluster here was created with %s: it cannot change"\
+ (int $.Values.replicas) (trimPrefix "--replica-count=" .)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+"""
 
 
 def chart_files(kustomize: str, deploy: Path) -> dict[Path, str]:
@@ -84,7 +104,7 @@ def _requirements() -> str:
             condition = f"and {feature.condition} (not {FEATURES[needed].condition})"
             text = f"{_shown(name)} needs {_shown(needed)}"
             lines.append(f'{{{{- if {condition} }}}}{{{{ fail "{text}" }}}}{{{{- end }}}}')
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, _SAME_COUNT])
 
 
 def _shown(name: str) -> str:

@@ -28,11 +28,15 @@ FEATURES: Final[Mapping[str, Feature]] = MappingProxyType(
         "peerTls": Feature(".Values.peerTls.enabled", ("several",)),
         "metrics": Feature(".Values.metrics.enabled"),
         "traces": Feature(".Values.traces.enabled"),
+        "servicesApart": Feature(".Values.servicesApart.enabled"),
         "prometheusOperator": Feature(".Values.prometheusOperator.enabled", ("metrics",)),
         "dashboard": Feature(".Values.dashboard.enabled", ("metrics",)),
         "certManager": Feature(".Values.certManager.enabled", ("tls",)),
         "certManagerPeers": Feature(".Values.certManagerPeers.enabled", ("peerTls",)),
+        "certManagerServices": Feature(".Values.certManagerServices.enabled", ("servicesApart",)),
         "archive": Feature(".Values.archive.enabled"),
+        "analytics": Feature(".Values.analytics.enabled", ("archive",)),
+        "analyticsTraces": Feature(".Values.analyticsTraces.enabled", ("analytics",)),
     }
 )
 # In the order in which they are applied; each is taken if all of these features are on.
@@ -45,12 +49,19 @@ COMPONENTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "peer-tls": ("peerTls",),
         "metrics": ("metrics",),
         "traces": ("traces",),
+        "services-apart": ("servicesApart",),
+        "services-apart-metrics": ("servicesApart", "metrics"),
+        "services-apart-traces": ("servicesApart", "traces"),
         "prometheus-operator": ("prometheusOperator",),
+        "services-apart-scraping": ("servicesApart", "prometheusOperator"),
         "grafana": ("dashboard",),
         "cert-manager": ("certManager",),
         "cert-manager-peers": ("certManagerPeers",),
+        "cert-manager-services": ("certManagerServices",),
         "archive": ("archive",),
         "archive-tls": ("archive", "tls"),
+        "analytics": ("analytics",),
+        "analytics-traces": ("analyticsTraces",),
     }
 )
 

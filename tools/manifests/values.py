@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from tools.manifests.kustomization import Objects
@@ -15,7 +16,8 @@ from tools.manifests.templates import Expression, Lines
 # Path of a value and its default, as they are found.
 Defaults = dict[str, Any]
 SETTINGS: Final = "viewstamp-settings"
-_IMAGE: Final = Expression('{{ include "viewstamp.image" . | quote }}')
+# Names of images in the manifests, and of the values that replace them.
+_IMAGES: Final = {"viewstamp": "image", "viewstamp-analytics": "analytics.image"}
 _NAMESPACE: Final = Expression("{{ .Release.Namespace }}")
 _CHECKSUM: Final = Expression("{{ toJson .Values.settings | sha256sum }}")
 _STORAGE_CLASS: Final = Lines(
@@ -53,11 +55,7 @@ def _pod_specs(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _set_in_pod(pod: dict[str, Any], defaults: Defaults) -> None:
     for container in (*pod.get("initContainers", ()), *pod["containers"]):
-        repository, _, tag = container["image"].partition(":")
-        defaults |= {"image.repository": repository, "image.tag": tag, "image.digest": ""}
-        defaults["image.pullPolicy"] = container["imagePullPolicy"]
-        container["image"] = _IMAGE
-        container["imagePullPolicy"] = _value("image.pullPolicy")
+        _set_image(container, defaults)
         path = f"resources.{_camel(container['name'])}"
         defaults[path] = container["resources"]
         container["resources"] = Expression(f"{{{{ toJson .Values.{path} }}}}")
@@ -65,6 +63,16 @@ def _set_in_pod(pod: dict[str, Any], defaults: Defaults) -> None:
         text = f"{{{{- with .Values.pod.{option} }}}}\n{option}: {{{{ toJson . }}}}\n{{{{- end }}}}"
         pod[f"({option})"] = Lines(text)
         defaults[f"pod.{option}"] = _EMPTY[option]
+
+
+def _set_image(container: dict[str, Any], defaults: Defaults) -> None:
+    repository, _, tag = container["image"].partition(":")
+    path = _IMAGES[repository]
+    defaults |= {f"{path}.repository": repository, f"{path}.tag": tag, f"{path}.digest": ""}
+    defaults["image.pullPolicy"] = container["imagePullPolicy"]
+    text = f'{{{{ include "viewstamp.image" .Values.{path} | quote }}}}'
+    container["image"] = Expression(text)
+    container["imagePullPolicy"] = _value("image.pullPolicy")
 
 
 _EMPTY: Final[dict[str, Any]] = {
@@ -127,7 +135,7 @@ def _set_namespace(peers: list[Any], path: str, defaults: Defaults) -> None:
 def _set_endpoint(found: dict[str, Any], defaults: Defaults) -> None:
     prefix = "--otlp-endpoint="
     pod = found["spec"]["template"]["spec"]
-    for container in (*pod["initContainers"], *pod["containers"]):
+    for container in (*pod.get("initContainers", ()), *pod["containers"]):
         for number, argument in enumerate(container["args"]):
             if argument.startswith(prefix):
                 defaults["traces.endpoint"] = argument.removeprefix(prefix)
@@ -135,13 +143,13 @@ def _set_endpoint(found: dict[str, Any], defaults: Defaults) -> None:
                 container["args"][number] = Expression(text)
 
 
-def _set_schedule(found: dict[str, Any], defaults: Defaults) -> None:
-    defaults["archive.schedule"] = found["spec"]["schedule"]
-    found["spec"]["schedule"] = _value("archive.schedule")
+def _set_schedule(feature: str, found: dict[str, Any], defaults: Defaults) -> None:
+    defaults[f"{feature}.schedule"] = found["spec"]["schedule"]
+    found["spec"]["schedule"] = _value(f"{feature}.schedule")
 
 
-def _set_archive_size(found: dict[str, Any], defaults: Defaults) -> None:
-    _set_claim(found, "archive.size", defaults)
+def _set_size(feature: str, found: dict[str, Any], defaults: Defaults) -> None:
+    _set_claim(found, f"{feature}.size", defaults)
 
 
 def _set_names(found: dict[str, Any], defaults: Defaults) -> None:
@@ -156,9 +164,14 @@ def _set_names(found: dict[str, Any], defaults: Defaults) -> None:
 _BY_OBJECT: Final[dict[tuple[str, str], tuple[Callable[[dict[str, Any], Defaults], None], ...]]] = {
     ("ConfigMap", SETTINGS): (_set_settings,),
     ("StatefulSet", "viewstamp"): (_set_checksum, _set_claims, _set_endpoint),
+    ("StatefulSet", "viewstamp-services"): (_set_checksum, _set_endpoint),
     ("NetworkPolicy", "viewstamp-metrics"): (_set_scraper,),
+    ("NetworkPolicy", "viewstamp-services-metrics"): (_set_scraper,),
     ("NetworkPolicy", "viewstamp-traces"): (_set_collector,),
-    ("PersistentVolumeClaim", "viewstamp-archive"): (_set_archive_size,),
-    ("CronJob", "viewstamp-archive"): (_set_schedule,),
+    ("NetworkPolicy", "viewstamp-services-traces"): (_set_collector,),
+    ("PersistentVolumeClaim", "viewstamp-archive"): (partial(_set_size, "archive"),),
+    ("PersistentVolumeClaim", "viewstamp-analysis"): (partial(_set_size, "analytics"),),
+    ("CronJob", "viewstamp-archive"): (partial(_set_schedule, "archive"),),
+    ("CronJob", "viewstamp-analysis"): (partial(_set_schedule, "analytics"),),
     ("Certificate", "viewstamp-tls"): (_set_names,),
 }

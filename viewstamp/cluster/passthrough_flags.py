@@ -19,6 +19,9 @@ CHOSEN: Final = frozenset(
     {
         *("--service", "--cluster-key", "--cluster-id", "--telemetry-directory"),
         *("--replica-id", "--replica-count", "--peer-listen", "--peer", "--standby"),
+        # Its services are on unix sockets.
+        *("--service-tls-certificate", "--service-tls-key", "--service-tls-ca"),
+        "--service-plaintext",
     }
 )
 # Each of several replicas needs another value.
@@ -30,7 +33,14 @@ OF_ONE_REPLICA: Final = frozenset(
 )
 # Flags without a value.
 SWITCHES: Final = frozenset(
-    {"--telemetry-compress", "--no-reflection", "--no-history", "--channelz", "--check-config"}
+    {
+        "--telemetry-compress",
+        "--service-plaintext",
+        "--no-reflection",
+        "--no-history",
+        "--channelz",
+        "--check-config",
+    }
 )
 _STARTS_NOTHING: Final = frozenset({"-h", "--help", "--check-config"})
 # `viewstamp up` gives these to services, and chooses or has an option for each.

@@ -1,6 +1,6 @@
-{{- /* The image of all containers: by digest if there is one, by tag otherwise. */}}
+{{- /* The name of an image, from its values: by digest if there is one, by tag otherwise. */}}
 {{- define "viewstamp.image" -}}
-{{- with .Values.image -}}
+{{- with . -}}
 {{- if .digest -}}
 {{ .repository }}@{{ .digest }}
 {{- else -}}

@@ -10,7 +10,6 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from coordinator.app import certificates as certificates_module
 from coordinator.app import snapshot_repair as mending_module
 from coordinator.app.members import MemberPorts, Members
 from coordinator.app.snapshot_repair import mend
@@ -36,6 +35,7 @@ from testkit.journal_builders import CLUSTER_ID
 from tests.coordinator.peers.certificates import BEGIN, Authority
 from tests.coordinator.peers.peer_trial import COUNT, config, free_addresses, serving, until
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.certificates import certificate_watch
 from viewstamp.format.manifest import section_of
 
 GENERATION = 1
@@ -98,7 +98,7 @@ async def test_a_certificate_is_renewed_meanwhile(
 ) -> None:
     """A replica whose certificate has expired repairs its snapshot once it is renewed."""
     monkeypatch.setattr(mending_module, "RETRY_MAX_MS", 10)
-    monkeypatch.setattr(certificates_module, "CHECK_INTERVAL_MS", 10)
+    monkeypatch.setattr(certificate_watch, "CHECK_INTERVAL_MS", 10)
     authority = Authority.create(tmp_path / "authority")
     addresses = free_addresses()
     names = [certificate_name(replica) for replica in range(2)]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.base.certificates import Expiry
 from coordinator.base.errors import ConfigError
 from coordinator.peers.hello import HelloRefusal
 from coordinator.peers.settings import PeerTls
@@ -27,6 +26,7 @@ from tests.coordinator.peers.peer_trial import (
     serving,
     until,
 )
+from viewstamp.certificates.pem_files import Expiry
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.stages.busyness import LOOK_INTERVAL_MS, PAUSE_MS_MAX, Busyness
-from coordinator.stages.client import CoordinatorIdentity, StageClient, StageEvents
+from coordinator.stages.client import StageClient, StageEvents
+from coordinator.stages.greeting import CoordinatorIdentity
 from coordinator.stages.poison import DEATHS_MAX, Poison
 from services.runtime.failures import internal_error
 from tests.services.runtime import echo

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from coordinator.stages.client import StageClient, StageEvents, read_hello_reply
+from coordinator.stages.client import StageClient, StageEvents
+from coordinator.stages.greeting import read_hello_reply
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain
 
 

@@ -15,11 +15,11 @@ import pytest
 from coordinator.base.slices import SLICE_MS, Steps
 from coordinator.stages.base import InstalledSection
 from coordinator.stages.client import (
-    CoordinatorIdentity,
     ItemLogDroppedError,
     StageClient,
     StageEvents,
 )
+from coordinator.stages.greeting import CoordinatorIdentity
 from coordinator.stages.item_log import ItemLog
 from coordinator.stages.outgoing import SHARED_MESSAGE_BYTES_MAX
 from services.runtime import patience, stream

@@ -20,7 +20,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.app import gauges as gauges_module
 from coordinator.app.gauges import gauges, gauges_of_disks
-from coordinator.base.certificates import Expiry
 from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import PrepareBatch
 from coordinator.replica.cluster_clock import ClockView
@@ -34,6 +33,7 @@ from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.log.v1 import log_pb2
+from viewstamp.certificates.pem_files import Expiry
 from viewstamp.routing import SERVICE_NAMES
 from viewstamp.telemetry.metrics import LATENCY_BOUNDS_NS, NANOSECONDS_PER_SECOND, MetricsPage
 from viewstamp.telemetry.sampling import Sampler

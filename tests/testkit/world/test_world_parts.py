@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.replica.worker_thread import DiskHangsError
 from testkit.oracles.history import Operation
 from testkit.world.process import WorldThread
 from testkit.world.schedule import NS_PER_MS, NS_PER_S, WorldSchedule
 from testkit.world.workload import Callers, Heard
 from testkit.world.world import World
 from tests.testkit.world.passing import pass_ms, started
+from viewstamp.worker_thread import DiskHangsError
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 import viewstamp
-from coordinator.base.certificates import Certificates, PemFiles
 from tests.coordinator.peers.certificates import BEGIN, Authority
 from tests.viewstamp.client.fake_gateway import PASSWORD, FakeGateway
+from viewstamp.certificates.pem_files import Certificates, PemFiles
 from viewstamp.client import CannotConnect, Endpoint
 from viewstamp.client.trouble import Trouble, cause_of
 from viewstamp.grpc_transport import TlsTexts

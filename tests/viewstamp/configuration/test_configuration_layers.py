@@ -50,12 +50,14 @@ def test_the_first_that_has_a_value_decides(
 def test_lists_replace_each_other(tmp_path: Path) -> None:
     """Several values of a variable replace those of the file, and flags replace both."""
     path = written(tmp_path, {"coordinator": COMPLETE})
-    other = {"VIEWSTAMP_COORDINATOR_SERVICE": "users=a,streams=b, consumer_groups=c"}
-    flags = [f"--service={name}=z" for name in SERVICES]
+    other = {"VIEWSTAMP_COORDINATOR_SERVICE": "users=unix:a,streams=unix:b, consumer_groups=unix:c"}
+    flags = [f"--service={name}=unix:z" for name in SERVICES]
 
     assert parse([f"--config={path}"], {}).services == SERVICES
-    assert parse([f"--config={path}"], other).services == dict(zip(SERVICES, "abc", strict=True))
-    assert parse([f"--config={path}", *flags], other).services == dict.fromkeys(SERVICES, "z")
+    assert parse([f"--config={path}"], other).services == dict(
+        zip(SERVICES, ("unix:a", "unix:b", "unix:c"), strict=True)
+    )
+    assert parse([f"--config={path}", *flags], other).services == dict.fromkeys(SERVICES, "unix:z")
 
 
 def test_a_switch_can_be_switched_off_again(tmp_path: Path) -> None:

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from coordinator.base.errors import ConfigError
-from coordinator.base.pem import CertificateTimes, certificates_in, first_key
+from viewstamp.certificates.pem import CertificateTimes, certificates_in, first_key
 from viewstamp.grpc_transport import TlsTexts
 from viewstamp.telemetry import fields
 
@@ -33,6 +32,10 @@ FILE_BYTES_MAX: Final = 1 << 20
 KEYS_OF_GRPC: Final = ("RSA", "EC P-256", "EC P-384")
 
 _log = logging.getLogger(__name__)
+
+
+class UnusableFiles(ValueError):  # noqa: N818 - reads as the sentence it is
+    """Files with which no process can begin; the message says what would be right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +109,13 @@ class Certificates:
     """The certificate of this process for one purpose, as it was in its files last."""
 
     def __init__(self, files: PemFiles) -> None:
-        """Raises ConfigError if the files cannot be used."""
+        """Raises UnusableFiles if the files cannot be used."""
         self.files = files
         self.problem = ""
         """Why what is in the files now is not in use; empty if it is."""
         found = _read(files, _signature(files), None)
         if found.refused is not None:
-            raise ConfigError(found.refused.problem)
+            raise UnusableFiles(found.refused.problem)
         assert found.contents is not None, "the first look has nothing to compare with"
         self.contents = found.contents
         self._seen = found.seen

@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.app.certificates import (
+from coordinator.base.alarms import Alarms
+from tests.coordinator.peers.certificates import Authority, Period
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.certificates.certificate_watch import (
     READ_LIMIT_MS,
     WARNING_DAYS,
     CertificateWatch,
@@ -21,10 +24,7 @@ from coordinator.app.certificates import (
     state_of,
     words_about,
 )
-from coordinator.base.alarms import Alarms
-from coordinator.base.certificates import Certificates, Expiry, PemFiles
-from tests.coordinator.peers.certificates import Authority, Period
-from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.certificates.pem_files import Certificates, Expiry, PemFiles
 
 DAY_S = 24 * 3_600
 US_PER_S = 1_000_000

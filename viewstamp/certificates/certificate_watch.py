@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
-from coordinator.base.alarms import Alarms
-from coordinator.base.certificates import Certificates, Expiry, Look, printable
-from coordinator.replica.worker_thread import DaemonThread, WorkerThread
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.certificates.pem_files import Certificates, Expiry, Look, printable
+from viewstamp.worker_thread import DaemonThread, WorkerThread
 
 CHECK_INTERVAL_MS: Final = 2_000
 # Files that cannot be read for longer are a problem. Slow disks take tenths of a second.
@@ -34,6 +33,18 @@ _log = logging.getLogger(__name__)
 _US_PER_S: Final = 1_000_000
 _DAY_S: Final = 24 * 60 * 60
 _UNITS: Final = (("days", _DAY_S), ("hours", 3_600), ("minutes", 60), ("s", 1))
+
+
+class CertificateAlarms(Protocol):
+    """Who is told of what is wrong with certificates, one text per kind and flag."""
+
+    def tell(self, kind: cluster_pb2.AlarmKind.ValueType, message: str, subject: str = "") -> None:
+        """Raise an alarm, or change what a raised one says."""
+        ...
+
+    def clear(self, kind: cluster_pb2.AlarmKind.ValueType, subject: str = "") -> None:
+        """Clear an alarm if it is raised."""
+        ...
 
 
 class ExpiryState(Enum):
@@ -112,7 +123,7 @@ class CertificateWatch:
     def __init__(
         self,
         watched: Iterable[Certificates | None],
-        alarms: Alarms,
+        alarms: CertificateAlarms,
         clock_us: Callable[[], int],
         read_limit_ms: int = READ_LIMIT_MS,
         make_thread: Callable[[str], WorkerThread] = DaemonThread,

@@ -20,11 +20,15 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 
-from coordinator.base.certificates import FILE_BYTES_MAX, Certificates, PemFiles
-from coordinator.base.errors import ConfigError
 from coordinator.peers.settings import PeerTls
 from tests.coordinator.peers.certificates import BEGIN, END, Authority
 from viewstamp import grpc_transport
+from viewstamp.certificates.pem_files import (
+    FILE_BYTES_MAX,
+    Certificates,
+    PemFiles,
+    UnusableFiles,
+)
 from viewstamp.grpc_transport import TlsTexts
 
 PATH = "/test.Echo/Names"
@@ -259,7 +263,7 @@ def test_files_that_are_written_while_they_are_read(
 
     folder.put(authority.issue("second"), authority)
     with monkeypatch.context() as patched:
-        patched.setattr("coordinator.base.certificates.ssl.SSLContext", ReplacingContext)
+        patched.setattr("viewstamp.certificates.pem_files.ssl.SSLContext", ReplacingContext)
         certificates.take(certificates.look())
     assert "being replaced" in certificates.problem
     assert certificates.contents == before
@@ -364,7 +368,7 @@ async def test_keys_that_grpc_refuses(
     right = "and gRPC needs RSA, EC P-256 or EC P-384"
     assert f"{folder.files.certificate} is {kind}, {right}" in certificates.problem
     assert certificates.contents == before
-    with pytest.raises(ConfigError, match=f"is {kind}, {right}"):
+    with pytest.raises(UnusableFiles, match=f"is {kind}, {right}"):
         Certificates(folder.files)
 
 
@@ -396,7 +400,7 @@ def test_times_that_cannot_be_read(
 ) -> None:
     """They cost the warning before the end, and a line of the log, and not the files."""
     unknown = MagicMock(side_effect=ValueError("a time has another form"))
-    monkeypatch.setattr("coordinator.base.certificates.certificates_in", unknown)
+    monkeypatch.setattr("viewstamp.certificates.pem_files.certificates_in", unknown)
     assert Certificates(folder.files).expiries == ()
     told = [each.message for each in caplog.records if each.levelno == logging.WARNING]
     assert told == ["the times of a certificate cannot be read, so nothing tells when it ends"] * 2
@@ -414,7 +418,7 @@ def test_only_regular_files_are_opened(folder: FolderTrial, *, is_pipe: bool) ->
         key.symlink_to("/dev/zero")
     certificates.take(certificates.look())
     assert f"{key} is no regular file" in certificates.problem
-    with pytest.raises(ConfigError, match="is no regular file"):
+    with pytest.raises(UnusableFiles, match="is no regular file"):
         Certificates(folder.files)
 
 
@@ -430,7 +434,7 @@ def test_a_locked_key_asks_nobody(authority: Authority, folder: FolderTrial) -> 
         )
     )
     folder.put(pair, authority)
-    with pytest.raises(ConfigError, match="--peer-tls-key"):
+    with pytest.raises(UnusableFiles, match="--peer-tls-key"):
         Certificates(folder.files)
 
 

@@ -12,8 +12,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from coordinator.base.pem import certificates_in, first_key
 from tests.coordinator.peers.certificates import Authority
+from viewstamp.certificates.pem import certificates_in, first_key
 
 TIMES = (
     datetime.datetime(1970, 1, 1),
