@@ -17,7 +17,9 @@ Answer = TypeVar("Answer")
 def end_if_cancelled() -> None:
     """Raise CancelledError in a task that was cancelled, and whose cancellation was lost.
 
-    Call it at each turn of a loop that begins again after failures, outside of `asyncio.timeout`.
+    Call it at each turn of a loop that begins again after failures, outside of `asyncio.timeout`,
+    and in tasks of this library's own alone: those of a program may go on after a cancellation, and
+    a TaskGroup of Python 3.11 that has failed leaves one behind.
     """
     if _cancellations():
         raise asyncio.CancelledError

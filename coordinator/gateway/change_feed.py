@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 from coordinator.gateway.change_pages import (
@@ -49,12 +49,21 @@ _GONE: Final = -1
 async def encoded(changes: Sequence[Change]) -> list[FeedChange]:
     """Return changes with their encodings."""
     found: list[FeedChange] = []
-    for start in range(0, len(changes), CHANGES_AT_ONCE):
-        if start:
-            await asyncio.sleep(0)
-        part = changes[start : start + CHANGES_AT_ONCE]
+    for part in _parts(changes):
         found += map(FeedChange.of, part)
+        await _let_others_go_on(part)
     return found
+
+
+def _parts(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
+    for start in range(0, len(changes), CHANGES_AT_ONCE):
+        yield changes[start : start + CHANGES_AT_ONCE]
+
+
+async def _let_others_go_on(part: Sequence[Change]) -> None:
+    """Give others the loop after a part that is not the only one."""
+    if len(part) == CHANGES_AT_ONCE:
+        await asyncio.sleep(0)
 
 
 class FeedFollower:
@@ -103,6 +112,11 @@ class FeedFollower:
     def is_woken(self) -> bool:
         """Whether there may be something to take."""
         return self._woken.is_set()
+
+    @property
+    def due(self) -> int:
+        """How many changes it has to take, about."""
+        return 0 if self.start is None else self._feed.count(self.start, self.keys)
 
     def take(self) -> Taken | None:
         """Return what it has not taken, or the first part; None if some of it is not kept.
@@ -230,6 +244,10 @@ class ChangeFeed:
         """Return the first whole revisions of some keys from an index on; None if it is gone."""
         return self._kept.since(index, keys, self.complete_revision)
 
+    def count(self, index: int, keys: Collection[FollowedKey]) -> int:
+        """Return how many changes of some keys there are from an index on."""
+        return self._kept.count(index, keys)
+
     def _begin(self) -> None:
         self._restart()
         loop = asyncio.get_running_loop()
@@ -304,7 +322,7 @@ class ChangeFeed:
                 self._widen()
                 self._pages.followed = self._followed()
                 revisions = await self._pages.next(waits=True)
-                self._take(revisions, await encoded(revisions.changes))
+                await self._take(revisions)
                 # Traffic that concerns nobody is looked at less and less often.
                 quiet_ms = FEED_INTERVAL_MS if revisions.changes else 2 * quiet_ms
                 quiet_ms = min(quiet_ms, FEED_INTERVAL_MAX_MS)
@@ -349,16 +367,27 @@ class ChangeFeed:
             self._advanced.clear()
             await self._advanced.wait()
 
-    def _take(self, revisions: Revisions, changes: Sequence[FeedChange]) -> None:
+    async def _take(self, revisions: Revisions) -> None:
+        """Keep what was read, and wake whom it concerns, once all of it is there."""
         start, quiet_revision = self._kept.end, self.complete_revision
-        keys = self._kept.add(changes)
+        keys: dict[FollowedKey, None] = {}
+        for part in _parts(revisions.changes):
+            added = self._kept.add([*map(FeedChange.of, part)])
+            keys.update(dict.fromkeys(added))
+            await _let_others_go_on(part)
+        self._kept.show()
         self.complete_revision = revisions.complete_revision
         self.view, self.op = revisions.view, revisions.op
         self._advanced.set()
-        if (gone := self._kept.shrink()) is not None:
-            self.oldest_revision = gone + 1
-        if changes:
+        if revisions.changes:
             self._wake([EVERYTHING, *keys], start, quiet_revision)
+        await self._shrink()
+
+    async def _shrink(self) -> None:
+        """Forget what there is no room for; between two parts others have the loop."""
+        while (gone := self._kept.shrink()) is not None:
+            self.oldest_revision = gone + 1
+            await asyncio.sleep(0)
 
     def _wake(self, keys: Sequence[FollowedKey], start: int, quiet_revision: int) -> None:
         for key in keys:

@@ -8,6 +8,7 @@ behind the feed, reads the services again, and is told when they do not keep its
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import (
     AsyncIterator,
@@ -220,13 +221,16 @@ class _Watch:
                 self._complete = max(self._complete, self._feed.complete_revision)
                 await self._tell_progress()
                 continue
+            await self._turns.take(follower.due)
             taken = follower.take()
             if taken is None:
                 self._complete = max(self._complete, follower.quiet_revision)
                 return
             self._header.view, self._header.op = self._feed.view, self._feed.op
-            news = [each for each in taken.changes if each.change.revision > self._complete]
-            await self._send(news, taken.complete_revision)
+            # Nothing is copied of a long revision, which many watches may have.
+            known = bisect_right(taken.changes, self._complete, key=_revision_of)
+            news = taken.changes[known:]
+            await self._send(news, taken.complete_revision, has_turn=True)
             await self._tell_progress()
 
     async def _woken(self, follower: FeedFollower) -> bool:
@@ -246,15 +250,21 @@ class _Watch:
         if self._sends_progress and asyncio.get_running_loop().time() >= self._tells_again_s:
             await self._write(self._complete, b"")
 
-    async def _send(self, found: Sequence[FeedChange], complete_revision: int) -> None:
-        """Send what is wanted of whole revisions; raise the Refusal that they lead to."""
+    async def _send(
+        self, found: Sequence[FeedChange], complete_revision: int, *, has_turn: bool = False
+    ) -> None:
+        """Send what is wanted of whole revisions; raise the Refusal that they lead to.
+
+        With `has_turn` it is its turn for the first part.
+        """
         ending: tuple[int, Refusal] | None = None
         owed = 0  # the revision of changes that were sent without saying that they are all
         for start in range(0, len(found), CHANGES_AT_ONCE):
             rest = start + CHANGES_AT_ONCE
             part = found[start:rest]
             last = found[rest].change.revision - 1 if rest < len(found) else complete_revision
-            await self._turns.take(len(part))
+            if start or not has_turn:
+                await self._turns.take(len(part))
             ending = self._ending(part) if ending is None else ending
             if ending is not None:
                 last = min(last, ending[0])
@@ -320,6 +330,10 @@ def _messages(wanted: Sequence[FeedChange], complete_revision: int) -> Iterator[
         size_bytes += len(part)
     if parts:
         yield b"".join(parts), complete_revision
+
+
+def _revision_of(each: FeedChange) -> int:
+    return each.change.revision
 
 
 def _is_creation(change: watch_pb2.Change) -> bool:

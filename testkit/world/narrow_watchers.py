@@ -81,13 +81,14 @@ _CHANGES_AT_ONCE: Final = 4
 _PROGRESS_MS: Final = 500
 _CONFIRMED_MS: Final = 1_000
 _PAGE_CHANGES: Final = 8
-_FEED_BYTES: Final = 4_000
+_FEED_BYTES: Final = 8_000
 _MESSAGE_BYTES: Final = 200
 _KEPT_BYTES: Final = 50_000
 _SHORT: Final = (
     (change_feed, "CHANGES_AT_ONCE", _CHANGES_AT_ONCE),
     (kept_changes, "CHANGES_AT_ONCE", _CHANGES_AT_ONCE),
     (watch_turns, "CHANGES_AT_ONCE", _CHANGES_AT_ONCE),
+    (watch_turns, "WATCH_COST_CHANGES", 1),
     (watches, "CHANGES_AT_ONCE", _CHANGES_AT_ONCE),
     (change_feed, "WATCH_PROGRESS_MS", _PROGRESS_MS),
     (watches, "WATCH_PROGRESS_MS", _PROGRESS_MS),

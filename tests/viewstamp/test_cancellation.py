@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 
 import grpc.aio
 import pytest
@@ -118,3 +119,109 @@ async def test_a_cancelled_task_may_still_call() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert heard == ["answer", "went on"]
+
+
+async def _lose() -> str:
+    """Wait, and lose the cancellation that ends the waiting."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+    return "answer"
+
+
+async def _within_a_timeout() -> str:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0):
+            await asyncio.Event().wait()
+    return "answer"
+
+
+async def _within_a_group() -> str:
+    async def fail() -> None:
+        raise ValueError
+
+    with contextlib.suppress(ExceptionGroup):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+            await asyncio.Event().wait()
+    return "answer"
+
+
+async def _within_wait_for() -> str:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.Event().wait(), 0.001)
+    return "answer"
+
+
+@pytest.mark.parametrize("call", [_within_a_timeout, _within_a_group, _within_wait_for])
+@pytest.mark.parametrize("was_cancelled", [False, True])
+async def test_what_a_call_cancels_itself_invents_no_cancellation(
+    call: Callable[[], Awaitable[str]], *, was_cancelled: bool
+) -> None:
+    """Timeouts and groups inside a call end there, also while a cancelled task cleans up."""
+    heard: list[str] = []
+
+    async def clean_up() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            heard.append(await answer_of(call()))
+
+    if was_cancelled:
+        task = asyncio.create_task(clean_up())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    else:
+        heard.append(await answer_of(call()))
+    assert heard == ["answer"]
+
+
+async def _timeout_of_two() -> None:
+    async with asyncio.timeout(60), asyncio.timeout(0.001):
+        await answer_of(_lose())
+
+
+async def _timeout_of_a_task() -> None:
+    await asyncio.wait_for(answer_of(_lose()), 0.001)
+
+
+async def _timeout_behind_a_timeout() -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.001):
+            await answer_of(_lose())
+    assert await answer_of(asyncio.sleep(0, "answer")) == "answer"
+    async with asyncio.timeout(0.001):
+        await answer_of(_lose())
+
+
+@pytest.mark.parametrize(
+    "timed_out", [_timeout_of_two, _timeout_of_a_task, _timeout_behind_a_timeout]
+)
+async def test_a_lost_timeout_is_one(timed_out: Callable[[], Awaitable[None]]) -> None:
+    """A timeout whose cancellation a call loses ends the call all the same, and as a timeout."""
+    with pytest.raises(TimeoutError):
+        await timed_out()
+    end_if_cancelled()
+    assert await answer_of(asyncio.sleep(0, "answer")) == "answer"
+
+
+async def test_a_group_ends_a_call_that_loses_its_cancellation() -> None:
+    """A task of a group is over when another one fails, and only that failure is told."""
+    after: list[str] = []
+
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise ValueError
+
+    async def go_on() -> None:
+        after.append(await answer_of(_lose()))
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(go_on())
+            group.create_task(fail())
+    assert [type(each) for each in caught.value.exceptions] == [ValueError]
+    assert after == []
+    # A group of Python 3.11 leaves its own task counted as cancelled, which may go on calling.
+    assert await answer_of(asyncio.sleep(0, "answer")) == "answer"

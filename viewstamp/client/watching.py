@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError, Message
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.watch.v1 import watch_service_pb2 as watch_pb2
-from viewstamp.cancellation import end_if_cancelled
+from viewstamp.cancellation import answer_of
 from viewstamp.client.errors import CannotConnect, ProtocolError, StreamBroken, TimedOut
 from viewstamp.client.identifiers import FacadeClient, identifier
 from viewstamp.client.revisions import RevisionJoin, WatchedRevision
@@ -209,7 +209,10 @@ class Watch:
 
     async def _advance(self) -> None:
         """Open a call, or take in one message; after a failure, pause. Raises what is final."""
-        end_if_cancelled()
+        # The task is the program's own, which may have been cancelled before, and cleans up.
+        await answer_of(self._step())
+
+    async def _step(self) -> None:
         try:
             await (self._open() if self._call is None else self._receive(self._call))
         except (Refusal, CannotConnect, StreamBroken, TimedOut) as error:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from coordinator.gateway import change_feed
+from coordinator.gateway import change_feed, kept_changes
 from coordinator.gateway.change_feed import ChangeFeed, FeedFollower
 from coordinator.gateway.followed_keys import EVERYTHING, FollowedKey, access_key, place_key
 from coordinator.gateway.kept_changes import CHANGES_AT_ONCE
@@ -181,7 +181,36 @@ async def test_long_lists_are_taken_in_parts() -> None:
             taken = follower.take()
             assert taken is not None
             parts.append((len(taken.changes), taken.complete_revision))
-    assert parts == [(2 * len(half), 2), (len(half), 3)]
+    assert parts == [(len(half), 1), (len(half), 2), (len(half), 3)]
+
+
+async def test_a_long_revision_is_kept_in_parts_and_shown_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others have the loop while the feed takes it in, and while it goes; nobody sees a part."""
+    monkeypatch.setattr(change_feed, "FEED_INTERVAL_MS", 0)
+    monkeypatch.setattr(change_feed, "CHANGES_AT_ONCE", 2)
+    monkeypatch.setattr(kept_changes, "CHANGES_AT_ONCE", 2)
+    trial = FeedTrial()
+    long = [change(TOPIC, 1, number) for number in range(10)]
+    seen: set[tuple[int, int]] = set()
+    with trial.follower() as follower:
+        await news(follower)
+        trial.services.commit(*long)
+        for _ in range(30):
+            await asyncio.sleep(0)
+            assert follower.follow_from(1)
+            taken = follower.take()
+            assert taken is not None
+            seen.add((len(taken.changes), taken.complete_revision))
+        assert seen == {(0, 0), (10, 1)}
+        monkeypatch.setattr(kept_changes, "FEED_BYTES_MAX", 1)
+        trial.services.commit(change(STREAM, 2))
+        going = set()
+        for _ in range(30):
+            await asyncio.sleep(0)
+            going.add((trial.feed.oldest_revision, trial.feed.index_of(2) - trial.feed.index_of(1)))
+        assert going >= {(2, 8), (2, 6), (2, 4), (2, 2), (2, 0)}
 
 
 async def test_the_memory_of_the_feed_is_limited() -> None:

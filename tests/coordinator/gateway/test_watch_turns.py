@@ -53,3 +53,19 @@ async def test_a_watch_that_ends_while_it_waits_takes_no_turn(
     async with asyncio.timeout(1):
         await next_one
     assert gone.cancelled()
+
+
+async def test_a_turn_that_was_lost_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Watches that end at their turn, or all at once before it, leave later ones theirs."""
+    monkeypatch.setattr(watch_turns, "CHANGES_AT_ONCE", WATCH_COST_CHANGES)
+    for turns_passed in range(6):
+        turns = WatchTurns()
+        waiting = [asyncio.ensure_future(turns.take(0)) for _ in range(4)]
+        for _ in range(turns_passed):
+            await asyncio.sleep(0)
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        async with asyncio.timeout(1):
+            for _ in range(3):
+                await turns.take(10 * WATCH_COST_CHANGES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 from typing import Final
 
@@ -211,6 +212,34 @@ async def test_long_lists_leave_the_loop_to_others() -> None:
         task.cancel()
     await asyncio.gather(ticking, *tasks, return_exceptions=True)
     assert [len(each.changes) for each in clients] == [8 * CHANGES_AT_ONCE] * WATCHES
+
+
+async def test_watches_take_what_came_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands who are woken for one revision do not all take it in one turn of the loop."""
+    takes_by_turn = Counter[int]()
+    turn = 0
+    real = change_feed.FeedFollower.take
+
+    def take(self: change_feed.FeedFollower) -> kept_changes.Taken | None:
+        takes_by_turn[turn] += 1
+        return real(self)
+
+    monkeypatch.setattr(change_feed.FeedFollower, "take", take)
+    trial = WatchesTrial()
+    clients = [trial.client() for _ in range(WATCHES)]
+    requests = [trial.serve(each, WatchRequest().SerializeToString()) for each in clients]
+    tasks = [asyncio.ensure_future(each) for each in requests]
+    await until(lambda: all(each.messages for each in clients))
+    await turns()
+    takes_by_turn.clear()
+    trial.services.commit(*[change(TOPIC, 1, number) for number in range(CHANGES_AT_ONCE)])
+    while not all(each.changes for each in clients):
+        await asyncio.sleep(0)
+        turn += 1
+    assert (takes_by_turn.total(), max(takes_by_turn.values())) == (WATCHES, 1)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_a_slow_reader_catches_up() -> None:

@@ -165,6 +165,25 @@ async def test_a_cancelled_iteration_loses_nothing(feed: FakeFeed, client: Clien
         assert await taken(watch, 1) == [(9, [4])]
 
 
+async def test_a_cancelled_task_may_still_watch(feed: FakeFeed, client: Client) -> None:
+    """A program that cleans up after a cancellation opens a watch, and reads it."""
+    seen: list[int] = []
+
+    async def clean_up() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            async with client.watch(from_revision=1) as watch:
+                seen.append((await anext(watch)).revision)
+
+    task = asyncio.create_task(clean_up())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(seen) == 1
+
+
 async def test_a_changed_access_is_no_end(feed: FakeFeed, client: Client) -> None:
     """A watch whose user got other rights goes on behind the revision at which that happened."""
     feed.endings = [Ending(1, refused("ACCESS_CHANGED", revision=1))]
