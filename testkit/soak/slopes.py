@@ -4,6 +4,9 @@ The slope is that of Theil and Sen, the median of the slopes between all pairs o
 peaks do not move it. Its interval is that of Sen (1968), from the ranks of these slopes. Samples
 that follow each other closely are alike, and would make it look surer than it is: so the points are
 medians of longer pieces of time.
+
+A young process takes ever less new memory, long after its start, and a leak does not end: so the
+later half of a life has to grow too fast as well.
 """
 
 from __future__ import annotations
@@ -46,10 +49,12 @@ class Slope:
     """The median of the figure itself."""
     hours: float
     pieces: int
+    late_low: float
+    """The lower bound for the later half alone; that of no growth at all where it is too short."""
 
     def judged(self, limit_percent_per_hour: float) -> Growth:
         """Return whether the growth is surely above or below a limit."""
-        if self.low > limit_percent_per_hour:
+        if min(self.low, self.late_low) > limit_percent_per_hour:
             return Growth.ABOVE
         return Growth.BELOW if self.high < limit_percent_per_hour else Growth.UNDECIDED
 
@@ -68,17 +73,25 @@ def slope_of(points: Sequence[Point], warm_up_s: float, piece_s: float) -> Slope
     level = median(value for _, value in pieces)
     if level <= 0:
         return None
-    slopes = sorted((b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(pieces, 2))
-    low, high = _bounds(len(pieces), len(slopes))
     scale = 100 * SECONDS_PER_HOUR / level
+    middle, low, high = _slopes(pieces)
+    later = pieces[len(pieces) // 2 :]
     return Slope(
-        percent_per_hour=median(slopes) * scale,
-        low=slopes[low] * scale,
-        high=slopes[high] * scale,
+        percent_per_hour=middle * scale,
+        low=low * scale,
+        high=high * scale,
         level=level,
         hours=(pieces[-1][0] - pieces[0][0]) / SECONDS_PER_HOUR,
         pieces=len(pieces),
+        late_low=_slopes(later)[1] * scale if len(later) >= PIECES_MIN else 0.0,
     )
+
+
+def _slopes(pieces: Sequence[Point]) -> tuple[float, float, float]:
+    """Return the slope per second, and its bounds."""
+    slopes = sorted((b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(pieces, 2))
+    low, high = _bounds(len(pieces), len(slopes))
+    return median(slopes), slopes[low], slopes[high]
 
 
 def _pieces(points: Sequence[Point], piece_s: float) -> list[Point]:

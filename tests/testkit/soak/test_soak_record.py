@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 from rich.console import Console
 
-from testkit.soak.process_samples import RESIDENT, ProcessLife
+from testkit.soak.process_samples import DISK, RESIDENT, ProcessLife
 from testkit.soak.soak_figures import GrowthRule, SoakRecord, findings, print_soak, total
 from testkit.torture.round import RoundFigures
 
@@ -57,3 +58,19 @@ def test_the_report_names_everything() -> None:
     text = console.file.getvalue()  # type: ignore[attr-defined]
     for said in ("streams of replica 2", "above the limit", "a topic is gone", "grows by"):
         assert said in text
+
+
+def test_the_table_of_the_docs_is_the_result() -> None:
+    """Each row about memory and disk in the docs is what the committed run found."""
+    root = Path(__file__).parents[3]
+    found = json.loads((root / "benchmarks" / "results" / "soak.json").read_text())
+    page = (root / "docs" / "soak.md").read_text()
+    measured = [one for one in found["growth"] if one["figure"] in (RESIDENT, DISK)]
+    assert len(measured) >= 4
+    for one in measured:
+        row = (
+            f"| {one['process']} | {one['figure']} | {one['median'] / 1e6:.0f} MB"
+            f" | {one['percent_per_hour']:.2f} | {one['low']:.2f} to {one['high']:.2f}"
+            f" | {one['hours']:.2f} | {one['verdict']} |"
+        )
+        assert row in page

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.long
 LIMIT = 1_500
 LEAK_BYTES_PER_S = 4 * MIB
 FLAGS = (
-    *("--hours", "0.025", "--round-seconds", "10", "--warm-up-minutes", "0.3"),
+    *("--hours", "0.05", "--round-seconds", "10", "--warm-up-minutes", "0.3"),
     *("--limit", str(LIMIT), "--plant-leak", str(LEAK_BYTES_PER_S)),
 )
 
