@@ -44,7 +44,7 @@ SPARE: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class ClusterLoad:
     """What a cluster has to carry: sizes, and rates per second; `command_bytes` is one command."""
 
     partitions: int = 0
@@ -56,7 +56,7 @@ class Demand:
     command_bytes: int = 256
 
 
-class Measured(NamedTuple):
+class MeasuredSlope(NamedTuple):
     """The sum of some places of a result file, for so many units of a kind of load."""
 
     file: str
@@ -73,33 +73,35 @@ class Measured(NamedTuple):
 
 
 class Formula(NamedTuple):
-    """One figure: what it is without a load, and what each unit of a field of Demand adds."""
+    """One figure: what it is without a load, and what each unit of a field of ClusterLoad adds."""
 
     unit: str
     base: float
-    slopes: Mapping[str, Measured]
+    slopes: Mapping[str, MeasuredSlope]
 
-    def of(self, demand: Demand) -> float:
+    def of(self, demand: ClusterLoad) -> float:
         """Return the figure."""
         added = [float(getattr(demand, name)) * each.slope for name, each in self.slopes.items()]
         return self.base + sum(added)
 
 
-def _cpu_of(way: str) -> Measured:
+def _cpu_of(way: str) -> MeasuredSlope:
     """Return the processor time of all four processes for one command."""
     names = ("coordinator", "streams", "users", "consumer_groups")
     places = tuple(("medians", way, f"{name}_cpu_us", "wire") for name in names)
-    return Measured("commands_by_transport", places, MILLION)
+    return MeasuredSlope("commands_by_transport", places, MILLION)
 
 
 def _memory_of(name: str) -> Formula:
     new_mb = NEW_PROCESS_MB[name]
     places = (("medians", "memory", f"{name}_mb"),)
-    return Formula("MB", new_mb, {"partitions": Measured("snapshots", places, MILLION, new_mb)})
+    return Formula(
+        "MB", new_mb, {"partitions": MeasuredSlope("snapshots", places, MILLION, new_mb)}
+    )
 
 
 def _of_snapshots(unit: str, *place: str) -> Formula:
-    return Formula(unit, 0.0, {"partitions": Measured("snapshots", (place,), MILLION)})
+    return Formula(unit, 0.0, {"partitions": MeasuredSlope("snapshots", (place,), MILLION)})
 
 
 FORMULAS: Final[Mapping[str, Formula]] = {
@@ -109,10 +111,10 @@ FORMULAS: Final[Mapping[str, Formula]] = {
         {
             "commands": _cpu_of("create_concurrent"),
             "unary_commands": _cpu_of("create_unary"),
-            "offsets": Measured(
+            "offsets": MeasuredSlope(
                 "offsets", (("steady, 10 offsets a command", "cpu_us_per_offset"),), MILLION
             ),
-            "members": Measured("members", (("cores", "alone"),), 10_000),
+            "members": MeasuredSlope("members", (("cores", "alone"),), 10_000),
         },
     ),
     **{f"{name}_memory": _memory_of(name) for name in NEW_PROCESS_MB},
@@ -120,7 +122,7 @@ FORMULAS: Final[Mapping[str, Formula]] = {
     "full_snapshot_bytes": _of_snapshots("bytes", "medians", "full", "bytes"),
 }
 # Of a million partitions; how much of it is the start of the processes was not measured.
-RESTART: Final = Measured("snapshots", (("medians", "restart", "first_command_s"),), 1)
+RESTART: Final = MeasuredSlope("snapshots", (("medians", "restart", "first_command_s"),), 1)
 
 
 @cache
@@ -136,7 +138,7 @@ def _at(found: Any, place: Place) -> float:
     return float(found)
 
 
-def capacity(demand: Demand) -> dict[str, dict[str, Any]]:
+def capacity(demand: ClusterLoad) -> dict[str, dict[str, Any]]:
     """Return each figure of one replica, with its unit."""
     figures = {name: (formula.unit, formula.of(demand)) for name, formula in FORMULAS.items()}
     snapshot_bytes = figures["full_snapshot_bytes"][1]
@@ -175,7 +177,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.capacity", description="What one replica needs for a load."
     )
-    for field in fields(Demand):
+    for field in fields(ClusterLoad):
         kind = int if isinstance(field.default, int) else float
         flag = f"--{field.name.replace('_', '-')}"
         parser.add_argument(flag, type=kind, default=field.default, help="default: %(default)s")
@@ -183,7 +185,7 @@ def main(arguments: list[str] | None = None) -> None:
     negative = [name for name, value in vars(options).items() if value < 0]
     if negative:
         parser.error(f"--{negative[0].replace('_', '-')} is below 0: give 0 or more")
-    demand = Demand(**vars(options))
+    demand = ClusterLoad(**vars(options))
     print(json.dumps({"demand": asdict(demand), "replica": capacity(demand)}, indent=1))
 
 

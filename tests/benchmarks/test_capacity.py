@@ -10,11 +10,11 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from benchmarks.capacity import FORMULAS, NEW_PROCESS_MB, Demand, capacity, main, result
+from benchmarks.capacity import FORMULAS, NEW_PROCESS_MB, ClusterLoad, capacity, main, result
 
 ROOT: Final = Path(__file__).parents[2]
 GUIDE: Final = (ROOT / "docs" / "capacity.md").read_text()
-MILLION: Final = Demand(partitions=1_000_000)
+MILLION: Final = ClusterLoad(partitions=1_000_000)
 BYTES_OF: Final = {"Gi": 2**30, "Mi": 2**20}
 
 
@@ -27,7 +27,7 @@ BYTES_OF: Final = {"Gi": 2**30, "Mi": 2**20}
         ("restart_time_at_most", MILLION, "snapshots", [("restart", "first_command_s")]),
         (
             "cpu_cores",
-            Demand(commands=1e6),
+            ClusterLoad(commands=1e6),
             "commands_by_transport",
             [
                 ("create_concurrent", f"{name}_cpu_us", "wire")
@@ -37,7 +37,7 @@ BYTES_OF: Final = {"Gi": 2**30, "Mi": 2**20}
     ],
 )
 def test_formulas_pass_through_what_was_measured(
-    figure: str, demand: Demand, file: str, places: list[tuple[str, ...]]
+    figure: str, demand: ClusterLoad, file: str, places: list[tuple[str, ...]]
 ) -> None:
     """For the load of a benchmark a formula gives what the benchmark found."""
     found: Any = json.loads((ROOT / "benchmarks" / "results" / f"{file}.json").read_text())
@@ -83,10 +83,10 @@ def test_examples_of_the_guide_are_true() -> None:
         ], flags
 
 
-def _demand_of(flags: str) -> Demand:
+def _demand_of(flags: str) -> ClusterLoad:
     words = flags.split()
     values = dict(zip(words[::2], words[1::2], strict=True))
-    return Demand(**{name[2:].replace("-", "_"): int(value) for name, value in values.items()})
+    return ClusterLoad(**{name[2:].replace("-", "_"): int(value) for name, value in values.items()})
 
 
 def test_the_manifests_have_room() -> None:
@@ -113,7 +113,7 @@ def test_the_calculator_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--partitions", "5000", "--commands", "10.5"])
     printed = json.loads(capsys.readouterr().out)
     assert printed["demand"]["partitions"] == 5_000
-    assert printed["replica"] == capacity(Demand(partitions=5_000, commands=10.5))
+    assert printed["replica"] == capacity(ClusterLoad(partitions=5_000, commands=10.5))
     with pytest.raises(SystemExit):
         main(["--command-bytes", "-1"])
     assert "--command-bytes is below 0" in capsys.readouterr().err
