@@ -13,6 +13,7 @@ UP_PORT := 7400
 SEED    ?= 1
 COUNT   ?= 200
 MINUTES ?= 60
+SOAK_HOURS ?= 4
 FRAMES  ?= 10000000
 LOCK    := $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 \
            --generate-hashes --no-strip-extras --no-emit-index-url --custom-compile-command "make lock" --extra build --extra server
@@ -41,7 +42,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help preflight preflight-analytics preflight-dev preflight-tests up install-analytics demo test test-long test-exhaustive test-transports test-foreign test-deploy manifests lint format generate docs \
-        lock simulate simulate-coverage simulate-guards model model-long model-guards model-traces crash-test cluster-test torture abuse fuzz-frames limits benchmark benchmark-snapshots benchmark-failover \
+        lock simulate simulate-coverage simulate-guards model model-long model-guards model-traces crash-test cluster-test soak torture abuse fuzz-frames limits benchmark benchmark-snapshots benchmark-failover \
         benchmark-analytics clean
 
 help: ## Explain the targets
@@ -179,6 +180,9 @@ crash-test: $(DEV) ## Kill processes of a loaded cluster and check what it promi
 cluster-test: $(DEV) ## Kill the primary of three loaded replicas, and judge what callers saw: CLUSTER=flags
 	PYTHONPATH=. $(PYTHON) tests/replicas/cluster_test.py $(CLUSTER)
 
+soak: $(DEV) ## Load three replicas for SOAK_HOURS, 4 by default, with a kill a minute: what grows, what is lost; resumable: SOAK=flags
+	$(PYTHON) -m testkit.soak --hours $(SOAK_HOURS) --record .soak.json $(SOAK)
+
 torture: $(DEV) ## Hurt three replicas for an hour or 1,000 kills, and judge them, resumable: TORTURE=flags
 	$(PYTHON) -m testkit.torture --figures .torture.jsonl $(TORTURE)
 
@@ -204,6 +208,6 @@ benchmark-analytics: $(DEV) ## Measure the analysis of 1, 3 and 10 million spans
 	$(PYTHON) -m benchmarks.analytics
 
 clean: ## Remove the environment, caches and results
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .simulation.jsonl .simulation.md .simulation-coverage .guards.jsonl .guards.md .torture.jsonl \
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .simulation.jsonl .simulation.md .simulation-coverage .guards.jsonl .guards.md .torture.jsonl .soak.json \
 	    .model.jsonl .coverage .coverage.* htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

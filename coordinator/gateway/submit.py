@@ -26,8 +26,9 @@ from coordinator.gateway.replies import (
 from coordinator.gateway.slow_readers import end_in_time, write_in_time
 from coordinator.gateway.stream_messages import Context, encoded_notice, next_request, response_of
 from coordinator.gateway.stream_places import StreamPlaces
-from coordinator.gateway.telemetry import GatewayWatch, Traces
+from coordinator.gateway.telemetry import GatewayWatch
 from coordinator.gateway.timers import SessionTimers
+from coordinator.gateway.watched_requests import WatchedRequest
 from coordinator.replica.batcher import Reply
 from viewstamp import limits
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -348,18 +349,17 @@ class _Stream:
     async def _command(self, request: submit_pb2.CommandRequest) -> None:
         self._answers_due += 1
         number = request.number
-        watch = self._streams.watch
-        traces = () if watch is None else watch.packed(request, self._principal.user_id)
+        watched = self._watched(request)
         try:
             admitted = await self._streams.commands.admit(
-                self._session_id, request, self._principal, traces, self._check_fence
+                self._session_id, request, self._principal, watched.traces, self._check_fence
             )
         except Refusal as refusal:
-            self._refused(traces, refusal)
+            watched.refused(refusal)
             self._tell(request, refusal)
             self._send(refused_command(number, refusal))
             return
-        answer = partial(self._command_answer, request, admitted.future, admitted.suffixes, traces)
+        answer = partial(self._command_answer, request, admitted.future, admitted.suffixes, watched)
         if admitted.future.done():
             self._answer(answer)  # weighed before the next request is read
         else:
@@ -375,55 +375,57 @@ class _Stream:
         request: submit_pb2.CommandRequest,
         future: asyncio.Future[Reply],
         suffixes: Sequence[Mapping[int, bytes]],
-        traces: Traces,
+        watched: WatchedRequest,
     ) -> Weighed:
         failure = future.exception()
         number, cluster_id = request.number, self._streams.cluster_id
         if failure is None:
             reply = future.result()
-            self._answered(traces, reply)
+            watched.answered(reply)
             self._tell(request, reply)
             make = partial(command_reply, number, reply, cluster_id, suffixes)
             return make, weight_of(reply, suffixes)
         if isinstance(failure, Refusal):
-            self._refused(traces, failure)
+            watched.refused(failure)
             self._tell(request, failure)
             return partial(refused_command, number, failure), 0
         return partial(_fail, failure), 0
 
-    def _answered(self, traces: Traces, reply: Reply) -> None:
-        if traces and self._streams.watch is not None:
-            self._streams.watch.answered(traces, reply)
-
-    def _refused(self, traces: Traces, refusal: Refusal) -> None:
-        if self._streams.watch is not None:
-            self._streams.watch.refused(traces, refusal)
+    def _watched(
+        self, request: submit_pb2.CommandRequest | submit_pb2.ReadRequest
+    ) -> WatchedRequest:
+        return WatchedRequest(self._streams.watch, request, self._principal.user_id)
 
     def _start_read(self, request: submit_pb2.ReadRequest) -> None:
         self._answers_due += 1
         read_id = request.read_id
-        watch = self._streams.watch
-        traces = () if watch is None else watch.packed(request, self._principal.user_id)
+        watched = self._watched(request)
         try:
             future = self._streams.reads.start(
                 request.spans, self._principal, self._session_id, consistency_of(request)
             )
         except Refusal as refusal:
-            self._refused(traces, refusal)
+            watched.refused(refusal)
             self._send(refused_read(read_id, refusal))
             return
         self._reads.add(future)
-        future.add_done_callback(lambda done: self._read_done(request, done, traces))
+        future.add_done_callback(lambda done: self._read_done(request, done, watched))
 
     def _read_done(
-        self, request: submit_pb2.ReadRequest, future: asyncio.Future[Reply], traces: Traces
+        self,
+        request: submit_pb2.ReadRequest,
+        future: asyncio.Future[Reply],
+        watched: WatchedRequest,
     ) -> None:
         self._reads.discard(future)
         if not future.cancelled():
-            self._answer(partial(self._read_answer, request, future, traces))
+            self._answer(partial(self._read_answer, request, future, watched))
 
     def _read_answer(
-        self, request: submit_pb2.ReadRequest, future: asyncio.Future[Reply], traces: Traces
+        self,
+        request: submit_pb2.ReadRequest,
+        future: asyncio.Future[Reply],
+        watched: WatchedRequest,
     ) -> Weighed:
         read_id, audit = request.read_id, self._streams.audit
         failure = future.exception()
@@ -431,11 +433,11 @@ class _Stream:
             reply = future.result()
             if audit is not None:
                 audit.reads(request.spans, self._principal, self._peer, reply)
-            self._answered(traces, reply)
+            watched.answered(reply)
             make = partial(read_reply, read_id, reply, self._streams.cluster_id)
             return make, weight_of(reply)
         if isinstance(failure, Refusal):
-            self._refused(traces, failure)
+            watched.refused(failure)
             return partial(refused_read, read_id, failure), 0
         return partial(_fail, failure), 0
 

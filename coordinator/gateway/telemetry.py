@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from operator import itemgetter
 from typing import Final, NamedTuple
 
 from coordinator.base.command_traces import NO_REFUSALS, CommandTrace, Ended
 from coordinator.gateway.routes import Routes
 from coordinator.replica.batcher import Reply
+from coordinator.telemetry.calls import OK, UNKNOWN_METHOD, TimedCall
 from coordinator.telemetry.metrics import ReplicaMetrics
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
-from viewstamp.errors import Refusal
+from viewstamp.errors import Refusal, status_code
 from viewstamp.routing import MethodKind
 from viewstamp.telemetry import rpc
 from viewstamp.telemetry.sampling import (
@@ -29,6 +31,7 @@ from viewstamp.telemetry.spans import Recorder
 
 TRACE_PARENT_KEY: Final = "traceparent"
 Traces = Sequence[CommandTrace]
+_NOT_TIMED: Final[AbstractContextManager[None]] = nullcontext()
 _Calls = tuple[int, int]  # the code of a span, and how many calls are in it
 # Of a call: its first command in the request, its number of commands, its parent.
 _Sampled = tuple[int, int, TraceContext]
@@ -72,6 +75,54 @@ class GatewayWatch:
             return None
         names = rpc.rpc_names(method.full_name)
         return CommandTrace(parent.trace_id, parent.span_id, names, time.time_ns())
+
+    def timed(self, path: str) -> AbstractContextManager[TimedCall | None]:
+        """Return a unary call that is timed in a `with` block; None in it if nothing is counted."""
+        if self._metrics is None:
+            return _NOT_TIMED
+        method = self._routes.named(path)
+        if method is None:
+            return TimedCall(self._metrics.calls, UNKNOWN_METHOD, is_login=False)
+        # Whoever logs in has no token yet; nothing else is public.
+        return TimedCall(self._metrics.calls, method.name, is_login=method.public)
+
+    def took(
+        self,
+        request: submit_pb2.CommandRequest | submit_pb2.ReadRequest,
+        began_ns: int,
+        outcome: Reply | Refusal,
+    ) -> None:
+        """Count the calls of a request that came at `began_ns` of the monotonic clock.
+
+        One that was refused as a whole counts as one call of its first method: nobody may have
+        checked yet how many calls it has. One without calls only acknowledges answers.
+        """
+        if self._metrics is None:
+            return
+        calls, duration_ns = self._metrics.calls, time.monotonic_ns() - began_ns
+        if isinstance(outcome, Refusal):
+            calls.took(self._first_of(request), status_code(outcome.reason), duration_ns)
+            return
+        if outcome.error is not None:
+            calls.took(self._first_of(request), status_code(outcome.error.reason), duration_ns)
+            return
+        answered = outcome.spans
+        for position, span in enumerate(request.spans):
+            # A reply that was kept without a fingerprint may have fewer spans.
+            errors = answered[position].errors if position < len(answered) else ()
+            if errors:
+                name = self._name_of(span.code)
+                calls.took_in_part(name, errors, span.count, duration_ns)
+            else:
+                calls.took(self._name_of(span.code), OK, duration_ns, span.count)
+
+    def _first_of(self, request: submit_pb2.CommandRequest | submit_pb2.ReadRequest) -> str:
+        spans = request.spans
+        return self._name_of(spans[0].code) if spans else UNKNOWN_METHOD
+
+    def _name_of(self, code: int) -> str:
+        method = self._routes.find(code)
+        return UNKNOWN_METHOD if method is None else method.name
 
     def streaming(self, path: str, trace_parent: str) -> CommandTrace | None:
         """Begin the span of a call that files answer by a stream; no route leads to it."""

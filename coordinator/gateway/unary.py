@@ -36,6 +36,7 @@ from coordinator.gateway.telemetry import GatewayWatch
 from coordinator.replica.batcher import LooseCommand, Reply
 from coordinator.replica.refusals import outcome_unknown
 from coordinator.stages.codec import REGISTER_SESSION_CODE
+from coordinator.telemetry.calls import TimedCall
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
@@ -105,16 +106,17 @@ class UnaryCalls:
         """Answer one call; aborts it with the refusal's status."""
         metadata = context.invocation_metadata() or ()
         if self._watch is None:
-            return await self._answer(path, payload, context, metadata, None)
-        trace = self._watch.unary(path, _trace_parent(metadata))
-        if trace is None:
-            return await self._answer(path, payload, context, metadata, None)
-        make_current(trace.server(0))  # of this task, which serves only this call
-        try:
-            return await self._answer(path, payload, context, metadata, trace)
-        except asyncio.CancelledError:
-            self._watch.abandoned(trace)
-            raise
+            return await self._answer(path, payload, context, metadata, None, None)
+        with self._watch.timed(path) as timed:
+            trace = self._watch.unary(path, _trace_parent(metadata))
+            if trace is None:
+                return await self._answer(path, payload, context, metadata, None, timed)
+            make_current(trace.server(0))  # of this task, which serves only this call
+            try:
+                return await self._answer(path, payload, context, metadata, trace, timed)
+            except asyncio.CancelledError:
+                self._watch.abandoned(trace)
+                raise
 
     async def _answer(
         self,
@@ -123,6 +125,7 @@ class UnaryCalls:
         context: Context,
         metadata: Metadata,
         trace: CommandTrace | None,
+        timed: TimedCall | None,
     ) -> bytes:
         caller = AuditedCaller(context, context.peer())
         try:
@@ -133,6 +136,8 @@ class UnaryCalls:
                 if known is not None and changes:
                     # A primary of an older build would ignore the field, and do more than asked.
                     self._routes.check_command(known, payload)
+                if timed is not None:
+                    timed.is_elsewhere()
                 return await forwarding.forward(path, payload, context, changes=changes)
             method = self._routes.public(path)
             if method.kind is MethodKind.QUERY:
@@ -144,8 +149,12 @@ class UnaryCalls:
             if self._watch is not None:
                 self._watch.refused(() if trace is None else (trace,), refusal)
             self._tell(path, payload, caller, refusal)
+            if timed is not None:
+                timed.ended(refusal)
             await abort(context, refusal)
         self._tell(path, payload, caller, reply)
+        if timed is not None:
+            timed.ended(reply)
         if self._watch is not None and trace is not None:
             self._watch.answered((trace,), reply)
         header = header_of(reply, self._cluster_id)

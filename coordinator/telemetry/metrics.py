@@ -16,6 +16,7 @@ from prometheus_client.core import (
 
 from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import PrepareBatch
+from coordinator.telemetry.calls import CallMetrics
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import reason_name
@@ -83,6 +84,7 @@ class ReplicaMetrics:
         self.unary_requests = 0
         self.packed_requests = 0
         self.file_requests = 0
+        self.calls = CallMetrics()
         self.journal_sync = LatencyHistogram()
         self.stages = {stage: LatencyHistogram() for stage in mux_types.SERVICE_STAGES}
         self.snapshots: dict[str, int] = {"completed": 0, "failed": 0}
@@ -154,6 +156,7 @@ class ReplicaMetrics:
         """Yield everything that is counted, for the page."""
         self._count()
         yield from self._counters()
+        yield from self.calls.families()
         yield from self._histograms()
 
     def _counters(self) -> Iterable[Metric]:

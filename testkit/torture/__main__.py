@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -32,8 +33,10 @@ from rich.progress import (
 
 from testkit.load.interrupt import cancel_on_signals
 from testkit.torture import figures
-from testkit.torture.cluster import running
+from testkit.torture.cluster import REPLICAS, running
+from testkit.torture.injector import FaultInjector
 from testkit.torture.round import FAILURES, RoundFigures, TortureRound, in_words
+from testkit.torture.schedule import schedule
 
 KILLS: Final = 1_000
 MINUTES: Final = 60.0
@@ -80,9 +83,10 @@ class TortureCampaign:
                     break
                 seed = next(seeds)
                 number = 1 + seed - self.options.seed
-                one = TortureRound(
-                    cluster, number, seed, self.options.seconds, cluster_directory / f"seed-{seed}"
-                )
+                faults = schedule(seed, self.options.seconds, REPLICAS)
+                injector = partial(FaultInjector, cluster, faults=faults)
+                directory = cluster_directory / f"seed-{seed}"
+                one = TortureRound(cluster, number, seed, injector, directory)
                 found = await one.run()
                 self.done.append(found)
                 figures.save(self.options.figures, found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.client import Client, connect, unary
 from viewstamp.client.errors import ClientError
 from viewstamp.client.transport import AccessTokenSource, Credentials, Endpoint
+from viewstamp.cluster import Program
 from viewstamp.errors import Refusal
 from viewstamp.limits import MIB, ROOT_USERNAME
 
@@ -117,14 +118,21 @@ def are_level(statuses: Sequence[cluster_pb2.GetStatusResponse], generation: int
 
 
 @asynccontextmanager
-async def running(directory: Path) -> AsyncIterator[TortureCluster]:
-    """Start a cluster in an empty directory, and stop it."""
+async def running(
+    directory: Path,
+    arguments: Sequence[str] = ARGUMENTS,
+    adapt: Callable[[int, Program], Program] = hurt,
+) -> AsyncIterator[TortureCluster]:
+    """Start a cluster in an empty directory, and stop it.
+
+    `arguments` are the coordinators' flags; `adapt` changes each program of each replica.
+    """
     deaths = OddDeaths()
     supervisor = logging.getLogger("viewstamp.cluster.process")
     supervisor.addHandler(deaths)
     try:
         async with (
-            behind_proxies(directory, REPLICAS, ARGUMENTS, adapt=hurt) as (replicas, links),
+            behind_proxies(directory, REPLICAS, arguments, adapt=adapt) as (replicas, links),
             replicas,
         ):
             password = replicas.root_password_path.read_text().strip()

@@ -27,20 +27,23 @@ KILLS_BEFORE_READY_MAX: Final = 3
 class FaultInjector:
     """Hurts a cluster as planned. `kills` counts processes, `faults` what was done."""
 
-    def __init__(self, cluster: TortureCluster, recorder: Recorder) -> None:
+    def __init__(
+        self, cluster: TortureCluster, recorder: Recorder, faults: Sequence[ScheduledFault]
+    ) -> None:
         self.kills: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self._cluster = cluster
         self._recorder = recorder
+        self._planned = faults
         self._lasting: set[asyncio.Task[None]] = set()
         # One cut at a time: healing heals all links.
         self._is_cut = False
         self._killed_unready: Counter[tuple[int, str]] = Counter()
 
-    async def run(self, faults: Sequence[ScheduledFault]) -> None:
-        """Carry out faults in order, and undo those that last."""
+    async def run(self) -> None:
+        """Carry out the faults in order, and undo those that last."""
         try:
-            for fault in faults:
+            for fault in self._planned:
                 await asyncio.sleep(fault.gap_s)
                 await self._recorder.until_answered(ANSWERED_MIN, PATIENCE_S)
                 await self._inject(fault)

@@ -36,6 +36,8 @@ from viewstamp.errors import Refusal
 PLACES_MAX: Final = 5
 # A read has 5 s; a replica that says nothing for longer is away.
 ANSWER_TIMEOUT_S: Final = 7.0
+# Once nothing is hurt any more.
+READ_ALL_TIMEOUT_S: Final = 90.0
 PAUSE_S: Final = 0.1
 BETWEEN_READS_S: Final = 0.01
 # On a replica that is behind, an entity may not exist yet.
@@ -137,10 +139,19 @@ class ReplicaReader(PlaceReader):
         self._endpoint = Endpoint(address)
 
     async def read_all(self) -> None:
-        """Read every place, one after the other."""
-        async with self._endpoint.open() as channel:
+        """Read every place in turn, however often the view changes. Raises TimeoutError."""
+        async with asyncio.timeout(READ_ALL_TIMEOUT_S), self._endpoint.open() as channel:
             for place in self._places:
-                await self._read(channel, place, LINEARIZABLE)
+                await self._read_at_last(channel, place)
+
+    async def _read_at_last(self, channel: grpc.aio.Channel, place: KeyPlace) -> None:
+        while True:
+            try:
+                return await self._read(channel, place, LINEARIZABLE)
+            except Refusal as refusal:
+                if verdict_on(refusal) is RetryVerdict.FINAL:
+                    raise
+            await asyncio.sleep(PAUSE_S)
 
     def _kind(self) -> str:
         return "one place of one replica"

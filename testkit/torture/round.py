@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from testkit.load.cuts import create_snapshot
 from testkit.load.failures import CLUSTER_FAILURES
@@ -19,7 +19,6 @@ from testkit.load.observation import observe
 from testkit.load.records import LoadAnswer, RecordFile, read_records
 from testkit.load.session import LoadFailed
 from testkit.torture.cluster import REPLICAS, TortureCluster
-from testkit.torture.injector import FaultInjector
 from testkit.torture.judge import (
     judge_history,
     judge_replicas,
@@ -30,10 +29,9 @@ from testkit.torture.judge import (
 from testkit.torture.keys import KeyPlace, create_places
 from testkit.torture.readers import PlaceReader, ReplicaReader, TogetherReader
 from testkit.torture.recorder import Recorder
-from testkit.torture.schedule import schedule
 from testkit.torture.watchers import ClusterWatchers
 from testkit.torture.writers import TransactionWriter
-from viewstamp.client import connect
+from viewstamp.client import Client, connect
 from viewstamp.client.transport import Endpoint
 from viewstamp.limits import ROOT_USERNAME
 
@@ -76,18 +74,44 @@ class RoundFigures:
         return sum(self.kills.values())
 
 
+class Injector(Protocol):
+    """What hurts a cluster in a round. `kills` counts processes, `faults` what was done."""
+
+    kills: Counter[str]
+    faults: Counter[str]
+
+    async def run(self) -> None:
+        """Hurt the cluster, and undo everything that lasts."""
+
+
+class RoundCaller(Protocol):
+    """Somebody who calls until `is_over`."""
+
+    is_over: bool
+
+    async def run(self) -> None:
+        """Call until it is over."""
+
+
 class TortureRound:
     """One round on a running cluster. `run` carries it out and returns its figures.
 
-    `recorder` has the history afterwards, and `watchers` what they were shown.
+    `recorder` has the history afterwards, `watchers` what they were shown, and `places` what was
+    made for the round.
     """
 
     def __init__(
-        self, cluster: TortureCluster, number: int, seed: int, seconds: float, directory: Path
+        self,
+        cluster: TortureCluster,
+        number: int,
+        seed: int,
+        injector_of: Callable[[Recorder], Injector],
+        directory: Path,
     ) -> None:
         self.figures = RoundFigures(number, seed)
+        self.places: list[KeyPlace] = []
         self._cluster = cluster
-        self._seconds = seconds
+        self._injector_of = injector_of
         self._directory = directory
         self.recorder = Recorder()
         self.watchers = ClusterWatchers(cluster, self.recorder, seed)
@@ -119,6 +143,7 @@ class TortureRound:
     async def _run(self) -> None:
         admin, seed = self._cluster.admin, self.figures.seed
         places, first = await create_places(admin, f"round{self.figures.number}")
+        self.places = places
         self.recorder.history += first
         before = await observe(admin)
         await self._hurt_under_load(places, seed)
@@ -134,7 +159,7 @@ class TortureRound:
         findings += await asyncio.to_thread(judge_snapshots, taken, directories)
 
     async def _hurt_under_load(self, places: Sequence[KeyPlace], seed: int) -> None:
-        injector = FaultInjector(self._cluster, self.recorder)
+        injector = self._injector_of(self.recorder)
         options = LoadOptions(SESSIONS, seed, [], partitions_max=1)
         with RecordFile(self._records) as records:
             token = await self._token()
@@ -142,7 +167,7 @@ class TortureRound:
             async with self.watchers.following(RECOVERY_MAX_S), self._callers(places, seed):
                 load.start()
                 try:
-                    await injector.run(schedule(seed, self._seconds, REPLICAS))
+                    await injector.run()
                     await self._recover()
                     await load.finish()
                 finally:
@@ -164,8 +189,18 @@ class TortureRound:
     async def _callers(self, places: Sequence[KeyPlace], seed: int) -> AsyncIterator[None]:
         """Let writers write and readers read during the block."""
         async with AsyncExitStack() as stack:
-            writers = [await self._writer(stack, places, number) for number in range(WRITERS)]
-            callers: list[TransactionWriter | PlaceReader] = [*writers, *self._readers(places)]
+            writers = [
+                TransactionWriter(
+                    f"round{self.figures.number}-writer{number}",
+                    await self.client(stack),
+                    places,
+                    self.recorder,
+                    f"{seed}/{number}",
+                )
+                for number in range(WRITERS)
+            ]
+            callers: list[RoundCaller] = [*writers, *self._readers(places)]
+            callers += await self.further_callers(stack)
             async with asyncio.TaskGroup() as group:
                 for caller in callers:
                     group.create_task(caller.run())
@@ -175,20 +210,19 @@ class TortureRound:
                     for caller in callers:
                         caller.is_over = True
 
-    async def _writer(
-        self, stack: AsyncExitStack, places: Sequence[KeyPlace], number: int
-    ) -> TransactionWriter:
-        client = await stack.enter_async_context(
+    async def further_callers(self, stack: AsyncExitStack) -> list[RoundCaller]:
+        """Return callers beside writers and readers; what they need is closed by the stack."""
+        return []
+
+    async def client(self, stack: AsyncExitStack) -> Client:
+        """Return a client of its own, which gives up calls earlier than many faults are over."""
+        return await stack.enter_async_context(
             await connect(
                 self._cluster.addresses,
                 username=ROOT_USERNAME,
                 password=self._cluster.password,
                 timeout_s=CALL_TIMEOUT_S,
             )
-        )
-        name = f"round{self.figures.number}-writer{number}"
-        return TransactionWriter(
-            name, client, places, self.recorder, f"{self.figures.seed}/{number}"
         )
 
     def _readers(self, places: Sequence[KeyPlace]) -> list[PlaceReader]:

@@ -89,6 +89,7 @@ REVISION: Final = f"viewstamp_revision{{{ONE}}}"
 OPEN, MOST, BUILD = (
     f"{name}{{{ONE}}}" for name in ("process_open_fds", "process_max_fds", "viewstamp_build_info")
 )
+OF_LOGINS: Final = 'viewstamp_logins_total{{job="viewstamp",instance="{0}",outcome="{1}"}}'
 OF_VERSION: Final = 'viewstamp_build_info{{job="viewstamp",instance="{0}",version="{1}"}}'
 
 PROVOKED: Final = {
@@ -148,6 +149,18 @@ PROVOKED: Final = {
             {f'viewstamp_refusals_total{{{ONE},reason="INTERNAL"}}': "0x9 1x40"},
         ),
         more_good=({f'viewstamp_refusals_total{{{ONE},reason="RATE_LIMITED"}}': "_x9 1x40"},),
+    ),
+    "ViewstampLoginsFail": one(
+        "viewstamp_logins_total", "0+25x40", "0+90x5 450x10 450+5x30", ',outcome="QUOTA_EXCEEDED"'
+    )._replace(
+        more_bad=(
+            # Each replica alone has too few.
+            {
+                OF_LOGINS.format("a", "INVALID_CREDENTIALS"): "0+11x40",
+                OF_LOGINS.format("b", "QUOTA_EXCEEDED"): "0+11x40",
+            },
+        ),
+        more_good=({f'viewstamp_logins_total{{{ONE},outcome="ok"}}': "0+900x40"},),
     ),
     "ViewstampFilesRunOut": Provoked(
         {OPEN: "90x60", MOST: "100x60", BUILD: "1x60"},
@@ -223,6 +236,7 @@ def test_each_alert_is_provoked(tmp_path: Path) -> None:
         ),
         ("ViewstampFilesRunOut", "and on (instance, job) viewstamp_build_info", ""),
         ("ViewstampDiskFilling", "< 0.15", "< 0.5"),
+        ("ViewstampLoginsFail", 'outcome=~"INVALID_CREDENTIALS|QUOTA_EXCEEDED"', 'outcome!=""'),
     ],
 )
 def test_a_wrong_rule_is_found(tmp_path: Path, alert: str, right: str, wrong: str) -> None:

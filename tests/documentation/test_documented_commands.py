@@ -54,6 +54,8 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
     ("docs/analytics.md", "viewstamp analyze --data-directory DIR"): STANDALONE,
     ("docs/analytics.md", "spark-submit --master spark"): STANDALONE,
     ("docs/analytics.md", "spark-submit --master k8s"): KUBERNETES,
+    ("docs/soak.md", "make soak"): MINUTES,
+    ("docs/soak.md", "python -m testkit.soak"): MINUTES,
     ("docs/tla/README.md", "make model"): MINUTES,
     ("docs/operations.md", "viewstamp cluster feature-level --raise"): LEVEL,
     ("docs/operations.md", "docker"): ENGINE,

@@ -17,6 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from tests.deploy.promtool import documented_metrics, promtool
 from viewstamp.client import Client, connect
 from viewstamp.cluster import LocalReplicas
+from viewstamp.errors import Refusal
 from viewstamp.telemetry.settings import TelemetrySettings
 
 pytestmark = pytest.mark.long
@@ -44,6 +45,8 @@ async def working(directory: Path) -> AsyncIterator[LocalReplicas]:
         password = replicas.root_password_path.read_text().strip()
         async with await connect(replicas.addresses, username="root", password=password) as client:
             await load(client)
+            with pytest.raises(Refusal, match="password is wrong"):
+                await connect(replicas.addresses, username="root", password="wrong")
             yield replicas
 
 
@@ -116,11 +119,20 @@ async def test_pages_of_a_working_cluster(tmp_path: Path) -> None:
         leads = next(text for text in texts.values() if "viewstamp_primary 1.0" in text)
         for said in (
             f'viewstamp_commands_total{{outcome="ok",rpc="CreateTopic"}} {TOPICS}.0',
+            f'viewstamp_call_seconds_count{{code="OK",rpc="CreateTopic"}} {TOPICS}.0',
+            'viewstamp_call_seconds_count{code="ALREADY_EXISTS",rpc="CreateStream"} 1.0',
             'viewstamp_peer_lag_ops{replica="',
             'viewstamp_clock_offset_seconds{replica="',
             'viewstamp_filesystem_free_bytes{directory="data"}',
         ):
             assert said in leads
+
+        seen = [text for text in texts.values() if "viewstamp_primary" in text]
+        for said in (
+            'viewstamp_logins_total{outcome="INVALID_CREDENTIALS"} 1.0',
+            'viewstamp_call_seconds_count{code="UNAUTHENTICATED",rpc="Login"} 1.0',
+        ):
+            assert sum(said in text for text in seen) == 1, said
 
         rich = [fetched(address, OPEN_METRICS) for address in addresses.values()]
         found = [each for text in rich for each in exemplars(text)]

@@ -47,11 +47,14 @@ class LatencyHistogram:
         self._exemplars: list[_NotedTrace | None] = [None] * len(self._counts)
         self._sum_ns = 0
 
-    def observe(self, duration_ns: int, trace_id: str = "") -> None:
-        """Count a duration; `trace_id`, 32 hexadecimal digits, if it is of a sampled trace."""
+    def observe(self, duration_ns: int, trace_id: str = "", count: int = 1) -> None:
+        """Count a duration; `trace_id`, 32 hexadecimal digits, if it is of a sampled trace.
+
+        `count` is how often it was seen: calls that travel together take equally long.
+        """
         bucket = bisect_left(LATENCY_BOUNDS_NS, duration_ns)
-        self._counts[bucket] += 1
-        self._sum_ns += duration_ns
+        self._counts[bucket] += count
+        self._sum_ns += count * duration_ns
         if trace_id:
             self._exemplars[bucket] = trace_id, duration_ns, time.time_ns()
 

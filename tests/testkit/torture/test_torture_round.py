@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from testkit.torture.cluster import running
+from testkit.torture.cluster import REPLICAS, running
+from testkit.torture.injector import FaultInjector
 from testkit.torture.judge import judge_history, judge_watches
 from testkit.torture.recorder import Recorder
 from testkit.torture.round import TortureRound
+from testkit.torture.schedule import schedule
 
 pytestmark = pytest.mark.long
 
@@ -22,7 +25,8 @@ TRANSACTIONS_MIN = 200
 async def test_a_short_round_is_good(tmp_path: Path) -> None:
     """Processes die and come back, nothing is lost or doubled, and the judges are awake."""
     async with running(tmp_path / "replicas") as cluster:
-        one = TortureRound(cluster, 1, SEED, SECONDS, tmp_path / "round")
+        injector = partial(FaultInjector, cluster, faults=schedule(SEED, SECONDS, REPLICAS))
+        one = TortureRound(cluster, 1, SEED, injector, tmp_path / "round")
         found = await one.run()
     assert found.findings == []
     assert found.kill_count >= 3
