@@ -131,7 +131,7 @@ class Coordinator:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. Raises whatever makes going on impossible."""
-        await self._face.server.start()
+        await self._face.start()
         self._start(self._certificates.run())
         self._start(self._start_replica())
         stopped = asyncio.create_task(self._wait_for(stop))
@@ -450,6 +450,7 @@ class Coordinator:
             writer=self._writer,
             start=self._start,
             launch_past=self._outside.launch_past,
+            make_thread=self._outside.make_thread,
         )
         return PublicFace(self._config, ports)
 

@@ -11,6 +11,8 @@ from typing import Final
 
 from coordinator.app.flag_values import cluster_id_of, services_of
 from coordinator.base.errors import ConfigError
+from coordinator.console import settings as console
+from coordinator.console.settings import ConsoleSettings
 from coordinator.gateway.quotas import QuotaConfig
 from coordinator.journal.journal import SEGMENT_BYTES
 from coordinator.peers import settings as peers
@@ -91,6 +93,7 @@ class Config:
     connections_max: int
     health_listen: str | None = None
     """Where probes find Health alone, in clear text."""
+    console: ConsoleSettings | None = None
     record_bytes_max: int = RECORD_BYTES_MAX
     """The largest record for which the journal keeps room. No flag sets it: a smaller one fits only
     a composition whose commands are all small."""
@@ -149,6 +152,7 @@ def parser() -> argparse.ArgumentParser:
     _add_snapshots(result)
     _add_quotas(result)
     _add_disclosure(result)
+    console.add_arguments(result)
     add(
         "--connections-max",
         type=int,
@@ -399,12 +403,20 @@ def _config_of(options: argparse.Namespace) -> Config:
         channelz=options.channelz,
         connections_max=_connections_max(options.connections_max),
         health_listen=options.health_listen,
+        console=_console(options),
     )
 
 
 def _peers(options: argparse.Namespace) -> PeerSettings | None:
     try:
         return peers.settings_of(options, options.replica_id, options.replica_count)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _console(options: argparse.Namespace) -> ConsoleSettings | None:
+    try:
+        return console.settings_of(options)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

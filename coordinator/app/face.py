@@ -13,6 +13,7 @@ from coordinator.app.members import Members
 from coordinator.app.past import past_turns
 from coordinator.base.clock import monotonic_ms
 from coordinator.base.errors import ConfigError
+from coordinator.console.console import Console, ConsolePorts
 from coordinator.gateway.audit import Audit
 from coordinator.gateway.blames import Blames
 from coordinator.gateway.caller_calls import Callers
@@ -47,6 +48,7 @@ from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux
 from coordinator.replica.data_directory import ReplicaFiles
 from coordinator.replica.driver import Driver
+from coordinator.replica.worker_thread import WorkerThread
 from coordinator.replica.writer import JournalWriter
 from coordinator.snapshot.provider import StoredSnapshots
 from coordinator.stages.client import StageClient
@@ -81,6 +83,7 @@ class FacePorts:
     writer: JournalWriter[Any]
     start: Callable[[Coroutine[Any, Any, None]], None]
     launch_past: PastLauncher
+    make_thread: Callable[[str], WorkerThread]
 
 
 class PublicFace:
@@ -151,11 +154,20 @@ class PublicFace:
         self.address: Final = f"{config.listen.rpartition(':')[0]}:{port}"
         if config.health_listen is not None:
             self.server.listen_for_probes(config.health_listen)
+        self._console = self._make_console(config)
+
+    async def start(self) -> None:
+        """Begin to serve: alive, not yet ready."""
+        await self.server.start()
+        if self._console is not None:
+            await self._console.start()
 
     async def stop(self, grace_ms: int) -> None:
         """Finish what is under way, at most for `grace_ms`."""
         # Watches would go on for ever.
         self.feed.end_all(Refusal(Reason.REASON_VIEW_CHANGE, "this replica stops: watch elsewhere"))
+        if self._console is not None:
+            await self._console.stop()
         await self.server.stop(grace_ms)
 
     async def close(self) -> None:
@@ -262,6 +274,22 @@ class PublicFace:
             lambda reason: ports.driver.step(vsr.Abdicate(reason)),
             ports.supported_levels,
         )
+
+    def _make_console(self, config: Config) -> Console | None:
+        if config.console is None:
+            return None
+        ports = ConsolePorts(
+            self._ports.files.cluster_id,
+            config.replica_id,
+            self.server.handler_of,
+            self.certificates,
+            lambda: self._reads.begun,
+            config.written_directories,
+        )
+        try:
+            return Console(config.console.listen, ports, self._ports.make_thread)
+        except OSError as error:
+            raise ConfigError(str(error)) from error
 
     def _check_step_down(self) -> None:
         if self._ports.members is None:
