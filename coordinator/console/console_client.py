@@ -8,7 +8,7 @@ can change anything, because only methods that read are called at all.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -117,10 +117,10 @@ class ConsoleClient:
 
     async def watch(
         self, request: watch_pb2.WatchRequest
-    ) -> AsyncIterator[watch_pb2.WatchResponse]:
+    ) -> AsyncGenerator[watch_pb2.WatchResponse]:
         """Yield what a watch says. Raises Refusal when it ends.
 
-        The watch waits while nobody asks for the next message.
+        The watch waits while nobody asks for the next message, and ends when this is closed.
         """
         said: asyncio.Queue[bytes] = asyncio.Queue(_MESSAGES_AHEAD_MAX)
         handler = self._handler_of(WATCH_PATH).unary_stream

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any, Final
 
 from coordinator.console.bounds import (
@@ -186,16 +186,17 @@ class LiveEvents:
     async def _follow(self) -> None:
         request = watch_pb2.WatchRequest(domains=_WATCHED, progress_notifications=True)
         is_first = True
-        async for message in self._client.watch(request):
-            domains = {_domain(change.domain) for change in message.changes}
-            if is_first:
-                domains.add("all")
-            is_first = False
-            if domains:
-                self._domains |= domains
-                told = {"domains": sorted(self._domains), "revision": message.header.revision}
-                self._tell(CHANGED, told)
-                await asyncio.sleep(CHANGES_INTERVAL_MS / 1000)
+        async with aclosing(self._client.watch(request)) as messages:
+            async for message in messages:
+                domains = {_domain(change.domain) for change in message.changes}
+                if is_first:
+                    domains.add("all")
+                is_first = False
+                if domains:
+                    self._domains |= domains
+                    told = {"domains": sorted(self._domains), "revision": message.header.revision}
+                    self._tell(CHANGED, told)
+                    await asyncio.sleep(CHANGES_INTERVAL_MS / 1000)
 
     def _judge(self, refusal: Refusal) -> None:
         """End the session whose token the cluster refuses."""
