@@ -131,7 +131,7 @@ class Coordinator:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. Raises whatever makes going on impossible."""
-        await self._face.server.start()
+        await self._face.start()
         self._start(self._certificates.run())
         self._start(self._start_replica())
         stopped = asyncio.create_task(self._wait_for(stop))
@@ -446,10 +446,9 @@ class Coordinator:
             supported_levels=self._supported_levels,
             watched_types=lambda: self._services.watched_types,
             fail=self._fail,
-            open_audit=self._outside.open_audit,
             writer=self._writer,
             start=self._start,
-            launch_past=self._outside.launch_past,
+            outside=self._outside,
         )
         return PublicFace(self._config, ports)
 

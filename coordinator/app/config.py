@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 from coordinator.app.flag_values import cluster_id_of, services_of
 from coordinator.base.errors import ConfigError
+from coordinator.console import settings as console
+from coordinator.console.settings import ConsoleSettings
 from coordinator.gateway.quotas import QuotaConfig
 from coordinator.journal.journal import SEGMENT_BYTES
 from coordinator.peers import settings as peers
@@ -32,6 +34,9 @@ from viewstamp.limits import MIB, REPLICAS_MAX, RETAIN_FOR_BACKUP_MS
 from viewstamp.routing import SERVICE_NAMES
 from viewstamp.telemetry import settings as telemetry
 from viewstamp.telemetry.settings import TelemetrySettings
+
+P = ParamSpec("P")
+Said = TypeVar("Said")
 
 AUDIT_BYTES: Final = 128 * limits.MIB
 AUDIT_BYTES_MIN: Final = 1 * limits.MIB
@@ -95,6 +100,7 @@ class Config:
     connections_max: int
     health_listen: str | None = None
     """Where probes find Health alone, in clear text."""
+    console: ConsoleSettings | None = None
     record_bytes_max: int = RECORD_BYTES_MAX
     """The largest record for which the journal keeps room. No flag sets it: a smaller one fits only
     a composition whose commands are all small."""
@@ -153,6 +159,7 @@ def parser() -> argparse.ArgumentParser:
     _add_snapshots(result)
     _add_quotas(result)
     _add_disclosure(result)
+    console.add_arguments(result)
     add(
         "--connections-max",
         type=int,
@@ -382,7 +389,7 @@ def _config_of(options: argparse.Namespace) -> Config:
         data_directory=options.data_directory,
         listen=_listen(options.listen),
         services=services,
-        service_tls=_service_tls(options, services),
+        service_tls=_said(service_settings.files_of, options, services),
         cluster_key=options.cluster_key or options.data_directory / "cluster.key",
         replica_id=options.replica_id,
         replica_count=options.replica_count,
@@ -396,9 +403,9 @@ def _config_of(options: argparse.Namespace) -> Config:
         tls_key=options.tls_key,
         log_level=options.log_level,
         transport=options.transport,
-        telemetry=_telemetry(options),
+        telemetry=_said(telemetry.settings_of, options),
         advertise=options.advertise,
-        peers=_peers(options),
+        peers=_said(peers.settings_of, options, options.replica_id, options.replica_count),
         quotas=_quotas(options),
         audit_bytes=_audit_bytes(options),
         reflection=not options.no_reflection,
@@ -406,26 +413,14 @@ def _config_of(options: argparse.Namespace) -> Config:
         channelz=options.channelz,
         connections_max=_connections_max(options.connections_max),
         health_listen=options.health_listen,
+        console=_said(console.settings_of, options),
     )
 
 
-def _peers(options: argparse.Namespace) -> PeerSettings | None:
+def _said(read: Callable[P, Said], *args: P.args, **kwargs: P.kwargs) -> Said:
+    """Return what the flags of another part say. Raises ConfigError."""
     try:
-        return peers.settings_of(options, options.replica_id, options.replica_count)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-
-
-def _service_tls(options: argparse.Namespace, services: dict[str, str]) -> PemFiles | None:
-    try:
-        return service_settings.files_of(options, services)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-
-
-def _telemetry(options: argparse.Namespace) -> TelemetrySettings:
-    try:
-        return telemetry.settings_of(options)
+        return read(*args, **kwargs)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -435,10 +430,7 @@ def _check_replicas(options: argparse.Namespace) -> int:
     replica_id, replica_count = options.replica_id, options.replica_count
     if not 1 <= replica_count <= REPLICAS_MAX:
         raise ConfigError(f"--replica-count is {replica_count}: 1 to {REPLICAS_MAX} are possible")
-    try:
-        standby_count = len(peers.standby_addresses(options, replica_count))
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    standby_count = len(_said(peers.standby_addresses, options, replica_count))
     if not 0 <= replica_id < replica_count + standby_count:
         raise ConfigError(
             f"--replica-id is {replica_id}: it counts from 0 to --replica-count - 1, or is that of"

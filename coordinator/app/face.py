@@ -10,9 +10,11 @@ from typing import Any, Final
 from coordinator import vsr
 from coordinator.app.config import Config
 from coordinator.app.members import Members
+from coordinator.app.outside import Outside
 from coordinator.app.past import past_turns
 from coordinator.base.clock import monotonic_ms
 from coordinator.base.errors import ConfigError
+from coordinator.console.console import Console, ConsolePorts
 from coordinator.gateway.audit import Audit
 from coordinator.gateway.blames import Blames
 from coordinator.gateway.caller_calls import Callers
@@ -41,7 +43,6 @@ from coordinator.gateway.timers import SessionTimers
 from coordinator.gateway.unary import Elsewhere, UnaryCalls
 from coordinator.gateway.watch_openings import OpeningPorts, WatchOpenings
 from coordinator.gateway.watches import Watches
-from coordinator.history.process import PastLauncher
 from coordinator.history.turns import PastTurns
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux
@@ -77,10 +78,9 @@ class FacePorts:
     supported_levels: Callable[[], Mapping[int, int]]
     watched_types: Callable[[], Mapping[mux_types.Stage, Collection[str]]]
     fail: Callable[[BaseException], None]
-    open_audit: Callable[[Path, int], AuditLog]
     writer: JournalWriter[Any]
     start: Callable[[Coroutine[Any, Any, None]], None]
-    launch_past: PastLauncher
+    outside: Outside
 
 
 class PublicFace:
@@ -96,7 +96,7 @@ class PublicFace:
             ports.routes, {int(stage): client for stage, client in ports.services.items()}
         )
         self._shares = Shares(ports.mux.replies, ports.timers.evict)
-        self._log = _audit_log(config, ports.open_audit)
+        self._log = _audit_log(config, ports.outside.open_audit)
         self._audit = Audit(self._log, ports.routes, ports.authenticator)
         self._commands = CommandAdmission(
             ports.routes,
@@ -110,7 +110,8 @@ class PublicFace:
             Leading(ports.driver.reads.confirm, ports.driver.serving.check).confirm,
         )
         past = past_turns(
-            ports.launch_past, ports.files, ports.mux, ports.driver, ports.writer, ports.start
+            ports.outside.launch_past,
+            *(ports.files, ports.mux, ports.driver, ports.writer, ports.start),
         )
         self.past_tally: Final = past.tally
         access = PastAccess(
@@ -151,11 +152,20 @@ class PublicFace:
         self.address: Final = f"{config.listen.rpartition(':')[0]}:{port}"
         if config.health_listen is not None:
             self.server.listen_for_probes(config.health_listen)
+        self._console = self._make_console(config)
+
+    async def start(self) -> None:
+        """Begin to serve: alive, not yet ready."""
+        await self.server.start()
+        if self._console is not None:
+            await self._console.start()
 
     async def stop(self, grace_ms: int) -> None:
         """Finish what is under way, at most for `grace_ms`."""
         # Watches would go on for ever.
         self.feed.end_all(Refusal(Reason.REASON_VIEW_CHANGE, "this replica stops: watch elsewhere"))
+        if self._console is not None:
+            await self._console.stop()
         await self.server.stop(grace_ms)
 
     async def close(self) -> None:
@@ -262,6 +272,22 @@ class PublicFace:
             lambda reason: ports.driver.step(vsr.Abdicate(reason)),
             ports.supported_levels,
         )
+
+    def _make_console(self, config: Config) -> Console | None:
+        if config.console is None:
+            return None
+        ports = ConsolePorts(
+            self._ports.files.cluster_id,
+            config.replica_id,
+            self.server.handler_of,
+            self.certificates,
+            lambda: self._reads.begun,
+            config.written_directories,
+        )
+        try:
+            return Console(config.console.listen, ports, self._ports.outside.make_thread)
+        except OSError as error:
+            raise ConfigError(str(error)) from error
 
     def _check_step_down(self) -> None:
         if self._ports.members is None:

@@ -85,6 +85,8 @@ class ReadStarter:
         self._routes = routes
         self._reader = reader
         self._deadline_ms = deadline_ms
+        self.begun = 0
+        """Reads of callers that were begun since the process started."""
         self._signs = GatheredSigns(self._start_together, self._start_alone)
 
     def start(
@@ -120,6 +122,7 @@ class ReadStarter:
             consistency = LINEARIZABLE  # one that leads no more must not say that it heard somebody
         user_id = share_of(address) if principal is None else principal.user_id
         count = sum(span.count for span in spans)
+        self.begun += count
         shares = self._shares
         if shares is not None:
             shares.take_reads(user_id, count)

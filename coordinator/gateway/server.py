@@ -95,8 +95,11 @@ class _Handlers(grpc.GenericRpcHandler):
         self._handlers: dict[str, Any] = {SUBMIT_PATH: _submit_handler(submit), **streams}
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        """Return the handler of a call, None for gRPC's own that are not served."""
+        return self.of(handler_call_details.method)
+
+    def of(self, path: str) -> Any:
         """Return the handler of a path, None for gRPC's own that are not served."""
-        path: str = handler_call_details.method
         handler = self._handlers.get(path)
         if handler is None:
             if path.startswith(INFRASTRUCTURE_PREFIX):
@@ -178,7 +181,10 @@ class GatewayServer:
             handlers |= channelz_handlers()
         if reflection_is_open:
             handlers |= reflection_handlers([*names, health_name, reflection.SERVICE_NAME])
-        self._server.add_generic_rpc_handlers((_Handlers(unary, submit, handlers),))
+        found = _Handlers(unary, submit, handlers)
+        self.handler_of: Final[Callable[[str], Any]] = found.of
+        """Finds the handler of a path, as for a call from outside."""
+        self._server.add_generic_rpc_handlers((found,))
 
     def listen(self, address: str, certificates: Certificates | None) -> int:
         """Bind `host:port`; return the port. Raises ConfigError if that fails."""

@@ -50,6 +50,17 @@ TABLE: Final[tuple[Unreached, ...]] = (
         is_rare=True,
     ),
     Unreached(
+        "The console: a page over HTTP, for browsers. No world has one.",
+        "tests/coordinator/console",
+        (
+            "coordinator/console/",
+            f"{_APP}/face.py PublicFace._make_console",
+            f"{_APP}/face.py PublicFace.start",
+            f"{_APP}/face.py PublicFace.stop",
+        ),
+        is_rare=True,
+    ),
+    Unreached(
         "Calls of the operating system for files that fail. No disk fails in a run on files.",
         "tests/coordinator/journal/test_file_storage.py",
         (

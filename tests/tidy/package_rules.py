@@ -27,9 +27,10 @@ ARROWS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
             "history": "mux snapshot replica",
             "peers": "base vsr mux stages snapshot",
             "gateway": "base vsr mux stages snapshot replica telemetry history",
+            "console": "base replica gateway",
             "app": (
                 "storage base vsr mux journal stages snapshot replica telemetry history peers"
-                " gateway"
+                " gateway console"
             ),
             "__main__": "app",
         }.items()

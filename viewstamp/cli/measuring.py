@@ -8,36 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import grpc.aio
 
-from viewstamp import limits
-from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
-from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as groups_api
 from viewstamp.cli.canonical import joined, part
 from viewstamp.cli.output import plain
 from viewstamp.client import Client, ClientError
-from viewstamp.client.identifiers import group_name
 from viewstamp.errors import Refusal
+from viewstamp.metering import GroupLag, GroupLags, LogRates
 
-# Groups of which the lag is read each time, and topics that are looked at for them.
-GROUPS_READ_MAX: Final = 100
-TOPICS_READ_MAX: Final = 200
-# Groups are looked for again after so many readings.
-READINGS_PER_SEARCH: Final = 10
 MICROSECONDS_PER_S: Final = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A group, with its canonical name."""
-
-    name: str
-    group: consumer_groups_pb2.ConsumerGroup
 
 
 @dataclass(slots=True)
@@ -50,9 +34,8 @@ class ClusterMeter:
     client: Client
     groups_shown: int
     clock_s: Callable[[], float] = time.monotonic
-    _readings: int = 0
-    _counted: tuple[float, int, int] | None = None
-    _places: list[_Place] = field(default_factory=list)
+    _log_rates: LogRates = field(default_factory=LogRates)
+    _lags: GroupLags | None = None
     _last: dict[str, Any] = field(default_factory=dict)
 
     async def read(self) -> dict[str, Any]:
@@ -87,56 +70,21 @@ class ClusterMeter:
 
     def _rates(self, revision: int, op: int) -> dict[str, float | None]:
         """Return commands and entries of the log in a second since the last answer."""
-        now, before = self.clock_s(), self._counted
-        self._counted = now, revision, op
-        if before is None or now <= before[0]:
-            return {"commands_per_s": None, "entries_per_s": None}
-        passed_s = now - before[0]
-        return {
-            "commands_per_s": round((revision - before[1]) / passed_s, 1),
-            "entries_per_s": round((op - before[2]) / passed_s, 1),
-        }
+        counters = {"commands_per_s": revision, "entries_per_s": op}
+        return self._log_rates.take(self.clock_s(), counters)
 
     async def _worst(self) -> list[dict[str, Any]]:
         """Return the groups with the highest lag, of those that the user may read."""
-        if self._readings % READINGS_PER_SEARCH == 0:
-            self._places = [place async for place in _found_groups(self.client)]
-        self._readings += 1
-        lags = await asyncio.gather(*(_lag(self.client, place) for place in self._places))
-        known = [lag for lag in lags if lag is not None]
-        return sorted(known, key=lambda lag: -lag["lag"])[: self.groups_shown]
+        if self._lags is None:
+            self._lags = GroupLags(self.client)
+        return [_row(each) for each in await self._lags.worst(self.groups_shown)]
 
 
-async def _found_groups(client: Client) -> AsyncIterator[_Place]:
-    """Yield the first groups, as far as the user may see them."""
-    topics = groups = 0
-    try:
-        async for stream in client.streams.list():
-            async for topic in client.topics.list(stream.id):
-                topics += 1
-                if topics > TOPICS_READ_MAX:
-                    return
-                above = joined(part(stream.name, stream.id), part(topic.name, topic.id))
-                async for group in client.groups.list(stream.id, topic.id):
-                    groups += 1
-                    if groups > GROUPS_READ_MAX:
-                        return
-                    yield _Place(joined(above, part(group.name, group.id)), group)
-    except Refusal:
-        return  # not permitted, or deleted meanwhile: the next search finds what there is then
-
-
-async def _lag(client: Client, place: _Place) -> dict[str, Any] | None:
-    """Return a group with the sum of its known lags; None if it is gone, or may not be read."""
-    group = place.group
-    name = group_name(group.stream_id, group.topic_id, group.id)
-    request = groups_api.FetchOffsetsRequest(**name, page_size=limits.OFFSETS_PAGE_MAX)
-    try:
-        page = await client.call(request)
-    except Refusal:
-        return None
-    lag = sum(each.lag for each in page.offsets if each.HasField("lag"))
-    return {"group": place.name, "lag": lag, "lag_is_whole": not page.next_page_token}
+def _row(found: GroupLag) -> dict[str, Any]:
+    place = found.place
+    parts = (place.stream, place.topic, place.group)
+    name = joined(*(part(each.name, each.id) for each in parts))
+    return {"group": name, "lag": found.lag, "lag_is_whole": found.is_whole}
 
 
 def _now() -> str:

@@ -27,19 +27,16 @@ CHOSEN: Final = frozenset(
 # Each of several replicas needs another value.
 OF_ONE_REPLICA: Final = frozenset(
     {
-        *("--advertise", "--health-listen", "--snapshot-directory", "--journal-archive"),
+        *("--advertise", "--health-listen", "--console-listen"),
+        *("--snapshot-directory", "--journal-archive"),
         *("--peer-tls-certificate", "--peer-tls-key", "--peer-tls-ca"),
     }
 )
 # Flags without a value.
 SWITCHES: Final = frozenset(
     {
-        "--telemetry-compress",
-        "--service-plaintext",
-        "--no-reflection",
-        "--no-history",
-        "--channelz",
-        "--check-config",
+        *("--telemetry-compress", "--no-reflection", "--no-history", "--channelz"),
+        *("--check-config", "--console-plaintext", "--service-plaintext"),
     }
 )
 _STARTS_NOTHING: Final = frozenset({"-h", "--help", "--check-config"})

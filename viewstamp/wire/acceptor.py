@@ -13,10 +13,9 @@ import socket
 import ssl
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol, cast
 
 from viewstamp.telemetry import fields
-from viewstamp.wire.socket import Http2Socket
 
 HANDSHAKES_MAX: Final = 256
 HANDSHAKE_UNDISTURBED_S: Final = 1.0
@@ -28,13 +27,23 @@ _MS_PER_S: Final = 1_000
 _log = logging.getLogger(__name__)
 
 
+class AcceptedProtocol(Protocol):
+    """What serves one connection, as an asyncio.Protocol of the loop."""
+
+    def abort(self, why: str) -> None:
+        """Close at once, connected or not."""
+
+    def closed(self) -> None:
+        """The connection is gone; more than once is fine."""
+
+
 class Acceptor:
     """Accepts connections until it is closed."""
 
     def __init__(
         self,
         bound: socket.socket,
-        make: Callable[[], Http2Socket],
+        make: Callable[[], AcceptedProtocol],
         context: Callable[[], ssl.SSLContext] | None,
         handshake_ms: int,
     ) -> None:
@@ -110,7 +119,10 @@ class Acceptor:
         made = self._make()
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: made, accepted, ssl=context, ssl_handshake_timeout=timeout_s
+                lambda: cast(asyncio.BaseProtocol, made),
+                accepted,
+                ssl=context,
+                ssl_handshake_timeout=timeout_s,
             )
         except OSError as error:  # also of TLS
             _log.info("a client did not come to terms", extra=fields(why=str(error)))

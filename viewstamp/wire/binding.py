@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import socket
@@ -24,6 +25,15 @@ def bind_sockets(address: str) -> Sequence[socket.socket]:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     return [_bind_everywhere(int(port))] if host in _EVERYWHERE else _bind_name(host, int(port))
+
+
+def peer_name(transport: asyncio.BaseTransport) -> str:
+    """Return how gRPC names the other end of a connection, for example `ipv4:10.0.0.7:51234`."""
+    name = transport.get_extra_info("peername")
+    if not isinstance(name, tuple):
+        return UNIX_PREFIX
+    host, port = name[:2]
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
 
 
 def _bind_path(path: Path) -> socket.socket:

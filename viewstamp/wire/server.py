@@ -24,7 +24,7 @@ from viewstamp.http2 import (
     write_block,
 )
 from viewstamp.wire.acceptor import Acceptor
-from viewstamp.wire.binding import UNIX_PREFIX, bind_sockets
+from viewstamp.wire.binding import UNIX_PREFIX, bind_sockets, peer_name
 from viewstamp.wire.inbox import Bell, HeldBytes
 from viewstamp.wire.metadata import Metadata, metadata_of
 from viewstamp.wire.options import WireOptions
@@ -229,7 +229,7 @@ class WireServer:
             made.abort("too many connections")
             return
         held = HeldBytes(self.options.received_bytes_max)
-        name, proven = _peer_name(made.transport), proven_by(made.transport)
+        name, proven = peer_name(made.transport), proven_by(made.transport)
         self._sockets[made] = _Client(name, proven, held)
 
     @property
@@ -341,11 +341,3 @@ def _longer_request(
     metadata = (*head.metadata, *metadata_of(rest))
     timeout = values.get(_TIMEOUT, head.timeout)
     return _Request(head.path, metadata, timeout, head.refusal, head.encoding)
-
-
-def _peer_name(transport: asyncio.Transport) -> str:
-    name = transport.get_extra_info("peername")
-    if not isinstance(name, tuple):
-        return UNIX_PREFIX
-    host, port = name[:2]
-    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"

@@ -19,8 +19,8 @@ from tests.processes.processes import ReplicaProcesses
 from tests.viewstamp.cli.conftest import CommandLine
 from tests.viewstamp.client.fake_gateway import PASSWORD, FakeGateway
 from viewstamp import Client
-from viewstamp.cli import measuring
 from viewstamp.cli.measuring import ClusterMeter
+from viewstamp.metering import group_lags
 
 QUICK = ("--interval", "0.1")
 
@@ -118,10 +118,13 @@ def test_the_search_for_groups_is_bounded(
     harbour: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No more groups are read, and no more topics looked at, than the limits say."""
-    monkeypatch.setattr(measuring, "GROUPS_READ_MAX", 1)
+    monkeypatch.setattr(group_lags, "GROUPS_READ_MAX", 1)
     found = json.loads(harbour("top", "--once", *QUICK, "--json").out)
     assert len(found["groups"]) <= 1
-    monkeypatch.setattr(measuring, "TOPICS_READ_MAX", 0)
+    monkeypatch.setattr(group_lags, "TOPICS_READ_MAX", 0)
+    assert json.loads(harbour("top", "--once", *QUICK, "--json").out)["groups"] == []
+    monkeypatch.undo()
+    monkeypatch.setattr(group_lags, "STREAMS_READ_MAX", 0)
     assert json.loads(harbour("top", "--once", *QUICK, "--json").out)["groups"] == []
 
 
