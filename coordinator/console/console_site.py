@@ -22,7 +22,7 @@ from coordinator.console.http_messages import (
     json_answer,
     refused_answer,
 )
-from coordinator.console.live_events import LiveEvents, StreamPlaces, StreamsFull
+from coordinator.console.live_events import EventPlaces, LiveEvents, StreamsFull
 from coordinator.console.page_files import page_files
 from coordinator.console.panels import PanelRequest, Panels
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -78,7 +78,7 @@ class ConsoleSite:
         """Read the files of the page. Raises OSError."""
         self._ports = ports
         self._sessions = ConsoleSessions(ports.clock_us)
-        self._places = StreamPlaces()
+        self._places = EventPlaces()
         self._panels = Panels(ports.clock_ms)
         self._files = page_files()
         paths: dict[tuple[str, str], Handler] = {

@@ -47,7 +47,7 @@ class StreamsFull(Exception):  # noqa: N818 - reads as the sentence it is
     """A session, a user, or all together have as many streams of events as they may."""
 
 
-class StreamPlaces:
+class EventPlaces:
     """Counts the open streams of each session, each user and all."""
 
     def __init__(self) -> None:

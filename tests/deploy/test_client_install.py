@@ -75,6 +75,7 @@ def test_up_names_the_extra_that_it_needs(client: ClientInstall) -> None:
     assert json.loads(told.stderr)["error"]["reason"] == "EXTRA_MISSING"
 
 
+@pytest.mark.long
 async def test_commands_and_library_reach_a_cluster(client: ClientInstall, tmp_path: Path) -> None:
     """Commands and the library work; a verified download names the extra it needs."""
     async with LocalCluster(tmp_path / "data", "127.0.0.1:0") as cluster:

@@ -37,7 +37,6 @@ EXEMPT: Final = {
     "WireChannelz.GetServerSockets": GENERATED,
     "WireChannelz.GetSocket": GENERATED,
     "Http2Socket.connection_lost": LOOP,
-    "Http2Socket.connection_made": LOOP,
     "Http2Socket.pause_writing": LOOP,
     "Http2Socket.resume_writing": LOOP,
     "WireCall.send_initial_metadata": SHAPE,

@@ -27,7 +27,7 @@ ARROWS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
             "history": "mux snapshot replica",
             "peers": "base vsr mux stages snapshot",
             "gateway": "base vsr mux stages snapshot replica telemetry history",
-            "console": "base replica gateway",
+            "console": "base gateway",
             "app": (
                 "storage base vsr mux journal stages snapshot replica telemetry history peers"
                 " gateway console"

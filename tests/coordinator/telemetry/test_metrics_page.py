@@ -10,10 +10,11 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterable
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -26,6 +27,7 @@ from coordinator.replica.cluster_clock import ClockView
 from coordinator.telemetry.metrics import ReplicaMetrics, gauge_families
 from coordinator.telemetry.past import past_families
 from coordinator.telemetry.watch import ReplicaWatch
+from services.runtime.encryption import families_of
 from services.runtime.watch import ApplyWatch
 from tests.viewstamp.telemetry.spans_for_tests import Kept
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
@@ -33,7 +35,7 @@ from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.log.v1 import log_pb2
-from viewstamp.certificates.pem_files import Expiry
+from viewstamp.certificates.pem_files import Certificates, Expiry
 from viewstamp.routing import SERVICE_NAMES
 from viewstamp.telemetry.metrics import LATENCY_BOUNDS_NS, NANOSECONDS_PER_SECOND, MetricsPage
 from viewstamp.telemetry.sampling import Sampler
@@ -127,9 +129,11 @@ def test_coordinator_tells_what_is_documented() -> None:
 
 
 def test_services_tell_what_is_documented() -> None:
-    """A service's page has exactly the documented metrics."""
+    """A service's page has exactly the documented metrics; this one has TLS."""
     telemetry = metered()
-    families = page_of(telemetry, ApplyWatch("echo", telemetry).families)
+    certificate = SimpleNamespace(expiries=(Expiry("--tls-certificate", Path(), 1, 2, 3),))
+    expiries = partial(families_of, cast(Certificates, certificate))
+    families = page_of(telemetry, ApplyWatch("echo", telemetry).families, expiries)
     assert told(families) == documented("Every process") | documented("Domain services")
 
 
