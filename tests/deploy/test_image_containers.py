@@ -220,7 +220,7 @@ def _status(client: ImageClient) -> dict[str, Any]:
 def _streams(client: ImageClient) -> list[str]:
     """Return the names of all streams."""
     listed = json.loads(client.wait("stream", "list", "--json"))
-    return sorted(one["name"] for one in listed["streams"])
+    return sorted(one["name"] for one in listed)
 
 
 def _has_password(data: Path) -> bool:
