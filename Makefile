@@ -15,8 +15,9 @@ COUNT   ?= 200
 MINUTES ?= 60
 SOAK_HOURS ?= 4
 FRAMES  ?= 10000000
-LOCK    := $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 \
-           --generate-hashes --no-strip-extras --no-emit-index-url --custom-compile-command "make lock" --extra build --extra server
+LOCK_CLIENT := $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 \
+           --generate-hashes --no-strip-extras --no-emit-index-url --custom-compile-command "make lock"
+LOCK    := $(LOCK_CLIENT) --extra build --extra server
 
 # What hangs ends, and fails: a test names itself first (faulthandler_timeout), a runner ends here.
 LIMIT   := timeout --foreground --verbose --kill-after=30s
@@ -41,7 +42,7 @@ export DEMO_ANALYTICS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help preflight preflight-analytics preflight-dev preflight-tests up install-analytics demo test test-long test-exhaustive test-transports test-foreign test-deploy manifests lint format generate docs \
+.PHONY: help image image-client image-analytics preflight preflight-analytics preflight-dev preflight-tests up install-analytics demo test test-long test-exhaustive test-transports test-foreign test-deploy test-image images manifests lint format generate docs \
         lock simulate simulate-coverage simulate-guards model model-long model-guards model-traces crash-test cluster-test soak torture abuse fuzz-frames limits benchmark benchmark-snapshots benchmark-failover \
         benchmark-analytics clean
 
@@ -112,6 +113,20 @@ test-foreign: $(DEV) ## Have clients and servers in Go, JavaScript and Java, h2s
 test-deploy: $(DEV) $(KUSTOMIZE) $(HELM) ## Have kustomize and helm judge the manifests; builds them with Go, which takes 3 minutes once
 	CI=true KUSTOMIZE=$(KUSTOMIZE) HELM=$(HELM) $(LIMIT) 20m $(PYTHON) -m pytest $(SPREAD) -m deploy tests/deploy
 
+# Which base: an image, by its digest, or `debootstrap`. The default is the Dockerfile's.
+BASE    ?=
+IMAGE   := $(PYTHON) -m tools.image $(if $(BASE),--base $(BASE))
+
+images: $(DEV) ## Build the three images, scan them and list what they are made of: BASE=debootstrap
+	$(IMAGE)
+
+image image-client image-analytics: $(DEV)
+	$(IMAGE) $(subst image,viewstamp,$@)
+
+test-image: $(DEV) ## Build the images on debootstrap's base, and run them by podman; needs root, buildah, podman, runc
+	$(PYTHON) -m tools.image --base debootstrap
+	CI=true $(LIMIT) 60m $(PYTHON) -m pytest -m image -o faulthandler_timeout=900 tests/deploy
+
 $(KUSTOMIZE):
 	GOBIN=$(@D) GOFLAGS=-mod=mod go install sigs.k8s.io/kustomize/kustomize/v5@v5.8.2
 
@@ -144,6 +159,7 @@ docs: $(DEV) ## Build the documentation site into var/site, with strict links
 
 lock: $(DEV) ## Resolve the dependencies again
 	$(LOCK) --upgrade --output-file requirements.lock
+	$(LOCK_CLIENT) --constraint requirements.lock --output-file requirements-client.lock
 	$(LOCK) --upgrade --extra analytics --extra dev --constraint requirements.lock \
 	    --output-file requirements-dev.lock
 	$(LOCK) --extra analytics --constraint requirements-dev.lock \

@@ -67,7 +67,10 @@ def parse(text: str) -> list[Instruction]:
 
 
 def stages(instructions: list[Instruction]) -> list[Stage]:
-    """Return the stages. Raises DockerfileError if one has no name or comes before FROM."""
+    """Return the stages; arguments before the first are `global_arguments`.
+
+    Raises DockerfileError if a stage has no name or another instruction stands before it.
+    """
     found: list[Stage] = []
     for instruction in instructions:
         if instruction.name == "FROM":
@@ -75,12 +78,36 @@ def stages(instructions: list[Instruction]) -> list[Stage]:
             if match is None:
                 raise DockerfileError(f"FROM {instruction.arguments}: write FROM image AS name")
             found.append(Stage(match[1], match[2], ()))
+        elif not found and instruction.name == "ARG":
+            continue
         elif not found:
             raise DockerfileError(f"{instruction.name} stands before the first FROM")
         else:
             last = found[-1]
             found[-1] = Stage(last.base, last.name, (*last.instructions, instruction))
     return found
+
+
+def global_arguments(instructions: list[Instruction]) -> dict[str, str]:
+    """Return the defaults of the arguments that stand before the first stage."""
+    names = [instruction.name for instruction in instructions]
+    before = instructions[: names.index("FROM")]
+    return {name: value for name, _, value in (one.arguments.partition("=") for one in before)}
+
+
+def chain(stages: list[Stage], name: str) -> list[Stage]:
+    """Return a stage and those that it is made from, the first one first. Raises KeyError."""
+    by_name = {stage.name: stage for stage in stages}
+    found = [by_name[name]]
+    while found[0].base in by_name:
+        found.insert(0, by_name[found[0].base])
+    return found
+
+
+def whole(stages: list[Stage], name: str) -> Stage:
+    """Return a stage with the instructions of all that it is made from. Raises KeyError."""
+    parts = chain(stages, name)
+    return Stage(parts[0].base, name, tuple(one for part in parts for one in part.instructions))
 
 
 def copied_from_context(stage: Stage) -> list[PurePosixPath]:

@@ -12,73 +12,117 @@ from tests.deploy.dockerfile import (
     DockerfileError,
     Stage,
     admitted,
+    chain,
     copied_from_context,
+    global_arguments,
     parse,
     stages,
+    whole,
 )
 from tests.deploy.pod import ROOT, containers, flag, module, overlay, pod_spec
 from tests.deploy.pod import coordinator as coordinator_of
+from tools.image import distil
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+INSTRUCTIONS = parse((ROOT / "deploy" / "Dockerfile").read_text())
+STAGES = stages(INSTRUCTIONS)
+# Image, the stage that installs it, its lock, and the extras that it has.
+IMAGES = [
+    ("viewstamp", "server-packages", "requirements.lock", ["server"]),
+    ("viewstamp-client", "client-packages", "requirements-client.lock", []),
+    (
+        "viewstamp-analytics",
+        "analytics-packages",
+        "requirements-analytics.lock",
+        ["server", "analytics"],
+    ),
+]
+NAMES = [name for name, *_ in IMAGES]
 
 
 @pytest.fixture(name="build")
 def _build() -> Stage:
-    return stages(parse((ROOT / "deploy" / "Dockerfile").read_text()))[0]
+    return whole(STAGES, "server-packages")
 
 
 @pytest.fixture(name="runtime")
 def _runtime() -> Stage:
-    return stages(parse((ROOT / "deploy" / "Dockerfile").read_text()))[-1]
+    return whole(STAGES, "viewstamp")
 
 
-def test_both_stages_have_one_pinned_base(build: Stage, runtime: Stage) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_images_begin_from_nothing(name: str) -> None:
+    """No layer of the base, with its shell and package manager, is in an image."""
+    image = whole(STAGES, name)
+
+    assert image.base == "scratch"
+    (copy,) = image.all("COPY")
+    (root,) = [word.removeprefix("--from=") for word in copy.words if "--from=" in word]
+    *_, last = whole(STAGES, root).all("RUN")
+    assert last.words == ["python3.11", "distil.py", name, "/image"]
+    assert copy.words[1:] == ["/image", "/"]
+    assert image.all("RUN") == []
+
+
+def test_all_stages_have_one_pinned_base() -> None:
     """The base is one exact release of the Python that the project is made for."""
-    assert build.base == runtime.base
-    assert re.fullmatch(r"python:3\.11\.\d+-slim-bookworm(@sha256:[0-9a-f]{64})?", runtime.base)
+    base = global_arguments(INSTRUCTIONS)["BASE"]
+
+    assert re.fullmatch(r"python:3\.11\.\d+-slim-bookworm(@sha256:[0-9a-f]{64})?", base)
+    assert {chain(STAGES, stage.name)[0].base for stage in STAGES} == {"${BASE}", "scratch"}
 
 
-def test_dependencies_come_from_the_lock_with_hashes(build: Stage) -> None:
-    """Every installation uses the lock with hashes, or the tree itself without dependencies."""
-    installs = [run.words[3:] for run in build.all("RUN") if "install" in run.words]
+@pytest.mark.parametrize(("stage", "lock"), [(stage, lock) for _, stage, lock, _ in IMAGES])
+def test_dependencies_come_from_the_lock_with_hashes(stage: str, lock: str) -> None:
+    """Every installation uses a lock with hashes, or the one wheel without any index."""
+    runs = [run.words for run in whole(STAGES, stage).all("RUN")]
+    locked, own = [words[4:] for words in runs if words[:4] == ["python", "-m", "pip", "install"]]
 
-    assert [words[:1] for words in installs] == [["install"], ["install"]]
-    locked, own = installs
     assert "--require-hashes" in locked
-    assert locked[locked.index("--requirement") + 1] == "requirements.lock"
-    assert own == ["install", "--no-deps", "--no-build-isolation", "."]
+    assert locked[locked.index("--requirement") + 1] == lock
+    assert own == ["--no-deps", "--no-index", "--find-links", "/wheel", "viewstamp"]
 
 
-def test_what_is_copied_exists_and_enters_the_context(build: Stage, runtime: Stage) -> None:
+def test_the_wheel_is_built_without_an_index(build: Stage) -> None:
+    """What builds the wheel comes from the lock, too."""
+    (wheel,) = [run.words for run in build.all("RUN") if "wheel" in run.words]
+
+    assert {"--no-deps", "--no-build-isolation"} <= set(wheel)
+
+
+def test_what_is_copied_exists_and_enters_the_context() -> None:
     """Each source of a COPY is in the repository and is not kept out of the build context."""
     context = admitted((ROOT / ".dockerignore").read_text())
-    sources = copied_from_context(build)
 
-    assert copied_from_context(runtime) == []
-    for source in sources:
-        assert (ROOT / source).exists(), source
-        assert source.parts[0] in context, source
+    for stage in STAGES:
+        for source in copied_from_context(stage):
+            assert (ROOT / source).exists(), source
+            assert {source.parts[0], str(source)} & context, source
 
 
 def test_every_package_is_copied(build: Stage) -> None:
-    """The image holds each package that the wheel is made of, and what the build reads."""
+    """The wheel is built from each package that it is made of, and what the build reads."""
     copied = {str(source) for source in copied_from_context(build)}
     packages = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    others = {"requirements.lock", "pyproject.toml", "LICENSE", "tools/image/distil.py"}
 
-    assert copied == {"requirements.lock", "pyproject.toml", "LICENSE", *packages}
+    assert copied == {*others, *packages}
 
 
-def test_what_was_uninstalled_is_not_needed(build: Stage) -> None:
+@pytest.mark.parametrize(("stage", "name", "extras"), [(s, lock, e) for _, s, lock, e in IMAGES])
+def test_what_was_uninstalled_is_not_needed(stage: str, name: str, extras: list[str]) -> None:
     """Only tools of the build are removed again, never something that the processes need."""
-    (uninstall,) = [run for run in build.all("RUN") if "uninstall" in run.words]
+    (uninstall,) = [run for run in whole(STAGES, stage).all("RUN") if "uninstall" in run.words]
     removed = set(uninstall.words[uninstall.words.index("--yes") + 1 :]) - {"pip", "setuptools"}
-    lock = (ROOT / "requirements.lock").read_text()
-    reasons = {name: _wanted_by(lock, name) for name in removed}
+    lock = (ROOT / name).read_text()
+    reasons = {one: _wanted_by(lock, one) for one in removed}
 
-    for name, wanted_by in reasons.items():
-        assert wanted_by <= {"hatchling", "viewstamp (pyproject.toml)"}, (name, wanted_by)
+    for one, wanted_by in reasons.items():
+        wanted = {reason for reason in wanted_by if not reason.startswith("-c ")}
+        assert wanted <= {"hatchling", "viewstamp (pyproject.toml)"}, (one, wanted_by)
     project = PYPROJECT["project"]
-    needed = [*project["dependencies"], *project["optional-dependencies"]["server"]]
+    needed = [*project["dependencies"]]
+    needed += [line for extra in extras for line in project["optional-dependencies"][extra]]
     direct = {re.split(r"[<>=]", line)[0] for line in needed}
     assert not removed & direct
 
@@ -90,14 +134,15 @@ def _wanted_by(lock: str, name: str) -> set[str]:
     return {line.strip(" #").removeprefix("via").strip() for line in comments} - {""}
 
 
-def test_user_is_the_pods_and_not_root(runtime: Stage) -> None:
-    """The image's user is numeric, is not root, and is the one that the pod runs as."""
+@pytest.mark.parametrize("name", NAMES)
+def test_user_is_the_pods_and_not_root(name: str) -> None:
+    """The images' user is numeric, is not root, and is the one that the pod runs as."""
     security = pod_spec(overlay("local"))["securityContext"]
 
-    user, _, group = runtime.last("USER").arguments.partition(":")
+    user, _, group = whole(STAGES, name).last("USER").arguments.partition(":")
 
     assert (int(user), int(group)) == (security["runAsUser"], security["runAsGroup"])
-    assert int(user) > 0
+    assert int(user) == distil.USER > 0
 
 
 def test_port_is_the_coordinators(runtime: Stage) -> None:
@@ -107,13 +152,25 @@ def test_port_is_the_coordinators(runtime: Stage) -> None:
     assert [expose.words for expose in runtime.all("EXPOSE")] == [[listen.rpartition(":")[2]]]
 
 
-def test_commands_need_no_shell_and_no_entry_point(runtime: Stage) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_no_shell_stands_before_a_process(name: str) -> None:
     """Processes start directly, by name: no shell stands between them and SIGTERM."""
-    assert runtime.last("CMD").arguments == '["viewstamp", "--help"]'
-    assert runtime.all("ENTRYPOINT") == []
-    assert runtime.last("STOPSIGNAL").arguments == "SIGTERM"
-    runs = [run.arguments for run in runtime.all("RUN")]
+    image = whole(STAGES, name)
+    forms = [*image.all("CMD"), *image.all("ENTRYPOINT")]
+
+    assert forms and [form for form in forms if not form.arguments.startswith("[")] == []
+    assert image.last("STOPSIGNAL").arguments == "SIGTERM"
+    runs = [run.arguments for stage in STAGES for run in stage.all("RUN")]
     assert runs and [run for run in runs if not run.startswith("[")] == []
+
+
+def test_entry_points(runtime: Stage) -> None:
+    """Only the analytics image has one, since Spark starts pods with one word."""
+    (entry,) = whole(STAGES, "viewstamp-analytics").all("ENTRYPOINT")
+
+    assert entry.words == ["python", "-m", "analytics.container"]
+    assert runtime.all("ENTRYPOINT") == whole(STAGES, "viewstamp-client").all("ENTRYPOINT") == []
+    assert runtime.last("CMD").words == ["viewstamp", "--help"]
 
 
 def test_commands_of_the_pod_are_in_the_image(build: Stage) -> None:
@@ -127,11 +184,13 @@ def test_commands_of_the_pod_are_in_the_image(build: Stage) -> None:
     assert PYPROJECT["project"]["scripts"].keys() == {"viewstamp"}
 
 
-def test_labels_name_the_version(runtime: Stage) -> None:
-    """The image's version is the one in pyproject.toml."""
-    version = PYPROJECT["project"]["version"]
+@pytest.mark.parametrize("name", NAMES)
+def test_labels_name_image_and_version(name: str) -> None:
+    """The images' version is the one in pyproject.toml."""
+    labels = " ".join(label.arguments for label in whole(STAGES, name).all("LABEL"))
 
-    assert f'org.opencontainers.image.version="{version}"' in runtime.last("LABEL").arguments
+    assert f'org.opencontainers.image.version="{PYPROJECT["project"]["version"]}"' in labels
+    assert f'org.opencontainers.image.title="{name}"' in labels
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,9 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
     ("docs/tla/README.md", "make model"): MINUTES,
     ("docs/operations.md", "viewstamp cluster feature-level --raise"): LEVEL,
     ("docs/operations.md", "docker"): ENGINE,
+    ("docs/operations.md", "make image"): ENGINE,
+    ("docs/operations.md", "podman"): ENGINE,
+    ("docs/operations.md", "ctr"): KUBERNETES,
     ("docs/operations.md", "kind"): KUBERNETES,
 }
 

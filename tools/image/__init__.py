@@ -1,0 +1,1 @@
+"""Builds the images, says what is in them, and refuses what should not be in them."""
