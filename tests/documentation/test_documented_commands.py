@@ -47,6 +47,7 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
     ("benchmarks/README.md", "python -m benchmarks.snapshots >"): MINUTES,
     ("benchmarks/README.md", "python -m benchmarks.analytics >"): MINUTES,
     ("benchmarks/README.md", "make benchmark-analytics"): MINUTES,
+    ("benchmarks/README.md", "python -m benchmarks.watchers >"): MINUTES,
     ("docs/add-a-domain.md", "make manifests"): GO,
     ("docs/add-a-domain.md", "make test-deploy"): GO,
     ("docs/operations.md", "make manifests"): GO,
