@@ -84,7 +84,7 @@ class ConsolePage:
 
     async def log_in(self, username: str, password: str) -> None:
         """Log in by the keyboard alone."""
-        await self.until("document.activeElement.id === 'username'")
+        await self.until("document.activeElement?.id === 'username'")
         await self.write(username)
         await self.press("Tab", 9)
         await self.write(password)

@@ -194,7 +194,7 @@ async def looks_right(page: ConsolePage, width_px: int, *, dark: bool) -> None:
     await page.until(f"document.documentElement.clientWidth === {width_px}")
     assert await page.evaluate("document.documentElement.scrollWidth") == width_px
     # Whatever moves from one colour to the other has arrived.
-    await page.evaluate("Promise.all(document.getAnimations().map((each) => each.finished))")
+    await page.evaluate("Promise.allSettled(document.getAnimations().map((each) => each.finished))")
     contrast, where = await page.evaluate(CONTRAST)
     assert contrast >= CONTRAST_MIN, where
     background = await page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -215,7 +215,7 @@ async def screen_readers_find_everything(page: ConsolePage) -> None:
     assert controls and all(name for _, name in controls), controls
     assert ("status", "") not in told or ("StaticText", "live") in told
     # The keyboard reaches what the mouse does: the first stop skips the bar.
-    await page.evaluate("document.activeElement.blur(); window.scrollTo(0, 0)")
+    await page.evaluate("document.activeElement?.blur(); window.scrollTo(0, 0)")
     await page.look(390, dark=False)
     narrow = await page.accessible()
     assert ("rowheader" in {role for role, _ in narrow}) and ("table" in {r for r, _ in narrow})
@@ -252,7 +252,7 @@ async def logout_ends(page: ConsolePage) -> None:
 async def reader_sees_less(page: ConsolePage, made: Consoles) -> None:
     """A user sees what it may read, and the other panels say why they show nothing. When its
     password is changed, the page ends by itself."""
-    await page.until("document.activeElement.id === 'username'")
+    await page.until("document.activeElement?.id === 'username'")
     await page.write("reader")
     await page.press("Tab", 9)
     await page.write("wrong")
