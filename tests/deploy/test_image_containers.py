@@ -91,12 +91,13 @@ def test_one_replica_serves_the_client_image(podman: Podman, directory: Path) ->
     data, address = place(directory / "data"), free_address("127.0.0.1:0")
     start = ("run", "--detach", "--name", CONTAINER, "--network", "host", *CONFINED, *TEMPORARY)
     up = ("viewstamp", "up", "--data-directory", "/var/lib/viewstamp/data", "--listen", address)
-    seen = ("--network", "host", "--volume", f"{data}:/data:ro")
+    cluster = ("--env", f"VIEWSTAMP_ADDRESS={address}")
+    seen = ("--network", "host", "--volume", f"{data}:/data:ro", *cluster)
     client = ImageClient(podman, directory / "home", *seen)
     try:
         podman.must(*start, "--volume", f"{data}:/var/lib/viewstamp", SERVER, *up)
         password = ("--username", "root", "--password-file", "/data/data/root_password")
-        client.wait("login", "--address", address, *password)
+        client.wait("login", *password)
         client.must("stream", "create", "orders")
 
         assert "orders" in client.must("stream", "list")

@@ -48,6 +48,7 @@ SITE = "/opt/viewstamp/lib/python3.11/site-packages"
         ("/usr/local/lib/python3.11/site-packages/pip/__init__.py", True),
         (f"{SITE}/pandas/tests/test_api.py", True),
         (f"{SITE}/pandas/testing.py", False),
+        (f"{SITE}/pandas/conftest.py", True),
         (f"{SITE}/pyarrow/include/arrow/api.h", True),
         (f"{SITE}/rich/__pycache__/box.cpython-311.pyc", True),
         (f"{SITE}/pyspark/bin/spark-submit", False),

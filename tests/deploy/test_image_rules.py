@@ -60,6 +60,7 @@ HARMLESS = [
     replace(PLAIN, content=b'"-----BEGIN PRIVATE KEY-----" in text\n'),
     replace(PLAIN, path="/tmp", kind="directory", mode=0o1777),
     replace(PLAIN, path="/usr/bin/python3.11", mode=0o755),
+    replace(PLAIN, path="/usr/bin/test", mode=0o755),
     replace(PLAIN, path="/bin", kind="link", mode=0o777),
     replace(PLAIN, path="/var/lib/dpkg/status.d/libc6"),
     replace(PLAIN, path="/opt/lib/site-packages/pyspark/testing/utils.py"),

@@ -58,6 +58,7 @@ DROPPED: Final = (
     r"/usr/local/bin/(?!python3\.11$).*",
     r"/usr/lib/jvm/[^/]*/(man|docs|legal)/.*",
     r".*/(tests?|__pycache__)/.*",
+    r".*/conftest\.py",
     r"/opt/viewstamp/bin/(activate.*|Activate\.ps1)",
     r"/opt/viewstamp/include/.*",
     r".*/site-packages/.*\.(a|c|cc|cpp|h|hpp|pxd|pxi|pyx)",

@@ -125,7 +125,11 @@ RULES: Final = (
         "leave it out",
         _path(r"/var/(lib|cache)/apt(/.*)?|/var/lib/dpkg/(status|available|info|triggers)(/.*)?"),
     ),
-    Rule("test", "add its place to what is dropped", _path(r".*/tests?(/.*)?|.*/conftest\.py")),
+    Rule(
+        "test",
+        "add its place to what is dropped",
+        _path(r"(?!/usr/bin/).*/tests?(/.*)?|.*/conftest\.py"),
+    ),
     Rule(
         "checkout",
         "narrow what is copied",
