@@ -128,7 +128,6 @@ TABLE: Final[tuple[Unreached, ...]] = (
             "coordinator/stages/channel.py ServiceChannel.present",
             "coordinator/stages/client.py StageClient._tell_unreachable",
             f"{_APP}/services.py ServiceLinks._credentials",
-            f"{_APP}/config.py _service_tls",
         ),
     ),
     Unreached(

@@ -31,7 +31,7 @@ def tasks_alive() -> list[asyncio.Task[object]]:
 def test_no_task_outlives_its_world(is_killed: bool) -> None:
     """A coroutine that begins more work when it is closed leaves no task behind."""
     steps: list[str] = []
-    before = len(tasks_alive())
+    before = tasks_alive()
     world = World(1)
     with world.running():
         process = started(world, "a", lambda: wait_and_clean_up(steps))
@@ -40,4 +40,4 @@ def test_no_task_outlives_its_world(is_killed: bool) -> None:
             process.kill()
     assert steps == ["cleans up"]
     del world, process
-    assert len(tasks_alive()) == before
+    assert [each for each in tasks_alive() if each not in before] == []
