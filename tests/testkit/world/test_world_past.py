@@ -109,3 +109,15 @@ def test_changes_out_of_order_are_found(revisions: tuple[int, ...], *, is_right:
     page = history_pb2.BlameEntityResponse(header=ResponseHeader(revision=9), changes=changes)
     wanderer_past.judge_page(visitor(told), page)
     assert bool(told) is not is_right
+
+
+def test_a_revision_that_changes_a_stream_twice_is_found() -> None:
+    """Each revision is told once of what has no parts, where two changes of one revision may be
+    of two parts otherwise."""
+    told: list[str] = []
+    changes = [history_pb2.EntityChange(revision=revision) for revision in (3, 3)]
+    page = history_pb2.BlameEntityResponse(header=ResponseHeader(revision=9), changes=changes)
+    wanderer_past.judge_page(visitor(told), page)
+    assert told == []
+    wanderer_past.judge_page(visitor(told), page, is_lone=True)
+    assert told == ["changes of one entity are at revisions [3, 3]"]
