@@ -9,6 +9,7 @@ DEV     := $(VENV)/.stamp-dev
 TOOLS   ?= $(HOME)/.cache/viewstamp-tools
 KUSTOMIZE := $(TOOLS)/kustomize-v5.8.2/kustomize
 HELM    := $(TOOLS)/helm-v3.22.0/helm
+KUBERNETES := $(TOOLS)/kubernetes-v1.36.3
 UP_PORT := 7400
 SEED    ?= 1
 COUNT   ?= 200
@@ -42,7 +43,7 @@ export DEMO_ANALYTICS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help image image-client image-analytics preflight preflight-analytics preflight-dev preflight-tests up install-analytics demo test test-long test-exhaustive test-transports test-foreign test-deploy test-image images manifests lint format generate docs \
+.PHONY: help image image-client image-analytics preflight preflight-analytics preflight-dev preflight-tests up install-analytics demo test test-long test-exhaustive test-transports test-foreign test-deploy test-image test-kubernetes kubernetes images manifests lint format generate docs \
         lock simulate simulate-coverage simulate-guards model model-long model-guards model-traces crash-test cluster-test soak torture abuse fuzz-frames limits benchmark benchmark-snapshots benchmark-failover \
         benchmark-analytics clean
 
@@ -126,6 +127,25 @@ image image-client image-analytics: $(DEV)
 test-image: $(DEV) ## Build the images on debootstrap's base, and run them by podman; needs root, buildah, podman, runc
 	$(PYTHON) -m tools.image --base debootstrap
 	CI=true $(LIMIT) 60m $(PYTHON) -m pytest -m image -o faulthandler_timeout=900 tests/deploy
+
+# Which revision the replicas are downgraded to, and the image made of it.
+OLDER   ?= HEAD~5
+OLDER_IMAGE := $(CURDIR)/var/older-image
+
+kubernetes: $(DEV) ## Build the programs of a Kubernetes with Go: about 15 minutes, once
+	$(PYTHON) -m testkit.kubernetes.build $(KUBERNETES)
+
+$(OLDER_IMAGE)/viewstamp.tar: $(DEV)
+	rm -rf $(OLDER_IMAGE)
+	git worktree prune
+	git worktree add --detach $(OLDER_IMAGE)/source $(OLDER)
+	cd $(OLDER_IMAGE)/source && $(CURDIR)/$(PYTHON) -m tools.image --base debootstrap --output $(OLDER_IMAGE) viewstamp
+	git worktree remove --force $(OLDER_IMAGE)/source
+
+test-kubernetes: kubernetes $(OLDER_IMAGE)/viewstamp.tar ## Run the manifests on a Kubernetes of three nodes; needs root, OLDER=revision
+	$(PYTHON) -m tools.image --base debootstrap viewstamp viewstamp-client
+	CI=true KUBERNETES_PROGRAMS=$(KUBERNETES) KUBERNETES_OLDER_IMAGE=$(OLDER_IMAGE)/viewstamp.tar \
+		$(LIMIT) 60m $(PYTHON) -m pytest -m kubernetes -o faulthandler_timeout=1800 --capture=no tests/kubernetes
 
 $(KUSTOMIZE):
 	GOBIN=$(@D) GOFLAGS=-mod=mod go install sigs.k8s.io/kustomize/kustomize/v5@v5.8.2

@@ -88,7 +88,7 @@ class Reached:
     """A judged measurement."""
 
     shares: tuple[Share, ...]
-    """Of each package, in the end of all together."""
+    """Of each package, in the end of all together, and without those that are named as a whole."""
     named: tuple[tuple[Unreached, tuple[Gap, ...]], ...]
     not_named: tuple[Gap, ...]
     idle_places: tuple[str, ...]
@@ -107,11 +107,15 @@ def judge(measured: Mapping[str, Any], table: Sequence[Unreached], root: Path = 
     for block in blocks:
         found[next((each for each in order if each.explains(block, root)), None)].append(block)
     return Reached(
-        shares_of(measured),
+        shares_of(measured, _folders(table)),
         tuple((entry, together(found[entry])) for entry in table if found[entry]),
         together(found[None]),
         (*_idle_places(demanded, blocks), *(e.ends for e in demanded if e.ends and not found[e])),
     )
+
+
+def _folders(table: Sequence[Unreached]) -> list[str]:
+    return [place for entry in table for place in entry.places if place.endswith("/")]
 
 
 def _idle_places(table: Sequence[Unreached], blocks: Sequence[Gap]) -> Iterator[str]:
@@ -156,16 +160,20 @@ def _blocks(file: str, function: str, part: Mapping[str, Any]) -> Iterator[Gap]:
             yield Gap(file, function, tuple(lines))
 
 
-def shares_of(measured: Mapping[str, Any]) -> tuple[Share, ...]:
-    """Return what is run of each package, and of all."""
+def shares_of(measured: Mapping[str, Any], apart: Sequence[str] = ()) -> tuple[Share, ...]:
+    """Return what is run of each package, of all, and of all without the folders of `apart`."""
     statements: dict[str, int] = defaultdict(int)
     run: dict[str, int] = defaultdict(int)
+    without = f"all without {' and '.join(apart)}"
     for file, entry in measured["files"].items():
-        for package in (file.rpartition("/")[0], "all"):
-            statements[package] += entry["summary"]["num_statements"]
-            run[package] += entry["summary"]["covered_lines"]
-    packages = [*sorted(package for package in statements if package != "all"), "all"]
-    return tuple(Share(package, statements[package], run[package]) for package in packages)
+        groups = [file.rpartition("/")[0], "all"]
+        if apart and not file.startswith(tuple(apart)):
+            groups.append(without)
+        for group in groups:
+            statements[group] += entry["summary"]["num_statements"]
+            run[group] += entry["summary"]["covered_lines"]
+    order = sorted(statements, key=lambda group: (group.startswith("all"), group))
+    return tuple(Share(group, statements[group], run[group]) for group in order)
 
 
 # --- For readers ---

@@ -122,6 +122,16 @@ def test_packages_have_shares(measured: Mapping[str, Any]) -> None:
     assert inner.statements == 11
 
 
+def test_the_share_without_what_no_seed_can_run_is_told(measured: Mapping[str, Any]) -> None:
+    """A folder that the table names as a whole is left out of one more share, the last one."""
+    entry = Unreached("six is rare", "tests/numbers.py", ("product/inner/",))
+    shares = judge(measured, (entry,)).shares
+
+    assert [share.package for share in shares[-2:]] == ["all", "all without product/inner/"]
+    assert (shares[-1].statements, shares[-1].run) == (1, 0)
+    assert judge(measured, ()).shares[-1].package == "all"
+
+
 @pytest.mark.parametrize(
     "place", [f"{NUMBERS} Even.number", f"{NUMBERS} Even.*", NUMBERS, "product/inner/"]
 )
