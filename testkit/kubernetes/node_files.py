@@ -48,12 +48,11 @@ state = "{socket.parent}/state"
 
 
 def pod_network(directory: Path, node: Node) -> None:
-    """Write the network of a node's pods: a bridge, and addresses from the node's share."""
-    bridge = {
-        "type": "bridge",
-        "bridge": "cni0",
-        "isGateway": True,
-        "hairpinMode": True,
+    """Write the network of a node's pods: a link to each, and addresses from the node's share."""
+    # Each pod has a link of its own to the node, so that the node's policies see every packet, also
+    # between two of its pods; a bridge would pass those on without a look.
+    link = {
+        "type": "ptp",
         "ipam": {
             "type": "host-local",
             "dataDir": str(directory / "addresses"),
@@ -64,7 +63,7 @@ def pod_network(directory: Path, node: Node) -> None:
     document = {
         "cniVersion": "1.0.0",
         "name": "pods",
-        "plugins": [bridge, {"type": "portmap", "capabilities": {"portMappings": True}}],
+        "plugins": [link, {"type": "portmap", "capabilities": {"portMappings": True}}],
     }
     path = directory / "cni" / "10-pods.conflist"
     path.parent.mkdir(exist_ok=True)

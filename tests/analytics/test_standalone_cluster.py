@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,22 +11,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from analytics import job, tables
-from analytics.schema import TABLES
+from analytics import job
 from testkit.generators.history import StateLife, write_history
 from testkit.generators.spans import SpanLoad, generate
 from tests.analytics import standalone_cluster as standalone
+from tests.analytics.same_tables import assert_same_tables
 from tests.tidy.tree import ROOT
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import SparkSession
 
 LOAD: Final = SpanLoad(6_000, seed=7, error_rate=0.05, duplicate_line_rate=0.1, cut_line_rate=0.02)
 LIFE: Final = StateLife(generations=4)
 # A worker has results of so many tasks before it is killed.
 TASKS_BEFORE_KILL: Final = 10
-# The tolerance for equal doubles that were added up in another order.
-RELATIVE: Final = 1e-9
 
 
 @pytest.fixture(scope="module")
@@ -154,43 +151,3 @@ def task_executor(event: dict[str, Any]) -> str | None:
     if event["Event"] != "SparkListenerTaskStart":
         return None
     return str(event["Task Info"]["Executor ID"])
-
-
-def assert_same_tables(spark: SparkSession, made: Path, expected: Path) -> None:
-    """Compare every table with the expected one, row by row."""
-    names = [name for name, table in TABLES.items() if tables.exists(table, expected)]
-    assert len(names) > 15, names
-    for name in names:
-        assert_same_rows(name, *(rows_of(spark, name, output) for output in (made, expected)))
-
-
-def rows_of(spark: SparkSession, name: str, output: Path) -> list[Row]:
-    """Return the rows in an order that does not depend on the last digits of doubles."""
-    return sorted(tables.read(spark, TABLES[name], output).collect(), key=order_of)
-
-
-def order_of(row: Row) -> list[str]:
-    """Return the sort key of a row: exact values first, then rounded ones."""
-    values = [f"{value:.6g}" if isinstance(value, float) else str(value) for value in row]
-    is_rounded = [isinstance(value, float) for value in row]
-    return [
-        text for _, text in sorted(zip(is_rounded, values, strict=True), key=lambda pair: pair[0])
-    ]
-
-
-def assert_same_rows(name: str, made: list[Row], expected: list[Row]) -> None:
-    """Compare two lists of rows; doubles may differ in their last digits."""
-    assert len(made) == len(expected), name
-    for one, other in zip(made, expected, strict=True):
-        pairs = zip(one.asDict().items(), other, strict=True)
-        different = [
-            (column, left, right) for (column, left), right in pairs if not is_same(left, right)
-        ]
-        assert not different, (name, different)
-
-
-def is_same(left: object, right: object) -> bool:
-    """Return whether two values are equal, doubles up to the order of addition."""
-    if isinstance(left, float) and isinstance(right, float):
-        return math.isclose(left, right, rel_tol=RELATIVE)
-    return left == right

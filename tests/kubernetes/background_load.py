@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from testkit.kubernetes.layout import program
-from tests.kubernetes.deployment import ROLLOUT_TIMEOUT_S, ClientPod
+from tests.kubernetes.deployment import CLIENT_HOME, ROLLOUT_TIMEOUT_S, ClientPod
 
 _PROGRAM: Final = (Path(__file__).parent / "load.py").read_text()
 
@@ -31,7 +31,7 @@ class BackgroundLoad:
 @contextmanager
 def load(client: ClientPod, password: str, prefix: str) -> Iterator[BackgroundLoad]:
     """Create streams during the block, and say after it what became of them."""
-    stop = f"/home/client/stop-{prefix}"
+    stop = f"{CLIENT_HOME}/stop-{prefix}"
     kubectl = (program("kubectl"), "--kubeconfig", str(client.kubernetes.kubeconfig))
     words = client.command("python", "-c", _PROGRAM, prefix, password, stop)
     result = BackgroundLoad()

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from testkit.kubernetes.cluster import Kubernetes, running
+from tests.deploy.podman_containers import ANALYTICS as BUILT_ANALYTICS
 from tests.deploy.podman_containers import ARCHIVES
 from tests.deploy.podman_containers import CLIENT as BUILT_CLIENT
 from tests.deploy.podman_containers import SERVER as BUILT_SERVER
-from tests.kubernetes.deployment import CLIENT, CURRENT, OLDER
+from tests.kubernetes.deployment import ANALYTICS, CLIENT, CURRENT, OLDER
 
 
 @pytest.fixture(scope="session", name="kubernetes")
@@ -37,3 +38,5 @@ def _load_images(cluster: Kubernetes) -> None:
         node.name_image(BUILT_SERVER, CURRENT)
         node.load(ARCHIVES / "viewstamp-client.tar")
         node.name_image(BUILT_CLIENT, CLIENT)
+        node.load(ARCHIVES / "viewstamp-analytics.tar")
+        node.name_image(BUILT_ANALYTICS, ANALYTICS)

@@ -16,13 +16,17 @@ OVERLAYS: Final = Path(__file__).parent / "overlays"
 CURRENT: Final = "docker.io/library/viewstamp:current"
 OLDER: Final = "docker.io/library/viewstamp:older"
 CLIENT: Final = "docker.io/library/viewstamp-client:current"
+ANALYTICS: Final = "docker.io/library/viewstamp-analytics:current"
 CLIENTS: Final = "clients"
 CONTAINERS: Final = ("coordinator", "users", "streams", "consumer-groups")
+HEADLESS: Final = ",".join(
+    f"viewstamp-{replica}.viewstamp-headless.{NAMESPACE}.svc:7400" for replica in range(3)
+)
 STATEFUL_SET: Final = "statefulset/viewstamp"
 # Ends what hangs, and not what is slow on a busy machine.
 ROLLOUT_TIMEOUT_S: Final = 600
 _PASSWORD_FILE: Final = "/var/lib/viewstamp/data/root_password"
-_HOME: Final = "/home/client"
+CLIENT_HOME: Final = "/client"
 # What kubectl says of a command of `viewstamp` that no waiting makes right.
 _WRONG_USAGE: Final = "exit code 2"
 
@@ -102,6 +106,21 @@ class Deployment:
         (primary,) = [one for one in replicas if one["role"] == "primary"]
         return f"viewstamp-{primary['replica_id']}"
 
+    def run_job(self, schedule: str) -> str:
+        """Run a CronJob's job now, to its end; return what it printed. Raises KubernetesError."""
+        job = f"job/{schedule}-now"
+        self.kubectl("create", "job", f"{schedule}-now", f"--from=cronjob/{schedule}")
+        try:
+            self.kubectl("wait", "--for=condition=Complete", job, f"--timeout={ROLLOUT_TIMEOUT_S}s")
+        finally:
+            said = self.kubectl("logs", job, "--all-containers")
+        return said
+
+    def directory(self, claim: str) -> Path:
+        """Return where this machine has the volume of a claim."""
+        volume = self.get("pvc", claim)["spec"]["volumeName"]
+        return Path(self.kubernetes.get("pv", volume)["spec"]["local"]["path"])
+
     def delete(self) -> None:
         """Delete the namespace with all that is in it, volumes too."""
         self.kubernetes.kubectl("delete", "namespace", NAMESPACE)
@@ -162,7 +181,7 @@ class ClientPod:
 
     def log_in(self, password: str) -> None:
         """Log in as root, as soon as the cluster serves."""
-        file = f"{_HOME}/password"
+        file = f"{CLIENT_HOME}/password"
         self.python("import sys; open(sys.argv[1], 'w').write(sys.argv[2])", file, password)
         self.wait("login", "--username", "root", "--password-file", file)
 
@@ -185,7 +204,7 @@ def _condition(pod: Any, name: str) -> str:
 
 
 def _client_objects(namespace: str, addresses: str, authority: str) -> list[dict[str, Any]]:
-    variables = {"VIEWSTAMP_ADDRESS": addresses, "HOME": _HOME}
+    variables = {"VIEWSTAMP_ADDRESS": addresses, "HOME": CLIENT_HOME}
     if authority:
         variables["VIEWSTAMP_TLS_CA"] = "/authority/ca.crt"
     container = {
@@ -195,7 +214,7 @@ def _client_objects(namespace: str, addresses: str, authority: str) -> list[dict
         "command": ["python", "-c", "import signal; signal.sigwait({signal.SIGTERM})"],
         "env": [{"name": name, "value": value} for name, value in variables.items()],
         "volumeMounts": [
-            {"name": "home", "mountPath": _HOME},
+            {"name": "home", "mountPath": CLIENT_HOME},
             {"name": "authority", "mountPath": "/authority"},
         ],
     }

@@ -12,20 +12,32 @@ import pytest
 
 from testkit.kubernetes.cluster import Kubernetes
 from testkit.kubernetes.layout import NODES, KubernetesError
-from tests.deploy.pod import NAMESPACE
 from tests.kubernetes.background_load import load
-from tests.kubernetes.deployment import CURRENT, OLDER, STATEFUL_SET, ClientPod, Deployment
+from tests.kubernetes.deployment import (
+    CURRENT,
+    HEADLESS,
+    OLDER,
+    STATEFUL_SET,
+    ClientPod,
+    Deployment,
+)
 
 pytestmark = pytest.mark.kubernetes
 REPLICAS = 3
 SELECTOR = "app.kubernetes.io/component=replica"
-ADDRESSES = [f"viewstamp-{one}.viewstamp-headless.{NAMESPACE}.svc:7400" for one in range(REPLICAS)]
-# Exits with 0 if a port of a pod can be reached, and with 1 if not within the time.
-REACH = (
-    "import socket, sys\n"
-    "try: socket.create_connection((sys.argv[1], int(sys.argv[2])), 5).close()\n"
-    "except OSError: sys.exit(1)"
-)
+CALLS, PEERS, METRICS = 7400, 7410, 7430
+# Prints which ports of an address can be reached within a time.
+REACHED = """\
+import json, socket, sys
+reached = []
+for port in map(int, sys.argv[2:]):
+    try:
+        socket.create_connection((sys.argv[1], port), 5).close()
+        reached.append(port)
+    except TimeoutError:
+        pass
+print(json.dumps(reached))
+"""
 # Prints the checksum of the certificate that an address shows.
 CERTIFICATE = (
     "import hashlib, socket, ssl, sys\n"
@@ -51,7 +63,7 @@ def _password(deployment: Deployment) -> str:
 
 @pytest.fixture(scope="module", name="client")
 def _client(kubernetes: Kubernetes, deployment: Deployment, password: str) -> Iterator[ClientPod]:
-    client = ClientPod(kubernetes, ",".join(ADDRESSES), deployment.authority())
+    client = ClientPod(kubernetes, HEADLESS, deployment.authority())
     client.log_in(password)
     yield client
     client.delete()
@@ -139,35 +151,25 @@ def test_a_lost_volume_is_filled_again(
     assert {one["status"]["phase"] for one in deployment.get("pvc", *claims)["items"]} == {"Bound"}
 
 
-@pytest.mark.parametrize(
-    ("namespace", "port", "reached"),
-    [("clients", 7400, True), ("clients", 7410, False), ("clients", 7430, False)],
-)
-def test_network_policies_hold(
-    deployment: Deployment, client: ClientPod, namespace: str, port: int, reached: bool
-) -> None:
-    """Strangers reach the port of calls, and neither that of replicas nor that of metrics."""
-    address = deployment.pods()["viewstamp-1"]["status"]["podIP"]
-
-    assert _reaches(client, address, port) is reached
+def test_strangers_reach_the_port_of_calls_alone(deployment: Deployment, client: ClientPod) -> None:
+    """Policies close the ports of replicas and of metrics on every node, also beside them."""
+    for name in deployment.pods():
+        assert _reached(client, deployment, name) == {CALLS}, name
 
 
 def test_monitoring_reaches_metrics(kubernetes: Kubernetes, deployment: Deployment) -> None:
     """A pod of the namespace `monitoring` reaches metrics, and not the port of replicas."""
-    monitoring = ClientPod(kubernetes, ",".join(ADDRESSES), namespace="monitoring")
-    address = deployment.pods()["viewstamp-1"]["status"]["podIP"]
-    try:
-        assert _reaches(monitoring, address, 7430)
-        assert not _reaches(monitoring, address, 7410)
-    finally:
-        monitoring.delete()
+    monitoring = ClientPod(kubernetes, HEADLESS, namespace="monitoring")
+    for name in deployment.pods():
+        assert _reached(monitoring, deployment, name) == {CALLS, METRICS}, name
+    monitoring.delete()
 
 
 def test_renewed_certificates_are_taken_without_a_restart(
     deployment: Deployment, client: ClientPod
 ) -> None:
     """cert-manager makes another certificate, and each replica shows it to its callers."""
-    names = [address.partition(":")[0] for address in ADDRESSES]
+    names = [address.partition(":")[0] for address in HEADLESS.split(",")]
     before = {client.python(CERTIFICATE, name) for name in names}
     restarts, identities = deployment.restarts(), _identities(deployment)
 
@@ -181,14 +183,26 @@ def test_renewed_certificates_are_taken_without_a_restart(
     assert client.must("stream", "list")
 
 
+def test_a_night_archives_and_analyses_snapshots(deployment: Deployment, client: ClientPod) -> None:
+    """The nightly jobs download a snapshot through TLS, and make a report of it, with Spark."""
+    token = json.loads(client.must("token", "create", "archive", "--json"))["token"]
+    secret = ("secret", "generic", "viewstamp-archive", f"--from-literal=token={token}")
+    deployment.kubectl("create", *secret)
+    client.must("snapshot", "create")
+
+    for schedule in ("viewstamp-archive", "viewstamp-analysis"):
+        deployment.run_job(schedule)
+
+    tables = deployment.directory("viewstamp-analysis") / "tables"
+    assert (tables / "report.html").stat().st_size > 0
+    assert [path for path in tables.rglob("*.parquet") if path.stat().st_size]
+
+
 def _identities(deployment: Deployment) -> set[str]:
     return {pod["metadata"]["uid"] for pod in deployment.pods().values()}
 
 
-def _reaches(client: ClientPod, address: str, port: int) -> bool:
-    try:
-        client.python(REACH, address, str(port))
-    except KubernetesError as error:
-        assert "exit code 1" in str(error), error
-        return False
-    return True
+def _reached(client: ClientPod, deployment: Deployment, name: str) -> set[int]:
+    """Return which ports of a replica's pod a client reaches."""
+    address = deployment.pods()[name]["status"]["podIP"]
+    return set(json.loads(client.python(REACHED, address, str(CALLS), str(PEERS), str(METRICS))))
