@@ -14,6 +14,7 @@ from testkit.kubernetes.credentials import Credentials
 from testkit.kubernetes.layout import (
     CLUSTER_DOMAIN,
     CONTROL_PLANE_ADDRESS,
+    POLICY_QUEUE,
     Layout,
     program,
 )
@@ -172,7 +173,7 @@ def _policy_pods() -> dict[str, Any]:
         "name": _POLICIES,
         "image": _POLICIES_IMAGE,
         "imagePullPolicy": "Never",
-        "args": ["--hostname-override=$(NODE)", "--disable-nri", "--v=2"],
+        "args": ["--hostname-override=$(NODE)", "--disable-nri", f"--nfqueue-id={POLICY_QUEUE}"],
         "env": [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
         "securityContext": {"privileged": True},
     }

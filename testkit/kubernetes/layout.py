@@ -18,6 +18,8 @@ SERVICE_SUBNET: Final = "10.96.0.0/16"
 # The first address of the subnet of services: `kubernetes.default`.
 API_SERVICE_ADDRESS: Final = "10.96.0.1"
 POD_SUBNET: Final = "10.97.0.0/16"
+# The queue of the kernel from which a node's policies take connections.
+POLICY_QUEUE: Final = 100
 CLUSTER_DOMAIN: Final = "cluster.local"
 
 

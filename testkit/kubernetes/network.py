@@ -13,6 +13,7 @@ from testkit.kubernetes.layout import (
     NODE_PREFIX_BITS,
     NODES,
     POD_SUBNET,
+    POLICY_QUEUE,
     KubernetesError,
     Node,
 )
@@ -50,6 +51,16 @@ def _connect(node: Node) -> None:
         if other != node:
             run(*inside(node, "ip", "route", "add", other.pod_subnet, "via", other.address))
     run(*inside(node, "sysctl", "--quiet", "--write", "net.ipv4.ip_forward=1"))
+    _have_policies_asked(node)
+
+
+def _have_policies_asked(node: Node) -> None:
+    """Have the node's policies decide each new connection of its pods; without them none is made.
+
+    kube-network-policies makes such a rule for itself by nftables, where the kernel has its queues.
+    """
+    words = ("iptables", "--append", "FORWARD", "--match", "conntrack", "--ctstate", "NEW")
+    run(*inside(node, *words, "--jump", "NFQUEUE", "--queue-num", str(POLICY_QUEUE)))
 
 
 def delete() -> None:

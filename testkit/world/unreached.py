@@ -264,7 +264,6 @@ TABLE: Final[tuple[Unreached, ...]] = (
             "coordinator/mux/replies.py ReplyTable._reply_keys",
             f"{_REPLICA}/kept_errors.py KeptErrors.__getitem__",
             f"{_REPLICA}/space.py SpaceWatch._bytes_of",
-            "coordinator/vsr/replica.py Replica.is_standby",
         ),
     ),
     Unreached(

@@ -207,6 +207,49 @@ BEYOND_A_RUN: Final[tuple[Unreached, ...]] = (
         ),
     ),
     Unreached(
+        "Digests, denials and long revisions that are asked for at a rare moment.",
+        "tests/coordinator/gateway",
+        (
+            f"{_GATEWAY}/audit.py Audit.request",
+            f"{_GATEWAY}/cluster.py _Asked.refuse",
+            f"{_GATEWAY}/cluster.py ClusterStage._follow_with_digests.tell",
+            f"{_GATEWAY}/kept_changes.py KeptChanges._long",
+            f"{_GATEWAY}/status_digests.py StatusDigests._domains_walked",
+        ),
+        is_rare=True,
+    ),
+    Unreached(
+        "A replica without metrics, and a login that is refused as a whole.",
+        "tests/coordinator/telemetry/test_call_metrics.py",
+        (
+            f"{_GATEWAY}/telemetry.py GatewayWatch.timed",
+            f"{_GATEWAY}/telemetry.py GatewayWatch.took",
+            "coordinator/telemetry/calls.py _reason_of",
+        ),
+        is_rare=True,
+    ),
+    Unreached(
+        "A replica that gets its vote back between two steps of its start.",
+        "tests/coordinator/app/test_leadership.py",
+        ("coordinator/app/leadership.py Leadership.applied",),
+        is_rare=True,
+    ),
+    Unreached(
+        "The file that says that a coordinator serves, taken back at its end.",
+        "tests/coordinator/app",
+        ("coordinator/app/outside.py remove_ready_file",),
+        is_rare=True,
+    ),
+    Unreached(
+        "Damage of an entry that a later view had replaced, and of a file that was repaired.",
+        "tests/coordinator",
+        (
+            "coordinator/journal/recovery.py Evidence.superseded",
+            f"{_SNAPSHOT}/copies.py CopyVerdict.__str__",
+        ),
+        is_rare=True,
+    ),
+    Unreached(
         "Defects of a replica, which ends or says so. A world in which one shows has failed.",
         "tests/coordinator",
         (

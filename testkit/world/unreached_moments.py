@@ -44,6 +44,7 @@ _EXCLUDED: Final[tuple[Unreached, ...]] = (
         "tests/coordinator",
         (
             f"{_GATEWAY}/change_feed.py FeedFollower.take",
+            f"{_GATEWAY}/change_feed.py ChangeFeed.end",
             f"{_GATEWAY}/past_reads.py _check_has_right",
             f"{_JOURNAL}/journal.py Journal.discard_after",
             f"{_JOURNAL}/journal.py Journal.mark_repaired",

@@ -32,6 +32,7 @@ from viewstamp.api.users.v1 import users_service_pb2 as users
 from viewstamp.audit import log, requests
 from viewstamp.audit.files import read
 from viewstamp.audit.log import AuditLog, Record, open_log
+from viewstamp.errors import Refusal
 from viewstamp.framing import frame
 from viewstamp.routing import Method, methods_of_file
 from viewstamp.tokens import AccessToken
@@ -107,7 +108,9 @@ def fill(message: Message, field: FieldDescriptor, depth: int) -> None:
         setattr(message, field.name, value)
 
 
-def request_of(*spans: submit.Span, refused: Reply | None = None) -> Callable[[Audit], None]:
+def request_of(
+    *spans: submit.Span, refused: Reply | Refusal | None = None
+) -> Callable[[Audit], None]:
     """Return the function that tells of a request of a stream."""
     request = submit.CommandRequest(number=1, spans=spans)
     answers: Any = [submit.SpanReply() for _ in spans]
@@ -202,6 +205,21 @@ def test_spans_past_the_limit_are_summed_up(tmp_path: Path) -> None:
     assert deleted["refused"] == {"PERMISSION_DENIED": 2}
     assert (transacted["count"], transacted["parts"]) == (2, {"DeleteStream": 5})
     assert record["outcome"] == "refused in part"
+
+
+def test_a_request_that_was_denied_before_the_log_is_told(tmp_path: Path) -> None:
+    """A request that was denied as a whole is one record; one that will come again is none."""
+    sent = span("CreateStream", streams.CreateStreamRequest(name="a"))
+    denied = Refusal(Reason.REASON_PERMISSION_DENIED, "no")
+    retried = Refusal(Reason.REASON_QUOTA_EXCEEDED, "later")
+
+    def tell(audit: Audit) -> None:
+        for refused in (denied, retried):
+            request_of(sent, refused=refused)(audit)
+
+    (record,), _ = told(tmp_path, tell)
+    assert (record["outcome"], record["reason"]) == ("refused", "PERMISSION_DENIED")
+    assert [method["method"] for method in record["methods"]] == ["CreateStream"]
 
 
 @pytest.mark.parametrize("answered", [0, 1, SPANS_MAX, SPANS_MAX + 1])

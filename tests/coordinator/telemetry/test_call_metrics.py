@@ -21,7 +21,7 @@ from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.api.users.v1 import users_service_pb2
-from viewstamp.errors import Refusal
+from viewstamp.errors import Refusal, reason_name
 from viewstamp.limits import REQUEST_COMMANDS_MAX
 from viewstamp.routing import methods_of_file
 from viewstamp.telemetry.sampling import Sampler
@@ -260,6 +260,14 @@ def test_a_request_without_calls_may_be_refused(outcome: Reply | Refusal) -> Non
     assert counted(metrics) == {}
 
 
+def test_a_gateway_without_a_page_counts_nothing() -> None:
+    """Without metrics a call is not timed, and a request takes no notice of its end."""
+    unwatched = GatewayWatch(users_routes(), None, Sampler(0.0), None)
+    with unwatched.timed(LOGIN) as call:
+        assert call is None
+    unwatched.took(request((code_of("CreateUser"), 1)), 0, ANSWERED)
+
+
 def test_a_liar_counts_once() -> None:
     """A refused request that claims billions of calls, in thousands of spans, is one call."""
     metrics = ReplicaMetrics(str)
@@ -279,10 +287,11 @@ def test_a_liar_counts_once() -> None:
         ),
         (LOGIN, refused_alone(QUOTA), {"QUOTA_EXCEEDED": 1}),
         (LOGIN, Refusal(QUOTA, "later"), {"QUOTA_EXCEEDED": 1}),
+        (LOGIN, Reply(1, 5, 9, (), WHOLE), {reason_name(WHOLE.reason): 1}),
         (LOGIN, Refusal(Reason.REASON_READ_DEADLINE, "late"), {"READ_DEADLINE": 1}),
         (GET, refused_alone(QUOTA), {}),
     ],
-    ids=["ok", "wrong", "throttled", "no share", "late", "no login"],
+    ids=["ok", "wrong", "throttled", "no share", "whole", "late", "no login"],
 )
 async def test_logins_count_by_outcome(
     path: str, outcome: Outcome, expected: dict[str, int]
