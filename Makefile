@@ -143,7 +143,7 @@ $(OLDER_IMAGE)/viewstamp.tar: $(DEV)
 	git worktree remove --force $(OLDER_IMAGE)/source
 
 test-kubernetes: kubernetes $(OLDER_IMAGE)/viewstamp.tar ## Run the manifests on a Kubernetes of three nodes; needs root, OLDER=revision
-	$(PYTHON) -m tools.image --base debootstrap viewstamp viewstamp-client
+	$(PYTHON) -m tools.image --base debootstrap
 	CI=true KUBERNETES_PROGRAMS=$(KUBERNETES) KUBERNETES_OLDER_IMAGE=$(OLDER_IMAGE)/viewstamp.tar \
 		$(LIMIT) 60m $(PYTHON) -m pytest -m kubernetes -o faulthandler_timeout=1800 --capture=no tests/kubernetes
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from testkit.kubernetes import addons, control_plane, kernel_settings, network
+from testkit.kubernetes import addons, control_plane, kernel_settings, machine, network
 from testkit.kubernetes.commands import COMMAND_TIMEOUT_S, Daemon, run
 from testkit.kubernetes.credentials import Credentials
 from testkit.kubernetes.layout import (
@@ -101,8 +101,10 @@ def _is_ready(item: Any) -> bool:
 def running(directory: Path) -> Iterator[Kubernetes]:
     """Start a cluster below a directory and yield it; afterwards nothing of it is left running.
 
-    It needs root. A directory serves one cluster.
+    It needs root and some programs; `machine.check` names what is missing. A directory serves one
+    cluster.
     """
+    machine.check()
     layout = Layout(directory)
     credentials = Credentials(layout.credentials)
     cluster = Kubernetes(layout, credentials)

@@ -38,5 +38,12 @@ def _load_images(cluster: Kubernetes) -> None:
         node.name_image(BUILT_SERVER, CURRENT)
         node.load(ARCHIVES / "viewstamp-client.tar")
         node.name_image(BUILT_CLIENT, CLIENT)
+
+
+@pytest.fixture(scope="session", name="analytics_image")
+def _analytics_image(kubernetes: Kubernetes) -> str:
+    """The image of the analysis, on every node: it has Java, and takes minutes to unpack."""
+    for node in kubernetes.nodes:
         node.load(ARCHIVES / "viewstamp-analytics.tar")
         node.name_image(BUILT_ANALYTICS, ANALYTICS)
+    return ANALYTICS

@@ -21,7 +21,7 @@ from testkit.kubernetes.node_files import PAUSE_IMAGE
 from tests.analytics.same_tables import assert_same_tables
 from tests.analytics.standalone_cluster import SPARK_HOME
 from tests.deploy.podman_containers import USER
-from tests.kubernetes.deployment import ANALYTICS, ROLLOUT_TIMEOUT_S
+from tests.kubernetes.deployment import ROLLOUT_TIMEOUT_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +58,11 @@ def _volume(kubernetes: Kubernetes) -> Iterator[Path]:
 
 
 def test_executors_in_pods_make_the_tables_of_a_local_run(
-    kubernetes: Kubernetes, spark: SparkSession, volume: Path, tmp_path: Path
+    kubernetes: Kubernetes,
+    analytics_image: str,
+    spark: SparkSession,
+    volume: Path,
+    tmp_path: Path,
 ) -> None:
     """The command of docs/analytics.md makes, with two executors, what one process makes."""
     generate(volume / "telemetry", LOAD)
@@ -68,20 +72,20 @@ def test_executors_in_pods_make_the_tables_of_a_local_run(
     expected = job.AnalysisRequest(tmp_path, traces=(traces,), snapshots=snapshots)
     job.run(spark, expected, lambda *_: None)
 
-    _submit(kubernetes)
+    _submit(kubernetes, analytics_image)
 
     assert_same_tables(spark, volume / "out", tmp_path)
     assert (volume / "out" / "report.html").stat().st_size > 0
     assert len(_executors(volume / "events")) == EXECUTORS
 
 
-def _submit(kubernetes: Kubernetes) -> None:
+def _submit(kubernetes: Kubernetes, image: str) -> None:
     """Run the job to its end."""
     token = kubernetes.kubectl("--namespace", NAMESPACE, "create", "token", "spark").strip()
     mount = "volumes.persistentVolumeClaim.data"
     settings = {
         "spark.kubernetes.namespace": NAMESPACE,
-        "spark.kubernetes.container.image": ANALYTICS,
+        "spark.kubernetes.container.image": image,
         "spark.kubernetes.authenticate.submission.caCertFile": str(
             kubernetes.kubeconfig.parent / "authority.crt"
         ),

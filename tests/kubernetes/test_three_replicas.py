@@ -183,6 +183,7 @@ def test_renewed_certificates_are_taken_without_a_restart(
     assert client.must("stream", "list")
 
 
+@pytest.mark.usefixtures("analytics_image")
 def test_a_night_archives_and_analyses_snapshots(deployment: Deployment, client: ClientPod) -> None:
     """The nightly jobs download a snapshot through TLS, and make a report of it, with Spark."""
     token = json.loads(client.must("token", "create", "archive", "--json"))["token"]
