@@ -274,6 +274,20 @@ def test_namespace_holds_pods_to_the_restricted_standard() -> None:
     }
 
 
+def test_the_policy_of_replicas_watches_both_ways_to_change_them() -> None:
+    """The number of replicas is held where manifests are applied and where somebody scales."""
+    objects = overlay("namespace")
+    policy = objects["ValidatingAdmissionPolicy", "viewstamp-replica-count"]
+    (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
+    binding = objects["ValidatingAdmissionPolicyBinding", "viewstamp-replica-count"]["spec"]
+
+    assert rule["resources"] == ["statefulsets", "statefulsets/scale"]
+    assert rule["operations"] == ["UPDATE"]
+    assert binding == {"policyName": "viewstamp-replica-count", "validationActions": ["Deny"]}
+    # Objects without a namespace: it would be an error to give them one.
+    assert "namespace" not in policy["metadata"]
+
+
 def test_objects_lie_in_the_namespace(objects: dict[Key, Object]) -> None:
     """Every object of an overlay lies in the namespace that is made apart from it."""
     assert {found["metadata"]["namespace"] for found in objects.values()} == {NAMESPACE}

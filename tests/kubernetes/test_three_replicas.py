@@ -78,6 +78,29 @@ def test_three_replicas_found_a_cluster(deployment: Deployment, client: ClientPo
     assert deployment.restarts() == 0
 
 
+@pytest.mark.parametrize("count", [1, 2, 4, 5])
+def test_another_number_of_replicas_is_refused(deployment: Deployment, count: int) -> None:
+    """Nobody scales a cluster that exists, by a command or by a patch; its pods stay."""
+    patch = json.dumps({"spec": {"replicas": count}})
+    for words in (
+        ("scale", STATEFUL_SET, f"--replicas={count}"),
+        ("patch", STATEFUL_SET, "--type=merge", f"--patch={patch}"),
+    ):
+        with pytest.raises(KubernetesError, match=f"3 replicas cannot have {count}"):
+            deployment.kubectl(*words)
+    assert len(deployment.ready()) == REPLICAS
+
+
+def test_all_replicas_are_stopped_and_started(deployment: Deployment, client: ClientPod) -> None:
+    """A cluster of none is one that is stopped: nothing is lost, and it serves again."""
+    client.must("stream", "create", "kept")
+    deployment.kubectl("scale", STATEFUL_SET, "--replicas=0")
+    deployment.kubernetes.wait("no replica is left", lambda: not deployment.pods())
+    deployment.kubectl("scale", STATEFUL_SET, f"--replicas={REPLICAS}")
+    deployment.wait_ready()
+    assert "kept" in client.wait("stream", "list")
+
+
 def test_a_rolling_restart_under_load_loses_nothing(
     deployment: Deployment, client: ClientPod, password: str
 ) -> None:
