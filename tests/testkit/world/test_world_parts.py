@@ -46,7 +46,7 @@ class Left:
 
 
 def test_what_earlier_worlds_left_touches_no_run() -> None:
-    """Garbage of an earlier world is not collected while the next one has a transcript and chance."""
+    """Garbage of an earlier world stays while the next one has a transcript and chance."""
 
     def seen() -> tuple[float, str]:
         later = World(7)
