@@ -112,6 +112,7 @@ def deleted_streams(entries: list[SealedPrepare]) -> set[str]:
     }
 
 
+@pytest.mark.long
 def test_an_entity_that_is_gone_is_found_by_its_name() -> None:
     """A name finds every entity that bore it, each to its end."""
     histories = (sealed(history(Random(seed), 10)) for seed in range(20))

@@ -112,6 +112,7 @@ def connected(address: str, authority: Path) -> grpc.Channel:
     )
 
 
+@pytest.mark.long
 def test_tls_files_that_cannot_be_used() -> None:
     """A certificate that is missing, unreadable or without its key is refused at the start."""
     with short_directory() as directory:

@@ -128,6 +128,7 @@ def test_killed_under_load(mortal: ReplicaProcesses, name: str) -> None:
         assert eventually(root.digests) == before
 
 
+@pytest.mark.long
 def test_from_scratch(mortal: ReplicaProcesses) -> None:
     """Fresh processes that replay a copy of the journal reach the digests of the survivors."""
     with mortal.root() as root:
@@ -380,6 +381,7 @@ def hello(mortal: ReplicaProcesses, service: str, sequence: int) -> Any:
         return next(iter(DomainServiceStub(channel).Apply(iter([request]))))
 
 
+@pytest.mark.long
 def test_older_coordinators_are_fenced(mortal: ReplicaProcesses) -> None:
     """A service serves the newest coordinator alone; the older one ends with exit code 2."""
     restart(mortal, COORDINATOR)  # the one that bootstrapped is the oldest

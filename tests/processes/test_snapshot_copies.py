@@ -188,6 +188,7 @@ def test_no_good_copy(copy: ReplicaProcesses, which: str) -> None:
     assert everything(copy) == before
 
 
+@pytest.mark.long
 def test_wrong_directories(
     copy: ReplicaProcesses, bootstrapped: tuple[ReplicaProcesses, list[str]]
 ) -> None:

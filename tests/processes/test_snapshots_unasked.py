@@ -74,6 +74,7 @@ def with_coordinator(running: ReplicaProcesses, *flags: str) -> ReplicaProcesses
     return other
 
 
+@pytest.mark.long
 def test_interval(busy: ReplicaProcesses) -> None:
     """After some time there is a snapshot if something changed, and none otherwise."""
     timely = with_coordinator(busy, "--snapshot-interval-ms=100", "--snapshot-commands=0")

@@ -138,6 +138,7 @@ def test_taken_addresses(copy: ReplicaProcesses) -> None:
         assert "another process serves there; stop it first" in copy.refusal("streams")
 
 
+@pytest.mark.long
 def test_cluster_keys(copy: ReplicaProcesses) -> None:
     """A key that is missing, short, or open to all is refused, by users and coordinator alike."""
 
@@ -245,6 +246,7 @@ def test_one_damaged_superblock_copy(copy: ReplicaProcesses) -> None:
     assert len(set(copies)) == 1
 
 
+@pytest.mark.long
 def test_lost_superblock(copy: ReplicaProcesses) -> None:
     """Without two equal copies, or without the file, the refusal to start says what to do."""
     path = copy.data / "superblock"

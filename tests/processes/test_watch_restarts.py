@@ -133,6 +133,7 @@ def compacted(root: Caller, revision: int, **fields: Any) -> Refused:
     return found
 
 
+@pytest.mark.long
 def test_a_snapshot_compacts_the_history() -> None:
     """From before the cut of the last snapshot nothing is watched; the same after a restart."""
     with replica() as running:

@@ -6,6 +6,7 @@ trace, and that a reload gives the same state.
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -355,8 +356,8 @@ class GroupHistory(RuleBasedStateMachine):
             self.removed.pop(session, None)
 
 
-def test_any_history_keeps_the_promises() -> None:
+@pytest.mark.parametrize("examples", [50, pytest.param(120, marks=pytest.mark.long)])
+def test_any_history_keeps_the_promises(examples: int) -> None:
     """In any order of events ownership is exclusive, then complete and even."""
-    run_state_machine_as_test(
-        GroupHistory, settings=settings(max_examples=120, stateful_step_count=STEPS, deadline=None)
-    )
+    policy = settings(max_examples=examples, stateful_step_count=STEPS, deadline=None)
+    run_state_machine_as_test(GroupHistory, settings=policy)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -48,7 +49,7 @@ OFFSETS: Final = st.integers(0, 9) | st.just(OFFSET_MAX)
 CHANGES: Final = st.dictionaries(PARTITIONS, OFFSETS, min_size=1, max_size=3)
 SOME: Final = st.lists(PARTITIONS, max_size=3, unique=True)
 STEPS: Final = 50
-EXAMPLES: Final = 100
+EXAMPLES: Final = (40, pytest.param(100, marks=pytest.mark.long))
 
 
 class OffsetsHistory(RuleBasedStateMachine):
@@ -317,19 +318,21 @@ class OffsetsHistory(RuleBasedStateMachine):
         return partition, offset, start, end, left.stop - left.start
 
 
-def run() -> None:
+def run(examples: int) -> None:
     """Let histories happen."""
-    run_state_machine_as_test(
-        OffsetsHistory,
-        settings=settings(max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None),
-    )
+    policy = settings(max_examples=examples, stateful_step_count=STEPS, deadline=None)
+    run_state_machine_as_test(OffsetsHistory, settings=policy)
 
 
-def test_any_history_of_offsets_is_that_of_dictionaries() -> None:
+@pytest.mark.parametrize("examples", EXAMPLES)
+def test_any_history_of_offsets_is_that_of_dictionaries(examples: int) -> None:
     """Groups that hear of changes at once tell offsets and watermarks as the model has them."""
-    run()
+    run(examples)
 
 
-def test_any_history_is_that_of_dictionaries_while_work_is_put_off(put_off: None) -> None:
+@pytest.mark.parametrize("examples", EXAMPLES)
+def test_any_history_is_that_of_dictionaries_while_work_is_put_off(
+    put_off: None, examples: int
+) -> None:
     """Groups that hear of changes later tell nothing else, whenever they are asked."""
-    run()
+    run(examples)
