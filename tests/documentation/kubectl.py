@@ -107,7 +107,8 @@ IN_NAMESPACE: Final[dict[str, Callable[..., object]]] = {
     r"create secret generic (\S+) --from-file=(\S+)": create_secret,
     r"create configmap (\S+) --from-literal=([\w-]+)=(\S+)": create_config_map,
     r"rollout status (statefulset)/(\S+)": named,
-    r"exec (\S+) -- cat (\S+)": read_file,
+    # By Python, since no image has a shell or `cat`.
+    r"exec (\S+) -- python -c print\(open\('(\S+)'\)\.read\(\)\)": read_file,
     r"port-forward service/(\S+) (\d+)": forward,
 }
 COMMANDS: Final[dict[str, Callable[..., object]]] = {

@@ -232,7 +232,11 @@ def test_python_blocks_share_a_namespace(tmp_path: Path) -> None:
         ("--namespace viewstamp scale statefulset/viewstamps --replicas=0", "no overlay has a"),
         ("--namespace viewstamp create secret generic key --from-file=Makefile", "no pod mounts"),
         ("--namespace viewstamp create configmap a --from-literal=b=c", "pods read"),
-        ("--namespace viewstamp exec viewstamp-0 -- cat /etc/key", "no volume holds /etc/key"),
+        ("--namespace viewstamp exec viewstamp-0 -- cat /etc/key", "no command of the"),
+        (
+            "--namespace viewstamp exec viewstamp-0 -- python -c print(open('/etc/key').read())",
+            "no volume holds /etc/key",
+        ),
         ("--namespace viewstamp port-forward service/viewstamp 7410", "has the ports"),
         ("--namespace default rollout status statefulset/viewstamp", "no command of the"),
     ],
