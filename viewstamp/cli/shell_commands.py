@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import typer
 
-from viewstamp.cli.output import moment, show_values
+from viewstamp.cli.output import moment, print_table, table_cells
 from viewstamp.cli.shell_words import ShellLine, line_of
 from viewstamp.snapshots.errors import BadShellCommand, NoSuchPath
 from viewstamp.snapshots.explore.expressions import read_choice
@@ -95,7 +95,10 @@ def _cat(explorer: StateExplorer, line: ShellLine) -> ShellAnswer:
     if values is None:
         raise NoSuchPath(f"{node.text} is a folder, and no entity", f"`ls {node.text}` lists it")
     found = {"entity": node.text, "kind": node.kind, "values": values}
-    return ShellAnswer(found, lambda: show_values(values, f"{node.kind}: {node.text}"))
+    cells = [(name, table_cells((name,), [values])[0][0]) for name in values]
+    fields = [{"field": name, "value": text} for name, text in cells]
+    title = f"{node.kind}: {node.text}"
+    return ShellAnswer(found, lambda: print_table(("field", "value"), fields, title))
 
 
 def _tree(explorer: StateExplorer, line: ShellLine) -> ShellAnswer:

@@ -100,7 +100,7 @@ class SnapshotPrompt(cmd.Cmd):
             try:
                 return super().cmdloop(intro)
             except KeyboardInterrupt:
-                intro = None
+                intro = self.intro = None
                 typer.echo("interrupted", err=True)
                 if not self.is_interactive:
                     raise

@@ -168,7 +168,7 @@ class _Parser:
     def _in_parentheses(self) -> Choice:
         self._expect("(")
         choice = self._choice()
-        self._expect(")")
+        self._expect(")", "`where` and a predicate, or )" if choice.predicate is None else ")")
         return choice
 
     def _choice(self) -> Choice:
@@ -278,9 +278,9 @@ class _Parser:
         self._place += is_there
         return is_there
 
-    def _expect(self, written: str) -> None:
+    def _expect(self, written: str, hint: str = "") -> None:
         if not self._takes(written):
-            raise self._bad(f"{written} is missing", f"write {written} here")
+            raise self._bad(f"{written} is missing", f"write {hint or written} here")
 
     def _expect_end(self) -> None:
         if self._word.type is not WordType.END:
