@@ -93,6 +93,7 @@ def generation(tmp_path: Path) -> Iterable[OpenGeneration]:
         ("count(topic where id > 7) == 1", True),
         ("count(topic where 7 < id) == 1", True),
         ("count(partition) == 5", True),
+        ("count(partition) > 4", True),
         ("count(partition) > 5", False),
         ("count(partition where id >= 10) == 2", True),
         ('count(partition where topic == "bills") == 0', True),

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 from google.protobuf.message import Message
 
+from testkit.generators.generations import SnapshotWriter, changes_of
 from testkit.generators.history import StateLife, write_history
 from tests.viewstamp.snapshots.generations import PASSWORD_HASH, TOKEN_HASH, SnapshotDirectory
 from viewstamp.api.brokers.v1 import brokers_pb2
@@ -21,7 +22,7 @@ from viewstamp.api.users.v1 import users_pb2
 from viewstamp.format.kinds import KINDS
 from viewstamp.snapshots.copies import Copies, copy_directories
 from viewstamp.snapshots.entities import Entity, EntitySelection, select
-from viewstamp.snapshots.errors import AllCopiesBad, NoSuchPath
+from viewstamp.snapshots.errors import AllCopiesBad, BadSection, NoSuchPath
 from viewstamp.snapshots.explore.expressions import read_choice
 from viewstamp.snapshots.explore.open_generation import SKIPPED_ENTRIES_MAX, OpenGeneration
 from viewstamp.snapshots.explore.path_parts import id_of, name_of, part_of
@@ -304,3 +305,36 @@ def test_damage_is_told_each_time(tmp_path: Path) -> None:
         with pytest.raises(AllCopiesBad):
             list(explorer.node("/streams").children())
     explorer.close()
+
+
+def test_a_strange_entity_is_told_each_time(tmp_path: Path) -> None:
+    """An entity that does not decode is an error at every question, and is never passed over."""
+    key = (3).to_bytes(8, "big")
+    writer = SnapshotWriter(tmp_path, ("copy-0",))
+    writer.snapshot({STREAMS[0]: {(STREAMS[1], key): b"\xff"}}, timestamp_us=1)
+    explorer = StateExplorer(Copies(copy_directories(tmp_path)), 0)
+    for _ in range(2):
+        with pytest.raises(BadSection, match="does not decode"):
+            list(explorer.node("/streams").children())
+    explorer.close()
+
+
+def test_damage_below_a_reading_is_told_each_time(tmp_path: Path) -> None:
+    """A layer that is damaged once it is open is an error, also for whoever asks behind that."""
+    draw = random.Random(8)
+    names = (draw.randbytes(100).hex() for _ in range(3_000))
+    writer = SnapshotWriter(tmp_path, ("copy-0",))
+    streams = (streams_pb2.StreamEntity(id=id_, name=name) for id_, name in enumerate(names))
+    writer.snapshot(changes_of(streams), timestamp_us=1)
+    (layer,) = (tmp_path / "snapshots/copy-0/layers").iterdir()
+    with OpenGeneration(Copies(copy_directories(tmp_path)), 0) as generation:
+        found = generation.selected(*STREAMS)
+        assert id_in(next(found)) == 0
+        size_bytes = layer.stat().st_size
+        with layer.open("r+b") as file:
+            file.seek(size_bytes // 3)
+            file.write(bytes(size_bytes // 3))
+        with pytest.raises(BadSection, match="were verified and cannot be read"):
+            list(found)
+        with pytest.raises(BadSection, match="were verified and cannot be read"):
+            list(generation.selected(*STREAMS, start=(1_500).to_bytes(8, "big")))
