@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -238,9 +239,11 @@ def test_commands_are_completed(prompt: SnapshotPrompt) -> None:
 def test_a_terminal(replica: SnapshotDirectory) -> None:
     """On a terminal there is a prompt, TAB completes, an error does not end, and Ctrl-D does."""
     arguments = ["-m", "viewstamp.cli", "snapshot", "shell", "--data", str(replica.path)]
-    child, terminal = pty.fork()
-    if child == 0:
-        os.execve(sys.executable, [sys.executable, *arguments], {**os.environ, "TERM": "dumb"})
+    terminal, inner = pty.openpty()
+    variables = {**os.environ, "TERM": "dumb"}
+    child = subprocess.Popen(
+        [sys.executable, *arguments], stdin=inner, stdout=inner, stderr=inner, env=variables
+    )
     said = _until(terminal, "@2 /> ")
     assert "`help` lists the commands" in said
     os.write(terminal, b"cd /us\tan\t\n")
@@ -248,9 +251,9 @@ def test_a_terminal(replica: SnapshotDirectory) -> None:
     os.write(terminal, b"cat nobody\n")
     assert "NO_SUCH_PATH" in _until(terminal, "@2 /users/anna> ")
     os.write(terminal, b"\x04")
-    _, status = os.waitpid(child, 0)
+    assert child.wait(TERMINAL_TIMEOUT_S) == 0
     os.close(terminal)
-    assert os.waitstatus_to_exitcode(status) == 0
+    os.close(inner)
 
 
 def _until(terminal: int, text: str) -> str:

@@ -14,7 +14,6 @@ from viewstamp.format.manifest import section_of
 from viewstamp.format.section import Position, SectionEntry
 from viewstamp.snapshots.copies import Copies, LayerFile
 from viewstamp.snapshots.entities import Entity, decode
-from viewstamp.snapshots.errors import SnapshotFilesError
 from viewstamp.snapshots.generation import Generation
 
 SKIPPED_ENTRIES_MAX: Final = 1024
@@ -92,16 +91,18 @@ class OpenGeneration(Generation):
         reading = self._readings.pop((stage, kind), None)
         if reading is None or not reading.reaches(position):
             reading = _Reading(self.entries(stage, position), position)
-        is_broken = False
+        # After an error or Ctrl-C a reading may be cut off, and would tell less than there is.
+        is_whole = False
         try:
             while (head := reading.head) is not None and _is_within(head, kind, prefix):
                 reading.take()
                 yield decode(stage, head)
-        except SnapshotFilesError:
-            is_broken = True
+            is_whole = True
+        except GeneratorExit:
+            is_whole = True
             raise
         finally:
-            if not is_broken:
+            if is_whole:
                 self._readings[stage, kind] = reading
 
 
