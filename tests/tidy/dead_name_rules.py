@@ -14,6 +14,7 @@ SPARK: Final = "Spark calls it"
 WIRE: Final = "tests ask how many there are"
 SHAPE: Final = "handlers and generated code know it as a part of grpc.aio"
 LOOP: Final = "asyncio calls it"
+PROMPT: Final = "the module cmd of the standard library calls it"
 # Names that the product itself does not use, each with its user.
 GENERATED: Final = "generated code of gRPC calls it"
 EXEMPT: Final = {
@@ -39,6 +40,9 @@ EXEMPT: Final = {
     "Http2Socket.connection_lost": LOOP,
     "Http2Socket.pause_writing": LOOP,
     "Http2Socket.resume_writing": LOOP,
+    "SnapshotPrompt.preloop": PROMPT,
+    "SnapshotPrompt.completenames": PROMPT,
+    "SnapshotPrompt.completedefault": PROMPT,
     "WireCall.send_initial_metadata": SHAPE,
     "WireCall.set_code": SHAPE,
     "WireCall.set_details": SHAPE,

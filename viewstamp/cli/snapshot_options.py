@@ -47,6 +47,15 @@ DataOption = Annotated[
         help="Read the catalog view in a replica's data directory, without a cluster.",
     ),
 ]
+FilesOption = Annotated[
+    Path,
+    typer.Option(
+        "--data",
+        "--directory",
+        metavar="DIRECTORY",
+        help="A replica's data directory, running or not, or a downloaded snapshot.",
+    ),
+]
 HereOption = Annotated[
     bool,
     typer.Option(

@@ -49,11 +49,15 @@ class SnapshotGroup(TyperGroup):
 
 
 def _commands_on_files() -> dict[str, Any]:
-    from viewstamp.cli import snapshot_diff, snapshot_files
+    from viewstamp.cli import snapshot_bisect, snapshot_diff, snapshot_files, snapshot_shell
 
     holder = typer.Typer(rich_markup_mode="markdown")
     files = snapshot_files
-    for command in (files.verify, files.download, files.inspect, files.export, snapshot_diff.diff):
+    commands: tuple[Any, ...] = (
+        *(files.verify, files.download, files.inspect, files.export),
+        *(snapshot_diff.diff, snapshot_bisect.bisect, snapshot_shell.shell),
+    )
+    for command in commands:
         holder.command()(command)
     group: Any = typer.main.get_command(holder)
     return dict(group.commands)

@@ -86,14 +86,14 @@ def _converter(field: FieldDescriptor) -> Callable[[Any], Any] | None:
     if field.message_type is not None:
         return row_of
     if field.enum_type is not None:
-        names = _enum_names(field)
+        names = enum_words(field)
         return lambda number: names.get(number, str(number))
     if field.type == FieldDescriptor.TYPE_BYTES and _is_hex(field):
         return bytes.hex
     return None
 
 
-def _enum_names(field: FieldDescriptor) -> dict[int, str]:
+def enum_words(field: FieldDescriptor) -> dict[int, str]:
     """Return the names of an enum's values in lower case, without their common prefix."""
     enum = field.enum_type
     assert enum is not None

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+# So much of a wrong expression is repeated.
+EXCERPT_CHARACTERS: Final = 24
+
 
 class SnapshotFilesError(Exception):
     """Files cannot be used: `reason` for programs, `message`, and what to do in `next_step`.
@@ -68,6 +73,37 @@ class NoSuchEntity(SnapshotFilesError):  # noqa: N818 - reads as the sentence it
 
     reason = "NO_SUCH_ENTITY"
     is_usage = True
+
+
+class NoSuchPath(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is
+    """The tree of a generation has nothing at this path."""
+
+    reason = "NO_SUCH_PATH"
+    is_usage = True
+
+
+class BadShellCommand(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is
+    """The shell does not know this command, or not with these words."""
+
+    reason = "BAD_COMMAND"
+    is_usage = True
+
+
+class BadExpression(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is
+    """An expression is wrong at the character `position`, counted from 0, of its `text`."""
+
+    reason = "BAD_EXPRESSION"
+    is_usage = True
+
+    def __init__(self, text: str, position: int, message: str, next_step: str = "") -> None:
+        there = (
+            repr(text[position : position + EXCERPT_CHARACTERS]) if text[position:] else "its end"
+        )
+        super().__init__(
+            f"{message}: at character {position + 1} of the expression, {there}", next_step
+        )
+        self.text = text
+        self.position = position
 
 
 class CannotExport(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is

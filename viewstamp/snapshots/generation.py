@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 from viewstamp.format import FormatError
 from viewstamp.format.manifest import section_of, sections
 from viewstamp.format.merge import merge
 from viewstamp.format.section import Position, SectionEntry
-from viewstamp.snapshots.copies import BadCopyError, Copies
+from viewstamp.snapshots.copies import BadCopyError, Copies, LayerFile
 from viewstamp.snapshots.errors import BadSection
 
 
@@ -33,16 +33,27 @@ class Generation:
         Each layer is verified whole before its first entry. Raises SnapshotFilesError.
         """
         with ExitStack() as stack:
-            layers = []
-            for reference in section_of(self.manifest, stage).layers:
-                layer = self.copies.layer(self.manifest, stage, reference)
-                stack.callback(layer.close)
-                layers.append(layer.reader.entries(start))
-            try:
-                yield from merge(layers, keep_tombstones=False)
-            except (FormatError, BadCopyError) as error:
-                raise BadSection(
-                    f"the layers of section {stage} of generation {self.number} were verified and"
-                    f" cannot be read: {error}",
-                    f"run `viewstamp snapshot verify {self.number}`",
-                ) from error
+            yield from self.merged(stage, self.opened_layers(stage, stack), start)
+
+    def opened_layers(self, stage: int, stack: ExitStack) -> list[LayerFile]:
+        """Open the layers of a section, base first, each verified whole; `stack` closes them."""
+        layers = []
+        for reference in section_of(self.manifest, stage).layers:
+            layer = self.copies.layer(self.manifest, stage, reference)
+            stack.callback(layer.close)
+            layers.append(layer)
+        return layers
+
+    def merged(
+        self, stage: int, layers: Sequence[LayerFile], start: Position | None
+    ) -> Iterator[SectionEntry]:
+        """Yield the entities of the open layers of a section. Raises BadSection."""
+        try:
+            entries = [layer.reader.entries(start) for layer in layers]
+            yield from merge(entries, keep_tombstones=False)
+        except (FormatError, BadCopyError) as error:
+            raise BadSection(
+                f"the layers of section {stage} of generation {self.number} were verified and"
+                f" cannot be read: {error}",
+                f"run `viewstamp snapshot verify {self.number}`",
+            ) from error

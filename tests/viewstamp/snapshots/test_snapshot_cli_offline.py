@@ -17,7 +17,7 @@ from viewstamp.snapshots.catalog_view import CATALOG_VIEW_FILE, CatalogView
 
 SNAPSHOT_COMMANDS = (
     *("create", "list", "show", "verify", "export", "delete", "prune"),
-    *("inspect", "pin", "unpin", "download", "diff"),
+    *("inspect", "pin", "unpin", "download", "diff", "shell", "bisect"),
 )
 
 
