@@ -34,6 +34,7 @@ from viewstamp.journals.log_findings import (
     LogVerdict,
     Removals,
 )
+from viewstamp.journals.op_bound import OpBound
 from viewstamp.journals.op_ranges import OpRanges
 from viewstamp.journals.segment_window import SegmentWindow, opened_segment, segments_of
 
@@ -226,6 +227,7 @@ class _Walk:
         self._window: SegmentWindow | None = None
         self._strays: _Strays | None = None
         self._reach_op = 0
+        self._bound = OpBound(is_whole=first_segment == 1)
         self._durable_sequence = 0
         self._has_record = False
         self._last_kind: RecordKind | None = None
@@ -244,7 +246,7 @@ class _Walk:
 
     def intact(self, record: IntactRecord) -> None:
         """Take a record that verified in full."""
-        if not self._take(record.frame, record.offset, record.extent_bytes):
+        if not self._take(record.frame, record.offset, record.extent_bytes, is_intact=True):
             return
         frame, content = record.frame, record.content
         if isinstance(content, SealedPrepare):
@@ -268,7 +270,7 @@ class _Walk:
             self._stray(item)
             return
         frame = item.frame
-        if not self._take(frame, item.offset, item.extent_bytes):
+        if not self._take(frame, item.offset, item.extent_bytes, is_intact=False):
             return
         is_prepare = frame.kind is RecordKind.PREPARE
         op = frame.op if is_prepare else None
@@ -298,7 +300,7 @@ class _Walk:
             if finding.verdict in (LogVerdict.TORN, LogVerdict.UNFINISHED):
                 survey.ops.cut_above(finding.reached_op)
 
-    def _take(self, frame: Frame, offset: int, extent_bytes: int) -> bool:
+    def _take(self, frame: Frame, offset: int, extent_bytes: int, *, is_intact: bool) -> bool:
         """Note a frame that verified; return whether it follows the record before."""
         survey = self.survey
         before = survey.last_sequence
@@ -313,9 +315,11 @@ class _Walk:
         if not self._has_record and self._first_segment > 1:
             at_start = (self._use.segment, offset) == (self._first_segment, SECTOR_BYTES)
             expected = frame.sequence - (0 if at_start else 1)
-        if frame.sequence > expected:
-            self._tell_gap(expected, frame.sequence - 1)
+        lost = frame.sequence - expected
+        if lost > 0:
+            self._tell_gap(expected, frame.sequence - 1, frame)
             self._parent = None
+        self._bound.passed(frame, lost, is_intact=is_intact)
         self._strays = None
         self._has_record = True
         self._last_kind, self._last_op = frame.kind, frame.op
@@ -355,27 +359,39 @@ class _Walk:
         if is_at_start and not item.torn:
             self._strays.begins_written = True
 
-    def _tell_gap(self, first_sequence: int, last_sequence: int) -> None:
-        """Note records that left no frame in their place."""
+    def _tell_gap(
+        self, first_sequence: int, last_sequence: int, following: Frame | None = None
+    ) -> None:
+        """Note records that left no frame in their place, one by one if their ops are known."""
+        gap = self._gap(first_sequence, last_sequence)
+        lost = last_sequence - first_sequence + 1
+        first_op = self._bound.first_lost_op(following, lost) if following else None
+        self._strays = None
+        if first_op is None or lost > FINDINGS_MAX:
+            self.survey.tell(gap)
+            return
+        for index in range(lost):
+            sequence, is_torn = first_sequence + index, gap.torn and index == 0
+            one = replace(gap, first_sequence=sequence, last_sequence=sequence, torn=is_torn)
+            self.survey.tell(replace(one, op=first_op + index))
+
+    def _gap(self, first_sequence: int, last_sequence: int) -> LogFinding:
         end = self.survey.end if self._has_record else (self._first_segment, SECTOR_BYTES)
         strays = self._strays or _Strays(end, "a record is missing")
         is_known_place = self._has_record or self._first_segment == 1
         follows_entry = (
             self._last_kind is RecordKind.PREPARE if self._has_record else is_known_place
         )
-        self.survey.tell(
-            LogFinding(
-                segment=strays.place[0],
-                offset=strays.place[1],
-                reason=strays.reason,
-                first_sequence=first_sequence,
-                last_sequence=last_sequence,
-                inferred_op=self._last_op + 1 if follows_entry else None,
-                reached_op=self._reach_op,
-                torn=is_known_place and not strays.begins_written,
-            )
+        return LogFinding(
+            segment=strays.place[0],
+            offset=strays.place[1],
+            reason=strays.reason,
+            first_sequence=first_sequence,
+            last_sequence=last_sequence,
+            inferred_op=self._last_op + 1 if follows_entry else None,
+            reached_op=self._reach_op,
+            torn=is_known_place and not strays.begins_written,
         )
-        self._strays = None
 
     def _tell_damage(
         self,
