@@ -40,6 +40,8 @@ from viewstamp.journals.segment_window import SegmentWindow, opened_segment, seg
 
 FINDINGS_MAX: Final = 1_000
 NO_PLACE: Final = (0, 0)
+# Above every sequence.
+NEVER: Final = 1 << 64
 
 
 class EntryState(Enum):
@@ -92,6 +94,8 @@ class JournalSurvey:
     commit: int = 0
     last_revision: int = 0
     end: tuple[int, int] = NO_PLACE
+    cut_sequence: int = NEVER
+    """The sequence from which on a start cuts records off."""
 
     def state_of(self, op: int, sequence: int) -> EntryState:
         """Return whether the entry of an op in the record of a sequence belongs to the log."""
@@ -104,12 +108,6 @@ class JournalSurvey:
         if sequence >= self.cut_sequence:
             return EntryState.CUT_OFF
         return EntryState.LIVE
-
-    @property
-    def cut_sequence(self) -> int:
-        """The sequence from which on a start cuts records off; beyond all records for none."""
-        torn = (each for each in self.findings if each.verdict is LogVerdict.TORN)
-        return min((each.first_sequence for each in torn), default=self.last_sequence + 1)
 
     @property
     def open_findings(self) -> list[LogFinding]:
@@ -292,10 +290,13 @@ class _Walk:
         evidence = LogEvidence(
             survey.removals, survey.rewritten, self._durable_sequence, survey.commit, survey.known
         )
-        judged = (
-            evidence.judged(each) if each.first_sequence else each for each in survey.findings
+        told = [evidence.judged(each) if each.first_sequence else each for each in survey.findings]
+        torn = (each.first_sequence for each in told if each.verdict is LogVerdict.TORN)
+        survey.cut_sequence = min(torn, default=NEVER)
+        survey.findings = sorted(
+            (_cut_along(each, survey.cut_sequence) for each in told),
+            key=lambda each: (each.segment, each.offset),
         )
-        survey.findings = sorted(judged, key=lambda each: (each.segment, each.offset))
         for finding in survey.findings:
             if finding.verdict in (LogVerdict.TORN, LogVerdict.UNFINISHED):
                 survey.ops.cut_above(finding.reached_op)
@@ -416,3 +417,9 @@ class _Walk:
                 torn=torn,
             )
         )
+
+
+def _cut_along(finding: LogFinding, cut_sequence: int) -> LogFinding:
+    """Return a finding behind torn records as torn: a start cuts it off with them."""
+    is_behind = finding.verdict is LogVerdict.LOST and finding.first_sequence >= cut_sequence
+    return replace(finding, verdict=LogVerdict.TORN) if is_behind else finding
