@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from viewstamp.format import FormatVersionError
@@ -16,6 +16,7 @@ from viewstamp.journals.journal_survey import (
     SegmentUse,
     newer,
 )
+from viewstamp.journals.log_findings import LogVerdict
 from viewstamp.journals.segment_window import opened_segment
 
 
@@ -79,6 +80,33 @@ def read_records(
             survey.dropped_segments.append(use.segment)
         except FormatVersionError as error:
             raise newer(use.path, error) from error
+
+
+def settle_copies(survey: JournalSurvey) -> None:
+    """Settle damaged records of whose entry an earlier record is intact and still counts.
+
+    Walks again only if there may be one. Raises NewerJournal, OSError.
+    """
+    wanted: set[int] = {
+        each.op
+        for each in survey.findings
+        if each.verdict is LogVerdict.LOST and each.checksum and each.op and each.op in survey.ops
+    }
+    if not wanted:
+        return
+    held = {
+        (record.prepare.op, record.prepare.checksum)
+        for record in read_records(survey, min(wanted), max(wanted))
+        if isinstance(record, LogEntryRecord)
+        and record.state is EntryState.LIVE
+        and record.prepare.op in wanted
+    }
+    survey.findings = [
+        replace(each, verdict=LogVerdict.SETTLED)
+        if each.op in wanted and (each.op, each.checksum) in held
+        else each
+        for each in survey.findings
+    ]
 
 
 def _may_hold(use: SegmentUse, from_op: int, to_op: int | None) -> bool:

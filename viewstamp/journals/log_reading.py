@@ -8,6 +8,7 @@ from typing import Final
 
 from viewstamp.journals.directory_writers import writer_of
 from viewstamp.journals.journal_survey import JournalSurvey, survey_journal
+from viewstamp.journals.log_entries import settle_copies
 from viewstamp.journals.log_findings import KnownOutside, LogFinding, LogVerdict
 from viewstamp.journals.superblock_reading import SuperblockReading, read_superblock
 
@@ -56,6 +57,7 @@ def _read_once(data: Path) -> LogReading:
     before = read_superblock(data)
     known = replace(_known(before), has_writer=writer is not None)
     survey = survey_journal(data, known)
+    settle_copies(survey)
     after = before if writer is None else read_superblock(data)
     return LogReading(data, after, survey, writer, _superblock_findings(after, survey, writer))
 

@@ -15,6 +15,7 @@ from testkit.journal_builders import reopen
 from tests.coordinator.journal.test_member_life import LIVES_PER_SEED, JournalMember
 from tests.viewstamp.journals.dumped_journals import dump, live_entries_of
 from viewstamp.journals.journal_survey import JournalSurvey, survey_journal
+from viewstamp.journals.log_entries import settle_copies
 from viewstamp.journals.log_findings import KnownOutside, LogFinding, LogVerdict
 from viewstamp.journals.op_ranges import OpRanges
 
@@ -28,7 +29,9 @@ def surveyed(member: JournalMember, path: Path) -> JournalSurvey:
     data = dump(member.storage, path, state=None)
     base_op = member.model.base[0]
     known = KnownOutside(True, False, base_op > 0, commit_max=base_op)
-    return survey_journal(data, known)
+    survey = survey_journal(data, known)
+    settle_copies(survey)
+    return survey
 
 
 def recovered(member: JournalMember) -> tuple[Journal, Recovery]:
