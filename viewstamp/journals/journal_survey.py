@@ -225,6 +225,9 @@ class _Walk:
         self._window: SegmentWindow | None = None
         self._strays: _Strays | None = None
         self._reach_op = 0
+        """How far intact records say that the log reached."""
+        self._framed_op = 0
+        """The same of all records whose frame verified, as a start counts for what was torn."""
         self._bound = OpBound(is_whole=first_segment == 1)
         self._durable_sequence = 0
         self._has_record = False
@@ -247,6 +250,7 @@ class _Walk:
         if not self._take(record.frame, record.offset, record.extent_bytes, is_intact=True):
             return
         frame, content = record.frame, record.content
+        self._framed_op = _reach(self._framed_op, frame)
         if isinstance(content, SealedPrepare):
             self._entry(record.offset, frame, content)
             return
@@ -277,6 +281,7 @@ class _Walk:
         self._parent = None
         if op is not None:
             self._reach_op = max(self._reach_op, op)
+        self._framed_op = _reach(self._framed_op, frame)
 
     def finish(self) -> None:
         """Judge what no record follows, and then all findings."""
@@ -390,7 +395,7 @@ class _Walk:
             first_sequence=first_sequence,
             last_sequence=last_sequence,
             inferred_op=self._last_op + 1 if follows_entry else None,
-            reached_op=self._reach_op,
+            reached_op=self._framed_op,
             torn=is_known_place and not strays.begins_written,
         )
 
@@ -413,10 +418,19 @@ class _Walk:
                 last_sequence=frame.sequence,
                 op=op,
                 checksum=checksum,
-                reached_op=self._reach_op,
+                reached_op=self._framed_op,
                 torn=torn,
             )
         )
+
+
+def _reach(reached_op: int, frame: Frame) -> int:
+    """Return how far the log reaches after a record."""
+    if frame.kind is RecordKind.PREPARE:
+        return max(reached_op, frame.op)
+    if frame.kind is RecordKind.CUT:
+        return min(reached_op, frame.op)
+    return frame.op if frame.kind is RecordKind.RESTART else reached_op
 
 
 def _cut_along(finding: LogFinding, cut_sequence: int) -> LogFinding:
