@@ -73,7 +73,8 @@ def _header_only(prepare: SealedPrepare) -> SealedPrepare:
 
 def _lines(reading: LogReading, totals: LogTotals) -> list[str]:
     writer = reading.writer
-    lines = [f"in use by process {writer}" if writer else "not in use, as far as locks show"]
+    is_free = writer is None
+    lines = ["not in use, as far as locks show" if is_free else f"in use by process {writer}"]
     first, last = totals.first, totals.last
     if first is None or last is None:
         return [*lines, "no entries"]

@@ -20,13 +20,13 @@ _PROCESS_ID_BYTES_MAX: Final = 32
 def writer_of(data: Path, locks: Path = KERNEL_LOCKS) -> int | None:
     """Return the id of the process that holds a data directory, None if no lock shows one.
 
-    A process beyond this machine or container shows nowhere. Raises OSError for a file that may not
-    be read.
+    A process beyond this machine or container shows nowhere, and where the kernel's list cannot be
+    read, none does. Raises OSError for a lock file that may not be read.
     """
     try:
         held = locks.read_text().splitlines()
-    except FileNotFoundError:
-        return None
+    except OSError:
+        return None  # some containers hide it: the caller says that locks show what is in use
     for file in LOCK_FILES:
         holder = _holder(data / file, held)
         if holder is not None:
