@@ -29,6 +29,7 @@ from tests.viewstamp.journals.dumped_journals import LONE, MEMBER, dump, live_en
 from tests.viewstamp.journals.sample_log import HASH, sample
 from viewstamp.format.record import FRAME_BYTES, SECTOR_BYTES
 from viewstamp.journals.directory_writers import writer_of
+from viewstamp.journals.log_entries import LogEntryRecord, read_records
 from viewstamp.journals.log_reading import read_log
 
 IN_BODY = FRAME_BYTES + 130
@@ -342,8 +343,6 @@ def test_a_running_writer_is_read_beside(command: CommandLine, tmp_path: Path) -
 
 def test_a_segment_that_is_dropped_meanwhile_is_told(command: CommandLine, tmp_path: Path) -> None:
     """A segment that goes between the two walks is named, and the others are shown."""
-    from viewstamp.journals.log_entries import LogEntryRecord, read_records
-
     storage = MemoryStorage()
     filled(storage, [sample()], replica_count=3)
     data = dump(storage, tmp_path)
@@ -353,7 +352,7 @@ def test_a_segment_that_is_dropped_meanwhile_is_told(command: CommandLine, tmp_p
     assert [each.prepare.op for each in records] == [4, 5, 6, 7]
     assert reading.survey.dropped_segments == [1]
     said = command("log", "--data", str(data))
-    assert "! damaged or lost records" in said.out or said.code == 0
+    assert (said.code, len(lines(command, data))) == (0, 4)
 
 
 @pytest.mark.parametrize(
