@@ -1,4 +1,4 @@
-"""The part of a request in the audit log: its set fields, bounded, without secrets."""
+"""A request as the audit log and `viewstamp log` tell it: set fields, bounded, without secrets."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ TEXT_CHARACTERS_MAX: Final = 256
 REQUEST_CHARACTERS_MAX: Final = 2_048
 VALUE_CHARACTERS_MIN: Final = 8
 LIST_ITEMS_MAX: Final = 8
+# Stands for a secret that is set.
+SECRET_MARK: Final = "<secret>"
 # Fields to cache: more than all requests have together.
 FIELDS_KNOWN_MAX: Final = 4_096
 
@@ -25,6 +27,15 @@ def told_request(kind: type[Message], encoded: bytes) -> dict[str, Any] | None:
     except DecodeError:
         return None
     return _Telling().plain(message)
+
+
+def shown_request(kind: type[Message], encoded: bytes) -> dict[str, Any] | None:
+    """Return the same for people: a mark stands for what is withheld, enum values have names."""
+    try:
+        message = kind.FromString(encoded)
+    except DecodeError:
+        return None
+    return _Showing().plain(message)
 
 
 class _Field(NamedTuple):
@@ -62,7 +73,13 @@ class _Telling:
                 told[name] = self._list(value, is_message)
             elif is_told:
                 told[name] = self._single(value, is_message)
+            else:
+                told |= self._withheld(descriptor, value)
         return told
+
+    def _withheld(self, descriptor: FieldDescriptor, value: Any) -> dict[str, Any]:
+        """Return what stands for a field that is not told."""
+        return {}
 
     def _list(self, values: Any, is_message: bool) -> list[Any]:
         told = [self._single(each, is_message) for each in islice(values, LIST_ITEMS_MAX)]
@@ -82,3 +99,23 @@ class _Telling:
             self._room -= len(told)
             return told
         return value
+
+
+class _Showing(_Telling):
+    """Tells a request to people."""
+
+    def plain(self, message: Message) -> dict[str, Any]:
+        """Return the fields that may be shown, and marks for the others."""
+        shown = super().plain(message)
+        for descriptor, value in message.ListFields():
+            enum = descriptor.enum_type
+            if enum is not None and not descriptor.is_repeated:
+                known = enum.values_by_number.get(value)
+                shown[descriptor.name] = value if known is None else known.name
+        return shown
+
+    def _withheld(self, descriptor: FieldDescriptor, value: Any) -> dict[str, Any]:
+        if descriptor.GetOptions().debug_redact:
+            return {descriptor.name: SECRET_MARK}
+        count = sum(map(len, value)) if descriptor.is_repeated else len(value)
+        return {descriptor.name: f"<{count} bytes>"}

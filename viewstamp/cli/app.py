@@ -29,8 +29,8 @@ Start a cluster with `viewstamp up`, log in with `viewstamp login`, then use the
 below. STREAM, TOPIC, GROUP and USER are ids (digits) or names; `name:123` is the name 123.
 
 Exit codes: 0 done, 1 refused by the cluster, 2 wrong usage, an unreadable file or no login, 3 no
-connection, 4 no answer in time: the command may or may not have taken effect, 5 `plan`, `diff`
-or `doctor` found something to do, 130 interrupted.
+connection, 4 no answer in time: the command may or may not have taken effect, 5 `plan`, `diff`,
+`doctor` or `log` found something to do, 130 interrupted.
 
 Environment: VIEWSTAMP_CONTEXT, VIEWSTAMP_ADDRESS, VIEWSTAMP_OUTPUT, VIEWSTAMP_TLS_CA and
 VIEWSTAMP_TIMEOUT are values for the options below; an option stands before its variable, and a

@@ -63,6 +63,11 @@ PLACES: Final = {
         "audit",
         "Show the audit log of a replica: changes, logins and denials, oldest first.",
     ),
+    "log": CommandPlace(
+        "log_command",
+        "log",
+        "Show the entries in the journal of a replica, as its disk holds them, without secrets.",
+    ),
     "analyze": CommandPlace(
         "analyze",
         "analyze",

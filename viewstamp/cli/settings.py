@@ -16,7 +16,7 @@ EXIT_REFUSED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 3
 EXIT_UNANSWERED: Final = 4
-# `plan`, `diff` and `doctor` found something to do; no error has this code.
+# `plan`, `diff`, `doctor` and `log` found something to do; no error has this code.
 EXIT_CHANGES: Final = 5
 CONNECT_TIMEOUT_MAX_S: Final = 5.0
 PORT_MAX: Final = 65_535
