@@ -19,7 +19,6 @@ from coordinator.app.disk_memory import KNOWN_DISKS_FILE, BlockingCalls, DiskMem
 from coordinator.app.reports import NO_VOTE, REPORT_INTERVAL_MS, SnapshotReports
 from coordinator.base.alarms import Alarms
 from coordinator.gateway.cluster import STATUSES
-from coordinator.journal.superblock import NOT_ADMITTED
 from coordinator.mux.applied_digests import AppliedDigests
 from coordinator.peers import messages as peer_messages
 from coordinator.peers.hello import NO_DISK, DiskMark, HelloRefusal
@@ -37,6 +36,7 @@ from coordinator.snapshot.transfer import StateTransfer
 from coordinator.snapshot.transfer_ports import TransferPorts
 from coordinator.snapshot.work import Durable
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.format.superblock import NOT_ADMITTED
 
 # How long a replica that must not go on has to tell the others.
 LAST_REPORT_MS: Final = 200

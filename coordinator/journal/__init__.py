@@ -73,15 +73,13 @@ from coordinator.journal.journal import (
     Journal,
 )
 from coordinator.journal.opening import Fault, Recovery
-from coordinator.journal.superblock import NOT_ADMITTED, Superblock, SuperblockState
+from coordinator.journal.superblock import Superblock
 
 __all__ = [
     "Journal",
     "Recovery",
     "Fault",
     "Superblock",
-    "SuperblockState",
-    "NOT_ADMITTED",
     "PREPARES_KEPT_MIN",
     "RESERVE_SEGMENTS",
     "SPARE_SEGMENTS",

@@ -33,7 +33,6 @@ from viewstamp.format.superblock import (
     COPIES,
     COPY_BYTES,
     NO_PARENT,
-    NOT_ADMITTED,
     OPEN_QUORUM,
     SuperblockCopy,
     SuperblockState,
@@ -43,21 +42,6 @@ from viewstamp.format.superblock import (
     regression,
     seal_state,
 )
-
-# Whoever writes superblocks finds their bytes here, too.
-__all__ = [
-    "COPIES",
-    "COPY_BYTES",
-    "NO_PARENT",
-    "NOT_ADMITTED",
-    "SuperblockCopy",
-    "SuperblockState",
-    "decode_copy",
-    "encode_copy",
-    "invalid_state",
-    "regression",
-    "seal_state",
-]
 
 WRITE_QUORUM: Final = 3
 

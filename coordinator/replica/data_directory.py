@@ -31,10 +31,6 @@ from coordinator.journal.journal import SEGMENT_BYTES, Journal
 from coordinator.journal.opening import Recovery, check_superblock
 from coordinator.journal.plan import JournalIdentity
 from coordinator.journal.segment import segment_numbers, segment_path
-from coordinator.journal.superblock import (
-    NOT_ADMITTED,
-    SuperblockState,
-)
 from coordinator.replica.journal_archive import check_archive
 from coordinator.replica.repairs import Repairs
 from coordinator.replica.start import (
@@ -51,6 +47,7 @@ from coordinator.storage import FileStorage, Storage, StorageLock
 from viewstamp import limits
 from viewstamp.format import FormatError, FormatVersionError
 from viewstamp.format.record import SECTOR_BYTES, decode_segment_header
+from viewstamp.format.superblock import NOT_ADMITTED, SuperblockState
 from viewstamp.limits import (
     CLUSTER_ID_BYTES,
     SNAPSHOT_COPIES,

@@ -7,13 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from coordinator import vsr
-from coordinator.journal.superblock import (
-    NO_SUPERBLOCK,
-    Superblock,
-    SuperblockMark,
-    SuperblockState,
-)
+from coordinator.journal.superblock import NO_SUPERBLOCK, Superblock, SuperblockMark
 from coordinator.storage import Storage
+from viewstamp.format.superblock import SuperblockState
 
 
 class SuperblockFile:

@@ -7,7 +7,6 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from coordinator.journal.segment import segment_path
-from coordinator.journal.superblock import COPIES, COPY_BYTES
 from coordinator.peers.hello import DiskMark
 from testkit.checkers.history import held_ops
 from testkit.memory_storage import CAPACITY_BYTES, Loss
@@ -18,6 +17,7 @@ from testkit.world.old_volumes import mark_of, remembers_more
 from testkit.world.replica import SUPERBLOCK, WorldReplica
 from testkit.world.rot import JOURNAL
 from viewstamp.format.record import SECTOR_BYTES
+from viewstamp.format.superblock import COPIES, COPY_BYTES
 
 if TYPE_CHECKING:
     from testkit.world.process import WorldProcess

@@ -13,14 +13,6 @@ from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
-from coordinator.journal.superblock import (
-    COPIES,
-    COPY_BYTES,
-    SuperblockCopy,
-    decode_copy,
-    encode_copy,
-    seal_state,
-)
 from coordinator.replica.data_directory import (
     JOURNAL_DIRECTORY,
     SNAPSHOTS_DIRECTORY,
@@ -30,6 +22,14 @@ from coordinator.snapshot.identity import IDENTITY_FILE, CopyIdentity, encode_id
 from viewstamp.format import CHECKSUM_BYTES
 from viewstamp.format.prepare import checksum_of
 from viewstamp.format.record import SECTOR_BYTES
+from viewstamp.format.superblock import (
+    COPIES,
+    COPY_BYTES,
+    SuperblockCopy,
+    decode_copy,
+    encode_copy,
+    seal_state,
+)
 from viewstamp.limits import CLUSTER_ID_BYTES
 
 # Where the checked part of a superblock begins, and some of its fields.

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from coordinator import vsr
 from coordinator.journal.segment import segment_numbers, segment_path
-from coordinator.journal.superblock import COPY_BYTES
 from coordinator.vsr.messages import DoViewChangeMessage
 from testkit.checkers.checker import Broken
 from testkit.memory_storage import Loss
@@ -28,6 +27,7 @@ from testkit.world.story_broker_acts import StoryBrokerActs
 from testkit.world.story_stage import WAIT_MS, StoryStage, core_of, is_running
 from viewstamp.format.manifest import root_of
 from viewstamp.format.record import SECTOR_BYTES
+from viewstamp.format.superblock import COPY_BYTES
 
 if TYPE_CHECKING:
     from testkit.world.disk import WorldDisk

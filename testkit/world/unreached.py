@@ -331,15 +331,6 @@ TABLE: Final[tuple[Unreached, ...]] = (
         ),
     ),
     Unreached(
-        "Superblocks that no core writes.",
-        "tests/coordinator/journal/test_superblock_layout.py",
-        (
-            f"{_JOURNAL}/superblock.py invalid_state",
-            f"{_JOURNAL}/superblock.py regression",
-        ),
-        is_rare=True,
-    ),
-    Unreached(
         "A snapshot without an intact copy that no other replica has at once.",
         "tests/replicas/test_replicas_snapshots.py",
         (

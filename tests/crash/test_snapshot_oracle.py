@@ -8,14 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.journal.superblock import (
-    COPIES,
-    COPY_BYTES,
-    SuperblockState,
-    decode_copy,
-    encode_copy,
-    seal_state,
-)
 from coordinator.replica.data_directory import DirectoryOptions, open_replica
 from testkit.load.generations import (
     UNCHANGED_SECTIONS,
@@ -36,6 +28,14 @@ from testkit.load.replay import (
 from tests.viewstamp.snapshots.generations import SnapshotDirectory, flip, two_generations
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.format.manifest import sections
+from viewstamp.format.superblock import (
+    COPIES,
+    COPY_BYTES,
+    SuperblockState,
+    decode_copy,
+    encode_copy,
+    seal_state,
+)
 from viewstamp.snapshots.copies import Copies, copy_directories
 from viewstamp.snapshots.entities import SECTION_NAMES
 from viewstamp.snapshots.generation import Generation

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.journal.superblock import COPY_BYTES
 from tests.processes.callers import Caller
 from tests.processes.processes import COORDINATOR, ReplicaProcesses, short_directory
 from viewstamp.format.record import SECTOR_BYTES
+from viewstamp.format.superblock import COPY_BYTES
 from viewstamp.routing import SERVICE_NAMES
 
 pytestmark = pytest.mark.xdist_group("processes-start")
@@ -99,8 +99,9 @@ def test_wrong_flags(copy: ReplicaProcesses, flags: tuple[str, ...], says: str) 
 def test_directory_of_another_replica(copy: ReplicaProcesses) -> None:
     """A directory that was bootstrapped for another replica or another count is refused."""
     # The superblock now says what another replica's would say.
-    from coordinator.journal.superblock import Superblock, SuperblockState
+    from coordinator.journal.superblock import Superblock
     from coordinator.storage import FileStorage
+    from viewstamp.format.superblock import SuperblockState
 
     path = copy.data / "superblock"
     with_cluster = Superblock.open(FileStorage(), str(path)).state.cluster_id

@@ -8,11 +8,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from coordinator.journal.superblock import COPY_BYTES
 from viewstamp.format import FormatError
 from viewstamp.format.layer import file_digest
 from viewstamp.format.manifest import decode_manifest, layer_name, manifest_name
 from viewstamp.format.record import FRAME_BYTES, SECTOR_BYTES
+from viewstamp.format.superblock import COPY_BYTES
 
 PREPARE_KIND: Final = 1
 REPAIRED_KIND: Final = 3

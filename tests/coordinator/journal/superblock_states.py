@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.journal import SuperblockState
-from coordinator.journal.superblock import NO_PARENT, NOT_ADMITTED, SuperblockCopy, seal_state
 from testkit.journal_builders import CLUSTER_ID
+from viewstamp.format.superblock import (
+    NO_PARENT,
+    NOT_ADMITTED,
+    SuperblockCopy,
+    SuperblockState,
+    seal_state,
+)
 
 FIRST = SuperblockState(CLUSTER_ID, 1, 3, view=0, log_view=0, commit_max=0, generation=0)
 STATES = [

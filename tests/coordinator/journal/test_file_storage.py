@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.journal import Superblock, SuperblockState
+from coordinator.journal import Superblock
 from coordinator.storage import DirectoryInUse, FileStorage
 from testkit.journal_builders import CLUSTER_ID, SEGMENT_BYTES, chain, create, reopen
 from testkit.journal_reading import entries
+from viewstamp.format.superblock import SuperblockState
 
 HOLD_LOCK = """
 import sys

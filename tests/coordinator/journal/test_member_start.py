@@ -14,7 +14,6 @@ import pytest
 
 from coordinator import vsr
 from coordinator.journal import (
-    NOT_ADMITTED,
     Journal,
     JournalFailed,
     JournalNotFound,
@@ -30,6 +29,7 @@ from testkit.journal_reading import entries
 from testkit.memory_storage import MemoryStorage
 from viewstamp.format.prepare import SealedPrepare
 from viewstamp.format.record import SECTOR_BYTES
+from viewstamp.format.superblock import NOT_ADMITTED
 
 OPTIONS = DirectoryOptions(Path("data"), 0, 3, CLUSTER_ID, SEGMENT_BYTES)
 STATE = vsr.CoreState(view=4, log_view=3, commit_max=9)

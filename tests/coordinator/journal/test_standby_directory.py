@@ -9,11 +9,11 @@ import pytest
 
 from coordinator import vsr
 from coordinator.journal.errors import SuperblockNotMonotonic
-from coordinator.journal.superblock import NOT_ADMITTED
 from coordinator.replica.data_directory import DirectoryOptions, ReplicaFiles, open_replica
 from coordinator.replica.start import WrongDirectoryError
 from coordinator.snapshot.errors import TransferFailed
 from testkit.journal_builders import CLUSTER_ID, SEGMENT_BYTES
+from viewstamp.format.superblock import NOT_ADMITTED
 
 
 def opened(path: Path, replica_id: int, replica_count: int) -> ReplicaFiles:

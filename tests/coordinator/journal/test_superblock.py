@@ -20,18 +20,8 @@ from coordinator.journal import (
     SuperblockNotFound,
     SuperblockNotMonotonic,
     SuperblockQuorumLost,
-    SuperblockState,
 )
 from coordinator.journal.errors import SuperblockError
-from coordinator.journal.superblock import (
-    COPIES,
-    COPY_BYTES,
-    NO_PARENT,
-    SuperblockCopy,
-    decode_copy,
-    encode_copy,
-    seal_state,
-)
 from testkit.journal_builders import OTHER_CLUSTER_ID
 from testkit.memory_storage import Loss, MemoryStorage, SimulatedCrash
 from tests.coordinator.journal.superblock_states import (
@@ -43,6 +33,16 @@ from tests.coordinator.journal.superblock_states import (
 )
 from viewstamp.format import FormatError, FormatVersionError
 from viewstamp.format.prepare import checksum_of
+from viewstamp.format.superblock import (
+    COPIES,
+    COPY_BYTES,
+    NO_PARENT,
+    SuperblockCopy,
+    SuperblockState,
+    decode_copy,
+    encode_copy,
+    seal_state,
+)
 
 PATH = "data/superblock"
 VARIANTS = [(Loss.DROP, 0), (Loss.KEEP, 0), *((Loss.PARTLY, seed) for seed in range(6))]

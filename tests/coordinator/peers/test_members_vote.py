@@ -11,13 +11,13 @@ import pytest
 
 from coordinator.app.members import MemberPorts, Members
 from coordinator.app.reports import NO_VOTE
-from coordinator.journal.superblock import NOT_ADMITTED
 from coordinator.mux.applied_digests import AppliedDigests
 from coordinator.peers.hello import NO_DISK, DiskMark
 from coordinator.peers.messages import PeerMessage, ReplicaReportMessage
 from coordinator.replica.ports import Progress
 from coordinator.vsr import ReplicaStatus
 from tests.coordinator.peers.peer_trial import config, free_addresses
+from viewstamp.format.superblock import NOT_ADMITTED
 
 NOW_US = 1_800_000_000_000_000
 NORMAL = Progress(status=ReplicaStatus.NORMAL)

@@ -14,7 +14,6 @@ from coordinator.app import snapshot_repair as mending_module
 from coordinator.app.members import MemberPorts, Members
 from coordinator.app.snapshot_repair import mend
 from coordinator.base.alarms import Alarms
-from coordinator.journal.superblock import SuperblockState
 from coordinator.peers.files_only import FilesOnly
 from coordinator.peers.peers import PeersConfig
 from coordinator.peers.tls import certificate_name
@@ -37,6 +36,7 @@ from tests.coordinator.peers.peer_trial import COUNT, config, free_addresses, se
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.certificates import certificate_watch
 from viewstamp.format.manifest import section_of
+from viewstamp.format.superblock import SuperblockState
 
 GENERATION = 1
 WAIT_S = 60

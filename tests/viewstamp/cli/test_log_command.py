@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.journal import Journal, SuperblockState
+from coordinator.journal import Journal
 from coordinator.storage import FileStorage
 from testkit.journal_builders import (
     CLUSTER_ID,
@@ -28,6 +28,7 @@ from tests.viewstamp.cli.conftest import CommandLine
 from tests.viewstamp.journals.dumped_journals import LONE, MEMBER, dump, live_entries_of
 from tests.viewstamp.journals.sample_log import HASH, sample
 from viewstamp.format.record import FRAME_BYTES, SECTOR_BYTES
+from viewstamp.format.superblock import SuperblockState
 from viewstamp.journals.directory_writers import writer_of
 from viewstamp.journals.log_entries import LogEntryRecord, read_records
 from viewstamp.journals.log_reading import read_log

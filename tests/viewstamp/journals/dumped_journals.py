@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coordinator.journal import Superblock, SuperblockState
+from coordinator.journal import Superblock
 from coordinator.replica.data_directory import SUPERBLOCK_FILE
 from coordinator.storage import FileStorage
 from testkit.journal_builders import CLUSTER_ID
 from testkit.memory_storage import MemoryStorage
+from viewstamp.format.superblock import SuperblockState
 from viewstamp.journals.journal_survey import EntryState, JournalSurvey
 from viewstamp.journals.log_entries import LogEntryRecord, read_records
 

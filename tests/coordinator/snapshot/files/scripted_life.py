@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from coordinator.journal import Journal, Superblock, SuperblockState
+from coordinator.journal import Journal, Superblock
 from coordinator.snapshot.generation_writer import GenerationWriter
 from testkit.generation_builders import (
     COPY_DIRECTORIES,
@@ -28,6 +28,7 @@ from tests.coordinator.snapshot.files.scripted_machine import (
 )
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
 from viewstamp.format.prepare import NO_PARENT, SealedPrepare
+from viewstamp.format.superblock import SuperblockState
 
 COLLECTING_STAGE = 3
 # The second disk is full while this generation is written.

@@ -25,8 +25,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from coordinator.journal import Superblock, SuperblockQuorumLost, SuperblockState
-from coordinator.journal.superblock import COPIES, COPY_BYTES
+from coordinator.journal import Superblock, SuperblockQuorumLost
 from coordinator.snapshot.errors import NoIntactCopy, WrongCopyDirectory
 from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.identity import IDENTITY_BYTES, IDENTITY_FILE
@@ -43,6 +42,7 @@ from testkit.generation_builders import (
 )
 from testkit.journal_builders import CLUSTER_ID
 from viewstamp.format.manifest import sections as sections_of
+from viewstamp.format.superblock import COPIES, COPY_BYTES, SuperblockState
 
 GENERATION = 2
 GENERATION_BYTES_MIN = 64 * 1024

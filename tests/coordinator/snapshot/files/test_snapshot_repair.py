@@ -12,7 +12,6 @@ import pytest
 from coordinator.app import snapshot_repair as mending_module
 from coordinator.app.config import parse
 from coordinator.app.snapshot_repair import SnapshotRepair, mend_of
-from coordinator.journal.superblock import SuperblockState
 from coordinator.peers.fetch import ADOPTED
 from coordinator.replica.data_directory import (
     DamagedSnapshot,
@@ -42,6 +41,7 @@ from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotMani
 from viewstamp.format import FormatVersionError
 from viewstamp.format.layer import file_digest
 from viewstamp.format.manifest import encode_manifest, root_of, section_of
+from viewstamp.format.superblock import SuperblockState
 from viewstamp.routing import SERVICE_NAMES
 
 SERVICES = [f"--service={name}=unix:/{name}" for name in SERVICE_NAMES]

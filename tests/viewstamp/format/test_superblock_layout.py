@@ -8,17 +8,11 @@ from dataclasses import replace
 import pytest
 from blake3 import blake3
 
-from coordinator.journal.superblock import (
-    COPY_BYTES,
-    NO_PARENT,
-    decode_copy,
-    encode_copy,
-    seal_state,
-)
 from testkit.journal_builders import CLUSTER_ID
 from tests.coordinator.journal.superblock_states import ADMITTED, FIRST, NEWCOMER, STATES, history
 from viewstamp.format import FormatError
 from viewstamp.format.prepare import checksum_of
+from viewstamp.format.superblock import COPY_BYTES, NO_PARENT, decode_copy, encode_copy, seal_state
 
 GOLDEN = bytes.fromhex(
     "7fab8468b12fbc790aaf51955a397c0e02000000000000000000000000000000"
