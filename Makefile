@@ -29,7 +29,7 @@ LONG    := $(PYTHON) -m pytest -m "long and not exhaustive" -o faulthandler_time
 
 # The tests of the packages whose branches are counted. Counting makes others slow: the simulators up
 # to three times. These have processes of their own, since thousands of tests before them slow them down, too.
-PURE_TESTS := tests/composite tests/coordinator/mux tests/coordinator/vsr tests/services \
+PURE_TESTS := tests/composite tests/coordinator/journal/test_superblock.py tests/coordinator/mux tests/coordinator/vsr tests/services \
            tests/viewstamp/format tests/viewstamp/machine tests/viewstamp/snapshots
 TRANSPORT_TESTS := tests/coordinator/base tests/coordinator/stages tests/coordinator/peers tests/coordinator/gateway \
 	tests/services/runtime tests/viewstamp/client tests/viewstamp/wire tests/processes
