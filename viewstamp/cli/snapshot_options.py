@@ -97,6 +97,8 @@ def telling(settings: Settings) -> Iterator[None]:
     except SnapshotFilesError as error:
         code = EXIT_USAGE if error.is_usage else EXIT_REFUSED
         fail(settings, error.reason, error.message, error.next_step, exit_code=code)
+    except BrokenPipeError:
+        raise  # whoever reads the output has seen enough
     except OSError as error:
         fail(settings, "CANNOT_USE_FILE", str(error), "check the directory and its permissions")
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from coordinator.snapshot.store import rebuild
 from tests.viewstamp.cli.conftest import CommandLine
 from tests.viewstamp.snapshots.generations import SECRETS, SnapshotDirectory, flip
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as pb
+from viewstamp.cli.snapshot_options import telling
 from viewstamp.snapshots.catalog_view import CATALOG_VIEW_FILE, CatalogView
 
 SNAPSHOT_COMMANDS = (
@@ -55,6 +57,13 @@ def test_list(offline: CommandLine, replica: SnapshotDirectory, tmp_path: Path) 
     assert single.data == rows
     (tmp_path / "empty").mkdir()
     assert "no snapshots in" in offline("snapshot", "list", "--copies", f"{tmp_path}/empty").out
+
+
+def test_readers_of_an_output_may_leave() -> None:
+    """A closed pipe, as behind `| head`, is not told as a file that cannot be used."""
+    unused: Any = None
+    with pytest.raises(BrokenPipeError), telling(unused):
+        raise BrokenPipeError
 
 
 def test_list_goes_on_behind_damage(offline: CommandLine, replica: SnapshotDirectory) -> None:
