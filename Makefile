@@ -43,7 +43,7 @@ export DEMO_ANALYTICS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help image image-client image-analytics preflight preflight-analytics preflight-dev preflight-tests up install-analytics demo test test-long test-exhaustive test-transports test-foreign test-deploy test-image test-kubernetes kubernetes images manifests lint format generate docs \
+.PHONY: help image image-client image-analytics preflight preflight-analytics preflight-dev preflight-tests up install-analytics demo test test-long test-exhaustive test-transports test-foreign test-deploy test-image test-kubernetes kubernetes older-image images manifests lint format generate docs \
         lock simulate simulate-coverage simulate-guards model model-long model-guards model-traces crash-test cluster-test soak torture abuse fuzz-frames limits benchmark benchmark-snapshots benchmark-failover \
         benchmark-analytics clean
 
@@ -135,14 +135,15 @@ OLDER_IMAGE := $(CURDIR)/var/older-image
 kubernetes: $(DEV) ## Build the programs of a Kubernetes with Go: about 15 minutes, once
 	$(PYTHON) -m testkit.kubernetes.build $(KUBERNETES)
 
-$(OLDER_IMAGE)/viewstamp.tar: $(DEV)
+# Always anew: an archive does not say of which revision it is.
+older-image: $(DEV)
 	rm -rf $(OLDER_IMAGE)
 	git worktree prune
 	git worktree add --detach $(OLDER_IMAGE)/source $(OLDER)
 	cd $(OLDER_IMAGE)/source && $(CURDIR)/$(PYTHON) -m tools.image --base debootstrap --output $(OLDER_IMAGE) viewstamp
 	git worktree remove --force $(OLDER_IMAGE)/source
 
-test-kubernetes: kubernetes $(OLDER_IMAGE)/viewstamp.tar ## Run the manifests on a Kubernetes of three nodes; needs root, OLDER=revision
+test-kubernetes: kubernetes older-image ## Run the manifests on a Kubernetes of three nodes; needs root, OLDER=revision
 	$(PYTHON) -m tools.image --base debootstrap
 	CI=true KUBERNETES_PROGRAMS=$(KUBERNETES) KUBERNETES_OLDER_IMAGE=$(OLDER_IMAGE)/viewstamp.tar \
 		$(LIMIT) 60m $(PYTHON) -m pytest -m kubernetes -o faulthandler_timeout=1800 --capture=no tests/kubernetes

@@ -89,10 +89,11 @@ class Kubernetes:
 
     def ready_nodes(self) -> int:
         """Return how many nodes are ready for pods."""
-        return sum(_is_ready(node) for node in self.get("nodes")["items"])
+        return sum(is_ready(node) for node in self.get("nodes")["items"])
 
 
-def _is_ready(item: Any) -> bool:
+def is_ready(item: Any) -> bool:
+    """Return whether a node or a pod says that it is ready."""
     conditions = {one["type"]: one["status"] for one in item["status"].get("conditions", [])}
     return conditions.get("Ready") == "True"
 

@@ -66,13 +66,10 @@ def start_api_server(layout: Layout, credentials: Credentials) -> Daemon:
 
 def start_controller_manager(layout: Layout, credentials: Credentials) -> Daemon:
     """Start the controllers of Kubernetes' own resources, once the API server answers."""
-    kubeconfig = credentials.client("manager", "system:kube-controller-manager")
-    return Daemon(
-        layout.logs / "kube-controller-manager.log",
-        program("kube-controller-manager"),
-        f"--kubeconfig={kubeconfig}",
-        "--leader-elect=false",
-        "--secure-port=0",
+    return _start_client(
+        layout,
+        credentials,
+        "kube-controller-manager",
         "--use-service-account-credentials=true",
         f"--root-ca-file={credentials.authority}",
         f"--service-account-private-key-file={credentials.path('accounts.key')}",
@@ -81,11 +78,11 @@ def start_controller_manager(layout: Layout, credentials: Credentials) -> Daemon
 
 def start_scheduler(layout: Layout, credentials: Credentials) -> Daemon:
     """Start what gives each pod a node, once the API server answers."""
-    kubeconfig = credentials.client("scheduler", "system:kube-scheduler")
-    return Daemon(
-        layout.logs / "kube-scheduler.log",
-        program("kube-scheduler"),
-        f"--kubeconfig={kubeconfig}",
-        "--leader-elect=false",
-        "--secure-port=0",
-    )
+    return _start_client(layout, credentials, "kube-scheduler")
+
+
+def _start_client(layout: Layout, credentials: Credentials, name: str, *flags: str) -> Daemon:
+    """Start a lone client of the API server that has a role of its own, and serves nobody."""
+    kubeconfig = credentials.client(name, f"system:{name}")
+    common = (f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0")
+    return Daemon(layout.logs / f"{name}.log", program(name), *common, *flags)

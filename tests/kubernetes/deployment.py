@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from testkit.kubernetes.cluster import Kubernetes
+from testkit.kubernetes.cluster import Kubernetes, is_ready
 from testkit.kubernetes.layout import KubernetesError
-from tests.deploy.pod import CLUSTER_ID, NAMESPACE, ROOT
+from tests.deploy.pod import CLUSTER_ID, NAMESPACE, ROOT, SIDECARS
 from tests.deploy.pod_processes import CLUSTER_KEY
 
 OVERLAYS: Final = Path(__file__).parent / "overlays"
@@ -18,7 +18,7 @@ OLDER: Final = "docker.io/library/viewstamp:older"
 CLIENT: Final = "docker.io/library/viewstamp-client:current"
 ANALYTICS: Final = "docker.io/library/viewstamp-analytics:current"
 CLIENTS: Final = "clients"
-CONTAINERS: Final = ("coordinator", "users", "streams", "consumer-groups")
+CONTAINERS: Final = ("coordinator", *SIDECARS)
 HEADLESS: Final = ",".join(
     f"viewstamp-{replica}.viewstamp-headless.{NAMESPACE}.svc:7400" for replica in range(3)
 )
@@ -48,7 +48,7 @@ class Deployment:
 
     def get(self, *words: str) -> Any:
         """Return what `kubectl get` says of the namespace, as a document."""
-        return json.loads(self.kubectl("get", *words, "--output=json"))
+        return self.kubernetes.get("--namespace", NAMESPACE, *words)
 
     def wait_rollout(self) -> None:
         """Wait until every pod is of the newest revision and ready. Raises KubernetesError."""
@@ -61,7 +61,7 @@ class Deployment:
 
     def ready(self) -> set[str]:
         """Return the names of the pods that are ready."""
-        return {name for name, pod in self.pods().items() if _condition(pod, "Ready") == "True"}
+        return {name for name, pod in self.pods().items() if is_ready(pod)}
 
     def wait_ready(self) -> None:
         """Wait until all pods are ready. Raises KubernetesError."""
@@ -196,11 +196,6 @@ class ClientPod:
     def delete(self) -> None:
         """Delete the pod and its namespace."""
         self.kubernetes.kubectl("delete", "namespace", self.namespace)
-
-
-def _condition(pod: Any, name: str) -> str:
-    conditions = {one["type"]: one["status"] for one in pod["status"].get("conditions", [])}
-    return str(conditions.get(name))
 
 
 def _client_objects(namespace: str, addresses: str, authority: str) -> list[dict[str, Any]]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -23,19 +21,16 @@ from viewstamp.cli.log_summary import show_summary
 from viewstamp.cli.output import printed_lines
 from viewstamp.cli.settings import (
     EXIT_CHANGES,
-    EXIT_REFUSED,
-    EXIT_USAGE,
     Settings,
-    fail,
     settings_of,
-    told,
 )
-from viewstamp.cli.snapshot_options import warn
-from viewstamp.journals.journal_errors import JournalFilesError
+from viewstamp.cli.snapshot_options import telling, warn
 from viewstamp.journals.log_entries import LogEntryRecord, LogMarkRecord, read_records
 from viewstamp.journals.log_findings import LogFinding
 from viewstamp.journals.log_reading import LogReading, read_log
 from viewstamp.journals.logged_commands import checked_method, commands_of, kind_of
+
+OWNER_STEP: Final = "run it as the user who owns the data directory"
 
 
 def log(
@@ -77,7 +72,7 @@ def log(
         raise typer.BadParameter(f"--to {to_op} lies before --from {from_op}")
     if summary and (from_op, to_op, method, count) != (1, None, None, None):
         raise typer.BadParameter("--summary is of the whole journal: give it alone")
-    with _telling(settings):
+    with telling(settings, OWNER_STEP):
         wanted = None if method is None else checked_method(method)
         reading = read_log(data)
         if summary:
@@ -87,21 +82,6 @@ def log(
     _warn(settings, reading)
     if not reading.is_whole:
         raise typer.Exit(EXIT_CHANGES)
-
-
-@contextmanager
-def _telling(settings: Settings) -> Iterator[None]:
-    """Report that files cannot be read, and exit: 1 if they are bad, 2 otherwise."""
-    try:
-        yield
-    except JournalFilesError as error:
-        code = EXIT_USAGE if error.is_usage else EXIT_REFUSED
-        fail(settings, error.reason, error.message, error.next_step, exit_code=code)
-    except BrokenPipeError:
-        raise  # whoever reads the output has seen enough
-    except OSError as error:
-        step = "run it as the user who owns the data directory"
-        fail(settings, "CANNOT_USE_FILE", told(error), step)
 
 
 def _warn(settings: Settings, reading: LogReading) -> None:

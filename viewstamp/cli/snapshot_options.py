@@ -11,8 +11,8 @@ import typer
 
 from viewstamp.cli.completing import complete_generation
 from viewstamp.cli.documents import document_line
-from viewstamp.cli.settings import EXIT_REFUSED, EXIT_USAGE, Settings, fail
-from viewstamp.snapshots.errors import SnapshotFilesError
+from viewstamp.cli.settings import EXIT_REFUSED, EXIT_USAGE, Settings, fail, told
+from viewstamp.files_error import FilesError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,17 +90,19 @@ def offline_copies(directory: Path | None, copies: list[Path] | None) -> Copies 
 
 
 @contextmanager
-def telling(settings: Settings) -> Iterator[None]:
+def telling(
+    settings: Settings, next_step: str = "check the directory and its permissions"
+) -> Iterator[None]:
     """Report errors of files, and exit: 1 if they are bad, 2 if they cannot be used."""
     try:
         yield
-    except SnapshotFilesError as error:
+    except FilesError as error:
         code = EXIT_USAGE if error.is_usage else EXIT_REFUSED
         fail(settings, error.reason, error.message, error.next_step, exit_code=code)
     except BrokenPipeError:
         raise  # whoever reads the output has seen enough
     except OSError as error:
-        fail(settings, "CANNOT_USE_FILE", str(error), "check the directory and its permissions")
+        fail(settings, "CANNOT_USE_FILE", told(error), next_step)
 
 
 def warn_of_bad_copies(settings: Settings, copies: Copies) -> None:

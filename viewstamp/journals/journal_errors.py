@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
+from viewstamp.files_error import FilesError
 
-class JournalFilesError(Exception):
-    """Nothing can be read: `reason` for programs, `message`, and what to do in `next_step`.
 
-    `is_usage` says that the request was wrong.
-    """
+class JournalFilesError(FilesError):
+    """Nothing can be read of a journal."""
 
     reason = "BAD_JOURNAL"
-    is_usage = False
-
-    def __init__(self, message: str, next_step: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.next_step = next_step
 
 
 class NoJournal(JournalFilesError):  # noqa: N818 - reads as the sentence it is

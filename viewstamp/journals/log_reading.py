@@ -30,7 +30,9 @@ class LogReading:
     def is_whole(self) -> bool:
         """Whether nothing is lost or damaged that somebody would have to look at."""
         survey = self.survey
-        return not (survey.open_findings or self.missing_ops or self.superblock_findings)
+        # Nobody has judged what was only counted.
+        damage = survey.open_findings or survey.findings_untold
+        return not (damage or self.missing_ops or self.superblock_findings)
 
     @property
     def missing_ops(self) -> list[tuple[int, int]]:

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from viewstamp.files_error import FilesError
+
 # So much of a wrong expression is repeated.
 EXCERPT_CHARACTERS: Final = 24
 
 
-class SnapshotFilesError(Exception):
-    """Files cannot be used: `reason` for programs, `message`, and what to do in `next_step`.
-
-    `is_usage` says that the files are fine and the request was wrong.
-    """
+class SnapshotFilesError(FilesError):
+    """Files of snapshots cannot be used."""
 
     reason = "BAD_SNAPSHOT_FILES"
-    is_usage = False
-
-    def __init__(self, message: str, next_step: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.next_step = next_step
 
 
 class NoSuchDirectory(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is

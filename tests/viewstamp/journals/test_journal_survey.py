@@ -17,6 +17,7 @@ from tests.viewstamp.journals.dumped_journals import dump, live_entries_of
 from viewstamp.journals.journal_survey import JournalSurvey, survey_journal
 from viewstamp.journals.log_entries import settle_copies
 from viewstamp.journals.log_findings import KnownOutside, LogFinding, LogVerdict
+from viewstamp.journals.log_reading import read_log
 from viewstamp.journals.op_ranges import OpRanges
 
 SEEDS = 16
@@ -92,6 +93,19 @@ def live_on(member: JournalMember, *, rotting: bool) -> None:
     if rotting and member.random.random() < 0.5:
         for _ in range(member.random.randint(1, 3)):
             member.rot()
+
+
+def test_damage_that_is_only_counted_is_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A journal with more findings than are kept is not whole, even if all of these are settled."""
+    monkeypatch.setattr("viewstamp.journals.journal_survey.FINDINGS_MAX", 1)
+    member = JournalMember(1)
+    reading = read_log(dump(member.storage, tmp_path))
+    assert reading.is_whole
+    for place in 1, 2:
+        reading.survey.tell(LogFinding(place, 0, "rot", verdict=LogVerdict.SETTLED))
+    assert reading.survey.open_findings == [] and not reading.is_whole
 
 
 @pytest.mark.parametrize("seed", range(20))
