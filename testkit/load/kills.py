@@ -20,6 +20,7 @@ from testkit.load.cuts import (
 )
 from testkit.load.generator import SILENCE_MAX_S, LoadGenerator
 from testkit.load.oracle import Check, Violation
+from testkit.load.session import LoadFailed
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.routing import SERVICE_NAMES
 
@@ -115,8 +116,12 @@ async def _kill_during(
 ) -> ProcessKill:
     killed_us = wall_clock_us()
     kill = await _kill(cluster, load, process)
-    async with asyncio.timeout(SILENCE_MAX_S):
-        snapshot = await asked.decided
+    try:
+        async with asyncio.timeout(SILENCE_MAX_S):
+            snapshot = await asked.decided
+    except TimeoutError as error:
+        text = f"{process} was killed during a cut: nothing was decided within {SILENCE_MAX_S:g} s"
+        raise LoadFailed(text) from error
     state = snapshots_pb2.SnapshotState.Name(snapshot.state)
     moment = moment_of(killed_us, snapshot)
     cut = CutKill(snapshot.generation, moment, state.removeprefix("SNAPSHOT_STATE_"))

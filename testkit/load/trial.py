@@ -59,7 +59,7 @@ class TrialOptions:
 
     A snapshot is asked for `snapshot_pause_s` after the one before was decided, and triggered by
     every `snapshot_commands` (0: never). The newest `snapshots_kept` are kept. With
-    `partitions_max` above 1 groups rebalance, and the end waits for revocations (30 s).
+    `partitions_max` above 1 groups rebalance.
     """
 
     directory: Path
