@@ -7,16 +7,16 @@ refusals. Nobody is answered, nothing is proposed, and what a cut freezes is let
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from coordinator.base.slices import at_once
-from coordinator.mux.catalog_types import Restored
+from coordinator.mux.catalog_types import CutTaken, Restored, Snapshot
+from coordinator.mux.entities import Session
 from coordinator.mux.mux import FROM_THE_BEGINNING, Mux
 from coordinator.mux.stage import SERVICE_STAGES, Stage
 from coordinator.mux.types import (
     CommittedPrepare,
-    CutTaken,
     MuxEffect,
     Read,
     ReadAnswered,
@@ -34,6 +34,7 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.format.digest import StateDigest
 from viewstamp.format.prepare import NO_PARENT, SealedPrepare
+from viewstamp.machine.freezing import Entity
 
 
 class ForeignEntryError(Exception):
@@ -79,6 +80,46 @@ class PastState:
     def revision(self) -> int:
         """The last revision."""
         return self._mux.revision
+
+    @property
+    def feature_level(self) -> int:
+        """The feature level in force."""
+        return self._mux.feature_level
+
+    @property
+    def timestamp_us(self) -> int:
+        """Log time of the last entry."""
+        return self._timestamp_us
+
+    @property
+    def checksum(self) -> bytes:
+        """The identity of the last entry, the parent of the next one, 16 bytes."""
+        return self._checksum
+
+    def live_sessions(self) -> list[Session]:
+        """Return the sessions that have not ended, by ascending id."""
+        return list(self._mux.sessions.live())
+
+    def snapshots(self) -> tuple[Snapshot, ...]:
+        """Return all generations of the catalog, ascending."""
+        return self._mux.catalog.list_after(0, self.last_generation())
+
+    def last_generation(self) -> int:
+        """Return the number of the newest generation ever begun or asked for."""
+        return self._mux.catalog.last_generation
+
+    def entities(self, stage: Stage) -> Iterator[Entity]:
+        """Yield all entities of a section, by ascending kind and key."""
+        if stage is Stage.SESSIONS:
+            return iter(sorted(self._mux.entities()))
+        if stage is Stage.CATALOG:
+            return self._mux.catalog.entities()
+        machine = self.machines[stage]
+        return machine.domain.section.entities(machine.state)
+
+    def go_on_from_here(self) -> None:
+        """Let another log continue behind the beginning of an entry, whose rest is given up."""
+        self.is_partial = False
 
     def apply(self, prepare: SealedPrepare, last_revision: int | None = None) -> None:
         """Apply the next committed entry, or its commands up to a revision.

@@ -68,6 +68,11 @@ PLACES: Final = {
         "log",
         "Show the entries in the journal of a replica, as its disk holds them, without secrets.",
     ),
+    "restore": CommandPlace(
+        "restore_command",
+        "restore",
+        "Found a new cluster from a snapshot, or from a replica of a lost cluster.",
+    ),
     "analyze": CommandPlace(
         "analyze",
         "analyze",

@@ -1,0 +1,368 @@
+"""The data directories of the new cluster: as if its replicas had just restarted from the cut.
+
+Each holds the snapshot in three copies, a journal whose only entry is the cut's, and a superblock
+that names both as committed. All are made below one directory with a temporary name, which gets its
+own name last: a restore that was cut short leaves nothing that a replica could start from.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from coordinator import vsr
+from coordinator.journal.journal import Journal
+from coordinator.mux.stage import SERVICE_STAGES, Stage, cut_stages
+from coordinator.replica.data_directory import (
+    JOURNAL_DIRECTORY,
+    SUPERBLOCK_FILE,
+    DirectoryOptions,
+    open_replica,
+)
+from coordinator.replica.superblock_file import SuperblockFile
+from coordinator.snapshot.copies import CopyVerdict
+from coordinator.snapshot.files import SnapshotDirectories, SnapshotFiles
+from coordinator.snapshot.inner_sections import VERSIONS
+from coordinator.storage import FileStorage, Storage
+from past.domains import DOMAINS
+from past.founding.endings import FOUNDING_VIEW, Ended
+from past.founding.errors import TargetNotEmpty, UnequalRestore
+from past.founding.jumps import JUMP, jumped
+from past.sections import ArrivingSnapshot
+from past.state import PastState
+from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
+from viewstamp.api.snapshots.v1.manifest_pb2 import (
+    LayerReference,
+    SectionManifest,
+    SnapshotManifest,
+)
+from viewstamp.format.layer import LayerHeader
+from viewstamp.format.manifest import MANIFEST_VERSION, root_of, section_of, sections
+from viewstamp.cluster.preflight import CLUSTER_ID_FILE, write_secret
+from viewstamp.format.prepare import SealedPrepare, checksum_of, seal
+from viewstamp.format.section import SectionEntry, SectionTally
+from viewstamp.format.superblock import SuperblockState
+from viewstamp.limits import MIB
+from viewstamp.machine.freezing import Entity
+
+TEMPORARY_SUFFIX: Final = ".restoring"
+REPLICA_DIRECTORY: Final = "replica-{}"
+DIRECTORY_MODE: Final = 0o700
+READ_BYTES: Final = 1 * MIB
+# A journal of a single replica never restarts elsewhere; who makes one is no replica.
+_JOURNAL_MAKER_REPLICAS: Final = 2
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The new cluster: where, how many replicas, and its id of 16 bytes.
+
+    With `only_replica` the path is the directory of this one. Whoever restores each replica in a
+    place of its own gives the same source and id everywhere, and gets the same snapshot.
+    """
+
+    path: Path
+    replica_count: int
+    cluster_id: bytes
+    only_replica: int | None = None
+
+    def directories(self, root: Path) -> dict[int, Path]:
+        """Return the data directory of each replica, as `viewstamp up` names them."""
+        if self.only_replica is not None:
+            return {self.only_replica: root}
+        if self.replica_count == 1:
+            return {0: root}
+        return {n: root / REPLICA_DIRECTORY.format(n) for n in range(self.replica_count)}
+
+    @property
+    def is_below_one_directory(self) -> bool:
+        """Whether the path holds a directory for each of several replicas."""
+        return self.only_replica is None and self.replica_count > 1
+
+
+def check_target(path: Path) -> None:
+    """Raise TargetNotEmpty unless the path is free, or an empty directory."""
+    if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
+        raise TargetNotEmpty(
+            f"{path} exists and is not an empty directory",
+            "a new cluster needs a directory of its own: give another one, or move this one away",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenCluster:
+    """The directories of a new cluster that have no names yet, and the snapshot in each."""
+
+    target: Target
+    temporary: Path
+    manifest: SnapshotManifest
+    replicas: tuple[DirectoryOptions, ...]
+
+
+def write_cluster(
+    target: Target, state: PastState, ended: Ended, progress: Progress
+) -> WrittenCluster:
+    """Write all directories below a temporary name. `state` is that of `ended.cut`.
+
+    Raises TargetNotEmpty, OSError, and what snapshot files, journal and superblock raise.
+    """
+    check_target(target.path)
+    temporary = target.path.with_name(target.path.name + TEMPORARY_SUFFIX)
+    if temporary.exists():
+        shutil.rmtree(temporary)  # of a restore that was cut short
+    temporary.mkdir(mode=DIRECTORY_MODE, parents=True)
+    cut = _jumped_cut(target.cluster_id, ended.cut)
+    replicas = tuple(
+        DirectoryOptions(path, replica, target.replica_count, target.cluster_id)
+        for replica, path in target.directories(temporary).items()
+    )
+    first, *others = replicas
+    manifest = _write_first(first, state, cut, ended.generation, progress)
+    for done, options in enumerate(others, start=1):
+        _write_copy(options, first, manifest, cut)
+        progress("replicas", done, len(others))
+    return WrittenCluster(target, temporary, manifest, replicas)
+
+
+def check_and_name(written: WrittenCluster, progress: Progress) -> None:
+    """Start from what was written, as replicas and machines do, and give it its name.
+
+    Raises UnequalRestore, OSError, RestoreError, SectionContentsError, and what an opening raises.
+    """
+    for options in written.replicas:
+        _check_opens(options, written.manifest)
+    _check_equal(written.replicas[0], written.manifest, progress)
+    target = written.target
+    if target.is_below_one_directory:
+        write_secret(written.temporary / CLUSTER_ID_FILE, target.cluster_id.hex() + "\n")
+    _name_durably(written.temporary, target.path)
+
+
+def _jumped_cut(cluster_id: bytes, cut: SealedPrepare) -> SealedPrepare:
+    """Return the cut's entry as the first of the new log: the next revision follows its own."""
+    header = cut.header
+    return seal(
+        parent=checksum_of(cluster_id + header.parent),
+        cluster_id=cluster_id,
+        view=FOUNDING_VIEW,
+        op=header.op,
+        commit=header.commit,
+        first_revision=header.first_revision + JUMP,
+        command_count=header.command_count,
+        feature_level=header.feature_level,
+        timestamp=header.timestamp,
+        body=cut.body,
+    )
+
+
+# --- Snapshot files ---
+
+
+def _write_first(
+    options: DirectoryOptions,
+    state: PastState,
+    cut: SealedPrepare,
+    generation: int,
+    progress: Progress,
+) -> SnapshotManifest:
+    storage = FileStorage()
+    _make(storage, options.path)
+    manifest = _manifest(options, cut, generation)
+    files = _snapshot_files(storage, options)
+    try:
+        stages = cut_stages(cut.header.feature_level)
+        for done, stage in enumerate(stages, start=1):
+            entities = jumped(stage, state.entities(stage), generation, cut.header.feature_level)
+            section_of(manifest, int(stage)).CopyFrom(_section(files, manifest, stage, entities))
+            progress("sections", done, len(stages))
+        manifest.root = root_of(manifest)
+        files.write_manifest(manifest)
+    finally:
+        files.close()
+    _write_log(storage, options, cut, generation)
+    return manifest
+
+
+def _manifest(options: DirectoryOptions, cut: SealedPrepare, generation: int) -> SnapshotManifest:
+    return SnapshotManifest(
+        format_version=MANIFEST_VERSION,
+        cluster_id=options.cluster_id or b"",
+        generation=generation,
+        cut_op=cut.op,
+        cut_revision=cut.last_revision,
+        view=cut.view,
+        timestamp=cut.timestamp,
+        cut_checksum=cut.checksum,
+        feature_level=cut.header.feature_level,
+    )
+
+
+def _section(
+    files: SnapshotFiles, manifest: SnapshotManifest, stage: Stage, entities: Iterator[Entity]
+) -> SectionManifest:
+    """Write a section as one base layer; a section without entities has none."""
+    version = DOMAINS[stage].section.version if stage in SERVICE_STAGES else VERSIONS[stage]
+    header = LayerHeader(
+        cluster_id=manifest.cluster_id,
+        stage=int(stage),
+        section_version=version,
+        generation=manifest.generation,
+        base_generation=0,
+        feature_level=manifest.feature_level,
+    )
+    tally = SectionTally()
+    writer = files.section_writer(manifest.generation, int(stage), lambda: header)
+    try:
+        writer.add_entries(_counted(tally, entities))
+        layers = [writer.finish()] if writer.entries else []
+    finally:
+        writer.discard()
+    return SectionManifest(
+        version=version,
+        applied_revision=manifest.cut_revision,
+        state_digest=tally.digest.to_bytes(),
+        kinds=[domain_pb2.KindCount(kind=k, entities=n) for k, n in tally.kinds.items()],
+        layers=layers,
+    )
+
+
+def _counted(tally: SectionTally, entities: Iterator[Entity]) -> Iterator[SectionEntry]:
+    for kind, key, canonical in entities:
+        entry = tally.add((kind, key, None, canonical))
+        assert entry is not None, "an entity is not empty"
+        yield entry
+
+
+def _write_copy(
+    options: DirectoryOptions,
+    first: DirectoryOptions,
+    manifest: SnapshotManifest,
+    cut: SealedPrepare,
+) -> None:
+    """Write another replica's directory: the same files, as if they came from the first one."""
+    storage = FileStorage()
+    _make(storage, options.path)
+    files = _snapshot_files(storage, options)
+    try:
+        incoming = files.incoming(manifest, adopted=0)
+        try:
+            for reference in incoming.lacking():
+                incoming.add_layer(reference, _chunks(first, reference))
+            incoming.finish()
+        finally:
+            incoming.close()
+    finally:
+        files.close()
+    _write_log(storage, options, cut, manifest.generation)
+
+
+def _chunks(first: DirectoryOptions, reference: LayerReference) -> Iterator[bytes]:
+    directory = Path(first.snapshot_directories()[0])
+    with (directory / "layers" / f"{reference.digest.hex()}.layer").open("rb") as file:
+        while chunk := file.read(READ_BYTES):
+            yield chunk
+
+
+def _snapshot_files(storage: Storage, options: DirectoryOptions) -> SnapshotFiles:
+    storage.make_directory(str(options.path / "snapshots"))
+    assert options.cluster_id is not None
+    directories = SnapshotDirectories(
+        options.snapshot_directories(), options.cluster_id, options.replica_id
+    )
+    return SnapshotFiles(storage, directories, report=_refuse_damage)
+
+
+def _refuse_damage(name: str, verdicts: object) -> None:
+    """Files that were just written are intact, or the disk is not fit for a replica."""
+    assert isinstance(verdicts, list | tuple)
+    told = ", ".join(str(each) for each in verdicts if isinstance(each, CopyVerdict))
+    raise UnequalRestore(f"{name} was damaged as it was written: {told}", "use another disk")
+
+
+# --- Log ---
+
+
+def _write_log(
+    storage: Storage, options: DirectoryOptions, cut: SealedPrepare, generation: int
+) -> None:
+    """Write journal and superblock: the cut is committed, and the snapshot is what is behind it."""
+    identity = SuperblockState(
+        cluster_id=options.cluster_id or b"",
+        replica_id=options.replica_id,
+        replica_count=options.replica_count,
+        view=FOUNDING_VIEW,
+        log_view=FOUNDING_VIEW,
+        commit_max=cut.op,
+        generation=0,
+    )
+    superblock = SuperblockFile(storage, str(options.path / SUPERBLOCK_FILE), identity)
+    journal, _ = Journal.create(
+        storage,
+        str(options.path / JOURNAL_DIRECTORY),
+        cluster_id=identity.cluster_id,
+        replica_id=identity.replica_id,
+        replica_count=max(_JOURNAL_MAKER_REPLICAS, identity.replica_count),
+        segment_bytes=options.segment_bytes,
+        superblock=superblock.mark,
+    )
+    try:
+        journal.restart_at(cut.op - 1, cut.parent)
+        journal.append([cut])
+        superblock.write_core(vsr.CoreState(FOUNDING_VIEW, FOUNDING_VIEW, cut.op))
+        named = journal.sequence_for_superblock
+        superblock.record_generation(generation, cut.op, named)
+    finally:
+        journal.close()
+
+
+# --- Checks and names ---
+
+
+def _check_opens(options: DirectoryOptions, manifest: SnapshotManifest) -> None:
+    """Open a directory as a replica does. Raises what that raises, UnequalRestore."""
+    files = open_replica(options)
+    try:
+        base = files.base
+        if base is None or base.manifest != manifest or files.recovery.head_uncertain:
+            raise UnequalRestore(
+                f"replica {options.replica_id} would not restart from the snapshot written",
+                "keep the directory for whoever looks for the reason",
+            )
+    finally:
+        files.close()
+
+
+def _check_equal(first: DirectoryOptions, manifest: SnapshotManifest, progress: Progress) -> None:
+    """Load what was written into machines of its own, and compare the digests of all sections."""
+    arriving = ArrivingSnapshot(manifest)
+    files = open_replica(first)
+    try:
+        assert files.base is not None
+        parts = list(sections(manifest))
+        for done, (stage, _) in enumerate(parts, start=1):
+            for layer, block in files.base.blocks(stage):
+                arriving.add(Stage(stage), layer, [block])
+            progress("check", done, len(parts))
+        arriving.state()  # it raises where a digest, a reference or a projection differs
+    finally:
+        files.close()
+
+
+def _make(storage: Storage, path: Path) -> None:
+    storage.make_directory(str(path))
+    path.chmod(DIRECTORY_MODE)
+
+
+def _name_durably(temporary: Path, path: Path) -> None:
+    temporary.rename(path)
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,104 @@
+"""Numbers of the new cluster that the lost one cannot have given. Pure.
+
+What happened behind the snapshot or the log that is left is not known. Whoever was told of it may
+still hold its revisions and ids. So revisions and the counters of ids go on 2**32 further, and none
+of them ever names something else. Personal access tokens end, because one that was deleted in what
+is lost would otherwise be valid again. Of the snapshots only the new one is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from coordinator.mux.stage import Stage
+from viewstamp.api.consumer_groups.v1.consumer_groups_pb2 import ConsumerGroupsCountersEntity
+from viewstamp.api.snapshots.v1.snapshots_service_pb2 import SnapshotEntity
+from viewstamp.api.streams.v1.streams_pb2 import StreamsCountersEntity
+from viewstamp.api.users.v1.users_pb2 import UsersCountersEntity
+from viewstamp.limits import FEATURE_LEVEL_BROKERS
+from viewstamp.machine.freezing import Entity
+
+JUMP: Final = 1 << 32
+FIRST_ID: Final = 1
+WHOLE_TABLE_KEY: Final = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """The counters of a section: their kind, and which fields count ids from 1 on.
+
+    A section without them has given no id yet, but the lost cluster may have.
+    """
+
+    kind: int
+    message: type[Message]
+    fields: tuple[str, ...]
+    # The fields that must stay 0 below FEATURE_LEVEL_BROKERS.
+    of_brokers: frozenset[str] = frozenset()
+
+
+COUNTERS: Final[Mapping[Stage, Counters]] = {
+    Stage.USERS: Counters(3, UsersCountersEntity, ("next_user_id",)),
+    Stage.STREAMS: Counters(
+        4,
+        StreamsCountersEntity,
+        ("next_stream_id", "next_topic_id", "next_broker_id"),
+        frozenset({"next_broker_id"}),
+    ),
+    Stage.CONSUMER_GROUPS: Counters(3, ConsumerGroupsCountersEntity, ("next_group_id",)),
+}
+# Kinds that end.
+DROPPED: Final = frozenset({(Stage.USERS, 2)})
+_SNAPSHOTS: Final = 1
+
+
+def jumped(
+    stage: Stage, entities: Iterable[Entity], generation: int, feature_level: int
+) -> Iterator[Entity]:
+    """Return the entities of a section as the new cluster has them, in their order."""
+    if stage is Stage.CATALOG:
+        return _catalog(entities, generation)
+    counters = COUNTERS.get(stage)
+    kept = (each for each in entities if (stage, each[0]) not in DROPPED)
+    return kept if counters is None else _counted(kept, counters, feature_level)
+
+
+def _counted(
+    entities: Iterable[Entity], counters: Counters, feature_level: int
+) -> Iterator[Entity]:
+    is_told = False
+    for kind, key, canonical in entities:
+        if not is_told and kind >= counters.kind:
+            is_told = True
+            if kind == counters.kind:
+                yield kind, key, _further(counters, canonical, feature_level)
+                continue
+            yield counters.kind, WHOLE_TABLE_KEY, _further(counters, b"", feature_level)
+        yield kind, key, canonical
+    if not is_told:
+        yield counters.kind, WHOLE_TABLE_KEY, _further(counters, b"", feature_level)
+
+
+def _further(counters: Counters, canonical: bytes, feature_level: int) -> bytes:
+    message: Any = counters.message.FromString(canonical)
+    for name in counters.fields:
+        if name not in counters.of_brokers or feature_level >= FEATURE_LEVEL_BROKERS:
+            setattr(message, name, max(getattr(message, name), FIRST_ID) + JUMP)
+    return bytes(message.SerializeToString(deterministic=True))
+
+
+def _catalog(entities: Iterable[Entity], generation: int) -> Iterator[Entity]:
+    for kind, key, canonical in entities:
+        if kind != _SNAPSHOTS:
+            yield kind, key, canonical
+            continue
+        entity = SnapshotEntity.FromString(canonical)
+        if entity.snapshot.generation == generation:
+            entity.snapshot.cut_revision += JUMP
+            if entity.snapshot.modified_revision:
+                entity.snapshot.modified_revision += JUMP
+            yield kind, key, entity.SerializeToString(deterministic=True)

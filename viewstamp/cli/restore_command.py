@@ -1,0 +1,210 @@
+"""`viewstamp restore`: a new cluster from what a lost one has left. Needs the extra `server`."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Final, NoReturn
+
+import typer
+
+from viewstamp.cli.options import DryRun
+from viewstamp.cli.output import moment, print_table, printed
+from viewstamp.cli.settings import EXIT_REFUSED, EXIT_USAGE, Settings, fail, settings_of
+from viewstamp.cli.snapshot_options import progress_bar, warn
+from viewstamp.limits import CLUSTER_ID_BYTES, REPLICAS_MAX
+
+# Another process, because it builds the state of the whole cluster with the programs of a server.
+PROGRAM: Final = (sys.executable, "-m", "past.founding")
+_STEPS: Final = {
+    "snapshot": "reading the snapshot",
+    "log": "applying the log",
+    "sections": "writing the new snapshot",
+    "replicas": "writing the other replicas",
+    "check": "reading what was written",
+}
+
+
+def restore(
+    context: typer.Context,
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A downloaded or copied snapshot, or the data directory of a stopped replica.",
+        ),
+    ],
+    into: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="Directory of the new cluster, which must not exist yet."),
+    ],
+    replicas: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=REPLICAS_MAX,
+            help="Replicas of the new cluster; several are in DIR/replica-0 and so on.",
+        ),
+    ] = 1,
+    copies: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Copy directory of the replica, where they are not below SOURCE; repeat it.",
+        ),
+    ] = None,
+    generation: Annotated[
+        int,
+        typer.Option(min=0, help="Snapshot to begin with; 0: the newest, or the replica's own."),
+    ] = 0,
+    to_revision: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="REVISION", help="Apply the log up to this revision only."),
+    ] = None,
+    accept_gaps: Annotated[
+        bool,
+        typer.Option(
+            "--accept-gaps", help="Take a log that lacks entries up to the first one missing."
+        ),
+    ] = False,
+    cluster_id: Annotated[
+        str | None,
+        typer.Option(metavar="HEX", help="Id of the new cluster, 32 digits; else a random one."),
+    ] = None,
+    only_replica: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="REPLICA",
+            help="Write this replica alone, into DIR itself. Give the same SOURCE and --cluster-id"
+            " to all.",
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Found a new cluster from what a lost one has left: a snapshot, or one replica's directory.
+
+    A replica's directory has its newest snapshot and the log behind that; a snapshot alone ends at
+    its cut. SOURCE is only read. The new cluster has another id, so that nothing of the lost one
+    reaches it, and a new key. Users, passwords, streams, topics, groups and offsets are kept.
+    Sessions, memberships, access tokens and personal access tokens end. Revisions and the numbers
+    of new entities go on 2^32 further, so that nothing that the lost cluster gave behind SOURCE is
+    given again; watches from its revisions are told that they are compacted.
+
+    Start it with `viewstamp up --data-directory DIR`, and --replicas if there are several.
+    """
+    settings = settings_of(context)
+    _check_numbers(replicas, cluster_id, only_replica)
+    asked = {
+        "source": str(source),
+        "copies": [str(path) for path in copies or ()],
+        "generation": generation,
+        "to_revision": to_revision,
+        "accept_gaps": accept_gaps,
+        "into": str(into),
+        "replicas": replicas,
+        "cluster_id": cluster_id or secrets.token_hex(CLUSTER_ID_BYTES),
+        "only_replica": only_replica,
+        "dry_run": dry_run,
+    }
+    report = _run(settings, asked)
+    for text in report["bad_copies"]:
+        warn(settings, "BAD_COPY", text)
+    if not printed(settings, report, report["directories"]):
+        _show(report)
+
+
+def _check_numbers(replicas: int, cluster_id: str | None, only_replica: int | None) -> None:
+    if only_replica is not None and only_replica >= replicas:
+        raise typer.BadParameter(
+            f"--only-replica {only_replica} is not one of {replicas} replicas: the first is 0"
+        )
+    if only_replica is not None and cluster_id is None and replicas > 1:
+        raise typer.BadParameter("--only-replica needs --cluster-id, the same for every replica")
+    digits = 2 * CLUSTER_ID_BYTES
+    if cluster_id is not None and not _is_hexadecimal(cluster_id, digits):
+        raise typer.BadParameter(f"--cluster-id {cluster_id!r} is not {digits} hexadecimal digits")
+
+
+def _is_hexadecimal(text: str, digits: int) -> bool:
+    return len(text) == digits and all(each in "0123456789abcdef" for each in text)
+
+
+def _run(settings: Settings, asked: dict[str, Any]) -> dict[str, Any]:
+    """Have the other process restore, show its progress, and return its report."""
+    last: dict[str, Any] = {}
+    command = [*PROGRAM, json.dumps(asked)]
+    with (
+        progress_bar(settings) as progress,
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
+    ):
+        show = _shower(progress)
+        assert process.stdout is not None
+        for line in process.stdout:
+            last = json.loads(line)
+            if "step" in last:
+                show(last)
+    if "report" not in last:
+        _fail(settings, last, process.returncode)
+    report: dict[str, Any] = last["report"]
+    return report
+
+
+def _fail(settings: Settings, last: dict[str, Any], exit_code: int) -> NoReturn:
+    if "reason" not in last:
+        fail(
+            settings,
+            "RESTORE_ENDED",
+            f"the process that restores ended with {exit_code}, and said why above",
+            "nothing was founded; the servers' programs are needed: pip install viewstamp[server]",
+            exit_code=EXIT_REFUSED,
+        )
+    code = EXIT_USAGE if last["is_usage"] else EXIT_REFUSED
+    fail(settings, last["reason"], last["message"], last["next_step"], exit_code=code)
+
+
+def _shower(progress: Any) -> Callable[[dict[str, Any]], None]:
+    tasks: dict[str, Any] = {}
+
+    def show(told: dict[str, Any]) -> None:
+        step = told["step"]
+        if step not in tasks:
+            tasks[step] = progress.add_task(_STEPS[step], total=told["total"])
+        progress.update(tasks[step], completed=told["done"], total=told["total"])
+
+    return show
+
+
+def _show(report: dict[str, Any]) -> None:
+    begun = report["generation"]
+    rows = [
+        ("cluster", report["cluster_id"] if report["is_written"] else "a new one"),
+        ("from cluster", report["from_cluster_id"]),
+        ("from snapshot", f"{begun}, revision {report['cut_revision']}" if begun else "none"),
+        ("log entries behind it", report["log_entries"]),
+        ("of those not known to be committed", report["unconfirmed_entries"]),
+        ("newest revision that is kept", report["revision"]),
+        ("its time", moment(report["timestamp_us"])),
+        ("next revision", report["next_revision"]),
+        ("sessions that end", report["sessions_ended"]),
+        ("memberships that end", report["memberships_ended"]),
+        ("personal access tokens that end", report["tokens_ended"]),
+    ]
+    rows += [(f"{name.replace('_', ' ')}", n) for name, n in report["entities"].items()]
+    values = [{"what": name, "value": value} for name, value in rows]
+    is_written = report["is_written"]
+    print_table(("what", "value"), values, "restored" if is_written else "would be restored")
+    for first, last in report["missing_ops"]:
+        typer.echo(f"lost: entries {first} to {last}, and all behind the first of them")
+    typer.echo(
+        f"lost: whatever happened behind revision {report['revision']},"
+        f" {moment(report['timestamp_us'])}"
+    )
+    if is_written:
+        typer.echo(f"written: {', '.join(report['directories'])}")
+    else:
+        typer.echo("nothing was written")
