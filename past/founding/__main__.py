@@ -1,6 +1,6 @@
 """`python -m past.founding`: what `viewstamp restore` runs, and programs read.
 
-The one argument is a JSON object with the fields of `Wanted` and `Target`, and `dry_run`.
+The one argument is a JSON object with the fields of `Wanted` and `NewCluster`, and `dry_run`.
 Each line of the output is a JSON object: {"step", "done", "total"} while it goes on, and last
 {"report"} or {"reason", "message", "next_step", "is_usage"}. Exit code: 0 with a report, 1 without.
 """
@@ -18,7 +18,7 @@ from coordinator.mux.entities import RestoreError
 from coordinator.replica.start import WrongDirectoryError
 from coordinator.snapshot.errors import SnapshotStorageError
 from coordinator.storage import DirectoryInUse
-from past.founding.directories import Target
+from past.founding.directories import NewCluster
 from past.founding.remains import Wanted
 from past.founding.restore import restore
 from services.runtime.installing import SectionContentsError
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
         to_revision=asked["to_revision"],
         accept_gaps=asked["accept_gaps"],
     )
-    new = Target(
+    new = NewCluster(
         path=Path(asked["into"]).absolute(),
         replica_count=asked["replicas"],
         cluster_id=bytes.fromhex(asked["cluster_id"]),

@@ -29,7 +29,7 @@ from coordinator.snapshot.files import SnapshotDirectories, SnapshotFiles
 from coordinator.snapshot.inner_sections import VERSIONS
 from coordinator.storage import FileStorage, Storage
 from past.domains import DOMAINS
-from past.founding.endings import FOUNDING_VIEW, Ended
+from past.founding.endings import FOUNDING_VIEW, EndedState
 from past.founding.errors import TargetNotEmpty, UnequalRestore
 from past.founding.jumps import JUMP, jumped
 from past.sections import ArrivingSnapshot
@@ -40,9 +40,9 @@ from viewstamp.api.snapshots.v1.manifest_pb2 import (
     SectionManifest,
     SnapshotManifest,
 )
+from viewstamp.cluster.preflight import CLUSTER_ID_FILE, write_secret
 from viewstamp.format.layer import LayerHeader
 from viewstamp.format.manifest import MANIFEST_VERSION, root_of, section_of, sections
-from viewstamp.cluster.preflight import CLUSTER_ID_FILE, write_secret
 from viewstamp.format.prepare import SealedPrepare, checksum_of, seal
 from viewstamp.format.section import SectionEntry, SectionTally
 from viewstamp.format.superblock import SuperblockState
@@ -60,7 +60,7 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class NewCluster:
     """The new cluster: where, how many replicas, and its id of 16 bytes.
 
     With `only_replica` the path is the directory of this one. Whoever restores each replica in a
@@ -99,14 +99,14 @@ def check_target(path: Path) -> None:
 class WrittenCluster:
     """The directories of a new cluster that have no names yet, and the snapshot in each."""
 
-    target: Target
+    target: NewCluster
     temporary: Path
     manifest: SnapshotManifest
     replicas: tuple[DirectoryOptions, ...]
 
 
 def write_cluster(
-    target: Target, state: PastState, ended: Ended, progress: Progress
+    target: NewCluster, state: PastState, ended: EndedState, progress: Progress
 ) -> WrittenCluster:
     """Write all directories below a temporary name. `state` is that of `ended.cut`.
 

@@ -34,7 +34,7 @@ _REASON: Final = "the cluster was lost before it was decided"
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedState:
     """The cut of the new cluster, and how many sessions ended for it."""
 
     cut: SealedPrepare
@@ -42,7 +42,7 @@ class Ended:
     sessions: int
 
 
-def end_and_cut(state: PastState, cluster_id: bytes) -> Ended:
+def end_and_cut(state: PastState, cluster_id: bytes) -> EndedState:
     """End sessions and undecided snapshots of a state, and cut it."""
     sessions = state.live_sessions()
     for begin in range(0, len(sessions), SESSIONS_PER_ENTRY):
@@ -60,7 +60,7 @@ def end_and_cut(state: PastState, cluster_id: bytes) -> Ended:
     command = BeginSnapshot(generation, SNAPSHOT_KEEP_LAST, SNAPSHOT_KEEP_DAILY)
     request = catalog_codec.begin_snapshot_request(command)
     cut = _apply(state, cluster_id, catalog_codec.BEGIN_SNAPSHOT_CODE, [request])
-    return Ended(cut, generation, len(sessions))
+    return EndedState(cut, generation, len(sessions))
 
 
 def _undecided(snapshots: Iterable[Snapshot]) -> list[int]:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from coordinator.mux.stage import Stage, cut_stages
-from past.founding.directories import Target, check_and_name, check_target, write_cluster
+from past.founding.directories import NewCluster, check_and_name, check_target, write_cluster
 from past.founding.endings import end_and_cut
 from past.founding.errors import UnusableRemains
 from past.founding.jumps import DROPPED, JUMP
@@ -49,7 +49,7 @@ class RestoreReport:
         return asdict(self)
 
 
-def restore(wanted: Wanted, new: Target, progress: Progress, *, dry_run: bool) -> RestoreReport:
+def restore(wanted: Wanted, new: NewCluster, progress: Progress, *, dry_run: bool) -> RestoreReport:
     """Found a new cluster in a directory, or only tell what it would be.
 
     Raises FilesError, OSError, and what snapshot files, journal and superblock raise.

@@ -86,6 +86,7 @@ LONG: Final = [
     ("docs/operations.md", ""),
     ("docs/quick-start.md", ""),
     ("docs/simulation.md", ""),
+    ("docs/restore.md", ""),
     ("docs/snapshots.md", ""),
     ("docs/telemetry.md", ""),
     ("docs/topology.md", ""),

@@ -71,7 +71,7 @@ PLACES: Final = {
     "restore": CommandPlace(
         "restore_command",
         "restore",
-        "Found a new cluster from a snapshot, or from a replica of a lost cluster.",
+        "Found a new cluster from a snapshot, or from one replica of a lost cluster.",
     ),
     "analyze": CommandPlace(
         "analyze",

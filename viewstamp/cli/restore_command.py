@@ -7,16 +7,16 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import typer
 
+from viewstamp.cli import restore_options
 from viewstamp.cli.options import DryRun
 from viewstamp.cli.output import moment, print_table, printed
 from viewstamp.cli.settings import EXIT_REFUSED, EXIT_USAGE, Settings, fail, settings_of
 from viewstamp.cli.snapshot_options import progress_bar, warn
-from viewstamp.limits import CLUSTER_ID_BYTES, REPLICAS_MAX
+from viewstamp.limits import CLUSTER_ID_BYTES
 
 # Another process, because it builds the state of the whole cluster with the programs of a server.
 PROGRAM: Final = (sys.executable, "-m", "past.founding")
@@ -31,62 +31,18 @@ _STEPS: Final = {
 
 def restore(
     context: typer.Context,
-    source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="SOURCE",
-            help="A downloaded or copied snapshot, or the data directory of a stopped replica.",
-        ),
-    ],
-    into: Annotated[
-        Path,
-        typer.Option(metavar="DIR", help="Directory of the new cluster, which must not exist yet."),
-    ],
-    replicas: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            max=REPLICAS_MAX,
-            help="Replicas of the new cluster; several are in DIR/replica-0 and so on.",
-        ),
-    ] = 1,
-    copies: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="DIR",
-            help="Copy directory of the replica, where they are not below SOURCE; repeat it.",
-        ),
-    ] = None,
-    generation: Annotated[
-        int,
-        typer.Option(min=0, help="Snapshot to begin with; 0: the newest, or the replica's own."),
-    ] = 0,
-    to_revision: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="REVISION", help="Apply the log up to this revision only."),
-    ] = None,
-    accept_gaps: Annotated[
-        bool,
-        typer.Option(
-            "--accept-gaps", help="Take a log that lacks entries up to the first one missing."
-        ),
-    ] = False,
-    cluster_id: Annotated[
-        str | None,
-        typer.Option(metavar="HEX", help="Id of the new cluster, 32 digits; else a random one."),
-    ] = None,
-    only_replica: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            metavar="REPLICA",
-            help="Write this replica alone, into DIR itself. Give the same SOURCE and --cluster-id"
-            " to all.",
-        ),
-    ] = None,
+    source: restore_options.Source,
+    into: restore_options.Into,
+    replicas: restore_options.Replicas = 1,
+    copies: restore_options.CopyDirectories = None,
+    generation: restore_options.FromGeneration = 0,
+    to_revision: restore_options.ToRevision = None,
+    accept_gaps: restore_options.AcceptGaps = False,
+    cluster_id: restore_options.ClusterId = None,
+    only_replica: restore_options.OnlyReplica = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Found a new cluster from what a lost one has left: a snapshot, or one replica's directory.
+    """Found a new cluster from a snapshot, or from one replica of a lost cluster.
 
     A replica's directory has its newest snapshot and the log behind that; a snapshot alone ends at
     its cut. SOURCE is only read. The new cluster has another id, so that nothing of the lost one

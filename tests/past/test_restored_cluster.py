@@ -1,0 +1,157 @@
+"""A restored cluster against the state that it was made of, on random histories of all domains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+
+from coordinator.mux.stage import SERVICE_STAGES, Stage
+from coordinator.replica.data_directory import DirectoryOptions, open_replica
+from past.founding.directories import (
+    NewCluster,
+    WrittenCluster,
+    check_and_name,
+    check_target,
+    write_cluster,
+)
+from past.founding.endings import end_and_cut
+from past.founding.errors import TargetNotEmpty
+from past.founding.jumps import COUNTERS, DROPPED, JUMP
+from past.founding.remains import Remains, Wanted, read_remains
+from past.state import PastState
+from tests.past.past_histories import history, sealed
+from viewstamp.api.consumer_groups.v1.consumer_groups_pb2 import ConsumerGroupEntity
+from viewstamp.machine.freezing import Entity
+
+CLUSTER_ID: Final = b"a new cluster id"
+PREPARES: Final = 12
+OF_MEMBERS: Final = (
+    "group_epoch",
+    "assignment_epoch",
+    "modified_revision",
+    "idle_since",
+    "expiry_due",
+)
+_GROUPS: Final = (Stage.CONSUMER_GROUPS, 1)
+_MEMBERS: Final = (Stage.CONSUMER_GROUPS, 2)
+_CHORES: Final = (Stage.CONSUMER_GROUPS, 4)
+
+
+def quiet(*_: object) -> None:
+    """Take progress, and tell nobody."""
+
+
+def state_of_history(seed: int) -> PastState:
+    """Return what a random history has led to."""
+    state = PastState()
+    for entry in sealed(history(Random(seed), PREPARES)):
+        state.apply(entry)
+    return state
+
+
+def lasting(state: PastState) -> dict[Stage, list[Entity]]:
+    """Return the entities of services that a restore neither ends nor counts further."""
+    counted = {(stage, counters.kind) for stage, counters in COUNTERS.items()}
+    left_out = {*counted, *DROPPED, _MEMBERS, _CHORES}
+    return {
+        stage: [
+            _without_members(stage, each)
+            for each in state.entities(stage)
+            if (stage, each[0]) not in left_out
+        ]
+        for stage in SERVICE_STAGES
+    }
+
+
+def _without_members(stage: Stage, entity: Entity) -> Entity:
+    """Return a group without what the end of its members changes, any other entity as it is."""
+    kind, key, canonical = entity
+    if (stage, kind) != _GROUPS:
+        return entity
+    group = ConsumerGroupEntity.FromString(canonical)
+    for name in OF_MEMBERS:
+        group.ClearField(name)
+    return kind, key, group.SerializeToString()
+
+
+def restored(state: PastState, path: Path, replicas: int) -> WrittenCluster:
+    """Write a cluster from a state, and give it its name."""
+    written = write_cluster(
+        NewCluster(path, replicas, CLUSTER_ID), state, end_and_cut(state, CLUSTER_ID), quiet
+    )
+    check_and_name(written, quiet)
+    return written
+
+
+def read_back(path: Path) -> Remains:
+    """Return the state in the directory of a replica of the new cluster."""
+    return read_remains(Wanted(path), quiet)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_what_lasts_is_restored(seed: int, tmp_path: Path) -> None:
+    """All that a restore does not end is the same bytes; sessions and tokens are gone; ids jump."""
+    state = state_of_history(seed)
+    before, revision = lasting(state), state.revision
+    restored(state, tmp_path / "new", 1)
+
+    found = read_back(tmp_path / "new")
+    assert lasting(found.state) == before
+    assert found.state.live_sessions() == []
+    assert not [e for e in found.state.entities(Stage.USERS) if (Stage.USERS, e[0]) in DROPPED]
+    assert found.state.revision > revision + JUMP
+    assert found.cluster_id == CLUSTER_ID
+    for stage, counters in COUNTERS.items():
+        (entity,) = [e for e in found.state.entities(stage) if e[0] == counters.kind]
+        message = counters.message.FromString(entity[2])
+        assert all(getattr(message, name) > JUMP for name in counters.fields)
+
+
+def test_replicas_have_one_snapshot_wherever_they_are_written(tmp_path: Path) -> None:
+    """Three replicas restart from one root; so does each that is written by itself elsewhere."""
+    together = restored(state_of_history(4), tmp_path / "all", 3)
+    manifests = [together.manifest]
+    for replica in range(3):
+        state = state_of_history(4)
+        target = NewCluster(tmp_path / f"only-{replica}", 3, CLUSTER_ID, only_replica=replica)
+        written = write_cluster(target, state, end_and_cut(state, CLUSTER_ID), quiet)
+        check_and_name(written, quiet)
+        manifests.append(written.manifest)
+    assert all(manifest == manifests[0] for manifest in manifests)
+    for replica in range(3):
+        for path in (tmp_path / "all" / f"replica-{replica}", tmp_path / f"only-{replica}"):
+            files = open_replica(DirectoryOptions(path, replica, 3, CLUSTER_ID))
+            start = files.start
+            assert files.base is not None
+            files.close()
+            assert start.base_op == manifests[0].cut_op
+            assert [header.checksum for header in start.suffix] == [manifests[0].cut_checksum]
+    assert (tmp_path / "all" / "cluster.id").read_text() == CLUSTER_ID.hex() + "\n"
+
+
+def test_a_restore_that_was_cut_short_is_begun_anew(tmp_path: Path) -> None:
+    """What an interrupted restore has left has no name of a directory, and is replaced."""
+    state = state_of_history(5)
+    ended = end_and_cut(state, CLUSTER_ID)
+    target = NewCluster(tmp_path / "new", 1, CLUSTER_ID)
+    write_cluster(target, state, ended, quiet)
+    assert not target.path.exists()
+    check_and_name(write_cluster(target, state, ended, quiet), quiet)
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+@pytest.mark.parametrize("kind", ["file", "filled", "link"])
+def test_nothing_is_overwritten(kind: str, tmp_path: Path) -> None:
+    """A target that holds anything is refused before anything is read."""
+    path = tmp_path / "new"
+    if kind == "file":
+        path.touch()
+    elif kind == "link":
+        path.symlink_to(tmp_path)
+    else:
+        (path / "something").mkdir(parents=True)
+    with pytest.raises(TargetNotEmpty, match="is not an empty directory"):
+        check_target(path)

@@ -1,0 +1,67 @@
+"""The options of `viewstamp restore`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from viewstamp.limits import REPLICAS_MAX
+
+Source = Annotated[
+    Path,
+    typer.Argument(
+        metavar="SOURCE",
+        help="A downloaded or copied snapshot, or the data directory of a stopped replica.",
+    ),
+]
+Into = Annotated[
+    Path,
+    typer.Option(metavar="DIR", help="Directory of the new cluster, which must not exist yet."),
+]
+Replicas = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=REPLICAS_MAX,
+        help="Replicas of the new cluster; several are in DIR/replica-0 and so on.",
+    ),
+]
+CopyDirectories = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--copies",
+        metavar="DIR",
+        help="Copy directory of the replica, where they are not below SOURCE; repeat it.",
+    ),
+]
+FromGeneration = Annotated[
+    int,
+    typer.Option(
+        "--generation", min=0, help="Snapshot to begin with; 0: the newest, or the replica's own."
+    ),
+]
+ToRevision = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="REVISION", help="Apply the log up to this revision only."),
+]
+AcceptGaps = Annotated[
+    bool,
+    typer.Option(
+        "--accept-gaps", help="Take a log that lacks entries up to the first one missing."
+    ),
+]
+ClusterId = Annotated[
+    str | None,
+    typer.Option(metavar="HEX", help="Id of the new cluster, 32 digits; else a random one."),
+]
+OnlyReplica = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="REPLICA",
+        help="Write this replica alone, into DIR itself. Give the same SOURCE and --cluster-id"
+        " to all.",
+    ),
+]
