@@ -59,7 +59,9 @@ def main(arguments: list[str] | None = None) -> int:
         source=Path(asked["source"]),
         copies=tuple(map(Path, asked["copies"])),
         generation=asked["generation"],
+        archive=None if asked["archive"] is None else Path(asked["archive"]),
         to_revision=asked["to_revision"],
+        to_time_us=asked["to_time_us"],
         accept_gaps=asked["accept_gaps"],
     )
     new = NewCluster(

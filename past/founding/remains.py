@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,16 +42,37 @@ class Wanted:
     """What to start from.
 
     `source` is a replica's data directory, or a snapshot's. `copies` are the copy directories of a
-    replica that keeps them elsewhere. `generation` 0 is the one that the replica restarts from, or
-    the newest of a snapshot directory. `to_revision` None takes the whole log. With `accept_gaps` a
-    log that lacks entries is taken up to the first one.
+    replica that keeps them elsewhere, `archive` is where it moved older segments of its journal.
+    `generation` 0 is the one that the replica restarts from, or the newest of a snapshot directory;
+    with an end, the newest that was cut before that. The end is a revision, or a log time in
+    microseconds since 1970; None takes the whole log. With `accept_gaps` a log that lacks entries
+    is taken up to the first one.
     """
 
     source: Path
     copies: tuple[Path, ...] = ()
     generation: int = NEWEST
+    archive: Path | None = None
     to_revision: int | None = None
+    to_time_us: int | None = None
     accept_gaps: bool = False
+
+    @property
+    def has_end(self) -> bool:
+        """Whether not the whole log is wanted."""
+        return self.to_revision is not None or self.to_time_us is not None
+
+    def takes(self, entry: SealedPrepare) -> bool:
+        """Return whether the beginning of an entry lies before the end."""
+        if self.to_revision is not None and entry.first_revision > self.to_revision:
+            return False
+        return self.to_time_us is None or entry.timestamp <= self.to_time_us
+
+    def takes_cut(self, manifest: SnapshotManifest) -> bool:
+        """Return whether a snapshot was cut before the end."""
+        if self.to_revision is not None and manifest.cut_revision > self.to_revision:
+            return False
+        return self.to_time_us is None or manifest.timestamp <= self.to_time_us
 
 
 @dataclass(slots=True)
@@ -87,20 +108,18 @@ def read_remains(wanted: Wanted, progress: Progress) -> Remains:
 
 def _read(wanted: Wanted, progress: Progress) -> Remains:
     reading = _log_of(wanted)
-    generation = wanted.generation
-    if reading is not None and not generation and reading.superblock.state is not None:
-        generation = reading.superblock.state.generation
-        if not generation:
-            remains = Remains(PastState(), reading.superblock.state.cluster_id, 0, 0)
-            _apply_log(remains, reading, wanted, progress)
-            return remains
-    copies = Copies(wanted.copies or copy_directories(wanted.source))
-    opened = Generation(copies, generation)
-    manifest = opened.manifest
-    _check_reaches(wanted, manifest)
-    state = _state_of(opened, progress)
-    remains = Remains(state, manifest.cluster_id, opened.number, manifest.cut_revision)
-    remains.bad_copies = [f"{path}: {why}" for path, why in sorted(copies.bad.items())]
+    opened = _generation(wanted, reading)
+    if opened is None:
+        assert reading is not None, "a directory of snapshots alone has one to begin with"
+        state = reading.superblock.state
+        remains = Remains(PastState(), b"" if state is None else state.cluster_id, 0, 0)
+    else:
+        manifest = opened.manifest
+        remains = Remains(
+            _state_of(opened, progress), manifest.cluster_id, opened.number, manifest.cut_revision
+        )
+        bad = opened.copies.bad
+        remains.bad_copies = [f"{path}: {why}" for path, why in sorted(bad.items())]
     if reading is not None:
         _apply_log(remains, reading, wanted, progress)
     return remains
@@ -109,14 +128,15 @@ def _read(wanted: Wanted, progress: Progress) -> Remains:
 def _log_of(wanted: Wanted) -> LogReading | None:
     """Return the log of a data directory, None for a directory of snapshots."""
     if not (wanted.source / JOURNAL_DIRECTORY).is_dir():
-        if wanted.to_revision is not None:
+        if wanted.has_end or wanted.archive is not None:
             raise UnusableRemains(
-                f"{wanted.source} has no journal that would lead to revision {wanted.to_revision}",
-                "leave out --to-revision, or give the data directory of a replica",
+                f"{wanted.source} has no journal that would lead further than its snapshot",
+                "leave out --to-revision, --to-time and --archive, or give the data directory of a"
+                " replica",
                 is_usage=True,
             )
         return None
-    reading = read_log(wanted.source)
+    reading = read_log(wanted.source, wanted.archive)
     if reading.writer is not None:
         raise DirectoryInUseError(
             f"process {reading.writer} has {wanted.source} in use",
@@ -125,14 +145,33 @@ def _log_of(wanted: Wanted) -> LogReading | None:
     return reading
 
 
-def _check_reaches(wanted: Wanted, manifest: SnapshotManifest) -> None:
-    if wanted.to_revision is not None and wanted.to_revision < manifest.cut_revision:
-        raise UnusableRemains(
-            f"generation {manifest.generation} was cut at revision {manifest.cut_revision}, behind"
-            f" revision {wanted.to_revision}",
-            "give an older --generation, see `viewstamp snapshot list --data DIR`",
-            is_usage=True,
-        )
+def _generation(wanted: Wanted, reading: LogReading | None) -> Generation | None:
+    """Return the snapshot to begin with, None for the empty state. Raises FilesError."""
+    directories = wanted.copies or copy_directories(wanted.source)
+    if wanted.generation:
+        opened = Generation(Copies(directories), wanted.generation)
+        if not wanted.takes_cut(opened.manifest):
+            raise UnusableRemains(
+                f"generation {opened.number} was cut at revision {opened.manifest.cut_revision},"
+                " behind the end that is wanted",
+                "leave out --generation, or give an older one",
+                is_usage=True,
+            )
+        return opened
+    state = None if reading is None else reading.superblock.state
+    if not wanted.has_end and (state is None or state.generation):
+        return Generation(Copies(directories), NEWEST if state is None else state.generation)
+    if not any(directory.is_dir() for directory in directories):
+        return None
+    return _newest_before(wanted, Copies(directories))
+
+
+def _newest_before(wanted: Wanted, copies: Copies) -> Generation | None:
+    for number in reversed(copies.generations()):
+        opened = Generation(copies, number)
+        if wanted.takes_cut(opened.manifest):
+            return opened
+    return None
 
 
 def _state_of(generation: Generation, progress: Progress) -> PastState:
@@ -156,31 +195,43 @@ def _state_of(generation: Generation, progress: Progress) -> PastState:
 def _apply_log(remains: Remains, reading: LogReading, wanted: Wanted, progress: Progress) -> None:
     """Apply the entries behind the cut, in the order of their ops, as far as they are wanted."""
     places = LogPlaces(reading.survey, from_op=remains.state.op + 1)
-    remains.missing = places.missing_behind(remains.state.op, _known_commit(reading))
-    if remains.missing and not wanted.accept_gaps:
-        raise _lacks(remains.missing, wanted)
     committed = _known_commit(reading)
-    for entry in _wanted_entries(places, remains.state, wanted):
-        remains.state.apply(entry, wanted.to_revision)
+    missing = places.missing_behind(remains.state.op, committed)
+    if missing and not wanted.accept_gaps and not wanted.has_end:
+        raise _lacks(missing, wanted)
+    if not _apply_wanted(remains, places, committed, wanted, progress):
+        remains.missing = missing
+        _check_end(remains, wanted)
+    remains.state.forget_changes()
+
+
+def _apply_wanted(
+    remains: Remains, places: LogPlaces, committed: int, wanted: Wanted, progress: Progress
+) -> bool:
+    """Apply what there is; return whether the end that is wanted was reached."""
+    state = remains.state
+    for entry in places.entries(state.op + 1):
+        if not wanted.takes(entry):
+            return True
+        state.apply(entry, wanted.to_revision)
         remains.entries += 1
         remains.unconfirmed += entry.op > committed
         progress("log", remains.entries, len(places))
-        if remains.state.is_partial:
-            break
-    remains.state.forget_changes()
-    if wanted.to_revision is not None and remains.state.revision < wanted.to_revision:
+        if state.is_partial:
+            return True
+    return wanted.to_revision is not None and state.revision == wanted.to_revision
+
+
+def _check_end(remains: Remains, wanted: Wanted) -> None:
+    """Check that the log that is here ends where it may end."""
+    if remains.missing and not wanted.accept_gaps:
+        raise _lacks(remains.missing, wanted)
+    if wanted.to_revision is not None:
         raise UnusableRemains(
             f"the log ends at revision {remains.state.revision}, before {wanted.to_revision}",
             "leave out --to-revision to take all of it",
             is_usage=True,
         )
-
-
-def _wanted_entries(places: LogPlaces, state: PastState, wanted: Wanted) -> Iterator[SealedPrepare]:
-    for entry in places.entries(state.op + 1):
-        if wanted.to_revision is not None and entry.first_revision > wanted.to_revision:
-            return
-        yield entry
 
 
 def _known_commit(reading: LogReading) -> int:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,16 +20,21 @@ import pytest
 from past.founding.jumps import JUMP
 from testkit.load.observation import observe, root_password
 from testkit.load.state import LoadState
+from tests.processes.snapshots import BULK
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.client import Client, Endpoint, connect, unary
 from viewstamp.client.session import RawSession
+from viewstamp.client.transport import bearer
 from viewstamp.cluster import LocalCluster, LocalReplicas
 from viewstamp.cluster.local import COORDINATOR
 from viewstamp.errors import Refusal
-from viewstamp.limits import ROOT_USERNAME
+from viewstamp.limits import MIB, ROOT_USERNAME
 
 REPLICAS: Final = 3
 THREE: Final = ("--replicas", str(REPLICAS))
+CREATE_STREAM_PATH: Final = "/viewstamp.api.streams.v1.StreamsService/CreateStream"
+# More than two segments.
+BULKS: Final = 60
 ANYWHERE: Final = "127.0.0.1:0"
 # Given by the lost cluster behind what is left of it.
 LOST_REVISIONS: Final = 5
@@ -95,13 +101,25 @@ async def lose(cluster: LocalCluster | LocalReplicas) -> Lost:
     return Lost(password, state, revision, session_id, nonce, token.token, access)
 
 
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the command."""
+    command = [sys.executable, "-m", "viewstamp.cli", "restore", "--json", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 def restore(*arguments: str | Path) -> dict[str, Any]:
     """Run the command, and return its report."""
-    command = [sys.executable, "-m", "viewstamp.cli", "restore", "--json", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run(*arguments)
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
     return report
+
+
+def refused(*arguments: str | Path) -> str:
+    """Run a command that is refused, and return why."""
+    done = run(*arguments)
+    assert done.returncode != 0, done.stdout
+    return done.stderr
 
 
 def without_members(state: LoadState) -> LoadState:
@@ -217,8 +235,63 @@ async def test_any_revision_of_the_log_can_be_restored(tmp_path: Path) -> None:
             tmp_path / "old", "--into", into, "--to-revision", str(revisions[count - 1])
         )
         assert report["revision"] == revisions[count - 1]
-        async with LocalCluster(into, ANYWHERE) as cluster:
-            await cluster.wait_ready()
-            client = await connect(cluster.address, username=ROOT_USERNAME, password=password)
-            assert [stream.name async for stream in client.streams.list()] == names[:count]
+        assert await names_of_streams(into, password) == names[:count]
+
+
+async def names_of_streams(directory: Path, password: str) -> list[str]:
+    """Start a lone replica, and return the names of its streams."""
+    async with LocalCluster(directory, ANYWHERE) as cluster:
+        await cluster.wait_ready()
+        client = await connect(cluster.address, username=ROOT_USERNAME, password=password)
+        try:
+            return [stream.name async for stream in client.streams.list()]
+        finally:
             await client.close()
+
+
+async def write_bulk(address: str, password: str) -> None:
+    """Fill segments of the journal with large commands that are refused."""
+    channel = Endpoint(address).open()
+    try:
+        call: Any = channel.unary_unary(CREATE_STREAM_PATH)
+        metadata = bearer(await login(address, password))
+        for _ in range(BULKS):
+            with pytest.raises(grpc.aio.AioRpcError, match="INVALID_ARGUMENT"):
+                await call(BULK, metadata=metadata)
+    finally:
+        await channel.close()
+
+
+@pytest.mark.long
+async def test_archived_segments_lead_to_any_time(tmp_path: Path) -> None:
+    """With its archive the log of a replica reaches back to its first entry, over all snapshots."""
+    archive = tmp_path / "archive"
+    flags = ("--journal-archive", str(archive), "--journal-segment-bytes", str(4 * MIB))
+    cluster = LocalCluster(
+        tmp_path / "old",
+        ANYWHERE,
+        coordinator_arguments=(*flags, "--snapshot-keep-last", "1"),
+    )
+    async with cluster:
+        await cluster.wait_ready()
+        password = root_password(cluster)
+        client = await connect(cluster.address, username=ROOT_USERNAME, password=password)
+        await client.streams.create("first")
+        before = datetime.now(UTC)
+        await client.streams.create("second")
+        for _ in range(2):
+            await write_bulk(cluster.address, password)
+            created = await client.snapshots.create()
+            await client.snapshots.decided(created.generation)
+        await client.streams.create("last")
+        await client.close()
+    assert list(archive.iterdir())
+    source = (tmp_path / "old", "--archive", archive)
+    time = before.isoformat()
+
+    assert restore(*source, "--into", tmp_path / "time", "--to-time", time)["generation"] == 0
+    assert await names_of_streams(tmp_path / "time", password) == ["first"]
+    restore(*source, "--into", tmp_path / "all")
+    assert await names_of_streams(tmp_path / "all", password) == ["first", "second", "last"]
+    said = refused(tmp_path / "old", "--into", tmp_path / "none", "--to-time", time)
+    assert "LOG_LACKS_ENTRIES" in said

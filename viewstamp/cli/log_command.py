@@ -41,6 +41,12 @@ def log(
             metavar="DIRECTORY", help="Data directory of one replica, which may be running."
         ),
     ] = Path("data"),
+    archive: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIRECTORY", help="Read older segments, too: the replica's --journal-archive."
+        ),
+    ] = None,
     from_op: Annotated[
         int, typer.Option("--from", metavar="OP", min=1, help="Only entries from this op on.")
     ] = 1,
@@ -74,7 +80,7 @@ def log(
         raise typer.BadParameter("--summary is of the whole journal: give it alone")
     with telling(settings, OWNER_STEP):
         wanted = None if method is None else checked_method(method)
-        reading = read_log(data)
+        reading = read_log(data, archive)
         if summary:
             show_summary(settings, reading)
         else:

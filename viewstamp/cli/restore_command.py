@@ -12,13 +12,16 @@ from typing import Any, Final, NoReturn
 import typer
 
 from viewstamp.cli import restore_options
+from viewstamp.cli.grammar import moment
 from viewstamp.cli.options import DryRun
-from viewstamp.cli.output import moment, print_table, printed
+from viewstamp.cli.output import moment as shown_moment
+from viewstamp.cli.output import print_table, printed
 from viewstamp.cli.settings import EXIT_REFUSED, EXIT_USAGE, Settings, fail, settings_of
 from viewstamp.cli.snapshot_options import progress_bar, warn
 from viewstamp.limits import CLUSTER_ID_BYTES
 
 # Another process, because it builds the state of the whole cluster with the programs of a server.
+_US_PER_S: Final = 1_000_000
 PROGRAM: Final = (sys.executable, "-m", "past.founding")
 _STEPS: Final = {
     "snapshot": "reading the snapshot",
@@ -37,6 +40,8 @@ def restore(
     copies: restore_options.CopyDirectories = None,
     generation: restore_options.FromGeneration = 0,
     to_revision: restore_options.ToRevision = None,
+    to_time: restore_options.ToTime = None,
+    archive: restore_options.Archive = None,
     accept_gaps: restore_options.AcceptGaps = False,
     cluster_id: restore_options.ClusterId = None,
     only_replica: restore_options.OnlyReplica = None,
@@ -44,12 +49,13 @@ def restore(
 ) -> None:
     """Found a new cluster from a snapshot, or from one replica of a lost cluster.
 
-    A replica's directory has its newest snapshot and the log behind that; a snapshot alone ends at
-    its cut. SOURCE is only read. The new cluster has another id, so that nothing of the lost one
-    reaches it, and a new key. Users, passwords, streams, topics, groups and offsets are kept.
-    Sessions, memberships, access tokens and personal access tokens end. Revisions and the numbers
-    of new entities go on 2^32 further, so that nothing that the lost cluster gave behind SOURCE is
-    given again; watches from its revisions are told that they are compacted.
+    A replica's directory has its snapshots and the log behind the newest; with --archive, the log
+    before that, too. A snapshot alone ends at its cut. SOURCE is only read. The new cluster has
+    another id, so that nothing of the lost one reaches it, and a new key. Users, passwords,
+    streams, topics, groups and offsets are kept. Sessions, memberships, access tokens and personal
+    access tokens end. Revisions and the numbers of new entities go on 2^32 further, so that nothing
+    that the lost cluster gave behind SOURCE is given again; watches from its revisions are told
+    that they are compacted.
 
     Start it with `viewstamp up --data-directory DIR`, and --replicas if there are several.
     """
@@ -60,6 +66,8 @@ def restore(
         "copies": [str(path) for path in copies or ()],
         "generation": generation,
         "to_revision": to_revision,
+        "to_time_us": None if to_time is None else int(moment(to_time).timestamp() * _US_PER_S),
+        "archive": None if archive is None else str(archive),
         "accept_gaps": accept_gaps,
         "into": str(into),
         "replicas": replicas,
@@ -144,7 +152,7 @@ def _show(report: dict[str, Any]) -> None:
         ("log entries behind it", report["log_entries"]),
         ("of those not known to be committed", report["unconfirmed_entries"]),
         ("newest revision that is kept", report["revision"]),
-        ("its time", moment(report["timestamp_us"])),
+        ("its time", shown_moment(report["timestamp_us"])),
         ("next revision", report["next_revision"]),
         ("sessions that end", report["sessions_ended"]),
         ("memberships that end", report["memberships_ended"]),
@@ -158,7 +166,7 @@ def _show(report: dict[str, Any]) -> None:
         typer.echo(f"lost: entries {first} to {last}, and all behind the first of them")
     typer.echo(
         f"lost: whatever happened behind revision {report['revision']},"
-        f" {moment(report['timestamp_us'])}"
+        f" {shown_moment(report['timestamp_us'])}"
     )
     if is_written:
         typer.echo(f"written: {', '.join(report['directories'])}")

@@ -39,12 +39,29 @@ CopyDirectories = Annotated[
 FromGeneration = Annotated[
     int,
     typer.Option(
-        "--generation", min=0, help="Snapshot to begin with; 0: the newest, or the replica's own."
+        "--generation",
+        min=0,
+        help="Snapshot to begin with; 0: the newest one that is not too new.",
     ),
 ]
 ToRevision = Annotated[
     int | None,
     typer.Option(min=1, metavar="REVISION", help="Apply the log up to this revision only."),
+]
+ToTime = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Apply the log up to this time only, such as 2026-11-28T10:00:00Z.",
+    ),
+]
+Archive = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Where the replica moved older segments of its log: --journal-archive of the"
+        " coordinator.",
+    ),
 ]
 AcceptGaps = Annotated[
     bool,

@@ -131,9 +131,9 @@ class JournalSurvey:
             self.findings_untold += 1
 
 
-def survey_journal(data: Path, known: KnownOutside) -> JournalSurvey:
+def survey_journal(data: Path, known: KnownOutside, archive: Path | None = None) -> JournalSurvey:
     """Walk over the journal of a data directory. Raises NoJournal, NewerJournal, OSError."""
-    paths = segments_of(data)
+    paths = segments_of(data, archive)
     headers, unread = _headers(paths)
     journal_id = next((each.journal_id for each in headers.values() if each), b"")
     survey = JournalSurvey(journal_id, known, dropped_segments=unread)

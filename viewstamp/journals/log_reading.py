@@ -40,25 +40,27 @@ class LogReading:
         return self.survey.missing_ops()
 
 
-def read_log(data: Path) -> LogReading:
+def read_log(data: Path, archive: Path | None = None) -> LogReading:
     """Walk over a data directory once, or again while a writer is at work and damage shows.
+
+    `archive` is where the replica moves segments that snapshots made superfluous.
 
     Raises NoJournal, NewerJournal, OSError.
     """
     for _ in range(SURVEYS_MAX):
-        reading = _read_once(data)
+        reading = _read_once(data, archive)
         if reading.writer is None or reading.is_whole:
             break
     return reading
 
 
-def _read_once(data: Path) -> LogReading:
+def _read_once(data: Path, archive: Path | None) -> LogReading:
     # The superblock before the journal names no record that is written later, and the one behind
     # it is no older than what the records name.
     writer = writer_of(data)
     before = read_superblock(data)
     known = replace(_known(before), has_writer=writer is not None)
-    survey = survey_journal(data, known)
+    survey = survey_journal(data, known, archive)
     settle_copies(survey)
     after = before if writer is None else read_superblock(data)
     return LogReading(data, after, survey, writer, _superblock_findings(after, survey, writer))

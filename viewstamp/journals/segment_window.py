@@ -20,8 +20,11 @@ READ_BYTES: Final = 1 * MIB
 UNREADABLE_SECTOR: Final = b"\xff" * SECTOR_BYTES
 
 
-def segments_of(data: Path) -> dict[int, Path]:
-    """Return the segments of a data directory by number, ascending. Raises NoJournal, OSError."""
+def segments_of(data: Path, archive: Path | None = None) -> dict[int, Path]:
+    """Return the segments of a data directory by number, ascending. Raises NoJournal, OSError.
+
+    The replica has moved older ones into an archive, if it has one (`--journal-archive`).
+    """
     directory = data / JOURNAL_DIRECTORY
     if not directory.is_dir():
         raise NoJournal(
@@ -29,11 +32,16 @@ def segments_of(data: Path) -> dict[int, Path]:
             "give --data the data directory of one replica; those of `viewstamp up --replicas 3`"
             " are replica-0 to replica-2 below its directory",
         )
-    matches = ((SEGMENT_NAME.fullmatch(path.name), path) for path in directory.iterdir())
-    found = {int(match.group(1)): path for match, path in matches if match}
+    found = _segments_in(directory)
     if not found:
         raise NoJournal(f"{directory} holds no segment", "give --data another directory")
-    return dict(sorted(found.items()))
+    archived = {} if archive is None else _segments_in(archive)
+    return dict(sorted((archived | found).items()))
+
+
+def _segments_in(directory: Path) -> dict[int, Path]:
+    matches = ((SEGMENT_NAME.fullmatch(path.name), path) for path in directory.iterdir())
+    return {int(match.group(1)): path for match, path in matches if match}
 
 
 class SegmentWindow:

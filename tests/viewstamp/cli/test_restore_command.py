@@ -56,7 +56,9 @@ def test_a_dry_run_tells_and_writes_nothing(
     [
         (("--into", "{source}"), USAGE, "TARGET_NOT_EMPTY"),
         (("--into", "{new}", "--generation", "77"), USAGE, "no manifest of generation 77"),
-        (("--into", "{new}", "--to-revision", "1"), USAGE, "give an older --generation"),
+        (("--into", "{new}", "--to-revision", "1"), REFUSED, "LOG_LACKS_ENTRIES"),
+        (("--into", "{new}", "--generation", "2", "--to-revision", "1"), USAGE, "an older one"),
+        (("--into", "{new}", "--to-revision", f"{1 << 40}"), USAGE, "the log ends at revision"),
         (("--into", "{new}", "--cluster-id", CLUSTER_ID.hex()), USAGE, "is the lost one"),
     ],
 )
