@@ -31,7 +31,7 @@ from coordinator.journal.plan import (
     check_superblock_is_newest,
     make_plan,
 )
-from coordinator.journal.recovery import FAULTY, Judged, RecoveryDecision
+from coordinator.journal.recovery import Judged
 from coordinator.journal.segment import (
     read_segment,
     remove_temporaries,
@@ -53,6 +53,7 @@ from viewstamp.format.record import (
     decode_segment_header,
     encode_segment_header,
 )
+from viewstamp.format.recovery_table import FAULTY, RecoveryDecision
 from viewstamp.format.scan import BlankSectors, DamagedRecord, ScanItem, SegmentBytes, scan_segment
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from coordinator.journal.findings import JournalFinding
 from coordinator.journal.plan import OpeningPlan
-from coordinator.journal.recovery import FAULTY
+from viewstamp.format.recovery_table import FAULTY
 
 
 class PendingRepair:

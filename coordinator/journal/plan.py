@@ -8,10 +8,11 @@ from itertools import pairwise
 from coordinator.journal.errors import CorruptJournal, SuperblockOlder
 from coordinator.journal.findings import JournalFinding, Stray, VerifiedRecord
 from coordinator.journal.live import chain_breaks, in_doubt, live_entries, unconnected
-from coordinator.journal.recovery import FAULTY, Evidence, Judged, RecoveryDecision, judge
+from coordinator.journal.recovery import Evidence, Judged, judge
 from coordinator.journal.superblock import NO_SUPERBLOCK, SuperblockMark
 from coordinator.storage import StorageFile
 from viewstamp.format.record import SECTOR_BYTES, Frame, RecordKind
+from viewstamp.format.recovery_table import FAULTY, RecoveryDecision
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from viewstamp.format.superblock import (
     decode_copy,
     encode_copy,
     invalid_state,
+    newest_agreed,
     regression,
     seal_state,
 )
@@ -76,11 +77,11 @@ def choose(copies: Sequence[SuperblockCopy | None], path: str) -> SuperblockCopy
                 f"it, or a copy of this directory was in use. Do not start this replica; remove "
                 f"its directory and let it rejoin the cluster, or restore a snapshot"
             )
-    agreed = [sequence for sequence, same in by_sequence.items() if len(same) >= OPEN_QUORUM]
-    if not agreed or intact[-1].sequence > agreed[-1] + 1:
+    chosen = newest_agreed(copies)
+    if chosen is None or intact[-1].sequence > chosen.sequence + 1:
         raise _quorum_lost(copies, path)
     _check_history([same[0] for same in by_sequence.values()], path)
-    return by_sequence[agreed[-1]][0]
+    return chosen
 
 
 def _quorum_lost(copies: Sequence[SuperblockCopy | None], path: str) -> SuperblockQuorumLost:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from struct import pack
 from typing import Any, Final
 
+import pytest
 from google.protobuf.message import Message
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
@@ -271,21 +272,25 @@ def hold_for(history: type[RuleBasedStateMachine], examples: int) -> None:
     run_state_machine_as_test(history, settings=policy)
 
 
-def test_changes_of_streams_fold_to_the_state() -> None:
+@pytest.mark.parametrize("examples", [8, pytest.param(25, marks=pytest.mark.long)])
+def test_changes_of_streams_fold_to_the_state(examples: int) -> None:
     """Streams, topics and when access changed follow from the changes, at every revision."""
-    hold_for(StreamsFold, 25)
+    hold_for(StreamsFold, examples)
 
 
-def test_changes_of_brokers_fold_to_the_state() -> None:
+@pytest.mark.parametrize("examples", [8, pytest.param(25, marks=pytest.mark.long)])
+def test_changes_of_brokers_fold_to_the_state(examples: int) -> None:
     """Brokers and placements follow from the changes, at every revision."""
-    hold_for(BrokersFold, 25)
+    hold_for(BrokersFold, examples)
 
 
-def test_changes_of_users_fold_to_the_state() -> None:
+@pytest.mark.parametrize("examples", [8, pytest.param(25, marks=pytest.mark.long)])
+def test_changes_of_users_fold_to_the_state(examples: int) -> None:
     """Users and tokens follow from the changes, at every revision."""
-    hold_for(UsersFold, 25)
+    hold_for(UsersFold, examples)
 
 
-def test_changes_of_groups_fold_to_the_state() -> None:
+@pytest.mark.parametrize("examples", [5, pytest.param(15, marks=pytest.mark.long)])
+def test_changes_of_groups_fold_to_the_state(examples: int) -> None:
     """Groups and members follow from the changes, at every revision."""
-    hold_for(GroupsFold, 15)
+    hold_for(GroupsFold, examples)

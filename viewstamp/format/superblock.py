@@ -34,12 +34,13 @@ Builds that know no other version read version 1, which an initial member has be
 FEATURE_LEVEL_NAMED_SUPERBLOCK. From that level on the superblock names a record of the journal, as
 the records name the superblock: a copy of either that is older than the other shows.
 
-`coordinator.journal.superblock` writes it, and chooses the state from which a replica restarts.
+`coordinator.journal.superblock` writes it, and refuses copies that no replica can have written.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -216,3 +217,10 @@ def decode_copy(sector: bytes, copy: int) -> SuperblockCopy:
     if sequence < 1:
         raise FormatError("superblock sequence is 0, the first is 1")
     return SuperblockCopy(checksum, sequence, parent, state)
+
+
+def newest_agreed(copies: Sequence[SuperblockCopy | None]) -> SuperblockCopy | None:
+    """Return the newest state on which enough verified copies agree to be in force, or None."""
+    intact = [copy for copy in copies if copy is not None]
+    agreed = [copy for copy in intact if intact.count(copy) >= OPEN_QUORUM]
+    return max(agreed, key=lambda copy: copy.sequence, default=None)

@@ -25,6 +25,7 @@ from viewstamp.format.record import (
     decode_ranges,
     decode_segment_header,
 )
+from viewstamp.format.removals import Removals, reach_after
 from viewstamp.format.scan import BlankSectors, DamagedRecord, scan_segment
 from viewstamp.journals.journal_errors import NewerJournal
 from viewstamp.journals.log_findings import (
@@ -32,7 +33,6 @@ from viewstamp.journals.log_findings import (
     LogEvidence,
     LogFinding,
     LogVerdict,
-    Removals,
 )
 from viewstamp.journals.op_bound import OpBound
 from viewstamp.journals.op_ranges import OpRanges
@@ -250,7 +250,7 @@ class _Walk:
         if not self._take(record.frame, record.offset, record.extent_bytes, is_intact=True):
             return
         frame, content = record.frame, record.content
-        self._framed_op = _reach(self._framed_op, frame)
+        self._framed_op = reach_after(self._framed_op, frame)
         if isinstance(content, SealedPrepare):
             self._entry(record.offset, frame, content)
             return
@@ -281,7 +281,7 @@ class _Walk:
         self._parent = None
         if op is not None:
             self._reach_op = max(self._reach_op, op)
-        self._framed_op = _reach(self._framed_op, frame)
+        self._framed_op = reach_after(self._framed_op, frame)
 
     def finish(self) -> None:
         """Judge what no record follows, and then all findings."""
@@ -422,15 +422,6 @@ class _Walk:
                 torn=torn,
             )
         )
-
-
-def _reach(reached_op: int, frame: Frame) -> int:
-    """Return how far the log reaches after a record."""
-    if frame.kind is RecordKind.PREPARE:
-        return max(reached_op, frame.op)
-    if frame.kind is RecordKind.CUT:
-        return min(reached_op, frame.op)
-    return frame.op if frame.kind is RecordKind.RESTART else reached_op
 
 
 def _cut_along(finding: LogFinding, cut_sequence: int) -> LogFinding:

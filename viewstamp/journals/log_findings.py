@@ -1,17 +1,17 @@
 """What is lost or damaged in a journal, and what a start would make of it.
 
-The rules are those of a start (`coordinator.journal.recovery`), as far as they follow from the
-journal and the superblock alone. A start also knows its snapshot, so it may prove more.
+The table is that of a start (`viewstamp.format.recovery_table`); the facts are those that follow
+from the journal and the superblock alone. A start also knows its snapshot, so it may prove more.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import accumulate
 from typing import Final
+
+from viewstamp.format.recovery_table import Facts, RecoveryDecision, decide, is_above_commit
+from viewstamp.format.removals import Removals
 
 
 class LogVerdict(Enum):
@@ -34,6 +34,14 @@ VERDICT_WORDS: Final = {
     LogVerdict.FATAL: "a start refuses the directory",
     LogVerdict.MENDED: "a start writes it anew",
     LogVerdict.UNKNOWN: "without a superblock nobody knows what a start makes of it",
+}
+# What a start decides about something lost, in the words of this reader.
+VERDICTS: Final = {
+    RecoveryDecision.IGNORE: LogVerdict.SETTLED,
+    RecoveryDecision.CUT: LogVerdict.TORN,
+    RecoveryDecision.FAULTY_TORN: LogVerdict.LOST,
+    RecoveryDecision.FAULTY_CORRUPT: LogVerdict.LOST,
+    RecoveryDecision.REFUSE: LogVerdict.FATAL,
 }
 # They ask for nothing.
 HARMLESS: Final = frozenset({LogVerdict.SETTLED, LogVerdict.UNFINISHED})
@@ -78,47 +86,6 @@ class KnownOutside:
     has_writer: bool = False
 
 
-class Removals:
-    """Which records the later ones took out of the log."""
-
-    def __init__(self) -> None:
-        self.restart = (0, 0)
-        """Sequence and op of the newest restart; zeros for none."""
-        self._cuts: list[tuple[int, int]] = []
-        self._repaired: list[tuple[int, int, int]] = []
-        self._cut_sequences: list[int] = []
-        self._lowest_remaining: list[int] = []
-
-    def cut(self, sequence: int, op: int) -> None:
-        """Note that a record took all ops above `op` out of the log."""
-        self._cuts.append((sequence, op))
-
-    def repaired(self, sequence: int, ranges: Iterable[tuple[int, int]]) -> None:
-        """Note that a record says that these sequences are repaired."""
-        self._repaired.extend((sequence, first, last) for first, last in ranges)
-
-    def settle(self) -> None:
-        """Make `was_cut` quick, once all records are noted."""
-        cuts = sorted(self._cuts)
-        self._cut_sequences = [sequence for sequence, _ in cuts]
-        self._lowest_remaining = list(accumulate((op for _, op in reversed(cuts)), min))[::-1]
-
-    def was_cut(self, op: int, sequence: int) -> bool:
-        """Return whether a later cut took an entry out of the log."""
-        index = bisect_right(self._cut_sequences, sequence)
-        return index < len(self._cut_sequences) and op > self._lowest_remaining[index]
-
-    def is_repaired(self, finding: LogFinding) -> bool:
-        """Return whether later records, one or several together, name its sequences."""
-        unnamed = finding.first_sequence
-        later = (each for each in self._repaired if each[0] > finding.last_sequence)
-        for _, first, last in sorted(later, key=lambda each: each[1:]):
-            if first > unnamed:
-                break
-            unnamed = max(unnamed, last + 1)
-        return unnamed > finding.last_sequence
-
-
 @dataclass(frozen=True, slots=True)
 class LogEvidence:
     """What all records together prove; `rewritten` has the newest sequence of ops found twice."""
@@ -140,27 +107,26 @@ class LogEvidence:
             return LogVerdict.UNFINISHED
         if not known.has_superblock:
             return LogVerdict.UNKNOWN
-        if known.is_single:
-            is_cut = is_last and self._is_above_commit(finding)
-            return LogVerdict.TORN if is_cut else LogVerdict.FATAL
-        if self._is_settled(finding):
-            return LogVerdict.SETTLED
-        is_cut = is_last and finding.torn and finding.reached_op >= known.commit_max
-        return LogVerdict.TORN if is_cut else LogVerdict.LOST
+        return VERDICTS[decide(self._facts(finding, above_durable=is_last))]
+
+    def _facts(self, finding: LogFinding, *, above_durable: bool) -> Facts:
+        """Return the inputs of the table for a finding."""
+        return Facts(
+            intact=False,
+            superseded=self._is_settled(finding),
+            above_durable=above_durable,
+            above_commit=self._is_above_commit(finding),
+            torn=finding.torn,
+            single=self.known.is_single,
+        )
 
     def _is_above_commit(self, finding: LogFinding) -> bool:
-        op = finding.inferred_op if finding.op is None else finding.op
-        return op is not None and op > max(self.commit, self.known.commit_max)
+        if not self.known.is_single:
+            return finding.reached_op >= self.known.commit_max
+        commit = max(self.commit, self.known.commit_max)
+        return is_above_commit(finding.op, finding.inferred_op, commit)
 
     def _is_settled(self, finding: LogFinding) -> bool:
-        if self.removals.is_repaired(finding):
-            return True
-        op, sequence = finding.op, finding.last_sequence
-        if op is None:
-            return False
-        restart_sequence, restart_op = self.removals.restart
-        return (
-            self.rewritten.get(op, 0) > sequence
-            or self.removals.was_cut(op, sequence)
-            or (sequence < restart_sequence and op <= restart_op)
-        )
+        op = finding.op
+        newest = 0 if op is None else self.rewritten.get(op, 0)
+        return self.removals.is_replaced(finding.first_sequence, finding.last_sequence, op, newest)

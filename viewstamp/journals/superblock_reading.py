@@ -12,10 +12,10 @@ from viewstamp.format.superblock import (
     COPIES,
     COPY_BYTES,
     NOT_ADMITTED,
-    OPEN_QUORUM,
     SuperblockCopy,
     SuperblockState,
     decode_copy,
+    newest_agreed,
 )
 from viewstamp.journals.journal_errors import NewerJournal
 
@@ -53,7 +53,7 @@ def read_superblock(data: Path) -> SuperblockReading:
     except FileNotFoundError:
         return SuperblockReading(path, (), None)
     copies = tuple(_copy(path, content, number) for number in range(COPIES))
-    return SuperblockReading(path, copies, _chosen(copies))
+    return SuperblockReading(path, copies, newest_agreed(copies))
 
 
 def _copy(path: Path, content: bytes, number: int) -> SuperblockCopy | None:
@@ -64,12 +64,6 @@ def _copy(path: Path, content: bytes, number: int) -> SuperblockCopy | None:
         raise NewerJournal(f"{path}: {error}", "use the build that wrote it") from error
     except FormatError:
         return None
-
-
-def _chosen(copies: tuple[SuperblockCopy | None, ...]) -> SuperblockCopy | None:
-    intact = [copy for copy in copies if copy is not None]
-    agreed = [copy for copy in intact if intact.count(copy) >= OPEN_QUORUM]
-    return max(agreed, key=lambda copy: copy.sequence, default=None)
 
 
 def superblock_words(reading: SuperblockReading) -> Iterator[str]:

@@ -8,6 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Final
 
+import pytest
 from hypothesis import event, given, settings
 
 from coordinator.mux.catalog_types import Restored, SnapshotState
@@ -96,44 +97,56 @@ def _reference(tale: Story) -> MuxReplica:
     return replica
 
 
-@settings(max_examples=60)
-@given(tale=story(SHORT, LONG))
-def test_cuts_add_up_to_the_state(tale: Story) -> None:
+@pytest.mark.parametrize("examples", [20, pytest.param(60, marks=pytest.mark.long)])
+def test_cuts_add_up_to_the_state(examples: int) -> None:
     """A chain of cuts adds up to the whole state, whatever answers, fails or is adopted when."""
-    reference = _reference(tale)
-    cluster = MuxCluster(tale, fake_stages())
-    cluster.run()
-    event(f"{len(cluster.taken)} cuts")
-    assert cluster.taken.keys() == reference.taken.keys()
-    assert digests_of(cluster.mux) == digests_of(reference.mux)
-    for generation, taken in cluster.taken.items():
-        wanted, _ = reference.at_cut[taken.op]
-        for name in SECTIONS:
-            assert section_of(cluster.taken, generation, name) == wanted[name]
-            assert section_of(reference.taken, generation, name) == wanted[name]
 
-
-@settings(max_examples=60)
-@given(tale=story(SHORT, LONG))
-def test_a_restart_equals_a_full_replay(tale: Story) -> None:
-    """A mux restored at any cut answers, and freezes later, like the one that saw everything."""
-    reference = _reference(tale)
-    for generation, taken in reference.taken.items():
-        sections, stages = reference.at_cut[taken.op]
-        inner = [entities_of(sections[name]) for name in SECTIONS]
-        restored = Restored(
-            taken.op, taken.revision, taken.feature_level, generation, inner[0], inner[1]
-        )
-        replica = MuxReplica(Mux(tale.routes, FakeCodec(), restored), deepcopy(stages), adopts=True)
-        assert replica.sections() == sections
-        replica.play(tale.prepares[taken.op :])
-        assert replica.applied == reference.applied[taken.op :]
-        assert replica.sections() == reference.sections()
-        assert digests_of(replica.mux) == digests_of(reference.mux)[taken.op :]
-        for stage in SERVICES:
-            assert replica.stages[stage].seen == reference.stages[stage].seen
-        chain = {**reference.taken, **replica.taken}
-        for later, cut in replica.taken.items():
-            assert cut.sessions.base_generation >= generation
+    @settings(max_examples=examples)
+    @given(tale=story(SHORT, LONG))
+    def holds(tale: Story) -> None:
+        reference = _reference(tale)
+        cluster = MuxCluster(tale, fake_stages())
+        cluster.run()
+        event(f"{len(cluster.taken)} cuts")
+        assert cluster.taken.keys() == reference.taken.keys()
+        assert digests_of(cluster.mux) == digests_of(reference.mux)
+        for generation, taken in cluster.taken.items():
+            wanted, _ = reference.at_cut[taken.op]
             for name in SECTIONS:
-                assert section_of(chain, later, name) == reference.at_cut[cut.op][0][name]
+                assert section_of(cluster.taken, generation, name) == wanted[name]
+                assert section_of(reference.taken, generation, name) == wanted[name]
+
+    holds()
+
+
+@pytest.mark.parametrize("examples", [20, pytest.param(60, marks=pytest.mark.long)])
+def test_a_restart_equals_a_full_replay(examples: int) -> None:
+    """A mux restored at any cut answers, and freezes later, like the one that saw everything."""
+
+    @settings(max_examples=examples)
+    @given(tale=story(SHORT, LONG))
+    def holds(tale: Story) -> None:
+        reference = _reference(tale)
+        for generation, taken in reference.taken.items():
+            sections, stages = reference.at_cut[taken.op]
+            inner = [entities_of(sections[name]) for name in SECTIONS]
+            restored = Restored(
+                taken.op, taken.revision, taken.feature_level, generation, inner[0], inner[1]
+            )
+            replica = MuxReplica(
+                Mux(tale.routes, FakeCodec(), restored), deepcopy(stages), adopts=True
+            )
+            assert replica.sections() == sections
+            replica.play(tale.prepares[taken.op :])
+            assert replica.applied == reference.applied[taken.op :]
+            assert replica.sections() == reference.sections()
+            assert digests_of(replica.mux) == digests_of(reference.mux)[taken.op :]
+            for stage in SERVICES:
+                assert replica.stages[stage].seen == reference.stages[stage].seen
+            chain = {**reference.taken, **replica.taken}
+            for later, cut in replica.taken.items():
+                assert cut.sessions.base_generation >= generation
+                for name in SECTIONS:
+                    assert section_of(chain, later, name) == reference.at_cut[cut.op][0][name]
+
+    holds()

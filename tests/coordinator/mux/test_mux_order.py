@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -363,24 +364,29 @@ def _expected(tale: Story, stages: dict[Stage, FakeStage]) -> tuple[Sequential, 
     return model, [reply for prepare in tale.prepares[1:] for reply in model.commit(prepare)]
 
 
-@settings(max_examples=150)
-@given(tale=story())
-def test_mux_equals_one_command_at_a_time(tale: Story) -> None:
+@pytest.mark.parametrize("examples", [50, pytest.param(150, marks=pytest.mark.long)])
+def test_mux_equals_one_command_at_a_time(examples: int) -> None:
     """Stages see the same in the same order as one by one, and give the same replies and reads."""
-    model, expected = _expected(tale, fake_stages())
-    cluster = MuxCluster(tale, fake_stages())
-    cluster.run()
-    assert [one.op for one in cluster.applied] == [prepare.op for prepare in tale.prepares]
-    for stage in SERVICES:
-        assert cluster.stages[stage].seen == model.stages[stage].seen, stage.name
-        assert cluster.stages[stage].saved is None, f"{stage.name} has an open savepoint"
-    assert [reply for one in cluster.applied[1:] for reply in one.replies] == expected
-    reads = {one.token: one for one in tale.reads}
-    assert sorted(answer.token for answer in cluster.answered) == sorted(reads)
-    for answer in cluster.answered:
-        spans = model.read(reads[answer.token], answer.op, answer.revision)
-        assert list(answer.spans) == spans and answer.error is None
-    assert list(cluster.mux.catalog.entities()) == list(model.catalog.entities())
-    assert {s.session_id: s.last_number for s in cluster.mux.sessions.live()} == {
-        session_id: client.last for session_id, client in model.clients.items()
-    }
+
+    @settings(max_examples=examples)
+    @given(tale=story())
+    def holds(tale: Story) -> None:
+        model, expected = _expected(tale, fake_stages())
+        cluster = MuxCluster(tale, fake_stages())
+        cluster.run()
+        assert [one.op for one in cluster.applied] == [prepare.op for prepare in tale.prepares]
+        for stage in SERVICES:
+            assert cluster.stages[stage].seen == model.stages[stage].seen, stage.name
+            assert cluster.stages[stage].saved is None, f"{stage.name} has an open savepoint"
+        assert [reply for one in cluster.applied[1:] for reply in one.replies] == expected
+        reads = {one.token: one for one in tale.reads}
+        assert sorted(answer.token for answer in cluster.answered) == sorted(reads)
+        for answer in cluster.answered:
+            spans = model.read(reads[answer.token], answer.op, answer.revision)
+            assert list(answer.spans) == spans and answer.error is None
+        assert list(cluster.mux.catalog.entities()) == list(model.catalog.entities())
+        assert {s.session_id: s.last_number for s in cluster.mux.sessions.live()} == {
+            session_id: client.last for session_id, client in model.clients.items()
+        }
+
+    holds()

@@ -340,6 +340,7 @@ async def test_unsampled_calls_leave_nothing() -> None:
     assert sum(len(span.links) for span in spans if span.name == "prepare") == 1
 
 
+@pytest.mark.long
 async def test_replay_leaves_nothing() -> None:
     """A coordinator and a service that are restarted replay sampled commands without spans."""
     async with asyncio.timeout(TIMEOUT_S):

@@ -12,7 +12,14 @@ from testkit.journal_builders import CLUSTER_ID
 from tests.coordinator.journal.superblock_states import ADMITTED, FIRST, NEWCOMER, STATES, history
 from viewstamp.format import FormatError
 from viewstamp.format.prepare import checksum_of
-from viewstamp.format.superblock import COPY_BYTES, NO_PARENT, decode_copy, encode_copy, seal_state
+from viewstamp.format.superblock import (
+    COPY_BYTES,
+    NO_PARENT,
+    decode_copy,
+    encode_copy,
+    newest_agreed,
+    seal_state,
+)
 
 GOLDEN = bytes.fromhex(
     "7fab8468b12fbc790aaf51955a397c0e02000000000000000000000000000000"
@@ -82,3 +89,25 @@ def test_the_version_and_the_fields_agree(
     checked = checked[:4] + fields[0] + checked[6:88] + fields[1] + checked[104:]
     with pytest.raises(FormatError, match=f"voting_view {voting_view}, .* version {version}"):
         decode_copy(checksum_of(checked) + struct.pack("<QQ", 0, 0) + checked, 0)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ((1, 1, 1, 1), 1),
+        ((2, 2, 1, 1), 2),
+        ((1, 1, 2, 2), 2),
+        ((2, 1, 1, 1), 1),
+        ((2, None, 1, 1), 1),
+        ((None, 1, None, 1), 1),
+        ((1, 2, None, None), None),
+        ((None, None, None, None), None),
+    ],
+)
+def test_the_newest_state_with_two_copies_is_agreed_on(
+    numbers: tuple[int | None, ...], expected: int | None
+) -> None:
+    """Two equal copies put a state in force, and the newest such state counts; one never does."""
+    states = dict(enumerate(history([FIRST, STATES[3]]), 1))
+    copies = [None if number is None else states[number] for number in numbers]
+    assert newest_agreed(copies) == (None if expected is None else states[expected])
