@@ -52,7 +52,7 @@ WRITES: Final = {
     "user update": "UpdateUser",
 }
 # They guard what they change by the revisions that they have read themselves.
-PLANNED: Final = frozenset({"apply", "import strimzi", "import wikimedia"})
+PLANNED: Final = frozenset({"apply", "import strimzi", "import wikimedia", "restore"})
 # Writes that no command calls: they are for programs, which act for themselves.
 OF_PROGRAMS: Final = frozenset(
     {
