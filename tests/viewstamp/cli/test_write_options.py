@@ -51,7 +51,8 @@ WRITES: Final = {
     "user permissions": "UpdatePermissions",
     "user update": "UpdateUser",
 }
-# They guard what they change by the revisions that they have read themselves.
+# They guard what they change by the revisions that they have read themselves; `restore` changes
+# nothing that is there.
 PLANNED: Final = frozenset({"apply", "import strimzi", "import wikimedia", "restore"})
 # Writes that no command calls: they are for programs, which act for themselves.
 OF_PROGRAMS: Final = frozenset(
