@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,7 +31,7 @@ from coordinator.storage import FileStorage, Storage
 from past.domains import DOMAINS
 from past.founding.endings import FOUNDING_VIEW, EndedState
 from past.founding.errors import TargetNotEmpty, UnequalRestore
-from past.founding.jumps import JUMP, jumped
+from past.founding.jumps import JUMP, JumpedCut, jumped
 from past.sections import ArrivingSnapshot
 from past.state import PastState
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
@@ -86,13 +86,34 @@ class NewCluster:
         return self.only_replica is None and self.replica_count > 1
 
 
-def check_target(path: Path) -> None:
-    """Raise TargetNotEmpty unless the path is free, or an empty directory."""
+def check_target(path: Path, sources: Sequence[Path] = ()) -> None:
+    """Raise TargetNotEmpty unless the path is free, or an empty directory, apart from the sources.
+
+    A mount cannot get its name last: nothing can be moved over it.
+    """
+    target, temporary = path.resolve(), _temporary_of(path).resolve()
+    for source in (each.resolve() for each in sources):
+        if any(
+            one.is_relative_to(other)
+            for one, other in ((target, source), (source, target), (source, temporary))
+        ):
+            raise TargetNotEmpty(
+                f"{path} and {source}, which is to be read, are not apart",
+                "give a directory for the new cluster that neither holds the source nor is in it",
+            )
     if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
         raise TargetNotEmpty(
             f"{path} exists and is not an empty directory",
             "a new cluster needs a directory of its own: give another one, or move this one away",
         )
+    if path.is_mount():
+        raise TargetNotEmpty(
+            f"{path} is the root of a file system", "give a directory below it, such as ./data"
+        )
+
+
+def _temporary_of(path: Path) -> Path:
+    return path.with_name(path.name + TEMPORARY_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +134,7 @@ def write_cluster(
     Raises TargetNotEmpty, OSError, and what snapshot files, journal and superblock raise.
     """
     check_target(target.path)
-    temporary = target.path.with_name(target.path.name + TEMPORARY_SUFFIX)
+    temporary = _temporary_of(target.path)
     if temporary.exists():
         shutil.rmtree(temporary)  # of a restore that was cut short
     temporary.mkdir(mode=DIRECTORY_MODE, parents=True)
@@ -178,7 +199,11 @@ def _write_first(
     try:
         stages = cut_stages(cut.header.feature_level)
         for done, stage in enumerate(stages, start=1):
-            entities = jumped(stage, state.entities(stage), generation, cut.header.feature_level)
+            entities = jumped(
+                stage,
+                state.entities(stage),
+                JumpedCut(generation, cut.last_revision, cut.header.feature_level),
+            )
             section_of(manifest, int(stage)).CopyFrom(_section(files, manifest, stage, entities))
             progress("sections", done, len(stages))
         manifest.root = root_of(manifest)

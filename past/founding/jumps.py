@@ -15,9 +15,13 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from coordinator.mux.stage import Stage
-from viewstamp.api.consumer_groups.v1.consumer_groups_pb2 import ConsumerGroupsCountersEntity
+from viewstamp.api.brokers.v1.brokers_pb2 import BrokerEntity
+from viewstamp.api.consumer_groups.v1.consumer_groups_pb2 import (
+    ConsumerGroupEntity,
+    ConsumerGroupsCountersEntity,
+)
 from viewstamp.api.snapshots.v1.snapshots_service_pb2 import SnapshotEntity
-from viewstamp.api.streams.v1.streams_pb2 import StreamsCountersEntity
+from viewstamp.api.streams.v1.streams_pb2 import StreamEntity, StreamsCountersEntity, TopicEntity
 from viewstamp.api.users.v1.users_pb2 import UsersCountersEntity
 from viewstamp.limits import FEATURE_LEVEL_BROKERS
 from viewstamp.machine.freezing import Entity
@@ -51,20 +55,54 @@ COUNTERS: Final[Mapping[Stage, Counters]] = {
     ),
     Stage.CONSUMER_GROUPS: Counters(3, ConsumerGroupsCountersEntity, ("next_group_id",)),
 }
+BROKERS: Final = (Stage.STREAMS, 6)
+# Numbers of entities that data planes and consumers compare: they only grow.
+NUMBERED: Final[Mapping[tuple[Stage, int], tuple[type[Message], tuple[str, ...]]]] = {
+    (Stage.STREAMS, 1): (StreamEntity, ("purge_generation",)),
+    (Stage.STREAMS, 2): (TopicEntity, ("purge_generation",)),
+    (Stage.CONSUMER_GROUPS, 1): (ConsumerGroupEntity, ("group_epoch", "assignment_epoch")),
+}
 # Kinds that end.
 DROPPED: Final = frozenset({(Stage.USERS, 2)})
 _SNAPSHOTS: Final = 1
 
 
-def jumped(
-    stage: Stage, entities: Iterable[Entity], generation: int, feature_level: int
-) -> Iterator[Entity]:
+@dataclass(frozen=True, slots=True)
+class JumpedCut:
+    """The cut of the new cluster: `revision` is the one that it has there."""
+
+    generation: int
+    revision: int
+    feature_level: int
+
+
+def jumped(stage: Stage, entities: Iterable[Entity], cut: JumpedCut) -> Iterator[Entity]:
     """Return the entities of a section as the new cluster has them, in their order."""
     if stage is Stage.CATALOG:
-        return _catalog(entities, generation)
+        return _catalog(entities, cut.generation)
     counters = COUNTERS.get(stage)
-    kept = (each for each in entities if (stage, each[0]) not in DROPPED)
-    return kept if counters is None else _counted(kept, counters, feature_level)
+    kept = (_apart(stage, each, cut) for each in entities if (stage, each[0]) not in DROPPED)
+    return kept if counters is None else _counted(kept, counters, cut.feature_level)
+
+
+def _apart(stage: Stage, entity: Entity, cut: JumpedCut) -> Entity:
+    """Return an entity whose own numbers the lost cluster cannot have given.
+
+    A broker is fenced until it registers anew: behind the source another one may have led, and the
+    epochs of leaders follow the revision at which a broker was fenced.
+    """
+    kind, key, canonical = entity
+    if (stage, kind) == BROKERS:
+        broker = BrokerEntity.FromString(canonical)
+        broker.fenced, broker.modified_revision = True, cut.revision
+        return kind, key, broker.SerializeToString(deterministic=True)
+    numbered = NUMBERED.get((stage, kind))
+    if numbered is None:
+        return entity
+    message: Any = numbered[0].FromString(canonical)
+    for name in numbered[1]:
+        setattr(message, name, getattr(message, name) + JUMP)
+    return kind, key, bytes(message.SerializeToString(deterministic=True))
 
 
 def _counted(

@@ -29,6 +29,9 @@ class LogPlaces:
             if isinstance(record, LogEntryRecord) and record.state is EntryState.LIVE:
                 self._places[record.prepare.op] = record.place
 
+    def __contains__(self, op: int) -> bool:
+        return op in self._places
+
     def __len__(self) -> int:
         return len(self._places)
 

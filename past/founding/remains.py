@@ -10,6 +10,7 @@ from typing import Final
 
 from coordinator.mux.entities import RestoreError
 from coordinator.mux.stage import Stage
+from coordinator.mux.types import MuxError
 from past.founding.errors import DirectoryInUseError, LogLacksEntries, UnusableRemains
 from past.founding.log_places import LogPlaces
 from past.sections import ArrivingSnapshot
@@ -19,19 +20,25 @@ from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
 from viewstamp.format import FormatError
 from viewstamp.format.manifest import section_of, sections
 from viewstamp.format.prepare import SealedPrepare
+from viewstamp.journals.log_findings import LogVerdict
 from viewstamp.journals.log_reading import LogReading, read_log
+from viewstamp.limits import FEATURE_LEVEL_MAX
 from viewstamp.snapshots.copies import Copies, copy_directories
 from viewstamp.snapshots.generation import Generation
 
 NEWEST: Final = 0
 JOURNAL_DIRECTORY: Final = "journal"
+SUPERBLOCK_FILE: Final = "superblock"
 _UNUSABLE: Final = (
     FormatError,
     RestoreError,
     SectionContentsError,
     NewerSectionError,
     ForeignEntryError,
+    MuxError,
 )
+
+_MAY_HIDE: Final = frozenset({LogVerdict.LOST, LogVerdict.FATAL, LogVerdict.UNKNOWN})
 
 # Told of a step, how much of it is done, and how much there is.
 Progress = Callable[[str, int, int], None]
@@ -135,6 +142,11 @@ def _log_of(wanted: Wanted) -> LogReading | None:
                 " replica",
                 is_usage=True,
             )
+        if (wanted.source / SUPERBLOCK_FILE).exists() and not wanted.accept_gaps:
+            raise LogLacksEntries(
+                f"{wanted.source} is a replica's directory without its journal",
+                "bring the journal back; with --accept-gaps everything behind the snapshot is lost",
+            )
         return None
     reading = read_log(wanted.source, wanted.archive)
     if reading.writer is not None:
@@ -197,12 +209,50 @@ def _apply_log(remains: Remains, reading: LogReading, wanted: Wanted, progress: 
     places = LogPlaces(reading.survey, from_op=remains.state.op + 1)
     committed = _known_commit(reading)
     missing = places.missing_behind(remains.state.op, committed)
-    if missing and not wanted.accept_gaps and not wanted.has_end:
-        raise _lacks(missing, wanted)
+    begun_op = remains.state.op
+    if not wanted.accept_gaps and not wanted.has_end:
+        _check_whole(reading, places, begun_op, missing, wanted)
     if not _apply_wanted(remains, places, committed, wanted, progress):
         remains.missing = missing
+        if not wanted.accept_gaps:
+            _check_whole(reading, places, begun_op, missing, wanted)
         _check_end(remains, wanted)
     remains.state.forget_changes()
+    if not remains.state.op:
+        raise UnusableRemains(
+            f"{wanted.source} holds nothing up to the end that is wanted",
+            "give a later --to-time or --to-revision, or another directory",
+            is_usage=True,
+        )
+
+
+def _check_whole(
+    reading: LogReading,
+    places: LogPlaces,
+    begun_op: int,
+    missing: list[tuple[int, int]],
+    wanted: Wanted,
+) -> None:
+    """Raise LogLacksEntries for missing entries, and for damage that a start would not cut off.
+
+    What lies below the snapshot's cut, or was written again, hides nothing.
+    """
+    if missing:
+        raise _lacks(missing, wanted)
+    survey = reading.survey
+    told = [
+        f"segment {each.segment} at offset {each.offset}: {each.reason}"
+        for each in survey.findings
+        if each.verdict in _MAY_HIDE
+        and (each.op is None or (each.op > begun_op and each.op not in places))
+    ]
+    if survey.findings_untold:
+        told.append(f"{survey.findings_untold} more places")
+    if told:
+        raise LogLacksEntries(
+            f"the log in {reading.data} is damaged where entries may have been: {'; '.join(told)}",
+            "try the directory of another replica; --accept-gaps takes what is intact before that",
+        )
 
 
 def _apply_wanted(
@@ -213,6 +263,7 @@ def _apply_wanted(
     for entry in places.entries(state.op + 1):
         if not wanted.takes(entry):
             return True
+        _check_level(entry)
         state.apply(entry, wanted.to_revision)
         remains.entries += 1
         remains.unconfirmed += entry.op > committed
@@ -222,10 +273,17 @@ def _apply_wanted(
     return wanted.to_revision is not None and state.revision == wanted.to_revision
 
 
+def _check_level(entry: SealedPrepare) -> None:
+    level = entry.header.feature_level
+    if level > FEATURE_LEVEL_MAX:
+        raise UnusableRemains(
+            f"op {entry.op} is of feature level {level}, and this build knows {FEATURE_LEVEL_MAX}",
+            "use the build that wrote it, or a newer one",
+        )
+
+
 def _check_end(remains: Remains, wanted: Wanted) -> None:
     """Check that the log that is here ends where it may end."""
-    if remains.missing and not wanted.accept_gaps:
-        raise _lacks(remains.missing, wanted)
     if wanted.to_revision is not None:
         raise UnusableRemains(
             f"the log ends at revision {remains.state.revision}, before {wanted.to_revision}",

@@ -54,7 +54,7 @@ def restore(wanted: Wanted, new: NewCluster, progress: Progress, *, dry_run: boo
 
     Raises FilesError, OSError, and what snapshot files, journal and superblock raise.
     """
-    check_target(new.path)
+    check_target(new.path, (wanted.source, *wanted.copies, *filter(None, (wanted.archive,))))
     remains = read_remains(wanted, progress)
     state = remains.state
     if state.is_partial:

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from coordinator.mux.stage import Stage
-from past.founding.jumps import COUNTERS, JUMP, jumped
+from past.founding.jumps import COUNTERS, JUMP, JumpedCut, jumped
 from viewstamp import limits
+from viewstamp.api.brokers.v1.brokers_pb2 import BrokerEntity
+from viewstamp.api.consumer_groups.v1.consumer_groups_pb2 import ConsumerGroupEntity
 from viewstamp.api.snapshots.v1.snapshots_service_pb2 import SnapshotEntity
-from viewstamp.api.streams.v1.streams_pb2 import StreamsCountersEntity
+from viewstamp.api.streams.v1.streams_pb2 import StreamsCountersEntity, TopicEntity
 from viewstamp.format.kinds import KINDS
 from viewstamp.machine.freezing import Entity
 
@@ -18,10 +20,15 @@ LEVEL = limits.FEATURE_LEVEL_MAX
 FIRST = JUMP + 1
 
 
+def cut_at(level: int = LEVEL, generation: int = 1) -> JumpedCut:
+    """Return a cut of the new cluster."""
+    return JumpedCut(generation, JUMP + 9, level)
+
+
 def counters(stage: Stage, entities: list[Entity], level: int = LEVEL) -> Any:
     """Return the one counters entity of a section behind the jump."""
     kind, message = COUNTERS[stage].kind, COUNTERS[stage].message
-    (found,) = [each for each in jumped(stage, entities, 1, level) if each[0] == kind]
+    (found,) = [each for each in jumped(stage, entities, cut_at(level)) if each[0] == kind]
     return message.FromString(found[2])
 
 
@@ -49,15 +56,15 @@ def test_a_section_without_counters_gets_them(level: int, broker: int) -> None:
     wanted = StreamsCountersEntity(next_stream_id=FIRST, next_topic_id=FIRST, next_broker_id=broker)
     watermarks = (5, b"row", b"canonical")
     assert counters(Stage.STREAMS, [], level) == wanted
-    assert [each[0] for each in jumped(Stage.STREAMS, [watermarks], 1, level)] == [4, 5]
+    assert [each[0] for each in jumped(Stage.STREAMS, [watermarks], cut_at(level))] == [4, 5]
 
 
 def test_counters_go_on_further() -> None:
     """Counters go on by the jump, and everything else keeps its bytes and its order."""
     canonical = StreamsCountersEntity(next_stream_id=7, next_topic_id=3).SerializeToString()
-    stream = (1, b"stream", b"as it is")
-    found = list(jumped(Stage.STREAMS, [stream, (4, b"", canonical)], 1, LEVEL))
-    assert found[0] == stream
+    access = (3, b"user", b"as it is")
+    found = list(jumped(Stage.STREAMS, [access, (4, b"", canonical)], cut_at()))
+    assert found[0] == access
     assert StreamsCountersEntity.FromString(found[1][2]) == StreamsCountersEntity(
         next_stream_id=7 + JUMP, next_topic_id=3 + JUMP, next_broker_id=FIRST
     )
@@ -66,7 +73,7 @@ def test_counters_go_on_further() -> None:
 def test_tokens_end() -> None:
     """A token that was deleted in what is lost is not valid again: no token is kept."""
     token = (2, b"token", b"canonical")
-    found = list(jumped(Stage.USERS, [(1, b"user", b"canonical"), token], 1, LEVEL))
+    found = list(jumped(Stage.USERS, [(1, b"user", b"canonical"), token], cut_at()))
     assert [kind for kind, _, _ in found] == [1, 3]
 
 
@@ -78,6 +85,23 @@ def test_the_new_snapshot_alone_is_known() -> None:
         entity.snapshot.generation, entity.snapshot.cut_revision = generation, 40 + generation
         entities.append((1, bytes([generation]), entity.SerializeToString()))
     level = (3, b"", b"level")
-    (kept, others) = jumped(Stage.CATALOG, [*entities, level], 2, LEVEL)
+    (kept, others) = jumped(Stage.CATALOG, [*entities, level], cut_at(generation=2))
     assert SnapshotEntity.FromString(kept[2]).snapshot.cut_revision == 42 + JUMP
     assert others == level
+
+
+def test_numbers_of_entities_go_on_further() -> None:
+    """Purges are numbered on, epochs of groups too, and a broker has to register anew."""
+    cut = cut_at()
+    topic = TopicEntity(name="t", purge_generation=1).SerializeToString()
+    broker = BrokerEntity(id=1, broker_epoch=7, modified_revision=7).SerializeToString()
+    (of_topic, _, of_broker) = jumped(Stage.STREAMS, [(2, b"", topic), (6, b"", broker)], cut)
+    assert TopicEntity.FromString(of_topic[2]).purge_generation == 1 + JUMP
+    assert BrokerEntity.FromString(of_broker[2]) == BrokerEntity(
+        id=1, broker_epoch=7, fenced=True, modified_revision=JUMP + 9
+    )
+    group = ConsumerGroupEntity(group_epoch=3, assignment_epoch=2).SerializeToString()
+    (of_group, _) = jumped(Stage.CONSUMER_GROUPS, [(1, b"", group)], cut)
+    assert ConsumerGroupEntity.FromString(of_group[2]) == ConsumerGroupEntity(
+        group_epoch=3 + JUMP, assignment_epoch=2 + JUMP
+    )

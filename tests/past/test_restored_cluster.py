@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -23,7 +23,9 @@ from past.founding.jumps import COUNTERS, DROPPED, JUMP
 from past.founding.remains import Remains, Wanted, read_remains
 from past.state import PastState
 from tests.past.past_histories import history, sealed
+from viewstamp.api.brokers.v1.brokers_pb2 import BrokerEntity
 from viewstamp.api.consumer_groups.v1.consumer_groups_pb2 import ConsumerGroupEntity
+from viewstamp.api.streams.v1.streams_pb2 import StreamEntity, TopicEntity
 from viewstamp.machine.freezing import Entity
 
 CLUSTER_ID: Final = b"a new cluster id"
@@ -35,7 +37,13 @@ OF_MEMBERS: Final = (
     "idle_since",
     "expiry_due",
 )
-_GROUPS: Final = (Stage.CONSUMER_GROUPS, 1)
+# What a restore changes of entities that last.
+CHANGED: Final[dict[tuple[Stage, int], tuple[Any, tuple[str, ...]]]] = {
+    (Stage.CONSUMER_GROUPS, 1): (ConsumerGroupEntity, OF_MEMBERS),
+    (Stage.STREAMS, 1): (StreamEntity, ("purge_generation",)),
+    (Stage.STREAMS, 2): (TopicEntity, ("purge_generation",)),
+    (Stage.STREAMS, 6): (BrokerEntity, ("fenced", "modified_revision")),
+}
 _MEMBERS: Final = (Stage.CONSUMER_GROUPS, 2)
 _CHORES: Final = (Stage.CONSUMER_GROUPS, 4)
 
@@ -58,7 +66,7 @@ def lasting(state: PastState) -> dict[Stage, list[Entity]]:
     left_out = {*counted, *DROPPED, _MEMBERS, _CHORES}
     return {
         stage: [
-            _without_members(stage, each)
+            _without_changes(stage, each)
             for each in state.entities(stage)
             if (stage, each[0]) not in left_out
         ]
@@ -66,15 +74,16 @@ def lasting(state: PastState) -> dict[Stage, list[Entity]]:
     }
 
 
-def _without_members(stage: Stage, entity: Entity) -> Entity:
-    """Return a group without what the end of its members changes, any other entity as it is."""
+def _without_changes(stage: Stage, entity: Entity) -> Entity:
+    """Return an entity without what a restore changes of it."""
     kind, key, canonical = entity
-    if (stage, kind) != _GROUPS:
+    if (stage, kind) not in CHANGED:
         return entity
-    group = ConsumerGroupEntity.FromString(canonical)
-    for name in OF_MEMBERS:
-        group.ClearField(name)
-    return kind, key, group.SerializeToString()
+    message, fields = CHANGED[stage, kind]
+    found = message.FromString(canonical)
+    for name in fields:
+        found.ClearField(name)
+    return kind, key, found.SerializeToString()
 
 
 def restored(state: PastState, path: Path, replicas: int) -> WrittenCluster:
@@ -155,3 +164,11 @@ def test_nothing_is_overwritten(kind: str, tmp_path: Path) -> None:
         (path / "something").mkdir(parents=True)
     with pytest.raises(TargetNotEmpty, match="is not an empty directory"):
         check_target(path)
+
+
+def test_a_target_is_apart_from_its_source(tmp_path: Path) -> None:
+    """No source lies where a restore writes or tidies up, and none holds the new cluster."""
+    for source in ("new", "new.restoring", "new/below", "."):
+        with pytest.raises(TargetNotEmpty, match="are not apart"):
+            check_target(tmp_path / "new", [tmp_path / source])
+    check_target(tmp_path / "new", [tmp_path / "newer"])
