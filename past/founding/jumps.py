@@ -21,7 +21,7 @@ from viewstamp.api.consumer_groups.v1.consumer_groups_pb2 import (
     ConsumerGroupsCountersEntity,
 )
 from viewstamp.api.snapshots.v1.snapshots_service_pb2 import SnapshotEntity
-from viewstamp.api.streams.v1.streams_pb2 import StreamEntity, StreamsCountersEntity, TopicEntity
+from viewstamp.api.streams.v1.streams_pb2 import StreamsCountersEntity
 from viewstamp.api.users.v1.users_pb2 import UsersCountersEntity
 from viewstamp.limits import FEATURE_LEVEL_BROKERS
 from viewstamp.machine.freezing import Entity
@@ -56,10 +56,9 @@ COUNTERS: Final[Mapping[Stage, Counters]] = {
     Stage.CONSUMER_GROUPS: Counters(3, ConsumerGroupsCountersEntity, ("next_group_id",)),
 }
 BROKERS: Final = (Stage.STREAMS, 6)
-# Numbers of entities that data planes and consumers compare: they only grow.
+# Numbers of entities that consumers compare: they only grow. `purge_generation` is not among them:
+# a higher one is an order to purge.
 NUMBERED: Final[Mapping[tuple[Stage, int], tuple[type[Message], tuple[str, ...]]]] = {
-    (Stage.STREAMS, 1): (StreamEntity, ("purge_generation",)),
-    (Stage.STREAMS, 2): (TopicEntity, ("purge_generation",)),
     (Stage.CONSUMER_GROUPS, 1): (ConsumerGroupEntity, ("group_epoch", "assignment_epoch")),
 }
 # Kinds that end.

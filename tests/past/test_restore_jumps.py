@@ -12,7 +12,7 @@ from viewstamp import limits
 from viewstamp.api.brokers.v1.brokers_pb2 import BrokerEntity
 from viewstamp.api.consumer_groups.v1.consumer_groups_pb2 import ConsumerGroupEntity
 from viewstamp.api.snapshots.v1.snapshots_service_pb2 import SnapshotEntity
-from viewstamp.api.streams.v1.streams_pb2 import StreamsCountersEntity, TopicEntity
+from viewstamp.api.streams.v1.streams_pb2 import StreamEntity, StreamsCountersEntity, TopicEntity
 from viewstamp.format.kinds import KINDS
 from viewstamp.machine.freezing import Entity
 
@@ -91,12 +91,10 @@ def test_the_new_snapshot_alone_is_known() -> None:
 
 
 def test_numbers_of_entities_go_on_further() -> None:
-    """Purges are numbered on, epochs of groups too, and a broker has to register anew."""
-    cut = cut_at()
-    topic = TopicEntity(name="t", purge_generation=1).SerializeToString()
+    """Epochs of groups go on further, and a broker has to register anew."""
+    cut = JumpedCut(1, JUMP + 9, LEVEL)
     broker = BrokerEntity(id=1, broker_epoch=7, modified_revision=7).SerializeToString()
-    (of_topic, _, of_broker) = jumped(Stage.STREAMS, [(2, b"", topic), (6, b"", broker)], cut)
-    assert TopicEntity.FromString(of_topic[2]).purge_generation == 1 + JUMP
+    (_, of_broker) = jumped(Stage.STREAMS, [(6, b"", broker)], cut)
     assert BrokerEntity.FromString(of_broker[2]) == BrokerEntity(
         id=1, broker_epoch=7, fenced=True, modified_revision=JUMP + 9
     )
@@ -105,3 +103,11 @@ def test_numbers_of_entities_go_on_further() -> None:
     assert ConsumerGroupEntity.FromString(of_group[2]) == ConsumerGroupEntity(
         group_epoch=3 + JUMP, assignment_epoch=2 + JUMP
     )
+
+
+def test_no_restore_orders_a_purge() -> None:
+    """Streams and topics keep their number of purges: a higher one has a data plane drop data."""
+    stream = (1, b"", StreamEntity(name="s").SerializeToString())
+    topic = (2, b"", TopicEntity(name="t", purge_generation=1).SerializeToString())
+    (of_stream, of_topic, _) = jumped(Stage.STREAMS, [stream, topic], cut_at())
+    assert (of_stream, of_topic) == (stream, topic)

@@ -25,7 +25,6 @@ from past.state import PastState
 from tests.past.past_histories import history, sealed
 from viewstamp.api.brokers.v1.brokers_pb2 import BrokerEntity
 from viewstamp.api.consumer_groups.v1.consumer_groups_pb2 import ConsumerGroupEntity
-from viewstamp.api.streams.v1.streams_pb2 import StreamEntity, TopicEntity
 from viewstamp.machine.freezing import Entity
 
 CLUSTER_ID: Final = b"a new cluster id"
@@ -40,8 +39,6 @@ OF_MEMBERS: Final = (
 # What a restore changes of entities that last.
 CHANGED: Final[dict[tuple[Stage, int], tuple[Any, tuple[str, ...]]]] = {
     (Stage.CONSUMER_GROUPS, 1): (ConsumerGroupEntity, OF_MEMBERS),
-    (Stage.STREAMS, 1): (StreamEntity, ("purge_generation",)),
-    (Stage.STREAMS, 2): (TopicEntity, ("purge_generation",)),
     (Stage.STREAMS, 6): (BrokerEntity, ("fenced", "modified_revision")),
 }
 _MEMBERS: Final = (Stage.CONSUMER_GROUPS, 2)
