@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from coordinator.base.slices import at_once
-from coordinator.mux.catalog_types import CutTaken, Restored, Snapshot
+from coordinator.mux.catalog_types import Restored, Snapshot
 from coordinator.mux.entities import Session
 from coordinator.mux.mux import FROM_THE_BEGINNING, Mux
 from coordinator.mux.stage import SERVICE_STAGES, Stage
 from coordinator.mux.types import (
     CommittedPrepare,
+    CutTaken,
     MuxEffect,
     Read,
     ReadAnswered,
@@ -66,6 +67,7 @@ class PastState:
             self.machines[stage].activate(installed)
         self._routes = all_routes()
         self._mux = Mux(self._routes, codec.ProtobufCodec(), restored)
+        self._skipped_revision = 0
         self._timestamp_us = timestamp_us  # log time of the last entry
         self._checksum = checksum
         self._answers: list[ReadAnswered] = []
@@ -101,7 +103,7 @@ class PastState:
         return list(self._mux.sessions.live())
 
     def snapshots(self) -> tuple[Snapshot, ...]:
-        """Return all generations of the catalog, ascending."""
+        """Return all generations of the catalog, newest first."""
         return self._mux.catalog.list_after(0, self.last_generation())
 
     def last_generation(self) -> int:
@@ -116,6 +118,15 @@ class PastState:
             return self._mux.catalog.entities()
         machine = self.machines[stage]
         return machine.domain.section.entities(machine.state)
+
+    @property
+    def next_revision(self) -> int:
+        """The first revision that the next entry may have."""
+        return max(self.revision, self._skipped_revision) + 1
+
+    def skip_revisions(self, count: int) -> None:
+        """Leave out revisions that another log may have given."""
+        self._skipped_revision = self.revision + count
 
     def go_on_from_here(self) -> None:
         """Let another log continue behind the beginning of an entry, whose rest is given up."""

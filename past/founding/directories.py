@@ -7,9 +7,9 @@ own name last: a restore that was cut short leaves nothing that a replica could 
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,6 +19,7 @@ from coordinator.journal.journal import Journal
 from coordinator.mux.stage import SERVICE_STAGES, Stage, cut_stages
 from coordinator.replica.data_directory import (
     JOURNAL_DIRECTORY,
+    SNAPSHOTS_DIRECTORY,
     SUPERBLOCK_FILE,
     DirectoryOptions,
     open_replica,
@@ -26,28 +27,29 @@ from coordinator.replica.data_directory import (
 from coordinator.replica.superblock_file import SuperblockFile
 from coordinator.snapshot.copies import CopyVerdict
 from coordinator.snapshot.files import SnapshotDirectories, SnapshotFiles
+from coordinator.snapshot.generation_writer import GenerationWriter
 from coordinator.snapshot.inner_sections import VERSIONS
+from coordinator.snapshot.layout import layer_file
+from coordinator.snapshot.restore import Loaded
+from coordinator.snapshot.sections import SectionHead
 from coordinator.storage import FileStorage, Storage
 from past.domains import DOMAINS
 from past.founding.endings import FOUNDING_VIEW, EndedState
 from past.founding.errors import TargetNotEmpty, UnequalRestore
-from past.founding.jumps import JUMP, JumpedCut, jumped
+from past.founding.jumps import JumpedCut, jumped
+from past.founding.remains import Progress
 from past.sections import ArrivingSnapshot
 from past.state import PastState
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
-from viewstamp.api.snapshots.v1.manifest_pb2 import (
-    LayerReference,
-    SectionManifest,
-    SnapshotManifest,
-)
+from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotManifest
 from viewstamp.cluster.preflight import CLUSTER_ID_FILE, write_secret
-from viewstamp.format.layer import LayerHeader
-from viewstamp.format.manifest import MANIFEST_VERSION, root_of, section_of, sections
-from viewstamp.format.prepare import SealedPrepare, checksum_of, seal
+from viewstamp.format.manifest import MANIFEST_VERSION, sections
+from viewstamp.format.prepare import SealedPrepare
 from viewstamp.format.section import SectionEntry, SectionTally
 from viewstamp.format.superblock import SuperblockState
 from viewstamp.limits import MIB
 from viewstamp.machine.freezing import Entity
+from viewstamp.snapshots.durable import sync_directory
 
 TEMPORARY_SUFFIX: Final = ".restoring"
 REPLICA_DIRECTORY: Final = "replica-{}"
@@ -55,8 +57,6 @@ DIRECTORY_MODE: Final = 0o700
 READ_BYTES: Final = 1 * MIB
 # A journal of a single replica never restarts elsewhere; who makes one is no replica.
 _JOURNAL_MAKER_REPLICAS: Final = 2
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +138,14 @@ def write_cluster(
     if temporary.exists():
         shutil.rmtree(temporary)  # of a restore that was cut short
     temporary.mkdir(mode=DIRECTORY_MODE, parents=True)
-    cut = _jumped_cut(target.cluster_id, ended.cut)
     replicas = tuple(
         DirectoryOptions(path, replica, target.replica_count, target.cluster_id)
         for replica, path in target.directories(temporary).items()
     )
     first, *others = replicas
-    manifest = _write_first(first, state, cut, ended.generation, progress)
+    manifest = _write_first(first, state, ended, progress)
     for done, options in enumerate(others, start=1):
-        _write_copy(options, first, manifest, cut)
+        _write_copy(options, first, manifest, ended.cut)
         progress("replicas", done, len(others))
     return WrittenCluster(target, temporary, manifest, replicas)
 
@@ -156,61 +155,39 @@ def check_and_name(written: WrittenCluster, progress: Progress) -> None:
 
     Raises UnequalRestore, OSError, RestoreError, SectionContentsError, and what an opening raises.
     """
-    for options in written.replicas:
-        _check_opens(options, written.manifest)
-    _check_equal(written.replicas[0], written.manifest, progress)
+    first, *others = written.replicas
+    with _opened(first, written.manifest) as base:
+        _check_equal(base, progress)
+    for options in others:
+        with _opened(options, written.manifest):
+            pass  # its files are the first one's, each verified at the opening
     target = written.target
     if target.is_below_one_directory:
         write_secret(written.temporary / CLUSTER_ID_FILE, target.cluster_id.hex() + "\n")
-    _name_durably(written.temporary, target.path)
-
-
-def _jumped_cut(cluster_id: bytes, cut: SealedPrepare) -> SealedPrepare:
-    """Return the cut's entry as the first of the new log: the next revision follows its own."""
-    header = cut.header
-    return seal(
-        parent=checksum_of(cluster_id + header.parent),
-        cluster_id=cluster_id,
-        view=FOUNDING_VIEW,
-        op=header.op,
-        commit=header.commit,
-        first_revision=header.first_revision + JUMP,
-        command_count=header.command_count,
-        feature_level=header.feature_level,
-        timestamp=header.timestamp,
-        body=cut.body,
-    )
+    written.temporary.rename(target.path)
+    sync_directory(target.path.parent)
 
 
 # --- Snapshot files ---
 
 
 def _write_first(
-    options: DirectoryOptions,
-    state: PastState,
-    cut: SealedPrepare,
-    generation: int,
-    progress: Progress,
+    options: DirectoryOptions, state: PastState, ended: EndedState, progress: Progress
 ) -> SnapshotManifest:
     storage = FileStorage()
     _make(storage, options.path)
-    manifest = _manifest(options, cut, generation)
+    manifest = _manifest(options, ended.cut, ended.generation)
     files = _snapshot_files(storage, options)
     try:
-        stages = cut_stages(cut.header.feature_level)
+        writer = GenerationWriter(files, manifest)
+        stages = cut_stages(manifest.feature_level)
         for done, stage in enumerate(stages, start=1):
-            entities = jumped(
-                stage,
-                state.entities(stage),
-                JumpedCut(generation, cut.last_revision, cut.header.feature_level),
-            )
-            section_of(manifest, int(stage)).CopyFrom(_section(files, manifest, stage, entities))
+            _write_section(writer, manifest, stage, state.entities(stage))
             progress("sections", done, len(stages))
-        manifest.root = root_of(manifest)
-        files.write_manifest(manifest)
+        writer.finish()
     finally:
         files.close()
-    _write_log(storage, options, cut, generation)
+    _write_log(storage, options, ended.cut, ended.generation)
     return manifest
 
 
@@ -228,33 +205,25 @@ def _manifest(options: DirectoryOptions, cut: SealedPrepare, generation: int) ->
     )
 
 
-def _section(
-    files: SnapshotFiles, manifest: SnapshotManifest, stage: Stage, entities: Iterator[Entity]
-) -> SectionManifest:
+def _write_section(
+    writer: GenerationWriter, manifest: SnapshotManifest, stage: Stage, entities: Iterator[Entity]
+) -> None:
     """Write a section as one base layer; a section without entities has none."""
     version = DOMAINS[stage].section.version if stage in SERVICE_STAGES else VERSIONS[stage]
-    header = LayerHeader(
-        cluster_id=manifest.cluster_id,
-        stage=int(stage),
-        section_version=version,
-        generation=manifest.generation,
-        base_generation=0,
-        feature_level=manifest.feature_level,
-    )
+    cut = JumpedCut(manifest.generation, manifest.cut_revision, manifest.feature_level)
     tally = SectionTally()
-    writer = files.section_writer(manifest.generation, int(stage), lambda: header)
+    section = writer.section(stage, SectionHead(version, base_generation=0))
     try:
-        writer.add_entries(_counted(tally, entities))
-        layers = [writer.finish()] if writer.entries else []
+        section.add_entries(_counted(tally, jumped(stage, entities, cut)))
+        summary = domain_pb2.SectionSummary(
+            section_version=version,
+            applied_revision=manifest.cut_revision,
+            state_digest=tally.digest.to_bytes(),
+            kinds=[domain_pb2.KindCount(kind=k, entities=n) for k, n in tally.kinds.items()],
+        )
+        writer.finish_section(stage, section, summary)
     finally:
-        writer.discard()
-    return SectionManifest(
-        version=version,
-        applied_revision=manifest.cut_revision,
-        state_digest=tally.digest.to_bytes(),
-        kinds=[domain_pb2.KindCount(kind=k, entities=n) for k, n in tally.kinds.items()],
-        layers=layers,
-    )
+        section.discard()
 
 
 def _counted(tally: SectionTally, entities: Iterator[Entity]) -> Iterator[SectionEntry]:
@@ -288,14 +257,14 @@ def _write_copy(
 
 
 def _chunks(first: DirectoryOptions, reference: LayerReference) -> Iterator[bytes]:
-    directory = Path(first.snapshot_directories()[0])
-    with (directory / "layers" / f"{reference.digest.hex()}.layer").open("rb") as file:
+    name = layer_file(reference.digest)
+    with Path(first.snapshot_directories()[0], name).open("rb") as file:
         while chunk := file.read(READ_BYTES):
             yield chunk
 
 
 def _snapshot_files(storage: Storage, options: DirectoryOptions) -> SnapshotFiles:
-    storage.make_directory(str(options.path / "snapshots"))
+    storage.make_directory(str(options.path / SNAPSHOTS_DIRECTORY))
     assert options.cluster_id is not None
     directories = SnapshotDirectories(
         options.snapshot_directories(), options.cluster_id, options.replica_id
@@ -303,10 +272,9 @@ def _snapshot_files(storage: Storage, options: DirectoryOptions) -> SnapshotFile
     return SnapshotFiles(storage, directories, report=_refuse_damage)
 
 
-def _refuse_damage(name: str, verdicts: object) -> None:
+def _refuse_damage(name: str, verdicts: Sequence[CopyVerdict]) -> None:
     """Files that were just written are intact, or the disk is not fit for a replica."""
-    assert isinstance(verdicts, list | tuple)
-    told = ", ".join(str(each) for each in verdicts if isinstance(each, CopyVerdict))
+    told = ", ".join(map(str, verdicts))
     raise UnequalRestore(f"{name} was damaged as it was written: {told}", "use another disk")
 
 
@@ -349,7 +317,8 @@ def _write_log(
 # --- Checks and names ---
 
 
-def _check_opens(options: DirectoryOptions, manifest: SnapshotManifest) -> None:
+@contextmanager
+def _opened(options: DirectoryOptions, manifest: SnapshotManifest) -> Iterator[Loaded]:
     """Open a directory as a replica does. Raises what that raises, UnequalRestore."""
     files = open_replica(options)
     try:
@@ -359,35 +328,22 @@ def _check_opens(options: DirectoryOptions, manifest: SnapshotManifest) -> None:
                 f"replica {options.replica_id} would not restart from the snapshot written",
                 "keep the directory for whoever looks for the reason",
             )
+        yield base
     finally:
         files.close()
 
 
-def _check_equal(first: DirectoryOptions, manifest: SnapshotManifest, progress: Progress) -> None:
+def _check_equal(base: Loaded, progress: Progress) -> None:
     """Load what was written into machines of its own, and compare the digests of all sections."""
-    arriving = ArrivingSnapshot(manifest)
-    files = open_replica(first)
-    try:
-        assert files.base is not None
-        parts = list(sections(manifest))
-        for done, (stage, _) in enumerate(parts, start=1):
-            for layer, block in files.base.blocks(stage):
-                arriving.add(Stage(stage), layer, [block])
-            progress("check", done, len(parts))
-        arriving.state()  # it raises where a digest, a reference or a projection differs
-    finally:
-        files.close()
+    arriving = ArrivingSnapshot(base.manifest)
+    parts = list(sections(base.manifest))
+    for done, (stage, _) in enumerate(parts, start=1):
+        for layer, block in base.blocks(stage):
+            arriving.add(Stage(stage), layer, [block])
+        progress("check", done, len(parts))
+    arriving.state()  # it raises where a digest, a reference or a projection differs
 
 
 def _make(storage: Storage, path: Path) -> None:
     storage.make_directory(str(path))
     path.chmod(DIRECTORY_MODE)
-
-
-def _name_durably(temporary: Path, path: Path) -> None:
-    temporary.rename(path)
-    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

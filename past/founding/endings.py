@@ -3,6 +3,9 @@
 A session ends by ExpireSession, so that every machine does what it does at the end of any session;
 its memberships end by the chores that follow, once the new cluster runs. A snapshot that was under
 way fails. Then BeginSnapshot cuts the one generation that the new cluster has.
+
+Their revisions begin 2**32 behind the last one (`jumps`): whatever they change says so, and the
+cut's entry is the first one of the new log as it stands.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Final
 from coordinator.mux.catalog_types import BeginSnapshot, FailSnapshot, Snapshot, SnapshotState
 from coordinator.stages import catalog_codec
 from coordinator.stages.codec import EXPIRE_SESSION_CODE
+from past.founding.jumps import JUMP
 from past.state import PastState
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
@@ -44,6 +48,7 @@ class EndedState:
 
 def end_and_cut(state: PastState, cluster_id: bytes) -> EndedState:
     """End sessions and undecided snapshots of a state, and cut it."""
+    state.skip_revisions(JUMP)
     sessions = state.live_sessions()
     for begin in range(0, len(sessions), SESSIONS_PER_ENTRY):
         requests = [
@@ -81,7 +86,7 @@ def _apply(
         view=FOUNDING_VIEW,
         op=state.op + 1,
         commit=state.op,
-        first_revision=state.revision + 1,
+        first_revision=state.next_revision,
         command_count=len(requests),
         feature_level=state.feature_level,
         timestamp=state.timestamp_us + 1,

@@ -58,9 +58,7 @@ COUNTERS: Final[Mapping[Stage, Counters]] = {
 BROKERS: Final = (Stage.STREAMS, 6)
 # Numbers of entities that consumers compare: they only grow. `purge_generation` is not among them:
 # a higher one is an order to purge.
-NUMBERED: Final[Mapping[tuple[Stage, int], tuple[type[Message], tuple[str, ...]]]] = {
-    (Stage.CONSUMER_GROUPS, 1): (ConsumerGroupEntity, ("group_epoch", "assignment_epoch")),
-}
+GROUPS: Final = (Stage.CONSUMER_GROUPS, 1)
 # Kinds that end.
 DROPPED: Final = frozenset({(Stage.USERS, 2)})
 _SNAPSHOTS: Final = 1
@@ -95,13 +93,12 @@ def _apart(stage: Stage, entity: Entity, cut: JumpedCut) -> Entity:
         broker = BrokerEntity.FromString(canonical)
         broker.fenced, broker.modified_revision = True, cut.revision
         return kind, key, broker.SerializeToString(deterministic=True)
-    numbered = NUMBERED.get((stage, kind))
-    if numbered is None:
-        return entity
-    message: Any = numbered[0].FromString(canonical)
-    for name in numbered[1]:
-        setattr(message, name, getattr(message, name) + JUMP)
-    return kind, key, bytes(message.SerializeToString(deterministic=True))
+    if (stage, kind) == GROUPS:
+        group = ConsumerGroupEntity.FromString(canonical)
+        group.group_epoch += JUMP
+        group.assignment_epoch += JUMP
+        return kind, key, group.SerializeToString(deterministic=True)
+    return entity
 
 
 def _counted(
@@ -133,9 +130,5 @@ def _catalog(entities: Iterable[Entity], generation: int) -> Iterator[Entity]:
         if kind != _SNAPSHOTS:
             yield kind, key, canonical
             continue
-        entity = SnapshotEntity.FromString(canonical)
-        if entity.snapshot.generation == generation:
-            entity.snapshot.cut_revision += JUMP
-            if entity.snapshot.modified_revision:
-                entity.snapshot.modified_revision += JUMP
-            yield kind, key, entity.SerializeToString(deterministic=True)
+        if SnapshotEntity.FromString(canonical).snapshot.generation == generation:
+            yield kind, key, canonical

@@ -18,17 +18,17 @@ from past.state import ForeignEntryError, PastState
 from services.runtime.installing import NewerSectionError, SectionContentsError
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
 from viewstamp.format import FormatError
-from viewstamp.format.manifest import section_of, sections
+from viewstamp.format.manifest import sections
 from viewstamp.format.prepare import SealedPrepare
 from viewstamp.journals.log_findings import LogVerdict
 from viewstamp.journals.log_reading import LogReading, read_log
+from viewstamp.journals.segment_window import JOURNAL_DIRECTORY
+from viewstamp.journals.superblock_reading import SUPERBLOCK_FILE
 from viewstamp.limits import FEATURE_LEVEL_MAX
 from viewstamp.snapshots.copies import Copies, copy_directories
 from viewstamp.snapshots.generation import Generation
 
 NEWEST: Final = 0
-JOURNAL_DIRECTORY: Final = "journal"
-SUPERBLOCK_FILE: Final = "superblock"
 _UNUSABLE: Final = (
     FormatError,
     RestoreError,
@@ -37,7 +37,6 @@ _UNUSABLE: Final = (
     ForeignEntryError,
     MuxError,
 )
-
 _MAY_HIDE: Final = frozenset({LogVerdict.LOST, LogVerdict.FATAL, LogVerdict.UNKNOWN})
 
 # Told of a step, how much of it is done, and how much there is.
@@ -200,7 +199,6 @@ def _state_of(generation: Generation, progress: Progress) -> PastState:
                 arriving.add(Stage(stage), index, blocks)
                 done += part.layers[index].size_bytes
                 progress("snapshot", done, size)
-        assert len(layers) == len(section_of(manifest, stage).layers)
     return arriving.state()
 
 
@@ -208,8 +206,8 @@ def _apply_log(remains: Remains, reading: LogReading, wanted: Wanted, progress: 
     """Apply the entries behind the cut, in the order of their ops, as far as they are wanted."""
     places = LogPlaces(reading.survey, from_op=remains.state.op + 1)
     committed = _known_commit(reading)
-    missing = places.missing_behind(remains.state.op, committed)
     begun_op = remains.state.op
+    missing = places.missing_behind(begun_op, committed)
     if not wanted.accept_gaps and not wanted.has_end:
         _check_whole(reading, places, begun_op, missing, wanted)
     if not _apply_wanted(remains, places, committed, wanted, progress):
@@ -293,8 +291,7 @@ def _check_end(remains: Remains, wanted: Wanted) -> None:
 
 
 def _known_commit(reading: LogReading) -> int:
-    known = reading.survey.known.commit_max
-    return max(known, reading.survey.commit)
+    return max(reading.survey.known.commit_max, reading.survey.commit)
 
 
 def _lacks(missing: list[tuple[int, int]], wanted: Wanted) -> LogLacksEntries:

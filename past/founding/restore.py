@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from coordinator.mux.stage import Stage, cut_stages
+from coordinator.mux.stage import Stage, cut_services
 from past.founding.directories import NewCluster, check_and_name, check_target, write_cluster
 from past.founding.endings import end_and_cut
 from past.founding.errors import UnusableRemains
-from past.founding.jumps import DROPPED, JUMP
+from past.founding.jumps import DROPPED
 from past.founding.remains import Progress, Remains, Wanted, read_remains
 from past.state import PastState
 from viewstamp.format.kinds import KINDS
@@ -81,7 +81,7 @@ def restore(wanted: Wanted, new: NewCluster, progress: Progress, *, dry_run: boo
         missing_ops=remains.missing,
         revision=revision,
         timestamp_us=timestamp_us,
-        next_revision=ended.cut.last_revision + JUMP + 1,
+        next_revision=ended.cut.last_revision + 1,
         sessions_ended=ended.sessions,
         tokens_ended=sum(counts.get(each, 0) for each in DROPPED),
         memberships_ended=counts.get(_MEMBERS, 0),
@@ -107,7 +107,7 @@ def _counts(remains: Remains) -> dict[tuple[int, int], int]:
     """Return how many entities of each kind the services have."""
     state = remains.state
     counts: dict[tuple[int, int], int] = {}
-    for stage in cut_stages(state.feature_level):
+    for stage in cut_services(state.feature_level):
         for kind, _, _ in state.entities(stage):
             counts[stage, kind] = counts.get((stage, kind), 0) + 1
     return counts
@@ -115,7 +115,4 @@ def _counts(remains: Remains) -> dict[tuple[int, int], int]:
 
 def _is_kept(place: tuple[int, int]) -> bool:
     """Return whether entities of a kind stay, and are no more than numbers of a section."""
-    stage, _ = place
-    if place in (*DROPPED, _MEMBERS) or not KINDS[place].key_fields:
-        return False
-    return stage in (Stage.USERS, Stage.STREAMS, Stage.CONSUMER_GROUPS)
+    return place not in (*DROPPED, _MEMBERS) and bool(KINDS[place].key_fields)

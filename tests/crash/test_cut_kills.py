@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from testkit.load import kills
 from testkit.load.cuts import CutKill, Moment, SnapshotRequests, moment_of, wall_clock_us
 from testkit.load.generator import LoadGenerator, Restoration
 from testkit.load.kills import (
@@ -256,3 +257,19 @@ def test_kills_during_a_cut_must_be_that(kills: list[ProcessKill], is_seen: bool
     found = {violation.check for violation in check_kills(wanted, kills, restarts)}
 
     assert found == ({Check.KILLS} if is_seen else set())
+
+
+async def test_a_snapshot_that_is_never_decided_ends_the_test(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A kill after which nothing is decided says which process was killed."""
+    monkeypatch.setattr(kills, "SILENCE_MAX_S", 0.05)
+    cluster = KilledCluster([], waits_for_kills=True)
+    monkeypatch.setattr(cluster, "kill", cluster.killed.append)
+    requests = SnapshotRequests(cluster, NEVER_S)
+    requests.start()
+    with pytest.raises(LoadFailed, match="streams was killed during a cut: nothing was decided"):
+        await kill_during_cut(
+            cluster, cast(LoadGenerator, cluster), requests, "streams", random.Random(1)
+        )
+    await requests.cancel()

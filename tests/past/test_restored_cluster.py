@@ -110,6 +110,9 @@ def test_what_lasts_is_restored(seed: int, tmp_path: Path) -> None:
     assert not [e for e in found.state.entities(Stage.USERS) if (Stage.USERS, e[0]) in DROPPED]
     assert found.state.revision > revision + JUMP
     assert found.cluster_id == CLUSTER_ID
+    groups = [e for e in found.state.entities(Stage.CONSUMER_GROUPS) if e[0] == 1]
+    changed = {ConsumerGroupEntity.FromString(e[2]).modified_revision for e in groups}
+    assert not [each for each in changed if revision < each <= revision + JUMP]
     for stage, counters in COUNTERS.items():
         (entity,) = [e for e in found.state.entities(stage) if e[0] == counters.kind]
         message = counters.message.FromString(entity[2])

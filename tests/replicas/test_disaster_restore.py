@@ -20,6 +20,7 @@ import pytest
 from past.founding.jumps import JUMP
 from testkit.load.observation import observe, root_password
 from testkit.load.state import LoadState
+from tests.past.test_restored_cluster import restored, state_of_history
 from tests.processes.snapshots import BULK
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.client import Client, Endpoint, connect, unary
@@ -79,9 +80,9 @@ def addresses_of(cluster: LocalCluster | LocalReplicas) -> list[str]:
     return cluster.addresses if isinstance(cluster, LocalReplicas) else [cluster.address]
 
 
-async def lose(cluster: LocalCluster | LocalReplicas) -> Lost:
+async def lose(cluster: LocalReplicas) -> Lost:
     """Use a cluster, cut a snapshot in the midst, and kill all its coordinators at once."""
-    addresses = addresses_of(cluster)
+    addresses = cluster.addresses
     password = cluster.root_password_path.read_text().strip()
     client = await connect(addresses, username=ROOT_USERNAME, password=password)
     await fill(client, 3)
@@ -94,8 +95,7 @@ async def lose(cluster: LocalCluster | LocalReplicas) -> Lost:
     async with RawSession(Endpoint(leader), access) as raw:
         session_id, nonce = raw.session_id, raw.nonce
     state, revision = await observe(client), (await client.status()).header.revision
-    replicas = cluster.replicas if isinstance(cluster, LocalReplicas) else [cluster]
-    for replica in replicas:
+    for replica in cluster.replicas:
         replica.supervised[COORDINATOR].send(signal.SIGKILL)
     await client.close()
     return Lost(password, state, revision, session_id, nonce, token.token, access)
@@ -171,12 +171,17 @@ async def running(cluster: LocalCluster | LocalReplicas, lost: Lost) -> AsyncIte
             await client.close()
 
 
+async def lose_three(directory: Path) -> Lost:
+    """Lose a cluster of three replicas."""
+    async with LocalReplicas(directory, REPLICAS, ANYWHERE) as cluster:
+        await cluster.wait_ready()
+        return await lose(cluster)
+
+
 @pytest.mark.long
 async def test_one_replica_founds_three(tmp_path: Path) -> None:
     """Of three killed replicas one directory is left, and three new replicas go on from it."""
-    async with LocalReplicas(tmp_path / "old", REPLICAS, ANYWHERE) as cluster:
-        await cluster.wait_ready()
-        lost = await lose(cluster)
+    lost = await lose_three(tmp_path / "old")
     source = tmp_path / "old" / "replica-1"
     planned = restore(source, "--into", tmp_path / "new", *THREE, "--dry-run")
     assert not (tmp_path / "new").exists()
@@ -199,9 +204,7 @@ async def test_one_replica_founds_three(tmp_path: Path) -> None:
 @pytest.mark.long
 async def test_three_are_lost_and_one_begins(tmp_path: Path) -> None:
     """A lone replica goes on from the directory of one of three; so does one from a snapshot."""
-    async with LocalReplicas(tmp_path / "old", REPLICAS, ANYWHERE) as cluster:
-        await cluster.wait_ready()
-        lost = await lose(cluster)
+    lost = await lose_three(tmp_path / "old")
     source = tmp_path / "old" / "replica-2"
     restore(source, "--into", tmp_path / "log")
     # As in Kubernetes, where the key stays: the cluster's id alone ends old access tokens.
@@ -295,3 +298,21 @@ async def test_archived_segments_lead_to_any_time(tmp_path: Path) -> None:
     assert await names_of_streams(tmp_path / "all", password) == ["first", "second", "last"]
     said = refused(tmp_path / "old", "--into", tmp_path / "none", "--to-time", time)
     assert "LOG_LACKS_ENTRIES" in said
+
+
+@pytest.mark.long
+def test_up_names_no_password_file_that_is_not_there(tmp_path: Path) -> None:
+    """Root of a restored cluster has the password that it had, in no file of the new directory."""
+    restored(state_of_history(1), tmp_path / "new", 1)
+    command = [sys.executable, "-m", "viewstamp.cli", "up", "--listen", ANYWHERE]
+    command += ["--data-directory", str(tmp_path / "new")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if line.startswith("logs:"):
+                break
+        process.terminate()
+    assert "root has the password that it had\n" in said
+    assert not [line for line in said if "--password-file" in line]

@@ -20,8 +20,8 @@ from viewstamp.cli.settings import EXIT_REFUSED, EXIT_USAGE, Settings, fail, set
 from viewstamp.cli.snapshot_options import progress_bar, warn
 from viewstamp.limits import CLUSTER_ID_BYTES
 
-# Another process, because it builds the state of the whole cluster with the programs of a server.
 _US_PER_S: Final = 1_000_000
+# Another process, because it builds the state of the whole cluster with the programs of a server.
 PROGRAM: Final = (sys.executable, "-m", "past.founding")
 _STEPS: Final = {
     "snapshot": "reading the snapshot",
@@ -158,7 +158,7 @@ def _show(report: dict[str, Any]) -> None:
         ("memberships that end", report["memberships_ended"]),
         ("personal access tokens that end", report["tokens_ended"]),
     ]
-    rows += [(f"{name.replace('_', ' ')}", n) for name, n in report["entities"].items()]
+    rows += [(name.replace("_", " "), n) for name, n in report["entities"].items()]
     values = [{"what": name, "value": value} for name, value in rows]
     is_written = report["is_written"]
     print_table(("what", "value"), values, "restored" if is_written else "would be restored")

@@ -138,11 +138,15 @@ def _announce(
     typer.echo(f"Viewstamp listens on {address}")
     if standbys:
         typer.echo(f"standbys listen on {','.join(standbys)}")
-    typer.echo(f"root's first password is in {password}")
+    if password.exists():
+        typer.echo(f"root's first password is in {password}")
+    else:  # of a restored cluster, or deleted once it was changed
+        typer.echo("root has the password that it had")
     authority = settings.tls_ca or _own_authority(certificate)
     trust = f" --tls-ca '{authority.resolve()}'" if authority is not None else ""
     own = dialled(address)
-    line = f"viewstamp login --address {own} --username root --password-file '{password}'"
+    line = f"viewstamp login --address {own} --username root"
+    line += f" --password-file '{password}'" if password.exists() else ""
     typer.echo(f"log in: {line}{trust}")
     if certificate is not None and authority is None:
         typer.echo(f"        with --tls-ca and the PEM file of the CA that signed {certificate}")

@@ -21,7 +21,7 @@ from services.runtime.server import DomainServer, new_server
 from tests.coordinator.peers.certificates import ALWAYS, BEGIN, Authority
 from tests.coordinator.stages.test_stage_client import WAIT_S, ToldStage, put
 from tests.services.runtime import echo
-from viewstamp import grpc_transport, limits
+from viewstamp import grpc_transport
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.domain.v1 import domain_service_pb2_grpc as domain_grpc
 from viewstamp.certificates.pem_files import Certificates, PemFiles
@@ -30,7 +30,6 @@ from viewstamp.grpc_transport import TlsTexts
 
 IDENTITY = CoordinatorIdentity(b"c" * 16, 0, 1)
 SERVICE, COORDINATOR = service_name("consumer_groups", 0), coordinator_name(0)
-REFUSED_AFTER_MS = 700
 PAST = (BEGIN, datetime.datetime(2021, 1, 1, tzinfo=datetime.UTC))
 
 
@@ -132,15 +131,12 @@ async def test_those_who_belong_together_find_each_other(authorities: Authoritie
 async def test_who_does_not_belong_is_refused_with_the_reason(
     authorities: Authorities,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
     service: tuple[str, str, bool],
     coordinator: tuple[str, str, bool],
     words: str,
 ) -> None:
     """A wrong name, authority or time at either end opens no stream, and the log says why."""
     caplog.set_level(logging.WARNING)
-    # A coordinator asks for the reason only after it has waited so long for the connection.
-    monkeypatch.setattr(limits, "STAGE_TIMEOUT_MS", REFUSED_AFTER_MS)
     (service_is, signer, is_old), (who, own_signer, own_is_old) = service, coordinator
     async with (
         encrypted(authorities.certificates(service_is, signer, is_old=is_old)) as address,

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from testkit.journal_builders import append_unchecked, chain, create, filled, place
-from testkit.memory_storage import MemoryStorage
 from tests.past.test_restored_cluster import CLUSTER_ID, restored, state_of_history
 from tests.viewstamp.cli.conftest import CommandLine
-from tests.viewstamp.journals.dumped_journals import LONE, dump
-from viewstamp.format.record import FRAME_BYTES
 
 USAGE: Final = 2
 REFUSED: Final = 1
@@ -58,11 +52,7 @@ def test_a_dry_run_tells_and_writes_nothing(
     ("options", "code", "says"),
     [
         (("--into", "{source}"), USAGE, "TARGET_NOT_EMPTY"),
-        (("--into", "{new}", "--generation", "77"), USAGE, "no manifest of generation 77"),
         (("--into", "{new}", "--to-revision", "1"), REFUSED, "LOG_LACKS_ENTRIES"),
-        (("--into", "{new}", "--generation", "2", "--to-revision", "1"), USAGE, "an older one"),
-        (("--into", "{new}", "--to-revision", f"{1 << 40}"), USAGE, "the log ends at revision"),
-        (("--into", "{new}", "--cluster-id", CLUSTER_ID.hex()), USAGE, "is the lost one"),
     ],
 )
 def test_what_cannot_be_restored_is_refused(
@@ -88,54 +78,3 @@ def test_numbers_must_fit(command: CommandLine, options: tuple[str, ...], says: 
     """Options that contradict one another are refused before anything is read."""
     said = command("restore", "nowhere", "--into", "new", *options)
     assert (said.code, says in " ".join(said.err.split())) == (USAGE, True)
-
-
-def test_a_log_with_holes_is_not_taken_silently(command: CommandLine, tmp_path: Path) -> None:
-    """A log that lacks entries is refused with their numbers."""
-    storage, entries = MemoryStorage(), chain(5)
-    journal = create(storage, replica_count=3)
-    append_unchecked(journal, [*entries[:2], *entries[3:]])
-    journal.close()
-    data = dump(storage, tmp_path)
-    said = command("restore", str(data), "--into", str(tmp_path / "new"))
-    assert (said.code, "LOG_LACKS_ENTRIES" in said.err) == (REFUSED, True)
-    assert "lacks entries 3 to 3" in said.err
-
-
-def test_a_damaged_entry_is_not_left_out_silently(command: CommandLine, tmp_path: Path) -> None:
-    """Damage that may have been the last acknowledged entry is told with its place."""
-    storage = MemoryStorage()
-    filled(storage, [chain(2)])
-    state = replace(LONE, commit_max=1, journal_sequence=2)
-    data = dump(storage, tmp_path, state)
-    spoiled = data / "journal" / Path(place(1)[0]).name
-    content = bytearray(spoiled.read_bytes())
-    content[place(1)[1] + FRAME_BYTES + 130] ^= 1
-    spoiled.write_bytes(content)
-    said = command("restore", str(data), "--into", str(tmp_path / "new"))
-    assert (said.code, "LOG_LACKS_ENTRIES" in said.err) == (REFUSED, True)
-    assert "is damaged where entries may have been: segment 1 at offset" in said.err
-
-
-def test_a_directory_without_its_journal_is_told(
-    command: CommandLine, source: Path, tmp_path: Path
-) -> None:
-    """A replica's directory whose journal is gone does not pass for a snapshot alone."""
-    shutil.copytree(source, tmp_path / "source")
-    shutil.rmtree(tmp_path / "source" / "journal")
-    said = command("restore", str(tmp_path / "source"), "--into", str(tmp_path / "new"))
-    assert (said.code, "without its journal" in said.err) == (REFUSED, True)
-    assert command(
-        *("restore", str(tmp_path / "source"), "--into", str(tmp_path / "new")),
-        *("--accept-gaps", "--dry-run"),
-    ).out.endswith("nothing was written\n")
-
-
-def test_an_end_before_everything_is_refused(command: CommandLine, tmp_path: Path) -> None:
-    """A time before the first entry leaves nothing to begin with."""
-    storage = MemoryStorage()
-    filled(storage, [chain(2)])
-    data = dump(storage, tmp_path, LONE)
-    options = ("--into", str(tmp_path / "new"), "--to-time", "1970-01-01T00:00:01Z")
-    said = command("restore", str(data), *options)
-    assert (said.code, "holds nothing up to the end" in said.err) == (USAGE, True)
